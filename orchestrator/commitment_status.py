@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
 State = Literal["pending", "accepted", "rejected", "void"]
+STATES: Final[tuple[State, ...]] = get_args(State)
+UNREFUTED: Final[tuple[State, ...]] = ("pending", "accepted")
+"""States of commitments that nobody refuted."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,14 @@ from muster.protocol.messages import (
 )
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason
-from orchestrator.commitment_status import CaseState, CommitmentStatus, Opinion, agreed_grades, commitment_status
+from orchestrator.commitment_status import (
+    UNREFUTED,
+    CaseState,
+    CommitmentStatus,
+    Opinion,
+    agreed_grades,
+    commitment_status,
+)
 from orchestrator.database import Database
 from orchestrator.run_facts import ChainState, KeptFacts, read_facts
 from orchestrator.tables import (
@@ -112,7 +119,7 @@ class Queries:
     def _accepted(self, connection: Connection, min_step: int) -> bytes:
         query = (
             select(*commitments.c["step", "node", "index", "root"], *uploads.c["file_hash", "size"])
-            .join(uploads, _same_work(commitments, uploads))
+            .join(uploads, same_work(commitments, uploads))
             .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
             .where(commitments.c.status == "accepted", commitments.c.step >= min_step, spent.c.file_hash.is_(None))
             .order_by(commitments.c.step, commitments.c.block, commitments.c.node, commitments.c.index)
@@ -185,9 +192,9 @@ class Queries:
         query = (
             select(func.count())
             .select_from(commitments)
-            .outerjoin(uploads, _same_work(commitments, uploads))
+            .outerjoin(uploads, same_work(commitments, uploads))
             .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
-            .where(commitments.c.status.in_(("pending", "accepted")), spent.c.file_hash.is_(None))
+            .where(commitments.c.status.in_(UNREFUTED), spent.c.file_hash.is_(None))
             .where(commitments.c.step >= facts.step - self.terms.async_level)
         )
         waiting = (connection.execute(query).scalar() or 0) * self.terms.groups_per_commitment
@@ -354,5 +361,6 @@ def _accepts_of(connection: Connection, works: Sequence[tuple]) -> dict[tuple, l
     return found
 
 
-def _same_work(left: Any, right: Any) -> Any:
+def same_work(left: Any, right: Any) -> Any:
+    """Return the condition that rows of two tables are about the same root of the same commitment."""
     return and_(left.c.node == right.c.node, left.c.index == right.c.index, left.c.root == right.c.root)

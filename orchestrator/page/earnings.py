@@ -10,8 +10,8 @@ from sqlalchemy import Connection, and_, func, select
 
 from muster.constants import HOUR_SECONDS
 from muster.protocol.announcements import DayEarnings
+from orchestrator.commitment_status import UNREFUTED
 from orchestrator.page.source import PageSource
-from orchestrator.page.steps import UNREFUTED
 from orchestrator.tables import hour_tallies, nodes
 
 DAY_SECONDS: Final = 24 * HOUR_SECONDS

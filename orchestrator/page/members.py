@@ -12,6 +12,7 @@ from sqlalchemy import Connection, and_, func, select
 from muster.constants import HOUR_SECONDS
 from muster.protocol.terms import Terms
 from orchestrator.attribution import AuthorLine
+from orchestrator.commitment_status import STATES, UNREFUTED
 from orchestrator.page.leaderboard import (
     MAX_LINES,
     Board,
@@ -43,8 +44,6 @@ from orchestrator.tallies import paid_to
 DAY_HOURS: Final = 24
 SAID_SECONDS: Final = 900.0
 """How long what a machine said of its speed counts."""
-
-_STATUSES: Final = ("accepted", "pending", "rejected", "void")
 
 
 @dataclass(frozen=True)
@@ -130,14 +129,14 @@ def _numbers(connection: Connection, query: Any) -> dict[str, dict[str, int]]:
 def _lately(first_hour: int) -> Any:
     """Return the query for each node's commitments since an hour that nobody refuted."""
     node = hour_tallies.c.node.concat("")  # else SQLite takes the index by node, and reads all hours
-    unrefuted = hour_tallies.c.status.in_(("accepted", "pending"))
+    unrefuted = hour_tallies.c.status.in_(UNREFUTED)
     query = select(node, func.sum(hour_tallies.c["count"]))
     return query.where(hour_tallies.c.hour >= first_hour, unrefuted).group_by(node)
 
 
 def _of_worker(row: Mapping[Any, Any], made: Mapping[str, int], lately: int, terms: Terms, now: int) -> dict[str, Any]:
     """Return the columns of a worker's line that follow from its commitments."""
-    by_status = {status: made.get(status, 0) for status in _STATUSES}
+    by_status = {status: made.get(status, 0) for status in STATES}
     pay = terms.pay_of(row["work_class"])
     return by_status | {
         "work_class": row["work_class"],

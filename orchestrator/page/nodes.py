@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from pydantic import Field
@@ -15,10 +15,11 @@ from muster.protocol.messages import Message, Verdict
 from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator.page.commitments import voting_seconds
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_about, proof_lines
-from orchestrator.page.hours import Account, HourPay, HourState, PayClock, pay_by_hour
+from orchestrator.page.hours import Account, HourState, PayClock, pay_by_hour
 from orchestrator.page.members import DAY_HOURS, SAID_SECONDS, uptime
-from orchestrator.page.overview import Counts
+from orchestrator.page.overview import Counts, counts_of
 from orchestrator.page.source import PageSource, names_of
+from orchestrator.queries import same_work
 from orchestrator.tables import (
     commitments,
     counts,
@@ -218,14 +219,6 @@ def node_view(connection: Connection, source: PageSource, address: str, facts: R
     )
 
 
-def counts_of(rows: Iterable[tuple[str, int]]) -> Counts:
-    """Add up commitments by their status."""
-    found: Counter[str] = Counter()
-    for status, count in rows:
-        found[status] += count
-    return Counts(total=found.total(), **{name: found[name] for name in ("accepted", "pending", "rejected", "void")})
-
-
 # Money
 
 
@@ -253,20 +246,7 @@ def hour_lines(connection: Connection, source: PageSource, node: RowMapping, mad
     account = Account(pay, made, node["settled"], int(node["void"]) // pay)
     clock = PayClock(source.chain.now, source.chain.sealed_through, voting_seconds(connection, source.terms, address))
     paid = pay_by_hour({hour: found.total for hour, found in by_hour.items() if found.total}, account, clock)
-    return [_hour_line(hour, by_hour[hour.hour]) for hour in paid]
-
-
-def _hour_line(hour: HourPay, made: Counts) -> HourLine:
-    return HourLine(
-        hour=hour.hour,
-        counts=made,
-        unsettled=hour.unsettled,
-        pay=hour.pay,
-        sealed=hour.sealed,
-        matures_at=hour.matures_at,
-        if_sealed=hour.if_sealed,
-        state=hour.state,
-    )
+    return [HourLine(counts=by_hour[one.hour], **asdict(one)) for one in paid]
 
 
 def money_of(connection: Connection, source: PageSource, node: RowMapping, hours: Sequence[HourLine]) -> Money:
@@ -316,14 +296,9 @@ def commitment_page(
 def commitment_lines(connection: Connection, node: str, before: int | None, limit: int) -> list[CommitmentLine]:
     """Return the commitments of a node before an index, newest first."""
     # 1. The commitments, with their files and what the trainer did with these.
-    work = and_(
-        uploads.c.node == commitments.c.node,
-        uploads.c.index == commitments.c.index,
-        uploads.c.root == commitments.c.root,
-    )
     query = (
         select(commitments, uploads.c.file_hash, uploads.c.size, spent.c.step.label("spent_in"), spent.c.used)
-        .outerjoin(uploads, work)
+        .outerjoin(uploads, same_work(commitments, uploads))
         .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
         .where(commitments.c.node == node)
         .order_by(commitments.c.index.desc())
@@ -362,7 +337,7 @@ def _commitment_line(row: Any, given: Sequence[tuple[bool, str]]) -> CommitmentL
         file_hash=row.file_hash,
         size=row.size,
         used_in=row.spent_in if row.used else None,
-        left_out=row.used is False or row.used == 0,
+        left_out=row.used is not None and not row.used,
     )
 
 

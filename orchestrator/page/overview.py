@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -15,7 +16,9 @@ from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.messages import Demand, Message
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, run_blocking_reason
+from orchestrator.commitment_status import STATES, UNREFUTED
 from orchestrator.page import series
+from orchestrator.page.announcements import MAX_BENCHMARKS
 from orchestrator.page.members import Members
 from orchestrator.tables import cases, machines, nodes, scores, step_tallies, steps, tallies
 
@@ -23,7 +26,6 @@ COST_STEPS: Final = 16
 """Newest steps that the cost of a step is the median of."""
 MAX_KINDS: Final = 50
 """Kinds of machines in the answer, those with the most devices."""
-MAX_BENCHMARKS: Final = 64
 
 
 class Counts(Message):
@@ -199,8 +201,15 @@ def read_overview(connection: Connection, known: RunIdentity, state: RunState) -
 def commitment_counts(connection: Connection) -> Counts:
     """Count all commitments by what became of them."""
     query = select(tallies.c.status, func.sum(tallies.c["count"])).group_by(tallies.c.status)
-    found = {status: int(number) for status, number in connection.execute(query)}
-    return Counts(total=sum(found.values()), **found)
+    return counts_of((status, int(number)) for status, number in connection.execute(query))
+
+
+def counts_of(rows: Iterable[tuple[str, int]]) -> Counts:
+    """Add up commitments by their status. Pure."""
+    found: Counter[str] = Counter()
+    for status, count in rows:
+        found[status] += count
+    return Counts(total=found.total(), **{state: found[state] for state in STATES})
 
 
 def open_cases(connection: Connection) -> int:
@@ -232,7 +241,7 @@ def _step_cost(connection: Connection, terms: Terms, latest: int | None) -> int 
     query = select(step_tallies.c.step, step_tallies.c.work_class, step_tallies.c["count"])
     recent = step_tallies.c.step.between(latest - COST_STEPS, latest - 1)
     costs: dict[int, int] = {}
-    rows = connection.execute(query.where(recent, step_tallies.c.status.in_(("accepted", "pending"))))
+    rows = connection.execute(query.where(recent, step_tallies.c.status.in_(UNREFUTED)))
     for step, work_class, number in rows:
         costs[step] = costs.get(step, 0) + number * terms.pay_of(work_class)
     return round(median(costs.values())) if costs else None

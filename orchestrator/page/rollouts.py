@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, select
 
 from muster.constants import MICRO
 from muster.errors import RefusedError, UnreachableError
@@ -20,6 +20,7 @@ from orchestrator import problems
 from orchestrator.page.reading import ReadingProcess
 from orchestrator.page.rows import RowRead, ShownText
 from orchestrator.page.source import PageSource, names_of
+from orchestrator.queries import same_work
 from orchestrator.tables import checkpoints, commitments, file_tokens, nodes, step_tallies, uploads
 
 MAX_FILES: Final = 200
@@ -324,11 +325,6 @@ _ORDER: Final = (commitments.c.node, commitments.c.index.desc())
 
 def _accepted_files() -> Any:
     """Return the query for FileRows; callers say which."""
-    work = and_(
-        uploads.c.node == commitments.c.node,
-        uploads.c.index == commitments.c.index,
-        uploads.c.root == commitments.c.root,
-    )
     return (
         select(
             *uploads.c["file_hash", "node", "index"],
@@ -339,7 +335,7 @@ def _accepted_files() -> Any:
             checkpoints.c.entropy,
         )
         .select_from(commitments)
-        .join(uploads, work)
+        .join(uploads, same_work(commitments, uploads))
         .join(nodes, nodes.c.address == commitments.c.node)
         .outerjoin(checkpoints, checkpoints.c.step == nodes.c.first_step)
         .outerjoin(file_tokens, file_tokens.c.file_hash == uploads.c.file_hash)

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, select
 
 from muster.protocol.messages import Message, StepReport
+from orchestrator.commitment_status import UNREFUTED
 from orchestrator.page.source import PageSource, names_of, rows_of
+from orchestrator.queries import same_work
 from orchestrator.tables import checkpoints, commitments, step_tallies, steps, uploads
 
 WHOLE_BYTES: Final = "weights/bytes"
@@ -17,8 +19,6 @@ DELTA_BYTES: Final = "weights/delta_bytes"
 """Metrics by which the trainer says how large a step is (docs/training.md)."""
 REWARD: Final = "reward"
 HELD_OUT: Final = "held_out/reward"
-UNREFUTED: Final = ("pending", "accepted")
-"""What becomes of commitments that nobody refuted."""
 
 MAX_STEPS: Final = 200
 """Steps of one answer."""
@@ -177,14 +177,9 @@ def step_rows(connection: Connection, source: PageSource, numbers: Sequence[int]
 
 def batch_files(connection: Connection, source: PageSource, names: Sequence[str]) -> list[BatchFile]:
     """Return the files of a batch in its order: who uploaded each, for which commitment."""
-    work = and_(
-        uploads.c.node == commitments.c.node,
-        uploads.c.index == commitments.c.index,
-        uploads.c.root == commitments.c.root,
-    )
     query = select(*uploads.c["file_hash", "node", "index", "size"], commitments.c.step, commitments.c.status)
     # Whoever uploads somebody else's file has it rejected, so the accepted one is shown where there are several.
-    rows = rows_of(connection, query.join(commitments, work), uploads.c.file_hash, names)
+    rows = rows_of(connection, query.join(commitments, same_work(uploads, commitments)), uploads.c.file_hash, names)
     rows.sort(key=lambda row: row.status == "accepted")
     found = {row.file_hash: row for row in rows}
     called = names_of(connection, [row.node for row in found.values()])

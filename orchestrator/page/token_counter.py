@@ -15,13 +15,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, func, select
 
 from muster.errors import TRANSIENT, RefusedError, StorageError, UnreachableError
 from muster.runtime import telemetry
 from muster.runtime.loop import PollLoop
 from orchestrator.database import Database
 from orchestrator.page.reading import ReadingProcess
+from orchestrator.queries import same_work
 from orchestrator.tables import commitments, file_tokens, uploads
 from orchestrator.tallies import count_tokens
 
@@ -154,14 +155,9 @@ def _say_end(task: asyncio.Task[None]) -> None:
 
 def uncounted(connection: Connection, first: int, last: int, limit: int) -> list[AcceptedFile]:
     """Return files of accepted commitments of the steps from `first` to `last` that were not counted, newest first."""
-    work = and_(
-        uploads.c.node == commitments.c.node,
-        uploads.c.index == commitments.c.index,
-        uploads.c.root == commitments.c.root,
-    )
     query: Any = (
         select(*uploads.c["file_hash", "node", "size"])
-        .join(commitments, work)
+        .join(commitments, same_work(uploads, commitments))
         .outerjoin(file_tokens, file_tokens.c.file_hash == uploads.c.file_hash)
         .where(commitments.c.step.between(first, last), commitments.c.status == "accepted")
         .where(file_tokens.c.file_hash.is_(None))
