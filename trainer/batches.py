@@ -21,6 +21,7 @@ from muster.errors import MismatchError
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import epoch_of
 from muster.protocol.merkle import LeafTree, leaf_of_words
+from muster.protocol.metric_names import LENGTH, LENGTH_ERROR, REWARD
 from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import TaskSet
@@ -177,15 +178,15 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
     budgets = np.asarray([rollout.budget for rollout in rollouts])
     stale = [staleness(step, file.ref.step) for file in files]
     return {
-        "reward": float(rewards.mean()),
+        REWARD: float(rewards.mean()),
         "reward_std": float(rewards.std(ddof=1)),
         "frac_reward_zero_std": float(np.mean([not has_signal(group) for group in groups])),
-        "completions/mean_length": float(lengths.mean()),
+        LENGTH: float(lengths.mean()),
         "completions/mean_budget": float(budgets.mean()),
         "completions/min_length": float(lengths.min()),
         "completions/max_length": float(lengths.max()),
         "completions/clipped_ratio": float(np.mean([rollout.finish_reason == "length" for rollout in rollouts])),
-        "completions/length_error": float(np.mean(np.abs(lengths - budgets) / budgets)),
+        LENGTH_ERROR: float(np.mean(np.abs(lengths - budgets) / budgets)),
         **{f"staleness/{n}": stale.count(n) / len(stale) for n in range(max(stale) + 1)},  # shares of the files
         "staleness/mean": float(np.mean(stale)),
         "staleness/max": float(max(stale)),

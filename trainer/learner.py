@@ -24,6 +24,7 @@ from muster.evaluation.greedy import greedy_score
 from muster.models.files import context_of, load_tokenizer, model_hash, tokenizer_hash
 from muster.models.init import load_model
 from muster.models.lora import Adapter
+from muster.protocol.metric_names import HELD_OUT, HELD_OUT_LENGTH, HELD_OUT_LENGTH_ERROR, HELD_OUT_TASKS
 from muster.protocol.terms import Terms, check_context
 from muster.runtime import telemetry
 from muster.settings.schema import TrainerSettings
@@ -207,10 +208,10 @@ class Learner:
         finally:
             model.train()
         return {
-            "held_out/reward": score.reward,
-            "held_out/tasks": float(score.tasks),
-            "held_out/mean_length": score.mean_length,
-            "held_out/length_error": score.length_error,
+            HELD_OUT: score.reward,
+            HELD_OUT_TASKS: float(score.tasks),
+            HELD_OUT_LENGTH: score.mean_length,
+            HELD_OUT_LENGTH_ERROR: score.length_error,
         }
 
     def _send_heartbeat(self) -> None:

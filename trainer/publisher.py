@@ -25,6 +25,7 @@ from muster.errors import (
 )
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import StepReport
+from muster.protocol.metric_names import DELTA_BYTES, WHOLE_BYTES
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
@@ -44,10 +45,6 @@ TOO_SOON: Final = ("StepTooSoon", "StepOutOfOrder")
 
 UNJUDGED: Final = ("TooFewValidators", "ValidatorsTooNew")
 """Errors of the contract about the first step: the run waits for its validators, however long they take."""
-
-WHOLE_BYTES: Final = "weights/bytes"
-DELTA_BYTES: Final = "weights/delta_bytes"
-"""Metrics that every report of a step has: how large it is, and its difference, where one is published."""
 
 FailureKind = Literal["early", "unjudged", "away", "final", "other"]
 """The chain will take the step later, or once there are validators, does not answer, or never takes it."""

@@ -20,6 +20,7 @@ from muster.clients.run_data import RunTasks, fetch_profile
 from muster.environments.scoring import Scorers
 from muster.errors import TRANSIENT, ConfigError, MismatchError, StorageError
 from muster.models.files import vocabulary_of
+from muster.protocol.metric_names import HELD_OUT, REWARD
 from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
@@ -189,7 +190,7 @@ class Trainer:
         metadata = await self._do(learner.train_step, batch, files, seconds, metrics)
         failpoint("trainer.trained")
         self.accepted_work.forget(metadata.batch, oldest_step=metadata.step - self.terms.async_level)
-        shown = {name: round(metadata.metrics[name], 4) for name in ("reward", "mismatch_kl", "grad_norm", "entropy")}
+        shown = {name: round(metadata.metrics[name], 4) for name in (REWARD, "mismatch_kl", "grad_norm", "entropy")}
         log.info("updated", step=metadata.step, files=len(files), **shown)
         self.warn(metadata)
 
@@ -218,7 +219,7 @@ class Trainer:
         except TRANSIENT as error:  # a task of no use, or a scorer that does not answer: training goes on
             log.warning("no held-out score", step=learner.step, reason=str(error), hint=error.hint)
             return handoff.score.set_result(None)
-        log.info("evaluated", step=learner.step, held_out=round(metrics["held_out/reward"], 4))
+        log.info("evaluated", step=learner.step, held_out=round(metrics[HELD_OUT], 4))
         return handoff.score.set_result((metrics, time.monotonic() - started))
 
     def evaluates(self, metadata: CheckpointMetadata) -> bool:

@@ -256,7 +256,7 @@ class Validator:
         ROWS.inc(verdict.inspected)
         SECONDS.observe(seconds)
         log.info(
-            "judged",
+            telemetry.JUDGED,
             node=c.node,
             index=c.index,
             step=c.step,

@@ -42,7 +42,7 @@ class Committer:
         await self._record_mined(facts)
         entry = self._context.journal.entry(facts.work.next)
         if entry is None:
-            return "no finished work to deliver"
+            return telemetry.NO_FINISHED_WORK
         if still_counts(entry, facts, await self._context.anchor(entry.step, facts)):
             return await self._deliver(entry)
         return await self._discard(entry)
@@ -68,7 +68,7 @@ class Committer:
                     hint="the key is used by another machine too: stop one of them",
                 )
             journal.committed(entry.index, None, None)
-            log.info("committed", step=entry.step, index=entry.index, found="on chain after a restart")
+            log.info(telemetry.COMMITTED, step=entry.step, index=entry.index, found="on chain after a restart")
         journal.prune(facts.work.settled)
 
     async def _deliver(self, entry: Entry) -> str:
@@ -90,7 +90,7 @@ class Committer:
         self._context.journal.committed(entry.index, mined.hash, mined.block)
         self._context.delivered.set()
         COMMITMENTS.inc()
-        log.info("committed", step=entry.step, index=entry.index, tx=mined.hash, gas=mined.gas_used)
+        log.info(telemetry.COMMITTED, step=entry.step, index=entry.index, tx=mined.hash, gas=mined.gas_used)
         return ""
 
     async def _receipt_ahead(self, entry: Entry) -> str:
@@ -119,7 +119,7 @@ class Committer:
         self._refusals = 0
         self._check(receipt, entry, len(data))
         journal.uploaded(entry.index, receipt)
-        log.info("uploaded", step=entry.step, index=entry.index, file=entry.file_hash, bytes=len(data))
+        log.info(telemetry.UPLOADED, step=entry.step, index=entry.index, file=entry.file_hash, bytes=len(data))
         return ""
 
     def _check(self, receipt: UploadReceipt, entry: Entry, size: int) -> None:

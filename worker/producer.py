@@ -112,5 +112,5 @@ class Producer:
         self._context.journal.save(index, checkpoint.step, checkpoint.anchor, root, data)
         self._context.saved.set()
         TOKENS.inc(tokens)
-        log.info("generated", step=checkpoint.step, index=index, tokens=tokens, seconds=round(seconds, 3))
+        log.info(telemetry.GENERATED, step=checkpoint.step, index=index, tokens=tokens, seconds=round(seconds, 3))
         failpoint("worker.generated")

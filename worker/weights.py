@@ -108,7 +108,7 @@ class CurrentWeights:
             return
         self.loaded, begun = None, time.monotonic()
         if self._engine is None:
-            log.info("starting the engine", step=fetched.checkpoint.step)
+            log.info(telemetry.ENGINE_STARTS, step=fetched.checkpoint.step)
             self._engine = await self._do(self._make_engine, fetched.path)
             seconds = round(time.monotonic() - begun, 3)
             log.info(telemetry.ENGINE_STARTED, step=fetched.checkpoint.step, seconds=seconds)

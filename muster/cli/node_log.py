@@ -11,7 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from muster.runtime.telemetry import ENGINE_STARTED, WEIGHTS_ARRIVED, WEIGHTS_LOADED
+from muster.runtime.telemetry import (
+    COMMITTED,
+    ENGINE_STARTED,
+    ENGINE_STARTS,
+    GENERATED,
+    JUDGED,
+    NO_FINISHED_WORK,
+    UPLOADED,
+    WEIGHTS_ARRIVED,
+    WEIGHTS_LOADED,
+)
 
 WARNINGS: Final = 3
 """Last warnings that are kept."""
@@ -20,22 +30,20 @@ ALARMS: Final = ("error", "critical")
 """Of third parties, whose lines name a logger: libraries warn of much that nobody can mend."""
 RATE_SECONDS: Final = 300.0
 """Over which tokens are counted."""
-IDLE: Final = "no finished work to deliver"
-"""Of the loop that commits: the loop that makes work says why there is none."""
 
-ENGINE: Final = ("starting the engine", ENGINE_STARTED, WEIGHTS_LOADED, "generated")
+ENGINE: Final = (ENGINE_STARTS, ENGINE_STARTED, WEIGHTS_LOADED, GENERATED)
 """Events that name the step of the engine."""
 
 NEWS: Final[Mapping[str, tuple[str, ...]]] = {
     "produce": ENGINE,
-    "commit": ("uploaded", "committed"),
+    "commit": (UPLOADED, COMMITTED),
     "weights": (WEIGHTS_ARRIVED, *ENGINE),
     "prepare": ENGINE,
     "profile": ENGINE,
-    "registration": ("judged",),
-    "transactions": ("judged",),
-    "preparation": ("judged",),
-    "inspect": ("judged",),
+    "registration": (JUDGED,),
+    "transactions": (JUDGED,),
+    "preparation": (JUDGED,),
+    "inspect": (JUDGED,),
 }
 """Loops of these processes, and the events after which one of them waits no more."""
 
@@ -82,7 +90,7 @@ class NodeLog:
         # 2. What it did.
         elif event in ENGINE:
             self._take_work(event, line, at)
-        elif event == "judged":
+        elif event == JUDGED:
             self._take_verdict(line)
         # 3. What it waits for, and what went wrong.
         elif event == "waiting":
@@ -96,7 +104,7 @@ class NodeLog:
     @property
     def waits(self) -> str:
         """Return why the process waits; "" where it does not."""
-        reasons = {what: reason for what, reason in self._waiting.items() if reason != IDLE}
+        reasons = {what: reason for what, reason in self._waiting.items() if reason != NO_FINISHED_WORK}
         return next((reasons[what] for what in NEWS if what in reasons), "")
 
     def rate(self, now: float) -> tuple[float, float]:
@@ -115,9 +123,9 @@ class NodeLog:
 
     def _take_work(self, event: str, line: Mapping[str, Any], at: float) -> None:
         step = line.get("step")
-        self.step, self.starting = step if isinstance(step, int) else self.step, event == "starting the engine"
+        self.step, self.starting = step if isinstance(step, int) else self.step, event == ENGINE_STARTS
         tokens, seconds = line.get("tokens"), line.get("seconds")
-        if event == "generated" and isinstance(tokens, int) and isinstance(seconds, (int, float)):
+        if event == GENERATED and isinstance(tokens, int) and isinstance(seconds, (int, float)):
             self.work.append(GeneratedFile(at, tokens, float(seconds)))
 
     def _take_verdict(self, line: Mapping[str, Any]) -> None:

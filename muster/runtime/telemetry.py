@@ -49,8 +49,15 @@ WEIGHTS_ARRIVED: Final = "weights arrived"
 WEIGHTS_LOADED: Final = "weights loaded"
 """Events of a worker's log that a swarm's report reads: how long weights travelled (`seconds`), how much of that the
 engine generated (`generating`), and how long it paused to take them."""
+ENGINE_STARTS: Final = "starting the engine"
 ENGINE_STARTED: Final = "engine started"
-"""Event of a worker's log: its engine can generate from now on."""
+GENERATED: Final = "generated"
+UPLOADED: Final = "uploaded"
+COMMITTED: Final = "committed"
+JUDGED: Final = "judged"
+"""Events by which `muster.cli.node_log` follows a worker, and a validator by the last one."""
+NO_FINISHED_WORK: Final = "no finished work to deliver"
+"""Why a worker's loop that commits waits while the one that generates is at work."""
 
 _SHARED: Final[list[Processor]] = [
     structlog.contextvars.merge_contextvars,

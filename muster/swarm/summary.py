@@ -13,14 +13,11 @@ from statistics import fmean
 from typing import Any, Final
 
 from muster.chain.types import Solvency
+from muster.protocol.metric_names import HELD_OUT, HELD_OUT_TASKS, LENGTH, REWARD
 from muster.runtime.units import Tokens
 
 LAST_CHECKPOINTS: Final = 3
 """The held-out score after training is the mean over so many of the last checkpoints."""
-
-REWARD, LENGTH, HELD_OUT = "reward", "completions/mean_length", "held_out/reward"
-HELD_OUT_TASKS: Final = "held_out/tasks"
-LENGTH_ERROR, HELD_OUT_LENGTH_ERROR = "completions/length_error", "held_out/length_error"
 
 
 @dataclass(frozen=True)

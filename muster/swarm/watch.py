@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from muster.protocol.metric_names import HELD_OUT, LENGTH, REWARD
 from muster.runtime.units import Tokens
-from muster.swarm.summary import HELD_OUT, LENGTH, REWARD, Participant
+from muster.swarm.summary import Participant
 from muster.swarm.supervisor import ProcessEvent
 
 BARS: Final = "▁▂▃▄▅▆▇█"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from muster.protocol.messages import Demand, Message
+from muster.protocol.metric_names import HELD_OUT, REWARD
 from orchestrator.page.render import amount, number, short, shown
 
 Tone = Literal["plain", "good", "bad", "warn"]
@@ -71,8 +72,8 @@ def _about_node(text: Callable[[Mapping[str, Any], Names], str], tone: Tone = "p
 
 def _step(data: Mapping[str, Any], names: Names) -> _Told:
     metrics = data.get("metrics", {})
-    score = metrics.get("held_out/reward")
-    known = {"reward": metrics.get("reward"), "held out": score}
+    score = metrics.get(HELD_OUT)
+    known = {"reward": metrics.get(REWARD), "held out": score}
     numbers = ", ".join(f"{name} {number(value, 3)}" for name, value in known.items() if value is not None)
     what = f"from {data.get('files')} files" if data.get("files") else "the model that the run began with"
     text = f"Step {data.get('step')}: {numbers or what}"

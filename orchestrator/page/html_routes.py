@@ -8,6 +8,7 @@ from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from muster.constants import BASIS_POINTS
+from muster.protocol.metric_names import LENGTH, REWARD
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import MONEY, NOBODY, terms_document
 from muster.runtime.units import Tokens
@@ -60,8 +61,8 @@ async def _charts(service: OrchestratorService) -> dict[str, list[tuple[str, str
     """Return the metrics of the charts whose curves are not the same in every run: (name, label)."""
     parts = [name for name in (await service.page.boards.metrics()).names if name.startswith("rewards/")][:MAX_PARTS]
     return {
-        "reward": [("reward", "reward"), *((name, name.split("/")[1]) for name in parts)],
-        "length": [("completions/mean_length", "length"), ("completions/mean_budget", "budget")],
+        "reward": [(REWARD, "reward"), *((name, name.split("/")[1]) for name in parts)],
+        "length": [(LENGTH, "length"), ("completions/mean_budget", "budget")],
     }
 
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from muster.protocol.messages import Demand, Message
+from muster.protocol.metric_names import HELD_OUT, REWARD
 from muster.protocol.work_rules import RunFacts, run_blocking_reason
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
@@ -24,8 +25,6 @@ from orchestrator.queries import Queries
 
 MAX_LINES: Final = 100
 """Lines of the feed in one message."""
-HELD_OUT: Final = "held_out/reward"
-REWARD: Final = "reward"
 
 
 class LiveState(Message):

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
+from muster.protocol.metric_names import HELD_OUT
 from muster.runtime.printable import printable
-from orchestrator.page.series import Series, SeriesPage
-from orchestrator.page.steps import HELD_OUT
+from orchestrator.page.series import Series, SeriesPage, newest_number
 from orchestrator.run_facts import latest_step
-from orchestrator.tables import metric_buckets
 
 WIDTH: Final = 640
 HEIGHT: Final = 280
@@ -60,10 +59,7 @@ class Badge:
 
 def badge_of(connection: Connection, run: int) -> Badge:
     """Return the newest step on chain, and the newest held-out score."""
-    query = select(metric_buckets.c.total / metric_buckets.c.count)
-    query = query.where(metric_buckets.c.name == HELD_OUT, metric_buckets.c.level == 0)
-    score = connection.execute(query.order_by(metric_buckets.c.bucket.desc()).limit(1)).scalar()
-    return Badge(run, latest_step(connection), score)
+    return Badge(run, latest_step(connection), newest_number(connection, HELD_OUT))
 
 
 def badge_svg(badge: Badge) -> str:

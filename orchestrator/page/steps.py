@@ -9,16 +9,11 @@ from pydantic import Field
 from sqlalchemy import Connection, select
 
 from muster.protocol.messages import Message, StepReport
+from muster.protocol.metric_names import DELTA_BYTES, HELD_OUT, REWARD, WHOLE_BYTES
 from orchestrator.commitment_status import UNREFUTED
 from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.queries import same_work
 from orchestrator.tables import checkpoints, commitments, step_tallies, steps, uploads
-
-WHOLE_BYTES: Final = "weights/bytes"
-DELTA_BYTES: Final = "weights/delta_bytes"
-"""Metrics by which the trainer says how large a step is (docs/training.md)."""
-REWARD: Final = "reward"
-HELD_OUT: Final = "held_out/reward"
 
 MAX_STEPS: Final = 200
 """Steps of one answer."""
