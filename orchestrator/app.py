@@ -340,7 +340,7 @@ async def node(service: Here, address: AddressPath) -> NodeReport:
     checksummed = to_checksum_address(address)
     report = await service.queries.node_report(checksummed)
     if report is None:
-        raise problems.not_found(f"{checksummed} is no node of run {service.run}", "muster worker join")
+        raise problems.no_node(checksummed, service.run)
     return report
 
 

@@ -64,6 +64,25 @@ def another_run(run: int, ours: int) -> RefusedError:
     return _other_run(f"this orchestrator serves run {ours}, not {run}")
 
 
+def no_node(address: str, run: int) -> RefusedError:
+    return not_found(
+        f"{address} is no node of run {run}", "a node that has just joined is known in a few seconds: try again"
+    )
+
+
+def no_commitment(node: str, index: int, run: int) -> RefusedError:
+    return not_found(f"{node} has made no commitment {index} in run {run}", f"muster worker status --node {node}")
+
+
+def no_case(number: int, run: int) -> RefusedError:
+    return not_found(f"run {run} has no case {number}", "muster slash list")
+
+
+def no_step(step: int, run: int) -> RefusedError:
+    hint = "one that has just been published is known in a few seconds: try again"
+    return not_found(f"run {run} has not published step {step}", hint)
+
+
 _HEADERS = {
     413: {"Connection": "close"},  # the rest of the body may be of any length
     429: {"Retry-After": "1"},

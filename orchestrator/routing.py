@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import Depends, Path, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
@@ -32,6 +32,11 @@ RunId = Annotated[int, Path(ge=0, lt=1 << 32)]
 Index = Annotated[int, Path(ge=0, lt=1 << 32)]
 AddressPath = Annotated[str, Path(pattern=r"^0x[0-9a-fA-F]{40}$")]
 HashPath = Annotated[str, Path(pattern=r"^0x[0-9a-f]{64}$")]
+CaseId = Annotated[int, Path(ge=0, lt=1 << 53)]
+Before = Annotated[int | None, Query(ge=0, lt=1 << 53)]
+"""Of a list that goes on: what comes before this number."""
+Search = Annotated[str, Query(max_length=60)]
+"""Part of a name or address."""
 
 
 async def _service(request: Request) -> OrchestratorService:
@@ -86,3 +91,8 @@ def acknowledge(response: Response, new: bool) -> Ack:
 def json_response(body: bytes) -> Response:
     """Return JSON that is encoded already."""
     return Response(body, media_type="application/json")
+
+
+def document_response(document: BaseModel) -> Response:
+    """Return a document as JSON; FastAPI would validate it again, at several times the cost."""
+    return json_response(document.model_dump_json().encode())

@@ -125,8 +125,7 @@ class Announcements:
         node = to_checksum_address(announced.node)
         member = member_of(connection, node)
         if member is None:
-            hint = "a node that has just joined is known in a few seconds: try again"
-            raise problems.not_found(f"{node} is no node of run {self._queries.run}", hint)
+            raise problems.no_node(node, self._queries.run)
         if member.operator != signer:
             raise problems.not_allowed(
                 f"the name is signed by {signer}; the operator of {node} is {member.operator}",
@@ -271,10 +270,7 @@ class Announcements:
         """Return whether a score is new. Raises RefusedError when its step is not on chain, or it is not the latest."""
         published = select(checkpoints.c.step).where(checkpoints.c.step == score.step)
         if connection.execute(published).first() is None:
-            raise problems.not_found(
-                f"run {score.run} has not published step {score.step}",
-                "one that has just been published is known in a few seconds: try again",
-            )
+            raise problems.no_step(score.step, score.run)
         query = select(scores.c.measured, scores.c.document)
         query = query.where(scores.c.step == score.step, scores.c.benchmark == score.benchmark)
         kept = connection.execute(query).one_or_none()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal, get_args
 
 from eth_utils.address import to_checksum_address
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from muster.constants import BASIS_POINTS
 from muster.protocol.metric_names import LENGTH, REWARD
@@ -18,7 +18,7 @@ from orchestrator.page.leaderboard import ValidatorOrder, WorkerOrder
 from orchestrator.page.render import strip
 from orchestrator.page.site import Page
 from orchestrator.page.words import SECTIONS, anchor_of
-from orchestrator.routing import AddressPath, HashPath, Here, Index
+from orchestrator.routing import AddressPath, Before, CaseId, HashPath, Here, Index, Search
 from orchestrator.service import OrchestratorService
 
 LINES: Final = 100
@@ -27,15 +27,12 @@ LISTED: Final = 50
 """Steps, cases, commitments or files on one page."""
 MAX_PARTS: Final = 6
 """Parts of a reward that have a curve."""
-SOON: Final = 8
-"""Seconds after a change of the run until the script of a page about one thing fetches it again."""
-LATER: Final = 20
+REFRESH_SECONDS: Final = 8
+"""Time from a change of the run until the script of a page about one thing fetches it again."""
+LIST_REFRESH_SECONDS: Final = 20
 """The same of a list."""
 
 pages = APIRouter(include_in_schema=False)
-
-Before = Annotated[int | None, Query(ge=0, lt=1 << 53)]
-Search = Annotated[str, Query(max_length=60)]
 
 
 @pages.get("/static/{version}/{path:path}")
@@ -52,7 +49,7 @@ async def overview(request: Request, service: Here) -> Response:
         run, feed = await service.page.boards.overview(), await service.page.boards.feed()
         now, tone = state_sentence(step=run.step, finished=run.finished, blocked=run.blocked, demand=run.demand)
         values = {"run": run, "feed": feed, "now": now, "tone": tone, "charts": await _charts(service)}
-        return Page("overview.html", "/", LATER, values=values)
+        return Page("overview.html", "/", LIST_REFRESH_SECONDS, values=values)
 
     return await service.page.site.respond(request, make)
 
@@ -86,7 +83,7 @@ async def leaderboard(
         else:
             page = await service.page.boards.others()
         shown = {"list": chosen, "page": page, "values": values, "limit": LINES}
-        return Page("leaderboard.html", "/leaderboard", LATER, values=shown)
+        return Page("leaderboard.html", "/leaderboard", LIST_REFRESH_SECONDS, values=shown)
 
     return await service.page.site.respond(request, make)
 
@@ -98,11 +95,10 @@ async def node(request: Request, service: Here, address: AddressPath, before: Be
         found = await service.page.views.node(checksummed)
         listed = await service.page.views.commitments(checksummed, before, LISTED)
         if found is None or listed is None:
-            hint = "Whoever joined a moment ago appears soon."
-            raise problems.not_found(f"{checksummed} is no node of run {service.run}", hint)
+            raise problems.no_node(checksummed, service.run)
         hours = [(line.hour, line.counts.model_dump(exclude={"total"})) for line in found.hours]
         values = {"node": found, "commitments": listed.commitments, "before": listed.before, "timeline": strip(hours)}
-        return Page("node.html", "/leaderboard", SOON, values=values)
+        return Page("node.html", "/leaderboard", REFRESH_SECONDS, values=values)
 
     return await service.page.site.respond(request, make)
 
@@ -113,8 +109,10 @@ async def commitment(request: Request, service: Here, address: AddressPath, inde
         checksummed = to_checksum_address(address)
         found = await service.page.views.commitment(checksummed, index)
         if found is None:
-            raise problems.not_found(f"{checksummed} has no commitment {index}")
-        return Page("commitment.html", "/leaderboard", SOON, values={"work": found, "now": service.queries.chain.now})
+            raise problems.no_commitment(checksummed, index, service.run)
+        return Page(
+            "commitment.html", "/leaderboard", REFRESH_SECONDS, values={"work": found, "now": service.queries.chain.now}
+        )
 
     return await service.page.site.respond(request, make)
 
@@ -122,18 +120,20 @@ async def commitment(request: Request, service: Here, address: AddressPath, inde
 @pages.get("/court")
 async def court(request: Request, service: Here, before: Before = None) -> Response:
     async def make() -> Page:
-        return Page("court.html", "/court", SOON, values={"page": await service.page.views.cases(before, LISTED)})
+        return Page(
+            "court.html", "/court", REFRESH_SECONDS, values={"page": await service.page.views.cases(before, LISTED)}
+        )
 
     return await service.page.site.respond(request, make)
 
 
 @pages.get("/court/{number}")
-async def case(request: Request, service: Here, number: Annotated[int, Path(ge=0, lt=1 << 53)]) -> Response:
+async def case(request: Request, service: Here, number: CaseId) -> Response:
     async def make() -> Page:
         found = await service.page.views.case(number)
         if found is None:
-            raise problems.not_found(f"run {service.run} has no case {number}")
-        return Page("case.html", "/court", SOON, values={"view": found})
+            raise problems.no_case(number, service.run)
+        return Page("case.html", "/court", REFRESH_SECONDS, values={"view": found})
 
     return await service.page.site.respond(request, make)
 
@@ -141,7 +141,12 @@ async def case(request: Request, service: Here, number: Annotated[int, Path(ge=0
 @pages.get("/steps")
 async def steps(request: Request, service: Here, before: Before = None) -> Response:
     async def make() -> Page:
-        return Page("steps.html", "/steps", LATER, values={"page": await service.page.views.steps(before, LISTED)})
+        return Page(
+            "steps.html",
+            "/steps",
+            LIST_REFRESH_SECONDS,
+            values={"page": await service.page.views.steps(before, LISTED)},
+        )
 
     return await service.page.site.respond(request, make)
 
@@ -151,7 +156,7 @@ async def step(request: Request, service: Here, number: Index) -> Response:
     async def make() -> Page:
         found = await service.page.views.step(number)
         if found is None:
-            raise problems.not_found(f"there is no step {number} yet")
+            raise problems.no_step(number, service.run)
         run = await service.page.boards.overview()
         newest = max(run.step or 0, run.metrics_step or 0)
         return Page("step.html", "/steps", values={"view": found, "newest": newest})

@@ -85,10 +85,8 @@ class Site:
         try:
             page = await make()
         except RefusedError as error:
-            values = {
-                "title": error.title or HTTPStatus(error.status).phrase,
-                "detail": f"{error}. {error.hint}".strip(),
-            }
+            title = error.title or HTTPStatus(error.status).phrase
+            values = {"title": title, "detail": str(error), "hint": error.hint}
             page = Page("problem.html", status=error.status, values=values)
         text = self._templates.get_template(page.template).render(site=self._site(page), **(page.values or {}))
         plain = text.encode("utf-8", "backslashreplace")  # a model may have written half of a pair of surrogates

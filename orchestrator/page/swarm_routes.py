@@ -19,14 +19,13 @@ from orchestrator.page.leaderboard import (
 from orchestrator.page.overview import Overview
 from orchestrator.page.series import MAX_POINTS, MAX_SERIES, MetricList, SeriesPage
 from orchestrator.problems import documented
-from orchestrator.routing import Here, OurRun, json_response
+from orchestrator.routing import Here, OurRun, Search, document_response
 from orchestrator.tables import MAX_METRIC
 
 swarm = APIRouter(prefix="/v1/runs/{run}", tags=["page"], responses=documented(404, 422, 503))
 
 Offset = Annotated[int, Query(ge=0, lt=1 << 31)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LINES)]
-Search = Annotated[str, Query(max_length=60)]
 Step = Annotated[int, Query(ge=0, lt=1 << 32)]
 MetricName = Annotated[str, Query(min_length=1, max_length=MAX_METRIC)]
 
@@ -34,13 +33,13 @@ MetricName = Annotated[str, Query(min_length=1, max_length=MAX_METRIC)]
 @swarm.get("/overview", response_model=Overview)
 async def overview(service: Here, _: OurRun) -> Response:
     """Send what the run trains, how far it is, who works for it and what it waits for."""
-    return json_response((await service.page.boards.overview()).model_dump_json().encode())
+    return document_response(await service.page.boards.overview())
 
 
 @swarm.get("/metrics", response_model=MetricList)
 async def metrics(service: Here, _: OurRun) -> Response:
     """Send the names of the metrics that charts can show."""
-    return json_response((await service.page.boards.metrics()).model_dump_json().encode())
+    return document_response(await service.page.boards.metrics())
 
 
 @swarm.get("/series", response_model=SeriesPage)
@@ -70,8 +69,7 @@ async def workers(
     search: Search = "",
 ) -> Response:
     """Send workers in an order, those that a search finds by name or address, from `offset` on."""
-    page = await service.page.boards.workers(order, offset, limit, search)
-    return json_response(page.model_dump_json().encode())
+    return document_response(await service.page.boards.workers(order, offset, limit, search))
 
 
 @swarm.get("/validators", response_model=ValidatorPage)
@@ -84,14 +82,13 @@ async def validators(
     search: Search = "",
 ) -> Response:
     """Send validators in an order, those that a search finds by name or address, from `offset` on."""
-    page = await service.page.boards.validators(order, offset, limit, search)
-    return json_response(page.model_dump_json().encode())
+    return document_response(await service.page.boards.validators(order, offset, limit, search))
 
 
 @swarm.get("/others", response_model=Others)
 async def others(service: Here, _: OurRun) -> Response:
     """Send who takes part without being a node: trainer, relays, authors of tasks."""
-    return json_response((await service.page.boards.others()).model_dump_json().encode())
+    return document_response(await service.page.boards.others())
 
 
 @swarm.get(

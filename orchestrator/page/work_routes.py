@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 
 from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel
 
 from muster.protocol.announcements import DayEarnings
 from orchestrator import problems
@@ -19,7 +18,7 @@ from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView
 from orchestrator.page.rollouts import MAX_FILES, BeforeAndAfter, RolloutFiles, RolloutView
 from orchestrator.page.steps import MAX_STEPS, StepPage, StepView
 from orchestrator.problems import documented
-from orchestrator.routing import AddressPath, HashPath, Here, Index, OurRun, json_response
+from orchestrator.routing import AddressPath, Before, CaseId, HashPath, Here, Index, OurRun, document_response
 from orchestrator.tables import MAX_METRIC
 
 PICTURE_HEADERS: Final = {
@@ -35,10 +34,6 @@ _PICTURE: Final[dict[int | str, dict[str, Any]]] = {
     200: {"description": "A picture", "content": {SVG: {"schema": {"type": "string"}}}}
 }
 
-Before = Annotated[int | None, Query(ge=0, lt=1 << 53)]
-Step = Annotated[int, Path(ge=0, lt=1 << 32)]
-CaseId = Annotated[int, Path(ge=0, lt=1 << 53)]
-
 work = APIRouter(prefix="/v1/runs/{run}", tags=["page"], responses=documented(404, 422, 503))
 
 
@@ -48,8 +43,8 @@ async def node(service: Here, _: OurRun, address: AddressPath) -> Response:
     checksummed = to_checksum_address(address)
     found = await service.page.views.node(checksummed)
     if found is None:
-        raise problems.not_found(f"{checksummed} is no node of run {service.run}", "muster worker join")
-    return _json(found)
+        raise problems.no_node(checksummed, service.run)
+    return document_response(found)
 
 
 @work.get("/nodes/{address}/commitments", response_model=CommitmentPage)
@@ -64,8 +59,8 @@ async def commitments(
     checksummed = to_checksum_address(address)
     found = await service.page.views.commitments(checksummed, before, limit)
     if found is None:
-        raise problems.not_found(f"{checksummed} is no node of run {service.run}", "muster worker join")
-    return _json(found)
+        raise problems.no_node(checksummed, service.run)
+    return document_response(found)
 
 
 @work.get("/nodes/{address}/commitments/{index}", response_model=CommitmentView)
@@ -74,8 +69,8 @@ async def commitment(service: Here, _: OurRun, address: AddressPath, index: Inde
     checksummed = to_checksum_address(address)
     found = await service.page.views.commitment(checksummed, index)
     if found is None:
-        raise problems.not_found(f"{checksummed} has made no commitment {index} in run {service.run}")
-    return _json(found)
+        raise problems.no_commitment(checksummed, index, service.run)
+    return document_response(found)
 
 
 @work.get("/cases", response_model=CasePage)
@@ -83,7 +78,7 @@ async def cases(
     service: Here, _: OurRun, before: Before = None, limit: Annotated[int, Query(ge=1, le=MAX_CASES)] = 50
 ) -> Response:
     """Send cases, newest first, and the newest proofs."""
-    return _json(await service.page.views.cases(before, limit))
+    return document_response(await service.page.views.cases(before, limit))
 
 
 @work.get("/cases/{case}", response_model=CaseView)
@@ -91,8 +86,8 @@ async def one_case(service: Here, _: OurRun, case: CaseId) -> Response:
     """Send one case: charge, votes, deadlines, and what re-runs its evidence."""
     found = await service.page.views.case(case)
     if found is None:
-        raise problems.not_found(f"there is no case {case} in run {service.run}", "muster slash list")
-    return _json(found)
+        raise problems.no_case(case, service.run)
+    return document_response(found)
 
 
 @work.get("/checkpoints", response_model=StepPage)
@@ -100,16 +95,16 @@ async def checkpoints(
     service: Here, _: OurRun, before: Before = None, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = 50
 ) -> Response:
     """Send steps, newest first: roots on chain, sizes, rewards, cost."""
-    return _json(await service.page.views.steps(before, limit))
+    return document_response(await service.page.views.steps(before, limit))
 
 
 @work.get("/checkpoints/{step}", response_model=StepView)
-async def checkpoint(service: Here, _: OurRun, step: Step) -> Response:
+async def checkpoint(service: Here, _: OurRun, step: Index) -> Response:
     """Send one step, and the batch that it was made of."""
     found = await service.page.views.step(step)
     if found is None:
-        raise problems.not_found(f"run {service.run} has no step {step} yet")
-    return _json(found)
+        raise problems.no_step(step, service.run)
+    return document_response(found)
 
 
 @work.get("/rollouts", response_model=RolloutFiles)
@@ -123,13 +118,13 @@ async def rollout_files(
 ) -> Response:
     """Send accepted files, newest policy step first: of one step, of one node, or before a step."""
     address = None if node is None else to_checksum_address(node)
-    return _json(await service.page.views.files(step, address, before, limit))
+    return document_response(await service.page.views.files(step, address, before, limit))
 
 
 @work.get("/rollouts/compared", response_model=BeforeAndAfter)
 async def compared(service: Here, _: OurRun) -> Response:
     """Send an early answer and a late one, to the same task where the files have one in common."""
-    return _json(await service.page.views.compared())
+    return document_response(await service.page.views.compared())
 
 
 @work.get("/rollouts/{file_hash}", response_model=RolloutView)
@@ -137,13 +132,13 @@ async def rollout(
     service: Here, _: OurRun, file_hash: HashPath, position: Annotated[int, Query(ge=0, lt=1 << 32)] = 0
 ) -> Response:
     """Send one row of an accepted file as text: what a model wrote, and what it is worth."""
-    return _json(await service.page.views.rollout(file_hash, position))
+    return document_response(await service.page.views.rollout(file_hash, position))
 
 
 @work.get("/earnings", response_model=DayEarnings)
 async def earnings(service: Here, _: OurRun) -> Response:
     """Send what workers that are active now made in the last day."""
-    return _json(await service.page.views.earnings())
+    return document_response(await service.page.views.earnings())
 
 
 @work.get("/badge.svg", response_class=Response, responses=_PICTURE)
@@ -158,7 +153,3 @@ async def chart(
 ) -> Response:
     """Send a chart of a metric over the whole run, for other sites."""
     return Response(await service.page.views.chart(metric), headers=PICTURE_HEADERS, media_type=SVG)
-
-
-def _json(document: BaseModel) -> Response:
-    return json_response(document.model_dump_json().encode())
