@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from muster.constants import BASIS_POINTS, TOKEN, WINDOW_HOURS
+from muster.constants import BASIS_POINTS, TOKEN, UNSEALED_WINDOW_HOURS, WINDOW_HOURS
 from muster.protocol.terms import Terms
 
 SEALED_HOURS: Final = WINDOW_HOURS + 1
 """Longest time from a commitment to its pay, in hours that have been sealed: its own hour, and the window after it."""
-UNSEALED_HOURS: Final = 73
+UNSEALED_HOURS: Final = UNSEALED_WINDOW_HOURS + 1
 """The same in hours that nobody sealed."""
 COVERED_HOURS: Final = SEALED_HOURS + 1
 """Of work at full speed that a stake should cover: an hour to spare."""

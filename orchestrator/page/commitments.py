@@ -86,8 +86,7 @@ class CommitmentView(Message):
     stored_at: int | None
     """Of the receipt: the chain's seconds."""
     draws_from: int | None
-    """The step whose entropy decides what the node is drawn."""
-    """None where that step is not on chain: nothing is known of the draw."""
+    """The step whose entropy decides what the node is drawn; None where it is not on chain, and nothing is known."""
     groups: list[GroupLine] = Field(default_factory=list)
     verdicts: list[VerdictLine] = Field(default_factory=list)
     cases: list[CaseRow] = Field(default_factory=list)

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal, get_args
 from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, Query, Request, Response
 
-from muster.constants import BASIS_POINTS
+from muster.constants import BASIS_POINTS, WINDOW_HOURS
+from muster.protocol.incentives import SEALED_HOURS
 from muster.protocol.metric_names import LENGTH, REWARD
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import MONEY, NOBODY, terms_document
@@ -201,6 +202,8 @@ async def join(request: Request, service: Here) -> Response:
             "admitter": "" if terms.admitter == NOBODY else terms.admitter,
             "document": service.join.model_dump_json(indent=2),
             "listed": terms_lines(terms),
+            "window": WINDOW_HOURS,
+            "first_pay": SEALED_HOURS,
         }
         return Page("join.html", "/join", values=values)
 

@@ -104,8 +104,9 @@ def chart_svg(page: SeriesPage, name: str) -> str:
 def described(series: Series) -> str:
     """Return a chart as a sentence."""
     return (
-        f"{series.name} over steps {series.steps[0]} to {series.steps[-1]}: {number(series.mean[0])} at first, "
-        f"{number(series.mean[-1])} at last, from {number(min(series.low))} to {number(max(series.high))}."
+        f"{series.name} over steps {series.steps[0]} to {series.steps[-1]}: {short_number(series.mean[0])} at first, "
+        f"{short_number(series.mean[-1])} at last, from {short_number(min(series.low))} to "
+        f"{short_number(max(series.high))}."
     )
 
 
@@ -135,15 +136,15 @@ def _drawn(series: Series, page: SeriesPage) -> list[str]:
 
 
 def _tick_across(tick: float, axis: Axis) -> str:
-    x = _short(axis.at(tick))
-    return f'<path class="axis" d="M{x} {BOTTOM}v5"/>' + _label(axis.at(tick), BOTTOM + 19, number(tick), "", "middle")
+    x = axis.at(tick)
+    label = _label(x, BOTTOM + 19, short_number(tick), "", "middle")
+    return f'<path class="axis" d="M{_short(x)} {BOTTOM}v5"/>{label}'
 
 
 def _tick_up(tick: float, axis: Axis) -> str:
-    y = _short(axis.at(tick))
-    return f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>' + _label(
-        LEFT - 8, axis.at(tick) + 4, number(tick), "", "end"
-    )
+    y = axis.at(tick)
+    label = _label(LEFT - 8, y + 4, short_number(tick), "", "end")
+    return f'<path class="grid" d="M{LEFT} {_short(y)}H{RIGHT}"/>{label}'
 
 
 # Axes
@@ -178,7 +179,7 @@ def tick_step(least: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if least <= factor * power * (1 + _FLAT))
 
 
-def number(value: float) -> str:
+def short_number(value: float) -> str:
     """Return a number as an axis has it: 1200 as 1.2k, and no more than four digits. Pure."""
     value = _bounded(value)
     size = abs(value)

@@ -10,9 +10,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.runtime.printable import printable
@@ -118,7 +119,7 @@ def shown(text: str, limit: int = MAX_LINE) -> str:
 
 
 def mark(address: str) -> Markup:
-    """Return a small symmetrical picture that follows from an address, so that eyes find it again."""
+    """Return a small symmetrical picture that follows from an address, by which people recognise it."""
     digest = hashlib.sha256(address.lower().encode()).digest()
     cells = [(x, y) for y in range(5) for x in range(3) if digest[5 * x + y] & 1]
     path = "".join(f"M{x} {y}h1v1h-1z" for x, y in sorted({*cells, *((4 - x, y) for x, y in cells)}))
@@ -153,8 +154,6 @@ def bars(parts: Iterable[tuple[str, int]], total: int) -> Markup:
 
 def query(values: Mapping[str, Any], **changes: Any) -> str:
     """Return a query string of the values that are set, some of them changed; beginning with a question mark."""
-    from urllib.parse import urlencode
-
     given = {name: value for name, value in {**values, **changes}.items() if value not in (None, "")}
     return "?" + urlencode(given)
 
@@ -182,7 +181,7 @@ def environment() -> Environment:
         "size": size,
         "span": span,
     }
-    made.globals |= {"bars": bars, "countdown": countdown, "query": query, "word": word, "escape": escape, "DASH": DASH}
+    made.globals |= {"bars": bars, "countdown": countdown, "query": query, "word": word, "DASH": DASH}
     return made
 
 

@@ -84,8 +84,8 @@ class ReadAnswer(Message):
     row: RowRead | None = None
 
 
-def shown(text: str) -> ShownText:
-    """Return text as it is sent."""
+def cut_text(text: str) -> ShownText:
+    """Return text as it is sent: its first MAX_TEXT characters, and how many there are."""
     return ShownText(text=text[:MAX_TEXT], whole=len(text))
 
 
@@ -117,7 +117,7 @@ def read_row(tokenizer: Tokenizer, rollout: Rollout, rows: int, thinking: Thinki
         reward=rollout.task_reward,
         length_reward=rollout.length_reward,
         parts=rollout.parts.tolist(),
-        prompt=shown(decoded(tokenizer, rollout.prompt_tokens.tolist())),
-        thinking=None if thought is None else shown(thought),
-        answer=shown(answer),
+        prompt=cut_text(decoded(tokenizer, rollout.prompt_tokens.tolist())),
+        thinking=None if thought is None else cut_text(thought),
+        answer=cut_text(answer),
     )

@@ -1,10 +1,12 @@
-"""Explain every word that the page uses: one sentence or two each, in the order in which they are read."""
+"""Explain every term that the page uses: one sentence or two each, in the order in which they are read."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Final
+
+from muster.constants import UNSEALED_WINDOW_HOURS, WINDOW_HOURS
 
 SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "The run": {
@@ -59,7 +61,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "mismatch": "How far the trainer's log-probabilities are from those of the workers' engines, in nats per "
         "token.",
         "gradient norm": "Size of an update before it is clipped.",
-        "groups without signal": "Share of groups whose answers were all worth the same: they teach nothing.",
+        "groups without signal": "Share of groups whose answers were all worth the same: nothing can be learned from "
+        "them.",
     },
     "Inspection": {
         "verdict": "A validator's signed judgement of one commitment.",
@@ -75,8 +78,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Money": {
         "stake": "Tokens that a node locks when it joins. They come back some days after it retires.",
         "slash": "The part of a stake that a conviction takes.",
-        "window": "The 24 hours after the end of an hour in which its work can still be accused; 72 if it is not "
-        "sealed.",
+        "window": f"The {WINDOW_HOURS} hours after the end of an hour in which its work can still be accused; "
+        f"{UNSEALED_WINDOW_HOURS} if it is not sealed.",
         "maturing": "Pay that is in the window.",
         "claimable": "Pay whose window has passed: anybody may claim it for the operator.",
         "claimed": "Pay that was paid out.",

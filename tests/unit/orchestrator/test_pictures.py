@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.page.pictures import Badge, badge_svg, chart_svg, number, tick_step, ticks
+from orchestrator.page.pictures import Badge, badge_svg, chart_svg, short_number, tick_step, ticks
 from orchestrator.page.series import Series, SeriesPage
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -50,7 +50,7 @@ def test_ticks_are_round_numbers_1_2_or_5_apart() -> None:
 
 def test_numbers_of_an_axis_are_short() -> None:
     values = (0, 0.25, 1200, 20_000, 1_500_000, -3e9, 4.5e12, 2e-7, 1e20, 1e300)
-    assert [number(value) for value in values] == [
+    assert [short_number(value) for value in values] == [
         "0", "0.25", "1.2k", "20k", "1.5M", "-3G", "4.5T", "2e-07", "1e+20", "1e+100",
     ]  # fmt: skip
 

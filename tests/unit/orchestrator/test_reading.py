@@ -25,7 +25,7 @@ from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
 from orchestrator.page import reading
 from orchestrator.page.reading import ReadingProcess, find_tokenizer
-from orchestrator.page.rows import MAX_TEXT, ReadAnswer, ReadingSettings, decoded, read_row, shown
+from orchestrator.page.rows import MAX_TEXT, ReadAnswer, ReadingSettings, cut_text, decoded, read_row
 from tests.support.commitment_samples import rules
 from tests.support.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
 
@@ -106,9 +106,9 @@ def test_the_token_that_ended_it_is_left_out_and_no_other(tokenizer_path: Path) 
 
 
 def test_long_text_is_cut_by_letters_and_says_how_long_it_was() -> None:
-    text = shown("😀" * (MAX_TEXT + 1))
+    text = cut_text("😀" * (MAX_TEXT + 1))
     assert (len(text.text), text.whole) == (MAX_TEXT, MAX_TEXT + 1)
-    assert shown("a" * MAX_TEXT).text == "a" * MAX_TEXT
+    assert cut_text("a" * MAX_TEXT).text == "a" * MAX_TEXT
 
 
 # The process
