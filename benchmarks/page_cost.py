@@ -26,8 +26,6 @@ from muster.protocol.messages import StepReport
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = 1.2
 STEP_SECONDS: Final = 5.0
-LOAD_SECONDS: Final = 120.0
-"""Longest wait for a process of the load to be ready, or to have ended, beyond its time."""
 
 
 @dataclass

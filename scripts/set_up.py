@@ -150,8 +150,7 @@ def install_servers() -> None:
 
 def browser() -> Path | None:
     """Return the first of BROWSERS that is installed."""
-    found = filter(None, map(shutil.which, BROWSERS))
-    return next(map(Path, found), None)
+    return next(map(Path, filter(None, map(shutil.which, BROWSERS))), None)
 
 
 def install_browser() -> None:

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from muster.cli.logs import shown
 from muster.cli.node_log import NodeLog
+from muster.cli.session import NEW_LINE
 from muster.runtime.printable import printable
 
-NEW_LINE: Final = "\n"
 MAX_SHOWN: Final = 300
 """Characters of a text from elsewhere."""
 

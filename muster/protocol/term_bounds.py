@@ -151,5 +151,10 @@ def _money(terms: Terms) -> Iterator[TermBound]:
 
 def smaller_burn(terms: Terms) -> int:
     """Return what a conviction burns at least, in token wei, of a worker or a validator: the case fee is no larger."""
-    slashed = min(terms.worker_stake, terms.validator_stake) * terms.slash_bps // BASIS_POINTS
-    return slashed - slashed * terms.bounty_bps // BASIS_POINTS
+    return burn_of(min(terms.worker_stake, terms.validator_stake), terms.slash_bps, terms.bounty_bps)
+
+
+def burn_of(stake: int, slash_bps: int, bounty_bps: int) -> int:
+    """Return what a conviction burns of a stake, in token wei: the slash without the challenger's bounty."""
+    slashed = stake * slash_bps // BASIS_POINTS
+    return slashed - slashed * bounty_bps // BASIS_POINTS

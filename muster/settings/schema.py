@@ -92,11 +92,9 @@ class OrchestratorSettings(Section):
     title: str = Field(default="", max_length=80)
     """What the page calls the run, instead of its number. Text, never markup."""
     about: str = Field(default="", max_length=4000)
-    """What the run trains and why, in the owner's words, for the page. Text, never markup; empty lines part its
-    paragraphs."""
+    """What the run trains and why, in the owner's words. Text, never markup; empty lines part its paragraphs."""
     watchers: int = Field(default=1000, ge=0, le=100_000)
-    """Browsers that may follow the run's state at the same time, of which one address gets half at most; nodes have
-    room of their own."""
+    """Browsers that may follow the run's state at the same time, half of them from one address; nodes are apart."""
     trusted_proxies: list[str] = []
     """Addresses or networks of reverse proxies in front of it, whose X-Forwarded-For names the address that limits
     count; without them all that a proxy passes on counts as one address's, which gets half of the room at most."""
@@ -147,8 +145,7 @@ class ValidatorSettings(Section):
     threads: int = Field(default=1, ge=1, le=1024)
     """CPU threads of a replay; more than there are idle cores is ruinous."""
     report_machine: bool = True
-    """Tell the orchestrator every two minutes, for the run's page, what this validator runs on, and how many bytes of
-    weights came from which relay."""
+    """Tell the orchestrator, for the run's page, what this validator runs on, and what it received from relays."""
 
 
 class TrainerSettings(Section):

@@ -21,6 +21,8 @@ KINDS: Final = {
     ".svg": "image/svg+xml",
 }
 FOREVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
+PACKING: Final = 5
+"""Level of compression of what is made again every few seconds."""
 LEAST_COMPRESSED: Final = 1_000
 """Bytes below which compressing gains nothing."""
 
@@ -34,7 +36,7 @@ class Asset:
 
     @classmethod
     def of(cls, kind: str, data: bytes) -> Self:
-        return cls(kind, data, gzip.compress(data, 9, mtime=0))
+        return cls(kind, data, pack(data, 9))
 
 
 class Assets:
@@ -52,6 +54,11 @@ class Assets:
         """Return a file as an answer; None where there is none of this path."""
         asset = self._files.get(path)
         return None if asset is None else compressed(request, asset.plain, asset.packed, asset.kind, FOREVER)
+
+
+def pack(plain: bytes, level: int = PACKING) -> bytes:
+    """Compress what browsers are sent; the same bytes give the same result."""
+    return gzip.compress(plain, level, mtime=0)
 
 
 def compressed(request: Request, plain: bytes, packed: bytes, kind: str, headers: dict[str, str]) -> Response:

@@ -1,13 +1,12 @@
 """Answer what people ask of the whole run: overview, leaderboards, charts. Each answer is made once for all who ask.
 
-Answers are of this second, or up to MOST_SECONDS old where making them takes long: of a large run people look at
-numbers of a moment ago, and workers do not wait for the looking.
+An answer is at most a second old, or up to MOST_SECONDS where making it takes long. So the page of a large run shows
+numbers of a moment ago, and delays no worker.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -18,6 +17,7 @@ from orchestrator.attribution import Attribution
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
 from orchestrator.page import series
+from orchestrator.page.assets import pack
 from orchestrator.page.feed import FeedLine
 from orchestrator.page.feed_log import read_feed
 from orchestrator.page.kept import KeptAnswers
@@ -30,8 +30,6 @@ from orchestrator.relay_directory import RelayDirectory
 
 LEAST_SECONDS: Final = 1.0
 MOST_SECONDS: Final = 10.0
-PACKING: Final = 5
-"""Level of compression."""
 SHARE: Final = 0.01
 """Of the time may go into making one answer again and again, between these bounds."""
 
@@ -80,7 +78,7 @@ class Boards:
                 demand=await self._queries.demand(),
                 members=members,
             )
-            return await self._at_times("overview", lambda connection: read_overview(connection, self.known, state))
+            return await self._kept_by_cost("overview", lambda connection: read_overview(connection, self.known, state))
 
         return await self._kept.get("overview", make)
 
@@ -103,7 +101,7 @@ class Boards:
             authors = self._attribution.lines(connection)
             return read_others(connection, self.known.run, self.known.terms, self._directory.known(), authors)
 
-        return await self._kept.get("others", lambda: self._at_times("others", read))
+        return await self._kept.get("others", lambda: self._kept_by_cost("others", read))
 
     async def metrics(self) -> MetricList:
         run = self.known.run
@@ -126,7 +124,7 @@ class Boards:
 
         async def make() -> tuple[bytes, bytes]:
             plain = (await self.series(names, first, last, points)).model_dump_json().encode()
-            return plain, await asyncio.to_thread(gzip.compress, plain, PACKING, mtime=0)
+            return plain, await asyncio.to_thread(pack, plain)
 
         return await self._charts.get((tuple(names), first, last, points), make)
 
@@ -136,10 +134,10 @@ class Boards:
         def read(connection: Connection) -> Members:
             return read_members(connection, self.known.terms, now)
 
-        return await self._kept.get("members", lambda: self._at_times("members", read))
+        return await self._kept.get("members", lambda: self._kept_by_cost("members", read))
 
-    async def _at_times(self, key: str, make: Callable[[Connection], T]) -> T:
-        """Return an answer again for a while that follows from how long it took to make."""
+    async def _kept_by_cost(self, key: str, make: Callable[[Connection], T]) -> T:
+        """Return an answer, made anew only once in a while that follows from how long making it took."""
         until, answer = self._costly.get(key, (float("-inf"), None))
         began = self._clock()
         if began < until:

@@ -1,4 +1,4 @@
-"""Say how the run is now, for everybody who watches: what a page shows of it, and what happened since."""
+"""Read how the run is now, for everybody who watches: what a page shows of it, and what happened since."""
 
 from __future__ import annotations
 

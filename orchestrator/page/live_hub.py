@@ -1,4 +1,4 @@
-"""Send the state of the run to very many watchers as server-sent events, in a way that workers do not notice.
+"""Send the state of the run to very many watchers as server-sent events, without delaying workers.
 
 - The state is read at most once a second, while anybody watches, and only when something changed; less often for very
   many, so that no more than MESSAGES_A_SECOND are sent. Each message is encoded once for all who are equally far.
@@ -34,7 +34,7 @@ PERIOD_SECONDS: Final = 1.0
 MESSAGES_A_SECOND: Final = 250
 """Of more watchers each gets fewer."""
 TICK_SECONDS: Final = 0.2
-"""Between two looks whether something changed."""
+"""Between two checks for a change."""
 SPREAD: Final = 0.8
 """Share of the time between two states over which one is written to all watchers, where they are more than SLICE."""
 SLICE: Final = 8
@@ -97,7 +97,7 @@ class Watcher:
         return b""
 
     def wake(self, comment: bytes = b"") -> None:
-        """Let it go on, if it waits: with a comment, or to see for itself what there is."""
+        """Wake it, if it waits: to send a comment, or the newest state."""
         if self._waits is not None and not self._waits.done():
             self._waits.set_result(comment)
 

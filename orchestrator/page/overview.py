@@ -1,4 +1,4 @@
-"""Tell what a run trains, how far it is, who works for it and what it waits for."""
+"""Read what a run trains, how far it is, who works for it and what it waits for."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class NewestReport:
 
 
 def read_overview(connection: Connection, known: RunIdentity, state: RunState) -> Overview:
-    """Read what the overview says besides."""
+    """Return the overview. `known` and `state`: what it says without the database."""
     facts, members, terms = state.facts, state.members, known.terms
     report, made = newest_report(connection), commitment_counts(connection)
     return Overview(

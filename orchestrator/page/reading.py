@@ -108,7 +108,7 @@ class ReadingProcess:
         process = await self._running_process()
         answer: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
         self._pending[request.id] = process, answer
-        self._stay()
+        self._restart_idle_timer()
         assert process.stdin is not None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -120,7 +120,7 @@ class ReadingProcess:
             raise UnreachableError("the process that reads rollout files did not answer") from error
         finally:
             del self._pending[request.id]
-            self._stay()
+            self._restart_idle_timer()
 
     async def _running_process(self) -> asyncio.subprocess.Process:
         async with self._starting:
@@ -150,7 +150,7 @@ class ReadingProcess:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)
         except (ValueError, ValidationError) as error:  # a line that is too long, or no answer
-            log.warning("the process that reads rollout files is out of step", reason=str(error).splitlines()[0])
+            log.warning("the process that reads rollout files sent no answer", reason=str(error).splitlines()[0])
         if self._process is process:
             self._process = None  # the next request starts another one
         self._kill(process)
@@ -159,8 +159,8 @@ class ReadingProcess:
                 waiting.set_exception(UnreachableError("the process that reads rollout files has ended"))
         await process.wait()
 
-    def _stay(self) -> None:
-        """Begin to count the idle seconds anew."""
+    def _restart_idle_timer(self) -> None:
+        """Let the process run for IDLE_SECONDS from now on."""
         if self._idle is not None:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end_if_idle)

@@ -3,7 +3,7 @@
 It belongs to one orchestrator (`orchestrator.page.reading`), which writes it JSON lines and reads JSON lines. It ends
 when these pipes are closed. So what takes long stays out of the process that serves the swarm: fetching a file from
 storage, unpacking its columns, decoding. Parsing itself happens in another process with limits
-(`muster.rollouts.reader`). It gives way to everything else on the machine.
+(`muster.rollouts.reader`). Both have a low priority.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_FLOATS: Final = np.zeros(0, np.float32)
 
 
 class RowCache:
-    """The rows of files read last, without what nobody is shown."""
+    """The rows of files read last, without log-probabilities and proofs."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[str, list[Rollout]] = OrderedDict()

@@ -1,12 +1,11 @@
-"""Answer with pages: rendered at most once in a while for however many ask, under a policy that lets nothing in.
+"""Answer with pages: rendered once in KEPT_SECONDS however many ask, under a strict content security policy.
 
-The content security policy allows the page's own sheet, scripts, pictures and connections, and nothing else: no inline
+The policy allows the page's own sheet, scripts, pictures and connections, and nothing else: no inline
 script or style, no other host, no frame. Text that strangers can write reaches a page as text only.
 """
 
 from __future__ import annotations
 
-import gzip
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,15 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from muster.errors import RefusedError
-from orchestrator.page.assets import Assets, compressed
+from orchestrator.page.assets import Assets, compressed, pack
 from orchestrator.page.kept import KeptAnswers
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.render import environment
 
 KEPT_SECONDS: Final = 2.0
 """Age of a page that is given again instead of being rendered anew."""
-PACKING: Final = 5
-"""Level of compression: a page is packed once in KEPT_SECONDS."""
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
@@ -90,7 +87,7 @@ class Site:
             page = Page("problem.html", status=error.status, values=values)
         text = self._templates.get_template(page.template).render(site=self._site(page), **(page.values or {}))
         plain = text.encode("utf-8", "backslashreplace")  # a model may have written half of a pair of surrogates
-        return page.status, plain, gzip.compress(plain, PACKING, mtime=0)
+        return page.status, plain, pack(plain)
 
     def _site(self, page: Page) -> dict[str, Any]:
         known = self._known

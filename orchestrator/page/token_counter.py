@@ -32,9 +32,9 @@ NEWEST_STEPS: Final = 32
 OLDER_STEPS: Final = 64
 """Older steps that are looked through at a poll."""
 SWEEP_SECONDS: Final = 3600.0
-"""Between two looks at all older steps."""
+"""Between two sweeps of all older steps."""
 FILES_AT_ONCE: Final = 8
-"""Files counted between two looks into the database."""
+"""Files counted between two queries."""
 OLDER_BYTES_A_SECOND: Final = 4 << 20
 """Of the files of older steps that are read, on average."""
 MAX_FAILED: Final = 1_000
@@ -123,7 +123,7 @@ class TokenCounter:
         try:
             answer = await self._reading.ask(file.file_hash)
         except RefusedError:
-            return None  # people read files, and many wait for that
+            return None  # too many requests wait for the reading process
         except UnreachableError as error:
             return self._give_up(file, str(error))
         if answer.failure == "storage":

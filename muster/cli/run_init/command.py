@@ -10,7 +10,7 @@ import typer
 
 from muster.cli.run_init.choices import known_context, merged, read_choices
 from muster.cli.run_init.design import design_of
-from muster.cli.run_init.flow import RunInit, settle
+from muster.cli.run_init.flow import RunInit, open_and_start
 from muster.cli.run_init.folder import RunFolder
 from muster.cli.run_init.options import typed_choices, with_choices
 from muster.cli.run_init.questions import ask_all
@@ -69,7 +69,7 @@ async def init(
         if anew:
             place.begin_anew()
         await plan.prepare(calibration, addresses)
-        await settle(plan, start=start, send=send)
+        await open_and_start(plan, start=start, send=send)
 
 
 def _ask(text: str, default: str) -> str:

@@ -12,10 +12,10 @@ from typing import Any, Final
 from eth_utils.address import to_checksum_address
 
 from muster.cli.run_init.choices import FAMILY_NAMES, NEW_MODEL, OPEN, OWNER, Network, RunChoices
-from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, MAX_ACCEPTED, MAX_FILE_BYTES, MICRO, TOKEN
+from muster.constants import BASIS_POINTS, CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, MAX_ACCEPTED, MAX_FILE_BYTES, MICRO, TOKEN
 from muster.errors import ConfigError, UsageError
 from muster.protocol.incentives import COVERED_HOURS, FEE_COMMITMENTS, RunCosts, least_stake, round_amount
-from muster.protocol.term_bounds import check_bounds, smaller_burn
+from muster.protocol.term_bounds import burn_of, check_bounds, smaller_burn
 from muster.protocol.terms import Terms, WorkClass, check_context
 from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS
 from muster.runtime.units import Tokens, parse_amount
@@ -148,15 +148,7 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
     short = local or (context is not None and context < LONG_CONTEXT)
     budgets = choices.budgets or (SHORT_BUDGETS if short else LONG_BUDGETS)
     recipe: RecipeName = choices.recipe or "muster"
-    batch = choices.batch_groups or (LOCAL_BATCH if local else TrainerSettings(recipe=recipe).batch_groups)
-    share = max(1, batch // LOCAL_FILES) if local else min(batch, defaults["groups_per_commitment"])
-    groups = choices.groups_per_commitment or share
-    files = -(-batch // groups)
-    if files > MAX_ACCEPTED:
-        raise UsageError(
-            f"a batch of {batch:,} groups takes {files:,} commitments; at most {MAX_ACCEPTED:,} are listed at a time",
-            hint="a smaller --batch-groups, or a larger --groups-per-commitment",
-        )
+    batch, groups, files = _batch(choices, recipe, defaults, local=local)
 
     # 3. Pace and money.
     hourly = choices.commitments_per_hour or defaults["commitments_per_hour"]
@@ -194,20 +186,32 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
     )
 
 
+def _batch(choices: RunChoices, recipe: RecipeName, defaults: Any, *, local: bool) -> tuple[int, int, int]:
+    """Return the groups of a batch, the groups of a file, and the files that a batch takes. Raises UsageError."""
+    batch = choices.batch_groups or (LOCAL_BATCH if local else TrainerSettings(recipe=recipe).batch_groups)
+    share = max(1, batch // LOCAL_FILES) if local else min(batch, defaults["groups_per_commitment"])
+    groups = choices.groups_per_commitment or share
+    files = -(-batch // groups)
+    if files > MAX_ACCEPTED:
+        raise UsageError(
+            f"a batch of {batch:,} groups takes {files:,} commitments; at most {MAX_ACCEPTED:,} are listed at a time",
+            hint="a smaller --batch-groups, or a larger --groups-per-commitment",
+        )
+    return batch, groups, files
+
+
 def _money(choices: RunChoices, hourly: int, defaults: Any) -> dict[str, int]:
     """Return pay, stakes, fee and deposit: the stake covers COVERED_HOURS of a worker at full speed."""
     slash, bounty = defaults["slash_bps"], defaults["bounty_bps"]
     pay = parse_amount(choices.pay) if choices.pay else defaults["pay"]
     needed = round_amount(least_stake(pay, COVERED_HOURS * hourly, slash, bounty))
     stake = parse_amount(choices.stake) if choices.stake else needed
-    burned = stake * slash // 10_000
-    burned -= burned * bounty // 10_000
     fee = round_amount(FEE_COMMITMENTS * pay)
     return {
         "pay": pay,
         "worker_stake": stake,
         "validator_stake": stake,
-        "case_fee": max(1, min(fee, burned)),
+        "case_fee": max(1, min(fee, burn_of(stake, slash, bounty))),
         "jury_deposit": fee,
     }
 
@@ -274,7 +278,7 @@ def terms_of(design: RunDesign, parts: RunParts, keys: OwnerKeys) -> Terms:
         model_hash=parts.model_hash,
         tokenizer_hash=parts.tokenizer_hash,
         profile=parts.profile,
-        classes=(WorkClass(10_000, design.budgets),),
+        classes=(WorkClass(BASIS_POINTS, design.budgets),),
     )
     _check_lengths(terms, parts)
     check_bounds(terms, design.chain_id)
@@ -288,7 +292,7 @@ def _check_lengths(terms: Terms, parts: RunParts) -> None:
         raise ConfigError(
             f"prompts of up to {terms.max_prompt_tokens:,} tokens and completions of up to "
             f"{terms.max_completion_tokens:,} do not fit the model's context of {parts.context:,}",
-            hint="smaller --budgets, a smaller --max-completion-tokens, shorter tasks, or another model",
+            hint="smaller --budgets, a smaller --max-tokens, shorter tasks, or another model",
         )
     check_context(terms, parts.context)
     row = PROMPT_BYTES * terms.max_prompt_tokens + TOKEN_BYTES * terms.max_completion_tokens

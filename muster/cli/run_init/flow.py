@@ -13,8 +13,8 @@ from rich.markup import escape
 
 from muster.chain.types import AddressBook
 from muster.cli.run_init import owner
+from muster.cli.run_init.choices import NEW_MODEL, OPEN, RunChoices, known_context, write_choices
 from muster.cli.run_init.choices import OWNER as OWNER_ADMITS
-from muster.cli.run_init.choices import RunChoices, known_context, write_choices
 from muster.cli.run_init.design import OwnerKeys, RunDesign, RunParts, cautions, costs_of, design_of, terms_of
 from muster.cli.run_init.files import SERVICES, owner_settings, readme_text, settings_text
 from muster.cli.run_init.folder import RunFolder
@@ -108,7 +108,7 @@ class RunInit:
     # Files
 
     async def prepare(self, calibration: Path | None, addresses: Path | None) -> None:
-        """Make keys, tasks, model and calibration, and settle the terms; write every file. Raises as its parts do."""
+        """Make keys, tasks, model and calibration, and choose the terms; write every file. Raises as its parts do."""
         # 1. What was chosen, as long as it may be: whoever is interrupted goes on with it.
         if not self.is_fixed:
             write_choices(self.folder.choices, self.choices)
@@ -120,12 +120,12 @@ class RunInit:
         self.parts = await make_parts(self.session, self.folder, self.design, calibration)
         if not self.folder.settings("orchestrator").exists():
             self.write_settings()  # says how the chain is reached
-        self.terms = await self._settle_terms()
+        self.terms = await self._choose_terms()
         self._caution(self.terms)
         write_choices(self.folder.choices, self.choices)
         self.write_settings()
 
-    async def _settle_terms(self) -> Terms:
+    async def _choose_terms(self) -> Terms:
         """Return the terms: those of the file, where it was edited or the run is on chain; else those of the choices.
 
         Raises ConfigError when choices were changed that could only change such terms.
@@ -258,10 +258,10 @@ class RunInit:
     async def start(self) -> None:
         """Run all of it on this machine until Ctrl-C. The page's address is the result."""
         design, folder = self.design, self.folder
-        if design.validators not in ("open", OWNER_ADMITS):
+        if design.validators not in (OPEN, OWNER_ADMITS):
             raise ConfigError(
                 f"only {design.validators} can admit validators, and its key is not here",
-                hint="a trial needs --validators open or owner",
+                hint=f"a trial needs --validators {OPEN} or {OWNER_ADMITS}",
             )
         signer = await owner.owner_signer(folder, self.choices, design.chain_id)
         names = {"orchestrator": "orchestrator", "origin": "weights", "trainer": "trainer"}
@@ -274,7 +274,7 @@ class RunInit:
             service_ports={"orchestrator": design.ports[1], "origin": design.ports[2]},
             orchestrator_url=design.orchestrator_url,
             workers=design.local_workers,
-            validator={} if design.model == "new" else LARGE_MODEL_VALIDATOR,
+            validator={} if design.model == NEW_MODEL else LARGE_MODEL_VALIDATOR,
         )
         view = watcher(self.session.stderr, plain=self.session.options.json or not sys.stdout.isatty())
 
@@ -317,7 +317,7 @@ async def deploy_publicly(plan: RunInit, *, send: bool) -> None:
     plan.session.result(plan.document(status), escape(plan.deployment(status)))
 
 
-async def settle(plan: RunInit, *, start: bool | None, send: bool) -> None:
+async def open_and_start(plan: RunInit, *, start: bool | None, send: bool) -> None:
     """Open the run where it belongs, and start it here where that is wanted."""
     if not plan.design.is_local:
         await deploy_publicly(plan, send=send)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from muster.cli.calibrate import derive, grid_of
 from muster.cli.probe_process import run_probe
+from muster.cli.run_init.choices import NEW_MODEL
 from muster.cli.run_init.design import RunDesign, RunParts
 from muster.cli.run_init.folder import RunFolder
 from muster.cli.run_terms import needs_calibration
@@ -32,7 +33,6 @@ from muster.verification.profiles import PROFILES, profile_for, profile_hash
 if TYPE_CHECKING:
     from muster.tasksets.checking import PartReport
 
-NEW: Final = "new"
 CALIBRATION_TOKENS: Final = 100_000
 CALIBRATION_LENGTH: Final = 128
 """Longest completion that is measured; shorter where the run's are."""
@@ -71,7 +71,7 @@ async def make_parts(session: Session, folder: RunFolder, design: RunDesign, cal
 def model_folder(folder: RunFolder, design: RunDesign) -> Path:
     """Return where the run's model is: a folder of the owner's, or the run's own."""
     named = Path(design.model).expanduser()
-    return named.absolute() if design.model != NEW and named.is_dir() else folder.made_model
+    return named.absolute() if design.model != NEW_MODEL and named.is_dir() else folder.made_model
 
 
 def _make_tasks(session: Session, folder: RunFolder, design: RunDesign) -> TaskSet:
@@ -113,13 +113,13 @@ async def _make_model(session: Session, folder: RunFolder, design: RunDesign) ->
     if target != folder.made_model:
         return target
     made_of = design.model
-    if design.model == NEW:
+    if design.model == NEW_MODEL:
         made_of += f" {design.seed} {','.join(map(str, design.budgets))} {folder.progress.made_of['tasks']}"
     if not _is_made(folder, "model", target, made_of):
         # A process of its own, because torch is large; written beside, so that what an interruption left is no model.
         unfinished = target.with_name(".model.part")
         shutil.rmtree(unfinished, ignore_errors=True)
-        if design.model == NEW:
+        if design.model == NEW_MODEL:
             session.note("making a small model and warming it up on the tasks: about a minute")
             budgets = ",".join(map(str, design.budgets))
             words = ("init", unfinished, "--tasks", folder.tasks, "--seed", str(design.seed), "--budgets", budgets)

@@ -116,6 +116,18 @@ def owner_steps(
         ),
         *_admission(design, run, sends),
         _ether_step("the trainer", keys.trainer, status.trainer_ether, GAS["publish"] * design.steps, design, status),
+        *_service_steps(),
+        OwnerStep(
+            "Tell volunteers",
+            note=f"the run's page is {design.orchestrator_url}/; whoever wants to join types muster up "
+            f"{design.orchestrator_url}. A run takes work once four validators of different operators have joined.",
+        ),
+    ]
+
+
+def _service_steps() -> list[OwnerStep]:
+    """Return the steps that start the three processes: by hand, or as services."""
+    return [
         OwnerStep(
             "Serve and train: three processes, in this order",
             (
@@ -132,11 +144,6 @@ def owner_steps(
                 _typed("service", "install", "--role", "origin", "--name", "weights", "--config", "weights.toml"),
                 _typed("service", "install", "--role", "trainer", "--config", "trainer.toml"),
             ),
-        ),
-        OwnerStep(
-            "Tell volunteers",
-            note=f"the run's page is {design.orchestrator_url}/; whoever wants to join types muster up "
-            f"{design.orchestrator_url}. A run takes work once four validators of different operators have joined.",
         ),
     ]
 
@@ -161,7 +168,7 @@ def _ether_step(who: str, address: str, held: int, gas: int, design: RunDesign, 
     needed = int(ETHER_FACTOR * gas * status.price)
     done = held >= needed if status.price else None
     amount = (
-        f"{Ether(needed)} or more" if status.price else f"ether for {gas:,} gas, at two and a half times its price,"
+        f"{Ether(needed)} or more" if status.price else f"ether for {gas:,} gas, at {ETHER_FACTOR:g} times its price,"
     )
     if design.is_local:
         command = _typed("faucet", "--ether", "--to", address, "--config", "orchestrator.toml")

@@ -52,7 +52,7 @@ async def _device(session: Session, state: Path) -> Check:
 
 
 async def _tasks(session: Session, state: Path) -> Check:
-    """Check that the run's task set can be had, and that the walls which it needs stand here."""
+    """Check that the run's task set can be fetched, and that this machine has the sandbox which it needs."""
     from muster.clients.run_data import RunTasks
 
     async with session.chain() as chain, session.orchestrator(chain) as client:

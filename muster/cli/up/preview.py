@@ -8,7 +8,7 @@ from muster.cli.run_show import admits
 from muster.cli.session import Session
 from muster.cli.up.facts import UNKNOWN
 from muster.cli.up.steps import NodeFacts, SetupSteps
-from muster.constants import CHAIN_ANVIL
+from muster.constants import BASIS_POINTS, CHAIN_ANVIL
 from muster.contracts import registry, runs
 from muster.contracts.registry import Role
 from muster.errors import MusterError
@@ -43,7 +43,7 @@ def at_stake(
     """Return the lines of the preview, by name. `windows` as `fetch_windows` returns them."""
     joining = facts.joining
     unbonding, sealed, unsealed = windows
-    lost = joining.stake * joining.terms.slash_bps // 10_000
+    lost = joining.stake * joining.terms.slash_bps // BASIS_POINTS
     rows: dict[str, object] = {
         "node": _address(joining.node),
         "operator": _address(joining.operator),
