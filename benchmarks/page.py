@@ -42,7 +42,7 @@ ROUNDS: Final = 5
 
 
 @dataclass
-class Load:
+class PageLoad:
     """One load of the overview by an empty browser."""
 
     largest: float
@@ -56,7 +56,7 @@ class Load:
 
 
 @dataclass
-class Found:
+class PageFindings:
     """Findings over all pages."""
 
     pages: int = 0
@@ -123,7 +123,7 @@ async def in_browser(big: BigRun, times: int) -> list[Figure]:
     return [*load_figures(loads), *finding_figures(found)]
 
 
-def load_figures(loads: Sequence[Load]) -> list[Figure]:
+def load_figures(loads: Sequence[PageLoad]) -> list[Figure]:
     """Return how long the overview takes to be there, and how much it is."""
     seconds, sizes = [one.seconds for one in loads], [one.bytes / 1024 for one in loads]
     middle = sorted(seconds)[len(seconds) // 2]
@@ -150,7 +150,7 @@ def load_figures(loads: Sequence[Load]) -> list[Figure]:
     ]
 
 
-def finding_figures(found: Found) -> list[Figure]:
+def finding_figures(found: PageFindings) -> list[Figure]:
     """Return how many findings there are."""
     kinds: list[tuple[str, list[str], str]] = [
         ("axe", found.axe, "serious or critical findings"),
@@ -164,8 +164,8 @@ def finding_figures(found: Found) -> list[Figure]:
     ]
 
 
-async def load_overview(browser: Browser, host: str) -> Load:
-    """Load the overview with an empty browser."""
+async def load_overview(browser: Browser, host: str) -> PageLoad:
+    """PageLoad the overview with an empty browser."""
     async with visiting(browser, host) as visitor:
         page = await visitor.context.new_page()
         session = await visitor.context.new_cdp_session(page)
@@ -175,7 +175,7 @@ async def load_overview(browser: Browser, host: str) -> Load:
         seen = await measured(page)
         if visitor.problems or visitor.elsewhere or seen.violations or seen.drawn is None:
             raise SystemExit(f"the overview: {visitor.problems} {visitor.elsewhere} {seen}")
-        return Load(seen.largest, seen.drawn, sum(sizes.values()), len(sizes))
+        return PageLoad(seen.largest, seen.drawn, sum(sizes.values()), len(sizes))
 
 
 @asynccontextmanager
@@ -195,9 +195,9 @@ async def counting(session: CDPSession) -> AsyncIterator[dict[str, int]]:
     yield sizes
 
 
-async def look_at_pages(browser: Browser, big: BigRun) -> Found:
+async def look_at_pages(browser: Browser, big: BigRun) -> PageFindings:
     """Return what axe and the other checks find on every page, light and dark."""
-    found = Found()
+    found = PageFindings()
     for dark in (False, True):
         async with visiting(browser, big.host, dark=dark) as visitor:
             for path in pages_of(big):

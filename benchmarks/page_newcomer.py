@@ -7,24 +7,22 @@ folder, and with a file instead of a person who types a password. `benchmarks/pa
 from __future__ import annotations
 
 import html
-import json
-import os
 import re
 import secrets
 import shlex
-import signal
 import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.report import Figure, figure
+from benchmarks.testbed.commands import MUSTER, clean_environment, get_bytes, get_json, running, swarm_url, wait_for
 from muster.chain.keys import write_secret
+from muster.cli.logs import parsed, seconds_of
+from muster.runtime.telemetry import COMMITTED, ENGINE_STARTED, GENERATED, WEIGHTS_ARRIVED
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 STEPS_BEFORE: Final = 1
@@ -32,9 +30,10 @@ STEPS_BEFORE: Final = 1
 SWARM_SECONDS: Final = 600.0
 JOIN_SECONDS: Final = 900.0
 SETUP_SECONDS: Final = 1_800.0
-END_SECONDS: Final = 90.0
 TARGET_MINUTES: Final = 3.0
 FRESH_TARGET_MINUTES: Final = 10.0
+MOMENTS: Final = ("ready", WEIGHTS_ARRIVED, ENGINE_STARTED, GENERATED, COMMITTED)
+"""Events of a worker's log on the way to its first accepted commitment."""
 EXTRA_WORDS: Final = ("--yes", "--password-file")
 """In place of a person at a terminal."""
 
@@ -46,6 +45,8 @@ class Newcomer:
     command: str
     """As the page shows it."""
     seconds: float
+    moments: dict[str, float]
+    """Seconds after the command at which its worker logged each of MOMENTS first."""
     edits: int
     """Files that were there before the command, such as settings."""
 
@@ -58,62 +59,57 @@ def measure_newcomer(folder: Path, say: Callable[[str], None]) -> Newcomer:
         home = folder / "newcomer"
         home.mkdir()
         edits = len(list(home.rglob("*")))
-        return Newcomer(command, time_to_accepted(url, command, home, folder / "password"), edits)
+        return Newcomer(command, *time_to_accepted(url, command, home, folder / "password"), edits)
 
 
 @contextmanager
 def local_swarm(folder: Path, say: Callable[[str], None]) -> Iterator[str]:
     """Yield the orchestrator's URL of a swarm that has published a step; end the swarm afterwards."""
     log = folder.parent / "swarm.log"
-    words = ("-m", "muster", "swarm", "up", "--folder", str(folder), "--port", "0")
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *words], stdout=output, stderr=output, env=_environment(), start_new_session=True
-        )
-        try:
-            url = _wait(lambda: _running_url(folder), process, log, SWARM_SECONDS, "a running swarm")
-            say(f"a swarm runs at {url}")
-            yield url
-        finally:
-            _interrupt(process)
+    with running([*MUSTER, "swarm", "up", "--folder", str(folder), "--port", "0"], log) as process:
+        url = wait_for("a running swarm", lambda: _running_url(folder), SWARM_SECONDS, process, log)
+        say(f"a swarm runs at {url}")
+        yield url
 
 
 def join_command(url: str) -> str:
     """Return the command that the page tells people to type."""
-    text = html.unescape(_get(f"{url}/join").decode())
+    text = html.unescape(get_bytes(f"{url}/join").decode())
     found = re.search(r"muster up http[^\s<]+", text)
     if found is None:
         raise SystemExit(f"{url}/join shows no command")
     return found.group()
 
 
-def time_to_accepted(url: str, command: str, home: Path, password: Path) -> float:
-    """Type a command and return the seconds until a worker that was not there before has work accepted."""
+def time_to_accepted(url: str, command: str, home: Path, password: Path) -> tuple[float, dict[str, float]]:
+    """Type a command; return the seconds until a new worker has work accepted, and until each of MOMENTS."""
     write_secret(password, secrets.token_urlsafe(16))
     before, log = set(workers_of(url)), home.parent / "newcomer.log"
-    environment = {**_environment(), "HOME": str(home)}
     words = [*shlex.split(command), EXTRA_WORDS[0], EXTRA_WORDS[1], str(password)]
-    with log.open("wb") as output:
-        begun = time.monotonic()
-        process = subprocess.Popen(
-            words, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
-        try:
 
-            def accepted() -> bool:
-                return any(count for address, count in workers_of(url).items() if address not in before)
+    def has_accepted() -> bool:
+        return any(count for address, count in workers_of(url).items() if address not in before)
 
-            _wait(accepted, process, log, JOIN_SECONDS, "accepted work")
-            return time.monotonic() - begun
-        finally:
-            _interrupt(process)
+    begun, second = time.monotonic(), time.time()
+    with running(words, log, folder=home, HOME=str(home)) as process:
+        wait_for("accepted work", has_accepted, JOIN_SECONDS, process, log)
+        return time.monotonic() - begun, moments_of(home, second)
+
+
+def moments_of(home: Path, begun: float) -> dict[str, float]:
+    """Return the seconds after `begun` at which the only node of a home logged each of MOMENTS first."""
+    first: dict[str, float] = {}
+    for log in home.glob(".muster/nodes/*/log.jsonl"):
+        for line in map(parsed, log.read_bytes().splitlines()):
+            first.setdefault(str(line.get("event")), round(seconds_of(line) - begun, 1))
+    return {name: first[name] for name in MOMENTS if name in first}
 
 
 def measure_setup(folder: Path, say: Callable[[str], None]) -> float:
     """Return the seconds of `make setup` in a fresh clone."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
     begun, log = time.monotonic(), folder.parent / "setup.log"
-    environment = {name: value for name, value in _environment().items() if name != "VIRTUAL_ENV"}
+    environment = {name: value for name, value in clean_environment().items() if name != "VIRTUAL_ENV"}
     with log.open("wb") as output:
         done = subprocess.run(
             ["make", "setup"], cwd=folder, env=environment, stdout=output, stderr=output, timeout=SETUP_SECONDS
@@ -129,7 +125,15 @@ def newcomer_figures(newcomer: Newcomer, setup: float | None) -> list[Figure]:
     minutes = newcomer.seconds / 60
     commands = len(newcomer.command.splitlines())
     found = [
-        figure("first_accepted", [minutes], ratio=minutes, target=TARGET_MINUTES, unit="minutes", at_most=True),
+        figure(
+            "first_accepted",
+            [minutes],
+            ratio=minutes,
+            target=TARGET_MINUTES,
+            unit="minutes",
+            at_most=True,
+            moments=newcomer.moments,
+        ),
         figure("commands", [commands], ratio=commands, target=1, unit="typed", at_most=True, command=newcomer.command),
         figure("edits", [newcomer.edits], ratio=newcomer.edits, target=0, unit="files", at_most=True),
     ]
@@ -152,56 +156,16 @@ def newcomer_figures(newcomer: Newcomer, setup: float | None) -> list[Figure]:
 
 def workers_of(url: str) -> dict[str, int]:
     """Return the accepted commitments of each worker."""
-    summary: dict[str, Any] = json.loads(_get(f"{url}/v1/runs/{run_of(url)}/summary"))
-    return {node["address"]: node["accepted"] for node in summary["nodes"] if node["role"] == "worker"}
+    summary = get_json(f"{url}/v1/runs/{run_of(url)}/summary")
+    return {node["address"]: node["accepted"] for node in summary.get("nodes", ()) if node["role"] == "worker"}
 
 
 def run_of(url: str) -> int:
-    return json.loads(_get(f"{url}/version"))["run"]
+    return get_json(f"{url}/version").get("run", 0)
 
 
 def _running_url(folder: Path) -> str:
     """Return the URL of a swarm's orchestrator once it has published STEPS_BEFORE; empty before."""
-    settings = folder / "orchestrator" / "muster.toml"
-    found = re.search(r'^url = "(.+)"$', settings.read_text(), re.MULTILINE) if settings.exists() else None
-    if found is None:
-        return ""
-    try:
-        demand = json.loads(_get(f"{found[1]}/v1/runs/{run_of(found[1])}/demand"))
-    except OSError:
-        return ""
-    return found[1] if demand["step"] >= STEPS_BEFORE else ""
-
-
-def _wait(ready: Callable[[], Any], process: subprocess.Popen[bytes], log: Path, seconds: float, what: str) -> Any:
-    """Wait until something is so while a process runs. Ends the benchmark when it does not come."""
-    deadline = time.monotonic() + seconds
-    while process.poll() is None and time.monotonic() < deadline:
-        if found := ready():
-            return found
-        time.sleep(0.2)
-    raise SystemExit(f"no {what} (status {process.poll()}):\n{log.read_text(errors='replace')[-4_000:]}")
-
-
-def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """Press Ctrl-C, and wait for the end."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise
-
-
-def _get(url: str) -> bytes:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=20) as reply:
-        return reply.read()
-
-
-def _environment() -> Mapping[str, str]:
-    """Return this process's environment without settings of Muster, and with its programs first."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-    return {**kept, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    url = swarm_url(folder)
+    demand = get_json(f"{url}/v1/runs/{run_of(url)}/demand") if url else {}
+    return url if demand.get("step", 0) >= STEPS_BEFORE else ""

@@ -17,7 +17,8 @@ from playwright.async_api import Browser, Page
 
 from benchmarks.testbed import page_checks
 from benchmarks.testbed.browser import Visitor, evaluate, measured, visiting, wait_until
-from tests.support.live_swarm import LiveSwarm, address_in, live_swarm, newcomer, until
+from benchmarks.testbed.commands import address_in, wait_for
+from tests.support.live_swarm import LiveSwarm, live_swarm, newcomer
 from tests.support.paths import ROOT
 
 STORY_SECONDS = 900
@@ -107,7 +108,7 @@ async def test_a_newcomer_joins_by_the_pages_command(
         await evaluate(page, "window.musterOpened = 1")
         with newcomer(command, home) as (process, log):
             address = await asyncio.to_thread(
-                until, "the newcomer has a node", lambda: address_in(home), WORK_SECONDS, process, log
+                wait_for, "the newcomer has a node", lambda: address_in(home), WORK_SECONDS, process, log
             )
             row = page.locator("table.board tr").filter(has=page.locator(f'a[href="/nodes/{address}" i]'))
             await row.wait_for(timeout=1000 * WORK_SECONDS)

@@ -20,6 +20,7 @@ from typing import Any, Final
 import pytest
 
 from benchmarks.testbed.anvil import Anvil
+from benchmarks.testbed.commands import clean_environment
 from muster.chain.client import Chain
 from muster.chain.keys import create_keystore
 from muster.cli.run_init.steps import GAS
@@ -172,14 +173,13 @@ def test_killed_in_between_it_goes_on_and_makes_one_run(machine: Machine, chain:
     fired.mkdir()
     points = ("owner.deployed", "owner.created", "owner.funded")
     assert set(points) == {point for point in POINTS if point.startswith("owner.")}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     armed = {"MUSTER_FAILPOINT": ",".join(points), "MUSTER_FAILPOINT_DIR": str(fired), "HOME": str(machine.home)}
     keys = contents(folder / "keys")
     words = ("run", "init", "mine", "--yes", "--rpc-url", chain.url)
     for count in range(1, 4):
         command = [sys.executable, "-m", "muster", *words]
         died = subprocess.run(
-            command, cwd=machine.folder, env=kept | armed, capture_output=True, text=True, timeout=120
+            command, cwd=machine.folder, env=clean_environment(**armed), capture_output=True, text=True, timeout=120
         )
         assert died.returncode == -9, died.stderr
         assert sorted(os.listdir(fired)) == sorted(points[:count])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import httpx2
 import pytest
 from eth_utils.address import to_checksum_address
 
+from benchmarks.testbed.commands import clean_environment
 from muster.chain.client import Chain
 from muster.cli.wallet import read_address
 from muster.contracts import runs
@@ -34,12 +34,11 @@ FEW = (
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         return subprocess.Popen(
             [sys.executable, "-m", "muster", "run", "init", "mine", "--yes", "--start", "--json", *words],
             cwd=folder,
-            env=kept,
+            env=clean_environment(),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

@@ -18,6 +18,7 @@ import pytest
 from eth_utils.address import to_checksum_address
 
 from benchmarks.testbed.anvil import Anvil
+from benchmarks.testbed.commands import clean_environment
 from muster.chain.client import Chain
 from muster.chain.draw_secret import draw_tip, load_draw_secret
 from muster.chain.keys import Signer, load_keystore
@@ -249,9 +250,12 @@ def test_what_runs_already_is_only_watched(world: World, newcomer: Newcomer) -> 
     ):
         with FolderLock(locked):
             command = [sys.executable, "-m", "muster", "up", world.orchestrator.url]
-            kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
             with subprocess.Popen(
-                command, env=kept | {"HOME": str(newcomer.home)}, stderr=subprocess.PIPE, text=True, cwd=newcomer.folder
+                command,
+                env=clean_environment(HOME=str(newcomer.home)),
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=newcomer.folder,
             ) as process:
                 assert process.stderr is not None
                 seen = []

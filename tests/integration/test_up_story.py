@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.commands import clean_environment
 from muster.contracts.registry import Registered, Role
 from muster.contracts.runs import WorkCommitted
 from muster.rollouts.parquet import write_rollouts
@@ -45,14 +46,13 @@ class Volunteer(Machine):
     @contextmanager
     def up(self, *words: str) -> Iterator[Running]:
         """Type it, with a password in a file and no terminal; at the end it is killed if it still runs."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
         relays = {"MUSTER_SHARDCAST__RELAYS": self.world.origin.url}  # this orchestrator lists none
         output = self.folder / "up.log"
         with output.open("wb") as stream:
             process = subprocess.Popen(
                 [sys.executable, "-m", "muster", "up", f"{self.world.orchestrator.url}/join", *words],
                 cwd=self.folder,
-                env=kept | relays | {"HOME": str(self.home), "XDG_CACHE_HOME": CACHE, "OMP_NUM_THREADS": "1"},
+                env=clean_environment(HOME=str(self.home), XDG_CACHE_HOME=CACHE, OMP_NUM_THREADS="1", **relays),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from benchmarks.testbed.anvil import Anvil
+from benchmarks.testbed.commands import clean_environment
 from muster.chain.client import Chain
 from muster.swarm.state import end_swarm
 from tests.support.machine import Done, Machine
@@ -43,9 +44,8 @@ class Newcomer(Machine):
 
     def kill_at(self, point: str, url: str, *words: str) -> None:
         """The same command in a process of its own, which is killed at a failpoint."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
         command = [sys.executable, "-m", "muster", "up", url, "--yes", "--password-file", str(self.password), *words]
-        environment = kept | {"HOME": str(self.home), "XDG_CACHE_HOME": CACHE, "MUSTER_FAILPOINT": point}
+        environment = clean_environment(HOME=str(self.home), XDG_CACHE_HOME=CACHE, MUSTER_FAILPOINT=point)
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == -9, done.stdout + done.stderr
 

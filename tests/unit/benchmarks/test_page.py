@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.page import Found, Load, finding_figures, load_figures
+from benchmarks.page import PageFindings, PageLoad, finding_figures, load_figures
 from benchmarks.page_cost import Cost, cost_figure
 
 
 def test_a_load_takes_until_its_charts_are_drawn() -> None:
-    loads = [Load(0.4, 0.7, 200 * 1024, 14), Load(0.9, 0.6, 210 * 1024, 15), Load(0.4, 1.4, 190 * 1024, 14)]
+    loads = [PageLoad(0.4, 0.7, 200 * 1024, 14), PageLoad(0.9, 0.6, 210 * 1024, 15), PageLoad(0.4, 1.4, 190 * 1024, 14)]
     seconds, sizes = load_figures(loads)
     assert (seconds["ours"], seconds["ours_range"]) == (0.9, [0.7, 1.4])
     assert (seconds["ratio"], seconds["holds"], seconds["runs"]) == (0.9, True, 3)
     assert (sizes["ours"], sizes["ratio"], sizes["holds"]) == (200.0, 210.0, True)
-    slow, _ = load_figures([Load(0.4, 1.1)])
+    slow, _ = load_figures([PageLoad(0.4, 1.1)])
     assert (slow["ratio"], slow["holds"]) == (1.1, False)
 
 
 def test_one_finding_misses_the_target() -> None:
-    axe, checks = finding_figures(Found(pages=34, axe=[], checks=["/: two elements named a"]))
+    axe, checks = finding_figures(PageFindings(pages=34, axe=[], checks=["/: two elements named a"]))
     assert (axe["ratio"], axe["holds"], axe["pages"]) == (0, True, 34)
     assert (checks["ratio"], checks["holds"], checks["found"]) == (1, False, ["/: two elements named a"])
 
