@@ -39,6 +39,11 @@ PARTS: Final = ("load", "cost", "newcomer")
 LOAD_TARGET: Final = 1.0
 BYTES_TARGET: Final = 300.0
 ROUNDS: Final = 5
+PAGE_NAMES: Final = (
+    *("overview", "workers", "validators", "others", "worker", "cheater", "validator", "commitment", "rejected"),
+    *("court", "case", "rollouts", "rollout", "checkpoints", "step", "join", "explain"),
+)
+"""One page of each kind."""
 
 
 @dataclass
@@ -200,7 +205,7 @@ async def look_at_pages(browser: Browser, big: BigRun) -> PageFindings:
     found = PageFindings()
     for dark in (False, True):
         async with visiting(browser, big.host, dark=dark) as visitor:
-            for path in pages_of(big):
+            for path in pages_of(big).values():
                 page = await visitor.open(path)
                 where = f"{path}{' in the dark' if dark else ''}"
                 found.pages += 1
@@ -213,11 +218,11 @@ async def look_at_pages(browser: Browser, big: BigRun) -> PageFindings:
     return found
 
 
-def pages_of(big: BigRun) -> list[str]:
-    """Return the paths of one page of each kind."""
+def pages_of(big: BigRun) -> dict[str, str]:
+    """Return the path of one page of each kind, by PAGE_NAMES."""
     work, members = big.rows.work, big.rows.members
     busy, cheater = members.workers[int(work.worker[-1])], members.workers[int(big.rows.convicted()[0])]
-    return [
+    paths = (
         "/",
         *(f"/leaderboard?list={name}" for name in ("workers", "validators", "others")),
         f"/nodes/{busy}",
@@ -233,7 +238,8 @@ def pages_of(big: BigRun) -> list[str]:
         f"/steps/{big.shape.steps}",
         "/join",
         "/explain",
-    ]
+    )
+    return dict(zip(PAGE_NAMES, paths, strict=True))
 
 
 if __name__ == "__main__":

@@ -196,8 +196,8 @@ async def wait_until(page: Page, condition: str, seconds: float = WAIT_SECONDS) 
     """Wait until an expression is true in the page. Raises AssertionError when it does not become so in time."""
     wanted = f"""new Promise(done => {{
       const end = performance.now() + {1000 * seconds};
-      const look = () => ({condition}) ? done(true) : performance.now() > end ? done(false) : setTimeout(look, 20);
-      look();
+      const check = () => ({condition}) ? done(true) : performance.now() > end ? done(false) : setTimeout(check, 20);
+      check();
     }})"""
     if not await evaluate(page, wanted):
         raise AssertionError(f"not true after {seconds:g} s: {condition}")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page
 
-from benchmarks.page import pages_of
+from benchmarks.page import PAGE_NAMES, pages_of
 from benchmarks.testbed import page_checks
 from benchmarks.testbed.big_run.process import BigRun, big_run
 from benchmarks.testbed.big_run.shape import Shape
@@ -35,7 +35,7 @@ INVISIBLE = (
 )
 """What may hide or turn text around; a page contains none of it."""
 
-LOOK = f"""(() => {{
+FIND_UNSAFE = f"""(() => {{
   const found = [];
   const walker = document.createTreeWalker(document, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) if ({INVISIBLE}.test(walker.currentNode.data))
@@ -53,6 +53,7 @@ LOOK = f"""(() => {{
   if (document.title.startsWith("taken")) found.push("the title");
   return found;
 }})()"""
+"""Returns what of a page is more than text: handlers, scripts, frames, invisible characters, links of other kinds."""
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +87,18 @@ def _spoil(path: Path) -> None:
     database.close()
 
 
-async def look(page: Page, problems: list[str], elsewhere: list[str]) -> None:
-    assert await evaluate(page, LOOK) == []
+async def expect_only_text(page: Page, problems: list[str], elsewhere: list[str]) -> None:
+    assert await evaluate(page, FIND_UNSAFE) == []
     assert await page_checks.widths(page) == []
     assert (await measured(page)).violations == ()
     assert (problems, elsewhere) == ([], [])
 
 
-@pytest.mark.parametrize("place", range(17))
-async def test_nothing_hostile_is_more_than_text(browser: Browser, hostile: BigRun, place: int) -> None:
+@pytest.mark.parametrize("name", PAGE_NAMES)
+async def test_hostile_text_adds_nothing_but_text_to_a_page(browser: Browser, hostile: BigRun, name: str) -> None:
     async with visiting(browser, hostile.host) as visitor:
-        page = await visitor.open(pages_of(hostile)[place])
-        await look(page, visitor.problems, visitor.elsewhere)
+        page = await visitor.open(pages_of(hostile)[name])
+        await expect_only_text(page, visitor.problems, visitor.elsewhere)
         assert await page_checks.axe(page) == []
 
 
@@ -107,7 +108,7 @@ async def test_what_a_model_writes_is_shown_as_text(browser: Browser, hostile: B
         page = await visitor.open(f"/rollouts/{hostile.written[0]}?position={row}")
         texts = [await one.inner_text() for one in await page.locator("pre.model").all()]
         assert [text.strip() for text in texts] == [shown(HOSTILE[row][:MAX_TEXT], MAX_TEXT).strip()] * 3
-        await look(page, visitor.problems, visitor.elsewhere)
+        await expect_only_text(page, visitor.problems, visitor.elsewhere)
 
 
 async def test_a_line_of_a_megabyte_neither_widens_nor_slows_the_page(browser: Browser, hostile: BigRun) -> None:
@@ -129,16 +130,16 @@ async def test_the_owners_words_are_text(browser: Browser, hostile: BigRun) -> N
         assert "\\x1b[31mred" in about
 
 
-async def test_without_scripts_it_is_the_same_text(browser: Browser, hostile: BigRun) -> None:
+async def test_hostile_text_is_text_without_scripts_too(browser: Browser, hostile: BigRun) -> None:
     async with visiting(browser, hostile.host, scripts=False) as visitor:
-        for path in pages_of(hostile):
+        for path in pages_of(hostile).values():
             page = await visitor.open(path)
-            assert await evaluate(page, LOOK) == []
+            assert await evaluate(page, FIND_UNSAFE) == []
             await page.close()
         assert (visitor.problems, visitor.elsewhere) == ([], [])
 
 
-async def test_the_json_is_never_read_as_a_page(browser: Browser, hostile: BigRun) -> None:
+async def test_browsers_never_take_json_or_files_for_a_page(browser: Browser, hostile: BigRun) -> None:
     run = hostile.run_fixture.run
     async with visiting(browser, hostile.host) as visitor:
         for path in ("overview", "workers", "others", f"rollouts/{hostile.written[0]}", "events"):

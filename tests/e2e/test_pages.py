@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 import pytest
 from playwright.async_api import Browser
 
-from benchmarks.page import pages_of
+from benchmarks.page import PAGE_NAMES, pages_of
 from benchmarks.testbed import page_checks
 from benchmarks.testbed.big_run.process import BigRun
 from benchmarks.testbed.browser import HEIGHT, WIDTHS, evaluate, measured, visiting
@@ -20,36 +20,12 @@ from tests.support.paths import ROOT
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PICTURES = ROOT / "cache" / "e2e"
-PAGES = (
-    "overview",
-    "workers",
-    "validators",
-    "others",
-    "worker",
-    "cheater",
-    "validator",
-    "commitment",
-    "rejected",
-    "court",
-    "case",
-    "rollouts",
-    "rollout",
-    "checkpoints",
-    "step",
-    "join",
-    "explain",
-)
-"""What `pages_of` lists, in its order."""
 
 
-def path_of(big: BigRun, page: str) -> str:
-    return dict(zip(PAGES, pages_of(big), strict=True))[page]
-
-
-@pytest.mark.parametrize("name", PAGES)
-async def test_a_page_is_right_for_everybody(browser: Browser, big: BigRun, name: str) -> None:
+@pytest.mark.parametrize("name", PAGE_NAMES)
+async def test_a_page_passes_every_check_light_and_dark(browser: Browser, big: BigRun, name: str) -> None:
     async with visiting(browser, big.host) as visitor:
-        page = await visitor.open(path_of(big, name))
+        page = await visitor.open(pages_of(big)[name])
         checks = (
             page_checks.axe,
             page_checks.basics,
@@ -68,22 +44,22 @@ async def test_a_page_is_right_for_everybody(browser: Browser, big: BigRun, name
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-async def test_pictures_are_kept_for_people_to_look_at(browser: Browser, big: BigRun, dark: bool) -> None:
+async def test_screenshots_are_kept_at_three_widths(browser: Browser, big: BigRun, dark: bool) -> None:
     async with visiting(browser, big.host, dark=dark) as visitor:
-        for name in PAGES:
-            page = await visitor.open(path_of(big, name))
+        for name, path in pages_of(big).items():
+            page = await visitor.open(path)
             for width in WIDTHS:
                 await page.set_viewport_size({"width": width, "height": HEIGHT})
-                path = PICTURES / f"{name}-{width}-{'dark' if dark else 'light'}.png"
-                await page_checks.picture(page, path)
-                assert path.read_bytes().startswith(b"\x89PNG")
+                file = PICTURES / f"{name}-{width}-{'dark' if dark else 'light'}.png"
+                await page_checks.picture(page, file)
+                assert file.read_bytes().startswith(b"\x89PNG")
             await page.close()
 
 
 async def test_every_link_leads_somewhere(browser: Browser, big: BigRun) -> None:
     async with visiting(browser, big.host) as visitor:
         links: dict[str, str] = {}
-        for path in pages_of(big):
+        for path in pages_of(big).values():
             page = await visitor.open(path)
             hrefs = await evaluate(
                 page, '[...document.querySelectorAll("a[href], img[src]")].map(e => e.href || e.src)'
@@ -106,7 +82,7 @@ async def test_every_link_leads_somewhere(browser: Browser, big: BigRun) -> None
 async def test_what_is_linked_as_json_is_json(browser: Browser, big: BigRun) -> None:
     async with visiting(browser, big.host) as visitor:
         seen = set[str]()
-        for path in pages_of(big):
+        for path in pages_of(big).values():
             page = await visitor.open(path)
             seen |= set(await evaluate(page, '[...document.querySelectorAll("a.json, a.figure")].map(a => a.href)'))
             await page.close()
@@ -144,7 +120,7 @@ async def test_without_scripts_the_numbers_are_there(browser: Browser, big: BigR
 
 async def test_without_scripts_every_page_has_its_heading(browser: Browser, big: BigRun) -> None:
     async with visiting(browser, big.host, scripts=False) as visitor:
-        for path in pages_of(big):
+        for path in pages_of(big).values():
             page = await visitor.open(path)
             assert (await page.inner_text("h1")).strip(), path
             await page.close()
@@ -163,7 +139,7 @@ async def test_the_search_finds_a_worker_without_scripts(browser: Browser, big: 
         assert address in await rows.first.inner_html()
 
 
-# --- Alive
+# --- Live updates
 
 
 async def test_new_blocks_and_steps_come_by_themselves(browser: Browser, big: BigRun) -> None:

@@ -164,7 +164,7 @@ async def test_steps_are_drawn_as_they_come(swarm: LiveSwarm, witness: Witness) 
     assert await witness.stays()
 
 
-async def test_nothing_went_wrong_all_that_time(swarm: LiveSwarm, witness: Witness) -> None:
+async def test_the_overview_stayed_open_without_an_error(swarm: LiveSwarm, witness: Witness) -> None:
     assert (witness.visitor.problems, witness.visitor.elsewhere) == ([], [])
     assert (await measured(witness.page)).violations == ()
     assert await page_checks.shift(witness.page) == []

@@ -154,7 +154,7 @@ async def test_names_that_are_refused(place: Place) -> None:
     assert (reply.status_code, reply.json()["title"]) == (404, "Another run")
 
 
-def test_bodies_that_are_none(place: Place) -> None:
+def test_malformed_announcements_are_refused(place: Place) -> None:
     long = place.name("w2", "mine").model_dump() | {"name": "x" * 41}
     reply = place.post("stranger", "/names", json.dumps(long).encode())
     assert (reply.status_code, reply.json()["detail"]) == (422, "name: String should have at most 40 characters")
@@ -178,7 +178,7 @@ def test_bodies_that_are_none(place: Place) -> None:
         '"more": 1',
     ],
 )
-def test_reports_that_are_none(place: Place, spoilt: str) -> None:
+def test_malformed_machine_reports_are_refused(place: Place, spoilt: str) -> None:
     good = {"run": place.run, "device": "x", "devices": 1, "tokens_per_second": 1, "received": []}
     name = spoilt.split('"')[1]
     members = [f'"{key}": {json.dumps(value)}' for key, value in good.items() if key != name]
@@ -223,7 +223,7 @@ async def test_machines_of_active_nodes(place: Place) -> None:
         assert (caught.value.status, caught.value.title) == (403, "Not a member")
 
 
-async def test_what_was_said_is_on_the_page(place: Place) -> None:
+async def test_announcements_are_shown_on_the_page(place: Place) -> None:
     """Its boards are a second old at most."""
     node, deadline = place.node("w1"), time.monotonic() + 20
     while True:

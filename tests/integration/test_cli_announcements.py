@@ -126,12 +126,14 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
         ("0xabc", "the name '0xabc' looks like an address"),
     ],
 )
-def test_what_is_no_name(machine: Machine, name: str, problem: str) -> None:
+def test_invalid_names_are_refused_before_anything_is_sent(machine: Machine, name: str, problem: str) -> None:
     refused = machine.json("node", "name", name, "--operator", "./operator.key", "--yes", status=2)
     assert (refused["error"], refused["hint"]) == (problem, HINT)
 
 
-def test_nodes_that_are_not_ones_own(run_fixture: RunFixture, orchestrator: Orchestrator, tmp_path: Path) -> None:
+def test_the_nodes_of_others_cannot_be_named(
+    run_fixture: RunFixture, orchestrator: Orchestrator, tmp_path: Path
+) -> None:
     machine, node = machine_of(run_fixture, orchestrator, tmp_path / "machine"), run_fixture.key("w1").address
     operator, other = run_fixture.key("operator of w1").address, run_fixture.key("operator of w2").address
     words = ("node", "name", "mine", "--yes", "--operator")
@@ -276,7 +278,7 @@ def test_what_cannot_be_published(machine: Machine, words: tuple, error: str) ->
     assert refused["error"] == error
 
 
-def test_a_key_is_for_publishing(machine: Machine) -> None:
+def test_key_options_without_publish_are_refused(machine: Machine) -> None:
     refused = machine.json("eval", "model", "gsm8k", "--operator", "./owner.key", "--dry-run", status=2)
     assert (refused["error"], refused["hint"]) == (
         "--operator, --dry-run is for --publish",

@@ -180,7 +180,7 @@ async def test_watchers_have_room_of_their_own(run_fixture: RunFixture, orchestr
         ("workers?search=" + "a" * 61, "query.search"),
     ],
 )
-def test_parameters_that_are_none_are_refused_in_words(
+def test_malformed_parameters_get_a_problem_document(
     run_fixture: RunFixture, shared: Orchestrator, path: str, detail: str
 ) -> None:
     status, body = shared.get(f"/v1/runs/{run_fixture.run}/{path}")
@@ -205,5 +205,5 @@ def test_the_owners_words_are_passed_on_as_text(run_fixture: RunFixture, shared:
     assert found["addresses"]["runs"] == run_fixture.book.runs
 
 
-def test_another_runs_stream_is_not_here(run_fixture: RunFixture, shared: Orchestrator) -> None:
+def test_the_stream_of_another_run_is_not_found(run_fixture: RunFixture, shared: Orchestrator) -> None:
     assert shared.get(f"/v1/runs/{run_fixture.run + 1}/live")[0] == 404

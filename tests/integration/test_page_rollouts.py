@@ -126,7 +126,7 @@ async def until(what: str, condition: Callable[[], Awaitable[bool]], seconds: fl
         await asyncio.sleep(0.1)
 
 
-async def test_the_story(page: Page) -> None:
+async def test_rollouts_steps_and_pictures_over_http(page: Page) -> None:
     rows = hostile_rows(page.run_fixture)
     name = await page.work(0, rows)
     pending = await page.work(1, [text_row(i, run=page.run_fixture.run) for i in range(8)], accept=False)

@@ -88,7 +88,7 @@ def test_options_that_do_not_go_together(world: World, newcomer: Newcomer, words
     assert refused(newcomer, world.orchestrator.url, *words, status=2)["error"] == error
 
 
-def test_a_url_that_leads_nowhere(world: World, newcomer: Newcomer) -> None:
+def test_urls_without_a_run_are_refused(world: World, newcomer: Newcomer) -> None:
     server = ("--no-start", "--yes", "--password-file", newcomer.password)
     assert refused(newcomer, "http://127.0.0.1:9", *server, status=5)["error"].startswith("GET http://127.0.0.1:9/v1/")
     chain = world.run_fixture.settings.rpc_url
@@ -99,7 +99,7 @@ def test_a_url_that_leads_nowhere(world: World, newcomer: Newcomer) -> None:
 
 
 @pytest.mark.parametrize("lie", ["orchestrator", "run", "runs"])
-def test_a_document_that_is_not_true_makes_nothing(world: World, newcomer: Newcomer, lie: str) -> None:
+def test_a_false_join_document_makes_nothing(world: World, newcomer: Newcomer, lie: str) -> None:
     """Signed by somebody else, of a run that there is not, of other contracts."""
     run_fixture = world.run_fixture
 
@@ -125,7 +125,9 @@ def test_an_orchestrator_behind_a_path_of_a_proxy(world: World, newcomer: Newcom
     assert shown["run"] == world.run_fixture.run
 
 
-def test_who_is_not_on_the_list_is_told_what_its_owner_types(world: World, newcomer: Newcomer, tmp_path: Path) -> None:
+def test_a_validator_that_is_not_admitted_is_told_what_the_owner_types(
+    world: World, newcomer: Newcomer, tmp_path: Path
+) -> None:
     run_fixture = world.run_fixture
     owner = run_fixture.key("owner").address
 

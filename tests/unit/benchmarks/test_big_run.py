@@ -66,7 +66,7 @@ def counted(connection: Connection, table: Any) -> int:
     return connection.execute(select(func.count()).select_from(table)).scalar() or 0
 
 
-def test_as_many_as_asked_for(connection: Connection) -> None:
+def test_rows_are_as_many_as_the_shape_says(connection: Connection) -> None:
     found = {
         name: counted(connection, tables.metadata.tables[name]) for name in ("nodes", "checkpoints", "commitments")
     }

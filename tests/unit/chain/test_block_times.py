@@ -48,7 +48,7 @@ async def test_each_block_is_asked_for_once() -> None:
         ({"timestamp": "soon"}, MalformedError, "block 5 has no time"),
     ],
 )
-async def test_an_answer_without_a_time_is_none(answer: Any, error: type[MusterError], match: str) -> None:
+async def test_a_block_without_a_time_is_malformed(answer: Any, error: type[MusterError], match: str) -> None:
     chain, _ = reader({5: answer})
     with pytest.raises(error, match=match):
         await chain.block_times([5])

@@ -137,7 +137,7 @@ def test_lines_are_for_what_changed() -> None:
     assert changes(before, node_rows(WORKER, log, now=NOW)) == ["waits: no more work is wanted now"]
 
 
-def test_text_of_strangers_is_text() -> None:
+def test_text_of_strangers_is_escaped() -> None:
     hostile = "\x1b[2J[red]\u202e" + "x" * 400
     log = NodeLog()
     log.take({"event": "waiting", "what": "produce", "reason": hostile, "level": "warning"}, NOW)

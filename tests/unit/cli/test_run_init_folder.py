@@ -52,7 +52,7 @@ def test_a_file_written_before_a_kill_is_no_edit(tmp_path: Path) -> None:
     assert RunFolder(tmp_path).write(folder.settings("trainer"), "a = 2\n")
 
 
-def test_progress_that_cannot_be_read_is_no_progress_that_is_lost(tmp_path: Path) -> None:
+def test_unreadable_progress_is_an_error(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.record(run=3, funded=5)
     assert RunFolder(tmp_path).progress == InitProgress(run=3, funded=5)

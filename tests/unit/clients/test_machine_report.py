@@ -79,7 +79,7 @@ def test_the_first_generation_is_unknown_until_it_has_ended(clock: Clock) -> Non
     assert rate.take() == 10.0
 
 
-def test_one_that_failed_says_nothing_of_the_speed(clock: Clock) -> None:
+def test_a_failed_generation_does_not_change_the_speed(clock: Clock) -> None:
     rate = TokenRate(clock)
     with rate.generating() as count:
         clock.now += 10

@@ -41,13 +41,15 @@ def test_an_engine_that_runs_says_which_gpu_it_is_on(monkeypatch: pytest.MonkeyP
     assert device_name(driver) == "NVIDIA GeForce RTX 4090"
 
 
-def test_before_that_the_driver_does(monkeypatch: pytest.MonkeyPatch, driver: Path, tmp_path: Path) -> None:
+def test_before_an_engine_runs_the_driver_names_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, driver: Path, tmp_path: Path
+) -> None:
     cuda(monkeypatch, initialised=False)
     assert device_name(driver) == "NVIDIA H100 80GB HBM3"
     assert device_name(tmp_path / "absent") == "GPU"
 
 
-def test_a_driver_that_says_nothing_lists_no_gpu(driver: Path) -> None:
+def test_a_driver_without_information_lists_no_gpu(driver: Path) -> None:
     for path in driver.glob("*/information"):
         path.write_text("Model:\nIRQ: 42\n")
     assert listed_gpu(driver) == ""

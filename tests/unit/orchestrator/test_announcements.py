@@ -203,7 +203,7 @@ async def test_a_report_is_cleaned_and_the_last_one_counts(
     assert await rows(database, events, "kind") == []
 
 
-async def test_who_is_no_active_node_has_no_machine(said: Announcements) -> None:
+async def test_only_active_nodes_report_a_machine(said: Announcements) -> None:
     trainer = Caller(TRAINER.address, caller().request, None, is_trainer=True)
     for one in (trainer, caller(status="retired"), caller(status="jailed")):
         with pytest.raises(RefusedError, match=f"^{one.address} is no active node of run 7$") as caught:
@@ -230,7 +230,7 @@ async def test_what_was_received_is_added_up_by_listed_source(
 
 
 @pytest.mark.parametrize("url", ["", "a\x00b", "http://\x00", "http://a.example/\u202e", "https://", "ftp://a.example"])
-async def test_what_is_no_url_is_no_source(said: Announcements, database: Database, url: str) -> None:
+async def test_sources_without_a_valid_url_are_left_out(said: Announcements, database: Database, url: str) -> None:
     """A zero byte is one that PostgreSQL takes in no text."""
     assert await said.receive_machine(caller(b"1"), RUN, report((url, 5), (RELAY, 7))) is True
     assert await rows(database, served, "url", "bytes") == [(RELAY, 7)]
@@ -247,7 +247,7 @@ async def test_a_source_that_was_counted_is_known_to_a_new_process(
     assert await rows(database, served, "url", "bytes") == [(ELSEWHERE, 11)]
 
 
-async def test_the_same_report_again_is_another_attempt(said: Announcements, database: Database, clock: Clock) -> None:
+async def test_a_report_that_is_sent_again_counts_once(said: Announcements, database: Database, clock: Clock) -> None:
     one = report((RELAY, 100))
     assert await said.receive_machine(caller(b"1"), RUN, one) is True
     clock.now += 59
@@ -259,7 +259,7 @@ async def test_the_same_report_again_is_another_attempt(said: Announcements, dat
     assert await rows(database, served, "bytes") == [(200,)], "no time has passed since the last one"
 
 
-async def test_no_node_receives_more_than_a_line_carries(
+async def test_bytes_count_no_faster_than_100_gbit_a_second(
     said: Announcements, database: Database, directory: RelayDirectory, clock: Clock
 ) -> None:
     most = (1 << 53) - 1
@@ -293,7 +293,7 @@ async def test_sums_stay_within_what_a_database_holds(said: Announcements, datab
     assert total == 5_001 << 48
 
 
-async def test_of_a_node_so_many_sources_are_kept(
+async def test_sources_of_a_node_are_bounded(
     said: Announcements, database: Database, directory: RelayDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "MAX_SOURCES_OF_NODE", 3)
@@ -372,7 +372,7 @@ async def test_scores_that_are_refused(
     assert [one async for one in said.scores.names()] == []
 
 
-async def test_so_many_benchmarks_have_scores(said: Announcements, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_benchmarks_of_a_run_are_bounded(said: Announcements, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "MAX_BENCHMARKS", 2)
     for benchmark in ("a", "b"):
         await said.receive_score(RUN, score(benchmark=benchmark))

@@ -32,7 +32,7 @@ def test_quartiles_are_those_of_workers() -> None:
     assert (alone.workers, alone.low, alone.median, alone.high) == (1, 24, 24, 24)
 
 
-def test_who_came_lately_is_extended_to_a_day() -> None:
+def test_pay_of_less_than_a_day_is_extended_to_a_day() -> None:
     assert earned(10, joined=NOW - 6 * 3600).median == 40
     assert earned(10, joined=NOW - 3600).median == 240
 

@@ -38,7 +38,7 @@ def kept(maker: Maker) -> KeptAnswers:
     return KeptAnswers(5.0, lambda: maker.now)
 
 
-async def test_a_crowd_costs_as_much_as_one(maker: Maker, kept: KeptAnswers) -> None:
+async def test_an_answer_is_made_once_however_many_ask(maker: Maker, kept: KeptAnswers) -> None:
     maker.gate.clear()
     asking = [asyncio.create_task(kept.get("a", maker.make)) for _ in range(100)]
     await asyncio.sleep(0)
@@ -83,7 +83,7 @@ async def test_a_failure_is_told_and_not_kept(maker: Maker, kept: KeptAnswers) -
     assert await kept.get("a", maker.make) == 2
 
 
-async def test_who_goes_away_takes_nobody_the_answer(maker: Maker, kept: KeptAnswers) -> None:
+async def test_a_caller_that_is_cancelled_cancels_nobody_elses_answer(maker: Maker, kept: KeptAnswers) -> None:
     maker.gate.clear()
     asking = [asyncio.create_task(kept.get("a", maker.make)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -92,7 +92,7 @@ async def test_who_goes_away_takes_nobody_the_answer(maker: Maker, kept: KeptAns
     assert await asking[1] == 1
 
 
-async def test_few_are_kept(maker: Maker, kept: KeptAnswers) -> None:
+async def test_at_most_so_many_answers_are_kept(maker: Maker, kept: KeptAnswers) -> None:
     for key in range(MAX_KEPT + 1):
         await kept.get(key, maker.make)
     assert await kept.get(1, maker.make) == 2, "still there"

@@ -54,7 +54,7 @@ async def page(run: SampleRun, before: int | None = None, limit: int = 2) -> Com
     return found
 
 
-async def test_who_it_is(run: SampleRun) -> None:
+async def test_a_node_is_identified_as_on_chain(run: SampleRun) -> None:
     found = await view(run)
     assert (found.address, found.name, found.role, found.status) == (
         address("wanda"),

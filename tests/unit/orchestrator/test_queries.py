@@ -71,7 +71,7 @@ async def test_a_failure_is_told_to_all_who_wait_and_not_kept(database: Counted,
     assert (await queries.demand()).run == 1
 
 
-async def test_who_goes_away_takes_nobody_the_answer(database: Counted, queries: Queries) -> None:
+async def test_a_caller_that_is_cancelled_cancels_nobody_elses_answer(database: Counted, queries: Queries) -> None:
     asking = [asyncio.create_task(queries.demand()) for _ in range(2)]
     await asyncio.sleep(0)
     asking[0].cancel()

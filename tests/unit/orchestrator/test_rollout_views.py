@@ -314,7 +314,7 @@ async def test_accepted_files_are_counted_newest_first(files: Files, monkeypatch
     assert (kept["counted"], kept["tokens"]) == (3, sum(8 * one for one in tokens.values()))
 
 
-async def test_what_is_no_file_counts_as_nothing_and_once(files: Files) -> None:
+async def test_a_missing_or_malformed_file_counts_once_as_0_tokens(files: Files) -> None:
     index = await files.run.commit("wanda", step=1)
     gone = await files.run.upload("wanda", index)
     malformed = await files.files.put(b"no rollouts")
@@ -352,7 +352,7 @@ async def test_old_steps_are_looked_through_in_ranges(files: Files, monkeypatch:
     assert late in await files.counted()
 
 
-async def test_members_go_first(files: Files) -> None:
+async def test_nothing_is_counted_while_members_wait(files: Files) -> None:
     await files.work("wanda", 1)
     files.counter.is_busy = lambda: True
     assert await files.counter.poll() is False

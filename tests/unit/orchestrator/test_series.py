@@ -134,7 +134,7 @@ def test_points_are_no_more_than_asked_for_and_few_rows_are_read(one: int, other
         assert width == 1
 
 
-async def test_a_clumsy_trainer_fills_no_database(database: Database) -> None:
+async def test_metrics_are_bounded_in_name_size_and_number(database: Database) -> None:
     """Names that are none, numbers without an end, and more metrics than anybody can look at."""
     odd = ["", "x" * (MAX_METRIC + 1), "re\0ward", "line\nfeed", "\u202ereward", "\ud800"]
     many = {f"m{number:03}": 1.0 for number in range(MAX_NAMES + 5)}

@@ -141,7 +141,7 @@ async def test_a_step_on_chain_can_be_fetched(run: SampleRun) -> None:
     assert await run.database.read(lambda c: step_view(c, run.source, RELAYS, 4)) is None
 
 
-async def test_a_size_that_is_no_size_is_none(run: SampleRun) -> None:
+async def test_a_metric_that_is_no_number_of_bytes_is_left_out(run: SampleRun) -> None:
     for value in (-1.0, 1e300, None):
         await run.report(3, {"weights/bytes": value})
         assert (await view(run, 3)).step.bytes is None

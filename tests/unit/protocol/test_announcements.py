@@ -18,7 +18,7 @@ ONLY = "may have letters, digits, spaces and . _ - + # ' only"
     "name",
     ["", "a", "worker-1", "Ox", "A100x8", "O'Brien's #2", "Zoë", "李雷", "команда 0", "a_b+c.d", "5", "x" * MAX_NAME],
 )
-def test_these_are_names(name: str) -> None:
+def test_valid_names(name: str) -> None:
     assert name_problem(name) == ""
 
 
@@ -53,7 +53,7 @@ def test_these_are_names(name: str) -> None:
         ("0\u03a7abc", "looks like an address"),
     ],
 )
-def test_these_are_none(name: str, problem: str) -> None:
+def test_invalid_names(name: str, problem: str) -> None:
     assert name_problem(name) == problem
 
 
@@ -62,7 +62,7 @@ def test_these_are_none(name: str, problem: str) -> None:
 @example("a\u0301")
 @example("\u2067a")
 @settings(max_examples=1_000)
-def test_what_is_accepted_can_be_shown_anywhere(name: str) -> None:
+def test_valid_names_are_printable_and_normalised(name: str) -> None:
     if name_problem(name):
         return
     assert len(name) <= MAX_NAME

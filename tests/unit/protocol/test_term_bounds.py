@@ -60,7 +60,7 @@ def test_what_is_refused_names_the_term_and_what_it_may_be(change: dict[str, Any
     assert refused.value.hint
 
 
-def test_somebody_must_train_and_store() -> None:
+def test_terms_without_trainer_or_storage_key_are_refused() -> None:
     for name in ("trainer", "storage_key"):
         with pytest.raises(ConfigError, match="no trainer or no storage key"):
             check_bounds(replace(PUBLIC, **{name: NOBODY}), CHAIN_BASE_SEPOLIA)
@@ -72,5 +72,5 @@ def test_a_class_is_paid_by_its_mean_budget_and_rounded_either_way() -> None:
     assert weight_bounds(WorkClass(0, (7,)), first) == (5_833, 5_834)
 
 
-def test_every_reason_is_of_a_bound() -> None:
+def test_every_reason_belongs_to_a_bound() -> None:
     assert set(REASONS) <= {bound.name for bound in bounds(PUBLIC, local=False)}

@@ -18,7 +18,7 @@ def session() -> tuple[Session, io.StringIO]:
     return Session(Options(), stderr=Console(file=said, highlight=False, width=200)), said
 
 
-def test_what_is_well_is_one_line_and_a_warning_does_not_stop_it() -> None:
+def test_passed_checks_are_one_line_and_a_warning_stops_nothing() -> None:
     outer, said = session()
     report(outer, [Check("python", "ok", "3.12.1"), Check("disk", "warn", "4 GB free", "free at least 5 GB")])
     assert said.getvalue().splitlines() == [
@@ -28,7 +28,7 @@ def test_what_is_well_is_one_line_and_a_warning_does_not_stop_it() -> None:
     ]
 
 
-def test_what_fails_says_how_to_mend_it_and_ends_with_3() -> None:
+def test_a_failed_check_names_its_fix_and_ends_with_3() -> None:
     outer, said = session()
     checks = [
         Check("packages", "fail", "none of torch, vllm", "make setup"),

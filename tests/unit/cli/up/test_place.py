@@ -185,7 +185,7 @@ def test_a_run_that_has_moved_is_followed(tmp_path: Path) -> None:
     assert load_settings(place.config).chain.rpc_url == "http://127.0.0.1:1"
 
 
-def test_a_line_that_is_not_there_is_not_guessed() -> None:
+def test_a_setting_without_a_line_is_refused() -> None:
     text = 'url = "top"\n[shardcast]\nurl = "x"\n[orchestrator]\nport = 1\n'
     with pytest.raises(ConfigError, match=r"w\.toml has no line for orchestrator\.url") as caught:
         with_setting(text, "orchestrator.url", "http://new", Path("w.toml"))

@@ -46,7 +46,7 @@ def test_a_node_that_has_left_gets_nothing_more(status: Status) -> None:
     assert steps_left(facts(status=status)) == SetupSteps()
 
 
-def test_a_faucet_that_rests_is_waited_for_only_where_the_stake_is_short() -> None:
+def test_the_faucet_is_waited_for_only_where_the_stake_is_short() -> None:
     with pytest.raises(UnfundedError, match=r"the stake is 100 MUST, and 0x0+2 has 99 MUST") as caught:
         steps_left(facts(held=99 * TOKEN, faucet_ready_at=1_001))
     assert "the faucet gives once a day" in caught.value.hint
@@ -54,7 +54,7 @@ def test_a_faucet_that_rests_is_waited_for_only_where_the_stake_is_short() -> No
     assert steps_left(facts(held=99 * TOKEN, faucet_ready_at=1_000)).draw
 
 
-def test_a_validator_puts_tokens_aside_for_its_cases() -> None:
+def test_a_validator_deposits_tokens_for_its_cases() -> None:
     new = steps_left(facts(Role.VALIDATOR, operator_ether=TOKEN))
     assert (new.draw, new.join, new.deposit) == (True, True, 10 * CASE)
     with_free = steps_left(facts(Role.VALIDATOR, operator_ether=TOKEN, free=200 * TOKEN + CASE, held=10_000 * TOKEN))
