@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import unicodedata
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -19,8 +18,7 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import registry, runs, token
 from muster.contracts.registry import Node, Role
 from muster.errors import ConfigError, MusterError, UsageError
-from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, NodeName, name_problem
-from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, name_problem
 from muster.protocol.messages import NodeReport
 from muster.protocol.terms import Terms
 from muster.runtime.units import Ether, Moment, Tokens
@@ -152,12 +150,11 @@ def plain_name(name: str) -> str:
 async def announce_name(session: Session, chain: Chain, run: int, node: str, name: str) -> None:
     """Tell the orchestrator what a node is called, signed by its operator: the chain's signer.
 
-    Raises as `OrchestratorClient.name_node`.
+    Raises as `OrchestratorClient.announce_name`.
     """
     where, seconds = session.settings.orchestrator.url, session.settings.chain.timeout_seconds
     async with OrchestratorClient.on_chain(where, chain, chain.signer, timeout=seconds) as client:
-        unsigned = NodeName(run=run, node=node, name=name, named=int(time.time()), signature=UNSIGNED)
-        await client.name_node(sign_message(chain.signer, client.domain, unsigned))
+        await client.announce_name(run, node, name)
 
 
 async def registered(chain: Chain, address: str) -> Node:

@@ -7,6 +7,7 @@ before they are returned.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Final
 
 from muster.clients.transport import SignedClient, parse_answer
@@ -15,6 +16,7 @@ from muster.contributions.pack import MAX_PACK_BYTES
 from muster.errors import MalformedError, MismatchError, RefusedError
 from muster.grading.envelope import KeyExchange, about_master, open_master
 from muster.protocol.announcements import BenchmarkScore, DayEarnings, MachineReport, NodeName
+from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import (
     AcceptedCommitment,
@@ -143,6 +145,13 @@ class OrchestratorClient(SignedClient):
     async def name_node(self, announced: NodeName) -> None:
         """Name a node: the name is signed by the node's operator, the request by whoever sends it."""
         await self._post(f"/v1/runs/{announced.run}/names", announced)
+
+    async def announce_name(self, run: int, node: str, name: str) -> None:
+        """Name a node, signed by this client's key, which must be its operator's. Raises as `name_node`."""
+        signer = self.signer
+        assert signer is not None
+        unsigned = NodeName(run=run, node=node, name=name, named=int(time.time()), signature=UNSIGNED)
+        await self.name_node(sign_message(signer, self.domain, unsigned))
 
     async def report_machine(self, report: MachineReport) -> None:
         """Report the machine of this node. The same report again within a minute counts once."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +22,6 @@ from muster.contracts import token
 from muster.contracts.registry import Role
 from muster.errors import UsageError
 from muster.models.files import FIXED_FILES, context_of, model_hash, tokenizer_hash
-from muster.protocol.announcements import NodeName
-from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.terms import Terms, check_context
 from muster.settings.schema import ChainSettings
 from muster.settings.toml import to_toml
@@ -204,8 +201,7 @@ async def name_nodes(request: SwarmRequest, run: int, keys: Mapping[str, Signer]
 
         async def name(who: Participant) -> None:
             operator = keys[operator_of(who.name)]
-            unsigned = NodeName(run=run, node=who.node, name=who.name, named=int(time.time()), signature=UNSIGNED)
             async with OrchestratorClient.on_chain(request.orchestrator_url, chain, operator) as client:
-                await client.name_node(sign_message(operator, client.domain, unsigned))
+                await client.announce_name(run, who.node, who.name)
 
         await asyncio.gather(*map(name, nodes))
