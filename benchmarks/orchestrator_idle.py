@@ -34,9 +34,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.report import figure, show  # noqa: E402
 from benchmarks.testbed.anvil import Anvil  # noqa: E402
+from benchmarks.testbed.commands import child  # noqa: E402
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on  # noqa: E402
 from muster.protocol.messages import StepReport  # noqa: E402
 
+LOAD = "benchmarks.orchestrator_idle_load"
 HEALTH = ("/healthz", "/readyz", "/metrics", "/version")
 HEALTH_SECONDS = 0.5
 TRAINER_SECONDS = 0.5
@@ -127,9 +129,9 @@ async def measure(
     assert orchestrator.process is not None
     pid, port = orchestrator.process.pid, str(orchestrator.port)
     before = resident(pid)
-    with load("strangers", port, str(strangers)) as slow:
+    with child(LOAD, "strangers", port, str(strangers)) as slow:
         await line_of(slow)
-        with load("workers", port, str(workers), f"/v1/runs/{run_fixture.run}/demand", str(seconds)) as polling:
+        with child(LOAD, "workers", port, str(workers), f"/v1/runs/{run_fixture.run}/demand", str(seconds)) as polling:
             await line_of(polling)
             spent, started = cpu_seconds(pid), time.monotonic()
             result = asyncio.create_task(line_of(polling))
@@ -150,18 +152,6 @@ async def measure(
         cpu=cpu,
         memory=max(0.0, memory),
     )
-
-
-@contextmanager
-def load(role: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process of benchmarks/orchestrator_idle_load.py, and end it afterwards."""
-    command = [sys.executable, "-m", "benchmarks.orchestrator_idle_load", role, *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
 
 
 async def line_of(process: subprocess.Popen[str]) -> str:

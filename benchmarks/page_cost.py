@@ -11,19 +11,18 @@ import asyncio
 import json
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.page_cost_load import Load
 from benchmarks.report import Figure, figure
 from benchmarks.testbed.big_run.process import BigRun
+from benchmarks.testbed.commands import child
 from muster.protocol.messages import StepReport
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+LOAD: Final = "benchmarks.page_cost_load"
 TARGET: Final = 1.2
 STEP_SECONDS: Final = 5.0
 
@@ -67,7 +66,7 @@ def load_of(big: BigRun, workers: int) -> Load:
 
 def _one_round(big: BigRun, load: Load, seconds: float, number: int) -> dict[str, Any]:
     """Return what the workers counted in some seconds, while a trainer reports steps."""
-    with _process("workers", str(seconds)) as process:
+    with child(LOAD, "workers", str(seconds)) as process:
         assert process.stdin is not None
         process.stdin.write(load.model_dump_json() + "\n")
         process.stdin.flush()
@@ -91,7 +90,7 @@ async def _with_trainer(big: BigRun, process: subprocess.Popen[str], number: int
 def watching(big: BigRun, count: int) -> Iterator[Any]:
     """Yield a function that returns what the watchers have seen since it was called last, once all are connected."""
     path = f"/v1/runs/{big.run_fixture.run}/live"
-    with _process("watchers", str(big.orchestrator.port), str(count), path) as process:
+    with child(LOAD, "watchers", str(big.orchestrator.port), str(count), path) as process:
         _line(process)
 
         def seen() -> dict[str, int]:
@@ -101,18 +100,6 @@ def watching(big: BigRun, count: int) -> Iterator[Any]:
             return json.loads(_line(process))
 
         yield seen
-
-
-@contextmanager
-def _process(role: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process of benchmarks/page_cost_load.py, and end it afterwards."""
-    command = [sys.executable, "-m", "benchmarks.page_cost_load", role, *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
 
 
 def _line(process: subprocess.Popen[str]) -> str:

@@ -15,9 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 MUSTER: Final = (sys.executable, "-m", "muster")
 END_SECONDS: Final = 120.0
 """Longest wait for a command to end after Ctrl-C."""
+CHILD_SECONDS: Final = 30.0
+"""The same of a child, after SIGTERM."""
 ANSWER_SECONDS: Final = 20.0
 POLL_SECONDS: Final = 0.1
 
@@ -59,6 +62,18 @@ def running(
             process.kill()
             process.wait()
             raise
+
+
+@contextmanager
+def child(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Yield a process of a module here, which is spoken to by lines, and end it afterwards."""
+    command = [sys.executable, "-m", module, *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=CHILD_SECONDS)
 
 
 def wait_for(what: str, ready: Callable[[], T], seconds: float, process: subprocess.Popen[bytes], log: Path) -> T:
