@@ -44,9 +44,11 @@ async def watch(
     `read` gets a session whose notes are shown below as well. `log_file`: that of the node's process, where it is here.
     Raises UsageError with --json, and the first reading's error.
     """
+    # 1. The first reading, whose error ends the command.
     if session.options.json:
         raise UsageError("--json prints one document, and --watch never ends", hint="leave out one of them")
     status, notes = await read_quietly(session, read)
+    # 2. Without a terminal: a text for each reading.
     out = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     if not sys.stdout.isatty():
         while True:
@@ -54,6 +56,7 @@ async def watch(
             sys.stdout.flush()
             await asyncio.sleep(seconds)
             status, notes = await _read_again(session, read, status)
+    # 3. On a terminal: a picture that goes on between two readings.
     read_at = time.monotonic()
     title = f"{status['role']} {status['node']} of run {status['run']}"
 

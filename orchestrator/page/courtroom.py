@@ -188,6 +188,7 @@ def cases_of_work(connection: Connection, source: PageSource, node: str, index: 
 
 def case_rows(connection: Connection, source: PageSource, rows: Sequence[Any]) -> list[CaseRow]:
     """Return rows of the table `cases` as they are shown. Of an open case the votes are counted as they stand."""
+    # 1. The names and votes of all.
     names = names_of(connection, [address for row in rows for address in (row.node, row.challenger)])
     query = select(
         votes.c.case_id,
@@ -196,6 +197,7 @@ def case_rows(connection: Connection, source: PageSource, rows: Sequence[Any]) -
         func.count().filter(votes.c.guilty),
     ).group_by(votes.c.case_id)
     counted = {number: rest for number, *rest in rows_of(connection, query, votes.c.case_id, [row.id for row in rows])}
+    # 2. A row for each.
     found = []
     for row in rows:
         commits, reveals, guilty = counted.get(row.id, (0, 0, 0))

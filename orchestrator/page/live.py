@@ -104,10 +104,12 @@ class LiveSource:
     def _state(
         self, connection: Connection, facts: RunFacts, demand: Demand, speed: float, block: int, block_time: int
     ) -> LiveState:
+        # 1. What the database says, and in words what follows from it.
         made, report = commitment_counts(connection), newest_report(connection)
         cases, reason = open_cases(connection), run_blocking_reason(facts)
         sentence, tone = state_sentence(step=facts.step, finished=facts.finished, blocked=reason, demand=demand)
         groups = made.accepted * self._queries.terms.groups_per_commitment
+        # 2. What the page writes into its places.
         shown = {
             "blocked": sentence,
             "step": number(facts.step),
@@ -120,6 +122,7 @@ class LiveSource:
             "open_cases": number(cases),
             "block": number(block),
         }
+        # 3. All of it.
         return LiveState(
             time=time.time(),
             block=block,

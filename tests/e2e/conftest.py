@@ -1,4 +1,4 @@
-"""One browser for all tests that look at the page, a synthetic run with a page of every kind, and a live swarm.
+"""One browser for all tests that look at the page, and a synthetic run with a page of every kind.
 
 Without a browser the tests are skipped; with MUSTER_BROWSER=required, as .ci/run sets it, they fail.
 """

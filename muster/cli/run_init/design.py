@@ -248,12 +248,14 @@ class OwnerKeys:
 
 def terms_of(design: RunDesign, parts: RunParts, keys: OwnerKeys) -> Terms:
     """Return the terms. Raises ConfigError for what the contract, the model's context or the files' bound refuses."""
+    # 1. Who may validate, and how long a prompt may be.
     defaults = LOCAL_DEFAULTS if design.is_local else PUBLIC_DEFAULTS
     admitter = {OPEN: NOBODY, OWNER: keys.owner}.get(design.validators) or to_checksum_address(design.validators)
     foreseen = defaults["max_prompt_tokens"]
     if parts.context is not None:
         foreseen = max(1, min(foreseen, parts.context - design.max_completion_tokens))
     prompt = design.max_prompt_tokens or parts.longest_prompt or foreseen
+    # 2. What was chosen, before the defaults.
     chosen = {
         "admitter": admitter,
         "pay": design.pay,
@@ -280,6 +282,7 @@ def terms_of(design: RunDesign, parts: RunParts, keys: OwnerKeys) -> Terms:
         profile=parts.profile,
         classes=(WorkClass(BASIS_POINTS, design.budgets),),
     )
+    # 3. What would be refused later.
     _check_lengths(terms, parts)
     check_bounds(terms, design.chain_id)
     return terms

@@ -19,7 +19,7 @@ from muster.cli.run_init.design import OwnerKeys, RunDesign, RunParts, cautions,
 from muster.cli.run_init.files import SERVICES, owner_settings, readme_text, settings_text
 from muster.cli.run_init.folder import RunFolder
 from muster.cli.run_init.parts import make_parts, model_folder
-from muster.cli.run_init.questions import SOMEBODY
+from muster.cli.run_init.questions import EXAMPLE_KEYS
 from muster.cli.run_init.steps import ChainStatus, OwnerStep, RunOnDisk, owner_steps, step_documents, step_lines
 from muster.cli.run_init.table import economics, sentences
 from muster.cli.session import Session
@@ -46,7 +46,7 @@ class RunInit:
     """What the folder's file had before this command."""
     choices: RunChoices
     design: RunDesign
-    keys: OwnerKeys = SOMEBODY
+    keys: OwnerKeys = EXAMPLE_KEYS
     parts: RunParts = field(default_factory=RunParts)
     terms: Terms | None = None
     edited: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ class RunInit:
         is_same = self.choices == self.known and self.folder.terms.exists() and not self.design.is_local
         if (self.is_fixed or is_same) and not self.session.options.dry_run:
             return True
-        foreseen = terms_of(self.design, self._foreseen_parts, SOMEBODY)
+        foreseen = terms_of(self.design, self._foreseen_parts, EXAMPLE_KEYS)
         self._caution(foreseen)
         title = f"Make {self.design.title or 'a run'} in {self.folder.path}, on the network {self.design.network}"
         return self.session.preview(title, sentences(self.design, foreseen))
@@ -96,7 +96,7 @@ class RunInit:
                 self.session.note(f"mind: {caution}")
 
     def dry_run_document(self) -> dict[str, Any]:
-        foreseen = terms_of(self.design, self._foreseen_parts, SOMEBODY)
+        foreseen = terms_of(self.design, self._foreseen_parts, EXAMPLE_KEYS)
         return {
             "dry_run": True,
             "folder": str(self.folder.path),

@@ -28,9 +28,9 @@ from muster.runtime.units import Tokens, decimal_amount
 Ask = Callable[[str, str], str]
 Tell = Callable[[str], None]
 
-NOBODYS_HOST: Final = "run.example.org"
+EXAMPLE_HOST: Final = "run.example.org"
 """Stands in for the host where something is computed before that is known."""
-SOMEBODY: Final = OwnerKeys(*(f"0x{number:040x}" for number in (1, 2, 3)))
+EXAMPLE_KEYS: Final = OwnerKeys(*(f"0x{number:040x}" for number in (1, 2, 3)))
 """Stands in for the keys."""
 
 
@@ -56,7 +56,7 @@ def _says(text: str) -> Callable[[RunChoices], str]:
 
 def _cost_of_a_step(choices: RunChoices) -> str:
     design = _design(choices)
-    costs = costs_of(design, terms_of(design, RunParts(context=known_context(choices)), SOMEBODY))
+    costs = costs_of(design, terms_of(design, RunParts(context=known_context(choices)), EXAMPLE_KEYS))
     return f"a step costs {Tokens(costs.step)} to {Tokens(costs.most_step)}; more can be added at any time"
 
 
@@ -69,7 +69,7 @@ def _whole(text: str) -> int:
 
 def _design(choices: RunChoices) -> RunDesign:
     """Return the design of what is known so far."""
-    return design_of(merged(choices, RunChoices(host=choices.host or NOBODYS_HOST)), known_context(choices))
+    return design_of(merged(choices, RunChoices(host=choices.host or EXAMPLE_HOST)), known_context(choices))
 
 
 def _is_public(choices: RunChoices) -> bool:
@@ -112,7 +112,7 @@ QUESTIONS: Final[Sequence[Question]] = (
     Question(
         "host",
         "Host name or address of this machine",
-        _says(f"where nodes reach orchestrator and weights, for example {NOBODYS_HOST}"),
+        _says(f"where nodes reach orchestrator and weights, for example {EXAMPLE_HOST}"),
         wanted=_is_public,
     ),
 )
@@ -133,7 +133,7 @@ def _ask_one(question: Question, choices: RunChoices, ask: Ask, tell: Tell) -> R
         typed = ask(question.text, default).strip()
         try:
             answered = merged(choices, make_choices({question.name: question.parse(typed)}))
-            terms_of(_design(answered), RunParts(context=known_context(answered)), SOMEBODY)
+            terms_of(_design(answered), RunParts(context=known_context(answered)), EXAMPLE_KEYS)
         except MusterError as error:
             tell(f"that cannot be: {error}")
             continue
