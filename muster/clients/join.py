@@ -106,7 +106,7 @@ async def check_run(
     """
     for what, url in (("orchestrator", document.orchestrator), ("endpoint", document.rpc_url)):
         if not is_plain(url):
-            raise MalformedError(f"the document names no URL as its {what}: {url!r}")
+            raise MalformedError(f"the document names no URL as its {what}: {url!r}", hint="ask the run's owner")
     # 1. The endpoint that everything is checked by.
     endpoint = rpc_url or endpoint_of(document, host)
 
@@ -122,7 +122,7 @@ async def check_run(
     # 3. The run, and who signed.
     storage_key = asked.decode(answer)
     if storage_key == NOBODY:
-        raise MismatchError(f"there is no run {document.run} on chain {document.chain_id}")
+        raise MismatchError(f"there is no run {document.run} on chain {document.chain_id}", hint="ask the run's owner")
     signer = recover_signer(Domain(document.chain_id, book.registry), document)
     if signer != storage_key:
         raise MismatchError(

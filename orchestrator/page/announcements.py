@@ -279,7 +279,8 @@ class Announcements:
                 return False
             if score.measured <= kept.measured:
                 raise problems.conflict(
-                    f"a score of step {score.step} on {score.benchmark} that is as late or later is known"
+                    f"a score of step {score.step} on {score.benchmark} that is as late or later is known",
+                    "measure it again",
                 )
             return True
         others = select(func.count(scores.c.benchmark.distinct())).where(scores.c.benchmark != score.benchmark)

@@ -117,7 +117,7 @@ class ReadingProcess:
                 return await answer
         except (TimeoutError, ConnectionError) as error:
             self._kill(process)
-            raise UnreachableError("the process that reads rollout files did not answer") from error
+            raise UnreachableError("the process that reads rollout files did not answer", hint="try again") from error
         finally:
             del self._pending[request.id]
             self._restart_idle_timer()
@@ -156,7 +156,8 @@ class ReadingProcess:
         self._kill(process)
         for asked, waiting in self._pending.values():
             if asked is process and not waiting.done():
-                waiting.set_exception(UnreachableError("the process that reads rollout files has ended"))
+                ended = UnreachableError("the process that reads rollout files has ended", hint="try again")
+                waiting.set_exception(ended)
         await process.wait()
 
     def _restart_idle_timer(self) -> None:

@@ -187,11 +187,14 @@ class Rollouts:
         """
         found = await self._source.database.read(lambda connection: find_file(connection, file_hash))
         if found is None:
-            raise problems.not_found(f"{file_hash} is not the file of an accepted commitment")
+            raise problems.not_found(
+                f"{file_hash} is not the file of an accepted commitment", "choose one of /rollouts"
+            )
         file, name = found
         group = position // self._source.terms.group_size
         if group >= self._source.terms.groups_per_commitment:
-            raise problems.not_found(f"a file of this run has {self._source.terms.positions} rows")
+            rows = self._source.terms.positions
+            raise problems.not_found(f"a file of this run has {rows} rows", f"choose a position from 0 to {rows - 1}")
         part = self._part(file, group)
         read = await self._read(file, position, thinks=part is None or part.environment.thinks)
         return self._view(file, name, position, part, read)

@@ -140,7 +140,7 @@ def make_choices(values: Mapping[str, Any], *, of: str = "") -> RunChoices:
         name = str(first["loc"][0]) if first["loc"] else ""
         reason = first["msg"].removeprefix("Value error, ")
         if of:
-            hint = f"correct it there, or type {OPTION_OF.get(name)}"
+            hint = f"correct it there, or type {OPTION_OF[name]}" if name in OPTION_OF else "remove it there"
             raise ConfigError(f"{of}: {name}: {reason}", hint=hint) from error
         raise UsageError(f"{OPTION_OF.get(name, name)}: {reason}", hint="muster run init --help") from error
 
