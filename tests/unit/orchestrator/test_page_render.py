@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from muster.constants import TOKEN
 from orchestrator.page import render
+from orchestrator.page.courtroom import CaseRow, CaseView, charge
+from orchestrator.page.site import PAGES
 from orchestrator.page.words import SECTIONS, WORDS, anchor_of
 
 ADDRESS = "0x00000000000000000000000000000000000000A1"
@@ -154,6 +157,45 @@ def test_templates_escape_whatever_a_node_is_called(name: str) -> None:
     assert seen.elements == (["a", "svg", "path", "bdi", "code"] if name else ["a", "svg", "path", "code"])
     if name:
         assert render.shown(name) in seen.text
+
+
+SITE = {
+    **{"run": 1, "chain_id": 31337, "title": "Sums", "url": "http://run.example", "static": "/static/1"},
+    **{"api": "/v1/runs/1", "pages": PAGES, "here": "/court", "refresh": 8, "made": 0.0, "chain_time": 5},
+}
+
+
+def lead_of(template: str, **values: object) -> tuple[str, str]:
+    """The leading sentence of a page, and what follows it up to the end of the main part, as text."""
+    page = render.environment().get_template(template).render(site=SITE, **values)
+    lead, _, rest = page.partition('<p class="lead">')[2].partition("</p>")
+    seen = Seen()
+    seen.feed(rest.partition("</main>")[0])
+    return unescape(lead), seen.text
+
+
+def test_the_page_of_a_case_begins_with_its_charge() -> None:
+    case = CaseRow(
+        id=7, node=ADDRESS, name="Ann", index=5, work_of=ADDRESS, step=3, kind="wrong_reward", challenger=ADDRESS,
+        challenger_name="Bob", outcome="open", jury=4, commits=1, reveals=0, guilty_votes=0, opened_at=1,
+        commit_ends=10, reveal_ends=20, evidence="0x" + "22" * 32, opened_in="0x" + "33" * 32, resolved_in=None,
+    )  # fmt: skip
+    said = charge(case, "Ann", None)
+    view = CaseView(
+        run=1, case=case, charge=said, state="Judges vote.", block_time=5, position=3, root="0x", measured=None,
+        threshold=None,
+    )  # fmt: skip
+    lead, rest = lead_of("case.html", view=view)
+    assert lead == said
+    assert said.startswith("Bob says of commitment 5 of Ann, made at step 3: ")
+    assert "Judges vote." in rest
+
+
+def test_the_page_of_a_refusal_has_its_next_step() -> None:
+    lead, rest = lead_of("problem.html", title="Not found", detail="run 1 has no case 9", hint="muster slash list")
+    assert (lead, "Next: muster slash list." in rest) == ("run 1 has no case 9.", True)
+    _, rest = lead_of("problem.html", title="Not found", detail="run 1 has no case 9", hint="")
+    assert "Next" not in rest
 
 
 def test_every_word_has_an_anchor_of_its_own() -> None:
