@@ -40,20 +40,26 @@ class Cost:
 
 def measure_cost(big: BigRun, *, workers: int, watchers: int, seconds: float, rounds: int) -> Cost:
     """Measure both in turns. The orchestrator runs."""
-    cost, load = Cost(watchers), load_of(big, workers)
+    cost = Cost(watchers)
     for number in range(rounds):
-        cost.without.append(_one_round(big, load, seconds, number))
+        cost.without.append(_one_round(big, load_of(big, workers, 2 * number), seconds, number))
         with watching(big, watchers) as count:
             count()  # from now on
-            cost.watched.append(_one_round(big, load, seconds, number))
+            cost.watched.append(_one_round(big, load_of(big, workers, 2 * number + 1), seconds, number))
             cost.seen.append(count())
     return cost
 
 
-def load_of(big: BigRun, workers: int) -> Load:
-    """Return the load by the workers that joined last: they are at work, and none of them is convicted."""
+def load_of(big: BigRun, workers: int, turn: int) -> Load:
+    """Return the load by the workers that joined last: they are at work, and none of them is convicted.
+
+    Each turn has others: an orchestrator takes only so many files from one before it commits.
+    """
     work, fixture = big.rows.work, big.run_fixture
-    chosen = [number for number in reversed(range(big.shape.workers)) if not work.is_cheater[number]][:workers]
+    honest = [number for number in reversed(range(big.shape.workers)) if not work.is_cheater[number]]
+    chosen = honest[turn * workers : (turn + 1) * workers]
+    if len(chosen) < workers:
+        raise SystemExit(f"there are {len(honest)} honest workers, too few for turn {turn} with {workers}: add --nodes")
     return Load(
         url=big.orchestrator.url,
         chain_id=fixture.book.chain_id,
