@@ -11,10 +11,11 @@ from sqlalchemy import Connection, and_, func, select
 from muster.constants import HOUR_SECONDS
 from muster.protocol.announcements import DayEarnings
 from orchestrator.commitment_status import UNREFUTED
+from orchestrator.page.hours import DAY_HOURS, first_hour_of_day
 from orchestrator.page.source import PageSource
 from orchestrator.tables import hour_tallies, nodes
 
-DAY_SECONDS: Final = 24 * HOUR_SECONDS
+DAY_SECONDS: Final = DAY_HOURS * HOUR_SECONDS
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,9 @@ class WorkerDay:
 
 def earnings_of(connection: Connection, source: PageSource) -> DayEarnings:
     """Return what the workers that are active now made in the last day."""
-    hour = source.chain.now // HOUR_SECONDS
     counted = and_(
         hour_tallies.c.node == nodes.c.address,
-        hour_tallies.c.hour > hour - DAY_SECONDS // HOUR_SECONDS,
+        hour_tallies.c.hour >= first_hour_of_day(source.chain.now),
         hour_tallies.c.status.in_(UNREFUTED),
     )
     query = (
@@ -54,7 +54,7 @@ def day_earnings(run: int, days: Iterable[WorkerDay], now: int) -> DayEarnings:
     `now`: the chain's seconds. Counted are the hour that has begun and the 23 before it; of who joined in between, the
     time since. What was made in less than a day is extended to one.
     """
-    begin = (now // HOUR_SECONDS + 1) * HOUR_SECONDS - DAY_SECONDS
+    begin = first_hour_of_day(now) * HOUR_SECONDS
     amounts = []
     for day in days:
         seconds = now - max(begin, day.joined)

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from muster.constants import HOUR_SECONDS
 from muster.protocol.windows import matures_at, payable_at
+
+DAY_HOURS: Final = 24
+"""Of what a node made in the last day: the hour that has begun, and those before it."""
 
 HourState = Literal["maturing", "claimable", "settled", "frozen", "void"]
 
@@ -54,6 +58,11 @@ class HourPay:
     if_sealed: int
     sealed: bool
     state: HourState
+
+
+def first_hour_of_day(now: int) -> int:
+    """Return the first of the DAY_HOURS hours, of which the last one has begun. `now`: the chain's seconds."""
+    return now // HOUR_SECONDS - DAY_HOURS + 1
 
 
 def pay_by_hour(counts: Mapping[int, int], account: Account, clock: PayClock) -> list[HourPay]:

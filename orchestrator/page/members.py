@@ -13,6 +13,7 @@ from muster.constants import HOUR_SECONDS
 from muster.protocol.terms import Terms
 from orchestrator.attribution import AuthorLine
 from orchestrator.commitment_status import STATES, UNREFUTED
+from orchestrator.page.hours import first_hour_of_day
 from orchestrator.page.leaderboard import (
     MAX_LINES,
     Board,
@@ -41,7 +42,6 @@ from orchestrator.tables import (
 )
 from orchestrator.tallies import paid_to
 
-DAY_HOURS: Final = 24
 SAID_SECONDS: Final = 900.0
 """How long what a machine said of its speed counts."""
 
@@ -72,7 +72,7 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
     )
     work = _numbers(connection, select(*tallies.c["node", "status", "count"]))
     done = _numbers(connection, select(counts))
-    lately = _rows_by_address(connection, _lately(now // HOUR_SECONDS - DAY_HOURS))
+    lately = _rows_by_address(connection, _lately(first_hour_of_day(now)))
     courts = _court(connection)
     # 2. A row for each.
     workers, validators = [], []

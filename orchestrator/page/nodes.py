@@ -10,13 +10,12 @@ from typing import Any, Final
 from pydantic import Field
 from sqlalchemy import Connection, RowMapping, and_, case, func, select
 
-from muster.constants import HOUR_SECONDS
 from muster.protocol.messages import Message, Verdict
 from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator.page.commitments import voting_seconds
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_about, proof_lines
-from orchestrator.page.hours import Account, HourState, PayClock, pay_by_hour
-from orchestrator.page.members import DAY_HOURS, SAID_SECONDS, uptime
+from orchestrator.page.hours import Account, HourState, PayClock, first_hour_of_day, pay_by_hour
+from orchestrator.page.members import SAID_SECONDS, uptime
 from orchestrator.page.overview import Counts, counts_of
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import same_work
@@ -115,7 +114,7 @@ class Money(Message):
     slashed: int
     fined: int
     day: int
-    """Pay of the commitments of the last 24 hours that nobody refuted."""
+    """Pay of the commitments of the hour that has begun and the 23 before it, that nobody refuted."""
     stake: int
     """What it locked, less what was slashed and fined; 0 once it has withdrawn."""
     waiting: list[HourLine] = Field(default_factory=list)
@@ -256,7 +255,7 @@ def money_of(connection: Connection, source: PageSource, node: RowMapping, hours
     locked = terms.worker_stake if worker else terms.validator_stake
     waiting = [hour for hour in hours if hour.unsettled]
     pay = terms.pay_of(node["work_class"]) if worker else 0
-    day = source.chain.now // HOUR_SECONDS - DAY_HOURS
+    day = first_hour_of_day(source.chain.now)
     unrefuted = sum(hour.counts.accepted + hour.counts.pending for hour in hours if hour.hour >= day)
     newest = select(payments).where(payments.c.node == node["address"])
     newest = newest.order_by(payments.c.block.desc(), payments.c.log_index.desc()).limit(MAX_LATEST)

@@ -83,7 +83,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "maturing": "Pay that is in the window.",
         "claimable": "Pay whose window has passed: anybody may claim it for the operator.",
         "claimed": "Pay that was paid out.",
-        "last day": "Pay of the commitments of the last 24 hours that nobody refuted.",
+        "last day": "Pay of the commitments of the hour that has begun and the 23 before it, that nobody refuted.",
         "test tokens": "All tokens here are test money. They are worth nothing.",
     },
     "Weights": {

@@ -163,7 +163,7 @@ async def test_money_follows_from_seals_and_claims(run: SampleRun) -> None:
         (HOUR + 1, "maturing", PAY),
         (HOUR + 3, "maturing", 2 * PAY),
     ]
-    assert money.day == 3 * PAY, "of the hour that has begun and the 24 before it"
+    assert money.day == 2 * PAY, "of the hour that has begun and the 23 before it"
 
     claimed = await run.happen(Claimed, RUN, address("wanda"), 1, 2 * PAY)
     found = await view(run)
