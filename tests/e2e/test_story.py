@@ -171,6 +171,6 @@ async def test_the_overview_stayed_open_without_an_error(swarm: LiveSwarm, witne
     assert await page_checks.axe(witness.page) == []
     await page_checks.picture(witness.page, PICTURES / "live.png")
     # The README's picture: as much as a laptop shows.
-    await witness.page.set_viewport_size({"width": 1280, "height": 860})
+    await witness.page.set_viewport_size({"width": 1280, "height": 930})
     await witness.page.screenshot(path=PICTURES / "readme.png")
     assert (PICTURES / "readme.png").stat().st_size > 50_000, "a picture of an empty page is smaller"
