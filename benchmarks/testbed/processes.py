@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 
 class Stoppable:
-    """Has a `process` with its stderr in a pipe, once it was started."""
+    """Has a `process`, once it was launched. What that says goes to a file: a pipe that nobody reads would stop it."""
 
-    process: subprocess.Popen[str] | None = None
+    process: subprocess.Popen[bytes] | None = None
+    said: Path
+    """The newest launch's stdout and stderr."""
+
+    def launch(
+        self, command: Sequence[str], said: Path, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process in a session of its own, without waiting for anything."""
+        self.said = said
+        with said.open("wb") as file:
+            self.process = subprocess.Popen(
+                command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+            )
+        return self.process
 
     def kill(self) -> None:
         """End it as if the power had failed."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.communicate(timeout=10)
+        self.process.wait(timeout=10)
 
     def stop(self) -> tuple[int, str]:
-        """Send SIGTERM; return the exit code and what it said on stderr."""
+        """Send SIGTERM; return the exit code and what it said."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        _, errors = self.process.communicate(timeout=20)
-        return self.process.returncode, errors
+        return self.end(seconds=20)
+
+    def end(self, seconds: float) -> tuple[int, str]:
+        """Wait until it ends by itself; return the exit code and what it said."""
+        assert self.process is not None
+        return self.process.wait(seconds), self.said.read_text(errors="replace")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 import time
 import urllib.error
@@ -275,7 +274,8 @@ demand_batches = 2
 
     def start(self) -> Orchestrator:
         """Start the process and wait until it is ready."""
-        self.process = self.spawn()
+        self.spawn()
+        assert self.process is not None
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and self.process.poll() is None:
             if self.get("/readyz")[0] == 200:
@@ -283,15 +283,11 @@ demand_batches = 2
             time.sleep(0.02)
         raise AssertionError(f"the orchestrator did not come up: {self.stop()}")
 
-    def spawn(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "orchestrator", "--config", str(self.config)],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env=without_aws(dict(os.environ)) | self.environment,
-        )
+    def spawn(self) -> Orchestrator:
+        """Start the process, without waiting for anything."""
+        command = [sys.executable, "-m", "orchestrator", "--config", str(self.config)]
+        self.launch(command, self.folder / "said.log", without_aws(dict(os.environ)) | self.environment)
+        return self
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Status and body of a plain GET; (0, b"") when nobody answers."""

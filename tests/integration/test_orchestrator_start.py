@@ -39,9 +39,8 @@ def test_an_occupied_port(run_fixture, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        process = Orchestrator(run_fixture, tmp_path, port=port).spawn()
-        _, errors = process.communicate(timeout=30)
-    assert process.returncode == 78
+        code, errors = Orchestrator(run_fixture, tmp_path, port=port).spawn().end(30)
+    assert code == 78
     assert f"error: port 127.0.0.1:{port} is occupied" in errors
     assert f"sport = :{port}" in errors
     assert "Traceback" not in errors
@@ -318,7 +317,6 @@ async def test_killed_in_the_middle_of_an_upload(run_fixture: RunFixture, fated:
         with pytest.raises(UnreachableError):
             await client.put_file(data, run_fixture.run, index, root)
         assert fated.process.wait(10) == -9
-        fated.process.communicate()
         assert (tmp_path / "markers" / "orchestrator.uploading").exists()
         await asyncio.to_thread(fated.start)
         assert await asyncio.to_thread(send) == 401

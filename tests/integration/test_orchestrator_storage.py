@@ -36,10 +36,9 @@ def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 def refused_start(run_fixture: RunFixture, endpoint: Endpoint, folder: Path) -> tuple[int, str]:
     """The exit code and the words of an orchestrator that does not start."""
-    process = Orchestrator(dataclasses.replace(run_fixture, s3=endpoint), folder).spawn()
-    _, errors = process.communicate(timeout=60)
+    code, errors = Orchestrator(dataclasses.replace(run_fixture, s3=endpoint), folder).spawn().end(60)
     assert "Traceback" not in errors
-    return process.returncode, errors
+    return code, errors
 
 
 def test_a_store_that_overwrites_is_refused_at_the_start(run_fixture, rclone_server, tmp_path):

@@ -267,9 +267,8 @@ async def test_settings_that_cannot_work_end_with_a_hint(origin: str, run_fixtur
     }
     started = {says: Server(tmp_path / str(i), **given).spawn() for i, (says, given) in enumerate(cases.items())}
     for says, server in started.items():
-        assert server.process is not None
-        _, errors = await asyncio.to_thread(server.process.communicate, timeout=60)
-        assert (server.process.returncode, says in errors, "\n  next: " in errors) == (78, True, True), errors
+        code, errors = await asyncio.to_thread(server.end, 60)
+        assert (code, says in errors, "\n  next: " in errors) == (78, True, True), errors
 
 
 async def test_a_second_relay_in_the_same_folder_is_refused(origin: str, tmp_path: Path) -> None:
@@ -278,8 +277,7 @@ async def test_a_second_relay_in_the_same_folder_is_refused(origin: str, tmp_pat
     with ended(first):
         await asyncio.to_thread(first.start)
         second = Server(tmp_path / "2", **settings).spawn()
-        assert second.process is not None
-        _, errors = await asyncio.to_thread(second.process.communicate, timeout=30)
-        assert second.process.returncode == 78
+        code, errors = await asyncio.to_thread(second.end, 30)
+        assert code == 78
         assert "another relay works in" in errors
         assert (await asyncio.to_thread(first.stop))[0] == 0

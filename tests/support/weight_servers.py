@@ -75,12 +75,8 @@ class Server(Stoppable):
     def spawn(self) -> Self:
         """Start it, without waiting for anything."""
         self.log.unlink(missing_ok=True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "muster.shardcast", "--config", str(self.config)],
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", "muster.shardcast", "--config", str(self.config)]
+        self.launch(command, self.config.parent / "said.log")
         return self
 
     def start(self) -> Self:
