@@ -7,6 +7,8 @@ Rules:
   strangers' requests for files, whose answers are long and may be read slowly. A request holds its slot until its
   answer is sent. Without a free slot it waits, for WAIT_SECONDS at most, in a bounded queue; beyond that it is
   refused: 503 with `Retry-After`, a problem document.
+- Whoever looks at the page or asks for its documents takes a slot of a kind of its own, member or not. What these show
+  is made in turns (`page/turns.py`), so they may wait.
 - Whoever watches the run's state holds a slot of a kind of its own for as long as it watches, and never waits for one.
 - One address of strangers, or one member, gets at most half of its kind's slots and of the queue, and waiting requests
   are served address by address. So one address keeps no other out, and no limit has to be set for a proxy's.
@@ -38,6 +40,12 @@ from orchestrator.problems import problem_response
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/version"})
 FILES: Final = ("/v1/files/", "/v1/evidence", "/v1/environments/")
 LIVE: Final = re.compile(r"/v1/runs/[0-9]+/live")
+PAGE: Final = re.compile(
+    r"/|/(leaderboard|join|explain)|/(nodes|court|steps|rollouts|static)(/.*)?"
+    r"|/v1/runs/[0-9]+/(overview|metrics|series|workers|validators|others|earnings|badge\.svg)"
+    r"|/v1/runs/[0-9]+/(nodes|cases|checkpoints|rollouts|charts)(/.*)?"
+)
+"""What is made for people: `orchestrator/page/`."""
 WAIT_SECONDS: Final = 5.0
 REFUSED: Final = telemetry.counter("requests_refused", "Requests refused for want of room", ("kind",))
 OPEN: Final = telemetry.gauge("connections", "Open connections")
@@ -134,6 +142,7 @@ class Admission:
             "member": Slots(256, 4096),
             "stranger": Slots(128, 4096),
             "reader": Slots(128, 1024),
+            "viewer": Slots(128, 1024),
             "watcher": Slots(min(watchers, table.budget // 2), 0),
         }
         self._recognising = Slots(32, 2048)
@@ -175,6 +184,8 @@ class Admission:
                 self._table.claim(connection, owner)
         if LIVE.fullmatch(scope["path"]):
             return "watcher", owner.address if owner is not None else address
+        if PAGE.fullmatch(scope["path"]):
+            return "viewer", owner.address if owner is not None else address
         if owner is None:
             return ("reader" if scope["path"].startswith(FILES) else "stranger"), address
         return ("trainer" if owner.is_trainer else "member"), owner.address

@@ -163,6 +163,8 @@ class ChainProjection:
         _record_event(connection, "joined", data, event.at)
 
     def _left(self, connection: Connection, event: Retired | Withdrawn) -> None:
+        if isinstance(event, Withdrawn):
+            connection.execute(update(nodes).where(nodes.c.address == event.node).values(withdrawn=True))
         if _change_status(connection, event.node, type(event).__name__.lower()):
             _record_event(connection, type(event).__name__.lower(), {"node": event.node}, event.at)
 

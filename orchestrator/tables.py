@@ -27,7 +27,7 @@ from sqlalchemy.schema import SchemaItem
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "7"
+VERSION: Final = "8"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -74,12 +74,14 @@ nodes: Final = _table(
     Column("joined", BigInteger, nullable=False, default=0),
     Column("transaction", _HASH, nullable=False, default=""),
     Column("hours", Integer, nullable=False, default=0),
+    Column("withdrawn", Boolean, nullable=False, default=False),
     *(Column(kind, String(40), nullable=False, default="0") for kind in PAYMENTS),
     Index("nodes_by_operator", "operator"),
 )
 """Members of the run. `first_step` is the first that the chain lets a worker work on, and whose entropy its draws
 follow from (IRuns.Work.joinedStep); `settled` the first index of a worker that is not paid; `joined` the chain's time
-of `block`, and `transaction` that in which it registered. Kept as the tallies are: `hours` of the chain in which it
+of `block`, and `transaction` that in which it registered; `withdrawn` whether its operator has what was left of its
+stake, which a convicted node's status does not say. Kept as the tallies are: `hours` of the chain in which it
 made a commitment, and the sum of its payments of each kind."""
 
 checkpoints: Final = _table(

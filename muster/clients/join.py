@@ -54,18 +54,18 @@ async def fetch_run(url: str, rpc_url: str | None = None, *, seconds: float = 30
 
 
 async def _fetch_document(urls: Sequence[str], seconds: float) -> JoinDocument:
-    """Return the first document that one of these base URLs answers with. Raises what the first one raised."""
-    first: CheckError | None = None
+    """Return the first document that one of these base URLs answers with. Raises what the last one raised."""
+    last: CheckError | None = None
     for url in urls:
         try:
             async with OrchestratorClient(url, chain_id=CHAIN_ANVIL, registry=NOBODY, timeout=seconds) as client:
                 return await client.join_document()
-        except CheckError as error:  # no document here; behind a proxy the base has a path
-            first = first or error
-    assert first is not None
+        except CheckError as error:  # no document here: that was the path of a page
+            last = error
+    assert last is not None
     raise CheckError(
-        f"there is no run at {urls[0]}: {first}", hint="copy the address from the join box of the run's page"
-    ) from first
+        f"there is no run at {urls[-1]}: {last}", hint="copy the address from the join box of the run's page"
+    ) from last
 
 
 def is_plain(url: str) -> bool:
@@ -74,9 +74,10 @@ def is_plain(url: str) -> bool:
 
 
 def base_urls(url: str) -> list[str]:
-    """Return the base URLs that the address of an orchestrator's page may have, the shortest first.
+    """Return the base URLs that the address of an orchestrator's page may have, the longest first.
 
-    Pages have paths below the base, and behind a proxy the base has a path too. Raises UsageError for what is no URL.
+    Pages have paths below the base, and behind a proxy the base has a path too: another run may be above it. Raises
+    UsageError for what is no URL.
     """
     hint = "copy it from the join box of the run's page: it begins with http:// or https://"
     try:
@@ -92,7 +93,7 @@ def base_urls(url: str) -> list[str]:
         raise UsageError(f"{url!r} is no URL", hint=hint)
     names = [name for name in parts.path.split("/") if name][:MAX_PATH]
     base = f"{parts.scheme}://{parts.netloc}"
-    return ["/".join([base, *names[:count]]) for count in range(len(names) + 1)]
+    return ["/".join([base, *names[:count]]) for count in range(len(names), -1, -1)]
 
 
 async def check_run(

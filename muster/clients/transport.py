@@ -32,6 +32,9 @@ MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 MAX_PROBLEM_BYTES: Final = 64 * 1024
 """Longest refusal that is read."""
 
+MAX_SAID: Final = 600
+"""Characters of each text of a refusal that are kept."""
+
 ATTEMPTS: Final = 6
 CONNECT_SECONDS: Final = 5.0
 
@@ -190,12 +193,21 @@ async def _read(reply: httpx2.Response, limit: int) -> bytes:
 
 
 def _problem(reply: httpx2.Response, data: bytes) -> Problem:
+    """Return what a refusal says, each text on one line: more lines could look like another program's."""
     if reply.headers.get("content-type", "").startswith("application/problem+json"):
         try:
-            return Problem.model_validate_json(data)
+            problem = Problem.model_validate_json(data)
+            said = {name: _line(getattr(problem, name)) for name in ("title", "detail", "hint")}
+            return problem.model_copy(update=said)
         except ValidationError:
             pass
-    return Problem(title=f"{reply.status_code} {reply.reason_phrase}", status=reply.status_code)
+    return Problem(title=_line(f"{reply.status_code} {reply.reason_phrase}"), status=reply.status_code)
+
+
+def _line(text: str) -> str:
+    """Return a stranger's text as one line of at most MAX_SAID characters."""
+    line = " ".join(text[: MAX_SAID + 1].split())
+    return line if len(text) <= MAX_SAID else line[:MAX_SAID] + "…"
 
 
 def parse_answer(kind: type[T], data: bytes) -> T:
@@ -204,5 +216,5 @@ def parse_answer(kind: type[T], data: bytes) -> T:
         return TypeAdapter(kind).validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        where = _line(".".join(str(part) for part in first["loc"])) or "the document"
         raise MalformedError(f"the orchestrator's answer does not parse: {where}: {first['msg']}") from error

@@ -95,7 +95,7 @@ class DayEarnings(Message):
     """
 
     run: UInt32
-    workers: int
+    workers: UInt32
     """With at least an hour of work; without any the rest is 0."""
     low: int
     """Of the worker at a quarter, from below."""

@@ -25,6 +25,7 @@ from orchestrator.page.leaderboard import Others, ValidatorOrder, ValidatorPage,
 from orchestrator.page.members import Members, read_members, read_others
 from orchestrator.page.overview import Overview, RunIdentity, RunState, read_overview
 from orchestrator.page.series import MetricList, SeriesPage
+from orchestrator.page.turns import Turns
 from orchestrator.queries import Queries
 from orchestrator.relay_directory import RelayDirectory
 
@@ -52,6 +53,7 @@ class Boards:
         follower: Follower,
         directory: RelayDirectory,
         attribution: Attribution,
+        turns: Turns,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.known = known
@@ -60,6 +62,7 @@ class Boards:
         self._follower = follower
         self._directory = directory
         self._attribution = attribution
+        self._turns = turns
         self._clock = clock
         self._kept = KeptAnswers(LEAST_SECONDS, clock)
         # Of their own: who asks for many displaces no others. Few, since one may take a megabyte.
@@ -117,7 +120,8 @@ class Boards:
             until = max(first, until or 0)
             return series.read_series(connection, self.known.run, names, first, until, points)
 
-        return await self._database.read(read)
+        async with self._turns.turn():
+            return await self._database.read(read)
 
     async def series_json(self, names: Sequence[str], first: int, last: int | None, points: int) -> tuple[bytes, bytes]:
         """Return the same as JSON, plain and compressed, kept for a while: browsers ask for nothing that is longer."""

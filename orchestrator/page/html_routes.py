@@ -26,6 +26,8 @@ LINES: Final = 100
 """Of a leaderboard, on one page."""
 LISTED: Final = 50
 """Steps, cases, commitments or files on one page."""
+FILES: Final = 200
+"""Of a batch, on the page of its step; the JSON has more."""
 MAX_PARTS: Final = 6
 """Parts of a reward that have a curve."""
 REFRESH_SECONDS: Final = 8
@@ -160,7 +162,7 @@ async def step(request: Request, service: Here, number: Index) -> Response:
             raise problems.no_step(number, service.run)
         run = await service.page.boards.overview()
         newest = max(run.step or 0, run.metrics_step or 0)
-        return Page("step.html", "/steps", values={"view": found, "newest": newest})
+        return Page("step.html", "/steps", values={"view": found, "files": found.batch[:FILES], "newest": newest})
 
     return await service.page.site.respond(request, make)
 

@@ -273,11 +273,12 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: BoundedProtocol = scope["state"]["connection"]
-        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         watcher = Watcher(self._hub, connection, self._seen)
         connection.on_lost = watcher.leave
-        if connection.transport.is_closing():  # lost before, so nobody will say so
+        if connection.transport.is_closing():  # lost before, so nobody will say so; its socket may be closed
             watcher.leave()
+        else:
+            connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._hub.add(watcher)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})

@@ -269,7 +269,7 @@ def money_of(connection: Connection, source: PageSource, node: RowMapping, hours
         slashed=paid["slash"],
         fined=paid["fine"],
         day=unrefuted * pay,
-        stake=0 if node["status"] == "withdrawn" else max(0, locked - paid["slash"] - paid["fine"]),
+        stake=0 if node["withdrawn"] else max(0, locked - paid["slash"] - paid["fine"]),
         waiting=waiting[:MAX_WAITING],
         payments=[
             PaymentLine(kind=row.kind, amount=int(row.amount), time=row.time, transaction=row.transaction)

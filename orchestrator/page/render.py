@@ -36,10 +36,10 @@ def number(value: float | None, digits: int = 4) -> str:
         return DASH
     if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
         return f"{int(value):,}"
-    if abs(value) >= 1000:
+    if 1000 <= abs(value) < 1e15:
         return f"{value:,.0f}"
     text = f"{value:.{digits}g}"
-    return text if "e" not in text or abs(value) < 1e-6 else f"{value:.6f}".rstrip("0")
+    return text if "e" not in text or not 1e-6 <= abs(value) < 1e15 else f"{value:.6f}".rstrip("0")
 
 
 def amount(wei: int | None) -> str:

@@ -185,7 +185,7 @@ class Rollouts:
         Raises RefusedError for another file or position, and when too many wait; UnreachableError when it cannot be
         read now.
         """
-        found = await self._source.database.read(lambda connection: find_file(connection, file_hash))
+        found = await self._source.read(lambda connection: find_file(connection, file_hash))
         if found is None:
             raise problems.not_found(
                 f"{file_hash} is not the file of an accepted commitment", "choose one of /rollouts"
@@ -216,7 +216,7 @@ class Rollouts:
 
     async def _compare(self) -> BeforeAndAfter:
         """Read an early row and a late one. Raises as `row`."""
-        pair = await self._source.database.read(self._ends)
+        pair = await self._source.read(self._ends)
         if pair is None:
             why = "no two steps have accepted work yet"
             return BeforeAndAfter(run=self._source.run, same_task=False, before=None, after=None, why=why)

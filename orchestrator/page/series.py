@@ -6,12 +6,13 @@ replaces an earlier one of its step leaves what would be there if only the later
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, and_, cast, delete, func, insert, literal, select
 
-from muster.protocol.announcements import BenchmarkScore
+from muster.protocol.announcements import BENCHMARK_PATTERN, BenchmarkScore
 from muster.protocol.messages import Message
 from orchestrator.tables import MAX_METRIC, metric_buckets, scores, steps
 
@@ -190,7 +191,7 @@ def read_series(
     buckets = metric_buckets.c
     point = (buckets.bucket // buckets_per_point).label("point")
     wanted = and_(
-        buckets.name.in_(names),
+        buckets.name.in_([name for name in names if _is_name(name)]),  # PostgreSQL refuses a NUL, and not as an answer
         buckets.level == level,
         buckets.bucket >= first // width * buckets_per_point,
         buckets.bucket < (last // width + 1) * buckets_per_point,
@@ -213,7 +214,10 @@ def read_series(
 
 def _published(connection: Connection, name: str, first: int, last: int, points: int) -> Series:
     """Return the published scores on a benchmark, the newest `points` of them, with the ends of their intervals."""
-    query = select(scores.c.document).where(scores.c.benchmark == name.removeprefix(BENCHMARK))
+    benchmark = name.removeprefix(BENCHMARK)
+    if re.fullmatch(BENCHMARK_PATTERN, benchmark) is None:
+        return Series(name=name, steps=[], mean=[], low=[], high=[])
+    query = select(scores.c.document).where(scores.c.benchmark == benchmark)
     query = query.where(scores.c.step.between(first, last)).order_by(scores.c.step.desc()).limit(points)
     found = [BenchmarkScore.model_validate_json(text) for text in connection.execute(query).scalars()][::-1]
     return Series(

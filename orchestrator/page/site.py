@@ -20,6 +20,7 @@ from orchestrator.page.assets import Assets, compressed, pack
 from orchestrator.page.kept import KeptAnswers
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.render import environment
+from orchestrator.page.turns import Turns
 
 KEPT_SECONDS: Final = 2.0
 """Age of a page that is given again instead of being rendered anew."""
@@ -68,6 +69,7 @@ class Site:
         self._chain_time = chain_time
         self._templates = environment()
         self._kept = KeptAnswers(KEPT_SECONDS)
+        self._turns = Turns()
 
     async def respond(self, request: Request, make: Callable[[], Awaitable[Page]]) -> Response:
         """Answer with the page that `make` returns, or with the page that was made for the same address just now."""
@@ -85,9 +87,10 @@ class Site:
             title = error.title or HTTPStatus(error.status).phrase
             values = {"title": title, "detail": str(error), "hint": error.hint}
             page = Page("problem.html", status=error.status, values=values)
-        text = self._templates.get_template(page.template).render(site=self._site(page), **(page.values or {}))
-        plain = text.encode("utf-8", "backslashreplace")  # a model may have written half of a pair of surrogates
-        return page.status, plain, pack(plain)
+        async with self._turns.turn():
+            text = self._templates.get_template(page.template).render(site=self._site(page), **(page.values or {}))
+            plain = text.encode("utf-8", "backslashreplace")  # a model may have written half of a pair of surrogates
+            return page.status, plain, pack(plain)
 
     def _site(self, page: Page) -> dict[str, Any]:
         known = self._known

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -12,6 +12,7 @@ from sqlalchemy import Connection, select
 from muster.protocol.terms import Terms
 from orchestrator.attribution import Attribution
 from orchestrator.database import Database
+from orchestrator.page.turns import Turns
 from orchestrator.queries import Queries
 from orchestrator.run_facts import ChainState
 from orchestrator.tables import node_names
@@ -29,6 +30,12 @@ class PageSource:
     database: Database
     queries: Queries
     attribution: Attribution
+    turns: Turns = field(default_factory=Turns)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Return what `work` reads, in its turn: one reads at a time, so members find the database's places free."""
+        async with self.turns.turn():
+            return await self.database.read(work)
 
     @property
     def run(self) -> int:

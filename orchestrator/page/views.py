@@ -167,4 +167,4 @@ class Views:
         return await answers.get(key, lambda: self._read(make))
 
     async def _read(self, make: Callable[[Connection], T]) -> T:
-        return await self._source.database.read(make)
+        return await self._source.read(make)

@@ -99,12 +99,13 @@ class Rows:
                 block,
                 *rest,
                 int(hours[i]),
+                left == "withdrawn",
                 *money,
             )
         begun = int(work.published(np.int64(0)))
         for node in members.validators:
             block = int(work.block_at(np.int64(begun)))
-            kept = (tips.pop(), block, 0, 0, begun, tips.pop(), 0, *("0" for _ in PAYMENTS))
+            kept = (tips.pop(), block, 0, 0, begun, tips.pop(), 0, False, *("0" for _ in PAYMENTS))
             yield node, members.operators[node], "validator", 0, "active", *kept
 
     def _hours(self) -> Numbers:

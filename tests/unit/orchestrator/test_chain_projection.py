@@ -253,8 +253,8 @@ async def test_everything_is_written_down(database, queries):
         (WORKER, "void", "7", 1_013, hash_of(13)),
     ]
     assert [(row[0], row[9:]) for row in found["nodes"]] == [
-        (WORKER, (1_001, hash_of(1), 1, str(10**20), "7", "50", "0")),
-        (VALIDATOR, (1_002, hash_of(2), 0, "0", "0", "0", "0")),
+        (WORKER, (1_001, hash_of(1), 1, False, str(10**20), "7", "50", "0")),
+        (VALIDATOR, (1_002, hash_of(2), 0, True, "0", "0", "0", "0")),
     ]
     assert found["seals"] == [(VALIDATOR, 5)]
     assert [row[12:] for row in found["cases"]] == [(0, "0x" + "0e" * 32, 2, 60, 90)]

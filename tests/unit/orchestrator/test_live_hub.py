@@ -317,9 +317,9 @@ async def test_a_watcher_that_leaves_is_forgotten(story: Story) -> None:
 
 async def test_a_stream_whose_connection_was_lost_before_it_began_is_forgotten(story: Story) -> None:
     hub = LiveHub(story)
-    transport = SimpleNamespace(
-        is_closing=lambda: True, get_extra_info=lambda _: SimpleNamespace(setsockopt=lambda *_: None)
-    )
+    closed = socket.socket()
+    closed.close()  # as a connection is once it is lost: what sets an option of it raises
+    transport = SimpleNamespace(is_closing=lambda: True, get_extra_info=lambda _: closed)
     connection = SimpleNamespace(transport=transport, on_lost=None, flow=SimpleNamespace(write_paused=False))
     answer = await hub.stream("")
     sent: list[Any] = []

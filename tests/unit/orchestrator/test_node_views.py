@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.testbed.run_fixture import TOKEN
 from muster.contracts.court import Outcome
-from muster.contracts.registry import Fined, Role
+from muster.contracts.registry import Fined, Retired, Role, Withdrawn
 from muster.contracts.runs import Claimed, HourSealed
 from orchestrator.database import Database, upsert
 from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page, node_view
@@ -192,6 +192,18 @@ async def test_an_open_case_freezes_and_a_conviction_voids(run: SampleRun) -> No
     assert (money.claimed, money.voided, money.slashed, money.stake) == (PAY, 4 * PAY, 50 * TOKEN, 50 * TOKEN)
     assert (money.maturing, money.claimable, money.waiting) == (0, 0, [])
     assert [payment.kind for payment in money.payments] == ["void", "slash", "claim"]
+
+    await run.happen(Withdrawn, address("wanda"), address("wanda's operator"), 50 * TOKEN)
+    found = await view(run)
+    assert (found.status, found.money.stake) == ("jailed", 0)
+
+
+async def test_a_stake_that_came_back_is_locked_no_more(run: SampleRun) -> None:
+    await run.happen(Retired, address("willi"), RUN, 0)
+    assert (await view(run, "willi")).money.stake == 100 * TOKEN
+    await run.happen(Withdrawn, address("willi"), address("willi's operator"), 100 * TOKEN)
+    found = await view(run, "willi")
+    assert (found.status, found.money.stake) == ("withdrawn", 0)
 
 
 async def test_a_validators_money_seals_and_fines(run: SampleRun) -> None:

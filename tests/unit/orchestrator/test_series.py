@@ -182,3 +182,10 @@ async def test_published_scores_have_curves_of_their_own(database: Database) -> 
     assert await drawn(1, 100_000, 500) == ends
     assert await drawn(0, 100_000, 2) == ends, "the newest, where there are too many"
     assert await drawn(0, 399, 500) == Series(name=name, steps=[0], mean=[0.25], low=[0.15], high=[0.35])
+
+
+@pytest.mark.parametrize("name", ["a\0b", "benchmark/\0", "\n", ""])
+async def test_what_no_metric_can_be_called_is_asked_of_no_database(database: Database, name: str) -> None:
+    """PostgreSQL refuses a NUL, which would look as if the database had failed."""
+    found = await database.read(lambda connection: read_series(connection, 1, [name, "reward"], 0, 9, 5))
+    assert [(one.name, one.steps) for one in found.series] == [(name, []), ("reward", [])]

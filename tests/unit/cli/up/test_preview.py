@@ -10,8 +10,10 @@ from muster.chain.gas import GasBalance
 from muster.cli.up.facts import UNKNOWN
 from muster.cli.up.preview import at_stake, earnings_sentence
 from muster.cli.up.steps import steps_left
+from muster.clients.transport import parse_answer
 from muster.constants import CHAIN_BASE_SEPOLIA, TOKEN
 from muster.contracts.registry import Role
+from muster.errors import MalformedError
 from muster.protocol.announcements import DayEarnings
 from muster.runtime.units import Duration
 from tests.support.join_samples import NODE, OPERATOR, PRICE, facts
@@ -72,3 +74,11 @@ def test_what_workers_earn(workers: int, amounts: tuple[int, int, int], sentence
     low, median, high = (amount * TOKEN for amount in amounts)
     assert earnings_sentence(DayEarnings(run=1, workers=workers, low=low, median=median, high=high)) == sentence
     assert earnings_sentence(None) == "what workers earn is not known yet"
+
+
+@pytest.mark.parametrize("workers", [-1, 1 << 32, 10**4_000], ids=["negative", "large", "very large"])
+def test_a_number_of_workers_that_cannot_be_is_no_answer(workers: int) -> None:
+    """Four thousand digits would push the stake out of sight."""
+    said = f'{{"run": 1, "workers": {workers}, "low": 1, "median": 1, "high": 1}}'
+    with pytest.raises(MalformedError, match="workers"):
+        parse_answer(DayEarnings, said.encode())
