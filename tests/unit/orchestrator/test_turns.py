@@ -105,7 +105,7 @@ async def test_pages_that_nobody_asked_for_before_leave_the_loop_its_half(monkey
     monkeypatch.setattr(site, "_chain_time", chain_time)
 
     async def make() -> Page:
-        return Page("problem.html", values={"title": "a", "detail": "b"})
+        return Page("problem.html", values={"title": "a", "detail": "b", "hint": ""})
 
     def request(number: int) -> Request:
         return Request({"type": "http", "method": "GET", "path": "/", "query_string": b"x=%d" % number, "headers": []})
