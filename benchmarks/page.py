@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from playwright.async_api import Browser, CDPSession  # noqa: E402
 
-from benchmarks.page_cost import cost_figure, measure_cost  # noqa: E402
+from benchmarks.page_cost import cost_figures  # noqa: E402
 from benchmarks.page_newcomer import measure_newcomer, measure_setup, newcomer_figures  # noqa: E402
 from benchmarks.report import Figure, figure, show  # noqa: E402
 from benchmarks.testbed import page_checks  # noqa: E402
@@ -38,7 +38,6 @@ from benchmarks.testbed.browser import measured, open_browser, visiting  # noqa:
 PARTS: Final = ("load", "cost", "newcomer")
 LOAD_TARGET: Final = 1.0
 BYTES_TARGET: Final = 300.0
-ROUNDS: Final = 5
 PAGE_NAMES: Final = (
     *("overview", "workers", "validators", "others", "worker", "cheater", "validator", "commitment", "rejected"),
     *("court", "case", "rollouts", "rollout", "checkpoints", "step", "join", "explain"),
@@ -76,7 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fresh-clone", action="store_true", help="time the set-up of a fresh clone too")
     parser.add_argument("--loads", type=int, default=9, help="of the overview")
     parser.add_argument("--watchers", type=int, default=500)
-    parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each round with or without watchers")
     for name in ("steps", "nodes", "commitments"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Shape, name))
@@ -106,10 +104,7 @@ def at_scale(options: argparse.Namespace, parts: Sequence[str]) -> list[Figure]:
         if "load" in parts:
             found += asyncio.run(in_browser(big, options.loads))
         if "cost" in parts:
-            cost = measure_cost(
-                big, workers=options.workers, watchers=options.watchers, seconds=options.seconds, rounds=ROUNDS
-            )
-            found.append(cost_figure(cost))
+            found += cost_figures(big, options.watchers, options.seconds)
     return found
 
 

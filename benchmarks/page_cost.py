@@ -3,6 +3,10 @@
 Over the synthetic run of `benchmarks.testbed.big_run`. Both are measured in turns, with the same load by workers from
 another process, while a trainer reports a step every few seconds and the chain goes on. `benchmarks/page.py` prints it.
 Everything shares this machine: what the watchers' own process takes counts against the orchestrator too.
+
+`page_cost` has WORKERS at once: they send 24 times as many files as the run's own, which makes 16 commitments a minute.
+`page_cost_busy` has BUSY_WORKERS, with which the orchestrator cannot answer all on a machine of two cores. There a p99
+is the length of a queue, and whatever takes processor time makes it longer.
 """
 
 from __future__ import annotations
@@ -11,10 +15,12 @@ import asyncio
 import json
 import statistics
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import numpy as np
 
 from benchmarks.page_cost_load import Load
 from benchmarks.report import Figure, figure
@@ -24,6 +30,10 @@ from muster.protocol.messages import StepReport
 
 LOAD: Final = "benchmarks.page_cost_load"
 TARGET: Final = 1.2
+WORKERS: Final = 16
+BUSY_WORKERS: Final = 64
+ROUNDS: Final = 5
+BUSY_ROUNDS: Final = 3
 STEP_SECONDS: Final = 5.0
 
 
@@ -31,6 +41,7 @@ STEP_SECONDS: Final = 5.0
 class Cost:
     """What was measured in each round: seconds that answers took, without and with watchers."""
 
+    workers: int
     watchers: int
     without: list[dict[str, Any]] = field(default_factory=list)
     watched: list[dict[str, Any]] = field(default_factory=list)
@@ -38,35 +49,46 @@ class Cost:
     """What the watchers received in each round."""
 
 
-def measure_cost(big: BigRun, *, workers: int, watchers: int, seconds: float, rounds: int) -> Cost:
-    """Measure both in turns. The orchestrator runs."""
-    cost = Cost(watchers)
+def measure_cost(big: BigRun, pool: Sequence[int], *, workers: int, watchers: int, seconds: float, rounds: int) -> Cost:
+    """Measure both in turns. The orchestrator runs.
+
+    pool: numbers of workers that can commit. Each turn takes others: an orchestrator takes only so many files from one
+    before it commits.
+    """
+    if len(pool) < 2 * rounds * workers:
+        raise SystemExit(
+            f"{2 * rounds * workers} workers are needed and {len(pool)} can work: take fewer, or more --nodes"
+        )
+    cost, groups = Cost(workers, watchers), iter(range(0, len(pool), workers))
+
+    def load() -> Load:
+        first = next(groups)
+        return load_of(big, pool[first : first + workers])
+
     for number in range(rounds):
-        cost.without.append(_one_round(big, load_of(big, workers, 2 * number), seconds, number))
+        cost.without.append(_one_round(big, load(), seconds, number))
         with watching(big, watchers) as count:
             count()  # from now on
-            cost.watched.append(_one_round(big, load_of(big, workers, 2 * number + 1), seconds, number))
+            cost.watched.append(_one_round(big, load(), seconds, number))
             cost.seen.append(count())
     return cost
 
 
-def load_of(big: BigRun, workers: int, turn: int) -> Load:
-    """Return the load by the workers that joined last: they are at work, and none of them is convicted.
+def able_workers(big: BigRun) -> list[int]:
+    """Return the numbers of the workers that are neither convicted nor away, who joined last first."""
+    return np.flatnonzero(~big.rows.work.is_cheater & ~big.rows.away())[::-1].tolist()
 
-    Each turn has others: an orchestrator takes only so many files from one before it commits.
-    """
+
+def load_of(big: BigRun, workers: Sequence[int]) -> Load:
+    """Return the load by some workers."""
     work, fixture = big.rows.work, big.run_fixture
-    honest = [number for number in reversed(range(big.shape.workers)) if not work.is_cheater[number]]
-    chosen = honest[turn * workers : (turn + 1) * workers]
-    if len(chosen) < workers:
-        raise SystemExit(f"there are {len(honest)} honest workers, too few for turn {turn} with {workers}: add --nodes")
     return Load(
         url=big.orchestrator.url,
         chain_id=fixture.book.chain_id,
         registry=fixture.book.registry,
         run=fixture.run,
-        keys=[fixture.secret(big.key_name(number)) for number in chosen],
-        next_indices=[int(work.count[number]) for number in chosen],
+        keys=[fixture.secret(big.key_name(number)) for number in workers],
+        next_indices=[int(work.count[number]) for number in workers],
     )
 
 
@@ -116,20 +138,31 @@ def _line(process: subprocess.Popen[str]) -> str:
     return line
 
 
-def cost_figure(cost: Cost) -> Figure:
-    """Return the figure: the median p99 of the rounds with watchers, over that of the rounds without."""
+def cost_figure(name: str, cost: Cost) -> Figure:
+    """Return the figure of this name: the median p99 of the rounds with watchers, over that of the rounds without."""
     watched, without = ([one["p99"] for one in rounds] for rounds in (cost.watched, cost.without))
     return figure(
-        "page_cost",
+        name,
         watched,
         limit=without,
         ratio=statistics.median(watched) / statistics.median(without),
         target=TARGET,
         unit="s, p99 of answers to workers",
         at_most=True,
+        workers=cost.workers,
         watchers=cost.watchers,
         answers=[one["answers"] for one in (*cost.watched, *cost.without)],
         refused=sum(one["refused"] for one in (*cost.watched, *cost.without)),
         messages=[one.get("messages", 0) for one in cost.seen],
         lost=sum(one.get("lost", 0) for one in cost.seen),
     )
+
+
+def cost_figures(big: BigRun, watchers: int, seconds: float) -> list[Figure]:
+    """Measure and return the figures. seconds: of each round with or without watchers."""
+    found, pool = [], able_workers(big)
+    for name, workers, rounds in (("page_cost", WORKERS, ROUNDS), ("page_cost_busy", BUSY_WORKERS, BUSY_ROUNDS)):
+        cost = measure_cost(big, pool, workers=workers, watchers=watchers, seconds=seconds, rounds=rounds)
+        found.append(cost_figure(name, cost))
+        pool = pool[2 * rounds * workers :]
+    return found

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.testbed.big_run.metrics import metrics_of
 from benchmarks.testbed.big_run.shape import (
@@ -78,8 +79,7 @@ class Rows:
         place = np.minimum(work.first_at, self.shape.commitments - 1)
         first = np.where(worked, work.step[place], 0)
         since = work.published(np.maximum(first - 2, 0))
-        last = np.where(worked, work.time[np.maximum(work.last_at, 0)], work.now)
-        away = (work.now - last > AWAY_SECONDS) & (np.arange(self.shape.workers) % 7 == 3)
+        away = self.away()
         settled = np.zeros(self.shape.workers, np.int64)
         worker, _, through, _ = self.claims
         np.maximum.at(settled, worker, through + 1)
@@ -107,6 +107,12 @@ class Rows:
             block = int(work.block_at(np.int64(begun)))
             kept = (tips.pop(), block, 0, 0, begun, tips.pop(), 0, False, *("0" for _ in PAYMENTS))
             yield node, members.operators[node], "validator", 0, "active", *kept
+
+    def away(self) -> NDArray[np.bool_]:
+        """Return which workers have left by themselves. Bool [workers]."""
+        work = self.work
+        last = np.where(work.count > 0, work.time[np.maximum(work.last_at, 0)], work.now)
+        return (work.now - last > AWAY_SECONDS) & (np.arange(self.shape.workers) % 7 == 3)
 
     def _hours(self) -> Numbers:
         """Return in how many hours each worker made a commitment. Int64 [workers]."""

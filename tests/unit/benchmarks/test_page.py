@@ -30,11 +30,11 @@ def counted(p99: float, refused: int = 0) -> dict[str, float]:
 
 @pytest.mark.parametrize(("watched", "holds"), [(0.011, True), (0.013, False)])
 def test_the_cost_is_what_watchers_add(watched: float, holds: bool) -> None:
-    cost = Cost(500)
+    cost = Cost(16, 500)
     cost.without = [counted(0.010), counted(0.010), counted(0.900)]
     cost.watched = [counted(watched), counted(watched, refused=2), counted(0.001)]
     cost.seen = [{"messages": 5000, "lost": 1}] * 3
-    found = cost_figure(cost)
+    found = cost_figure("page_cost", cost)
     assert found["ratio"] == pytest.approx(watched / 0.010)
     assert found["holds"] is holds
     assert (found["refused"], found["lost"], found["messages"]) == (2, 3, [5000] * 3)
