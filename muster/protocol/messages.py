@@ -7,7 +7,7 @@ form derived from its model here, by `muster.protocol.eip712`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, model_validator
 
@@ -58,6 +58,17 @@ class Message(BaseModel):
         if isinstance(value, dict) and len(value) > len(cls.model_fields):
             raise ValueError(f"{len(value)} members; at most {len(cls.model_fields)} are known")
         return value
+
+    @classmethod
+    def of(cls, *sources: object, **given: Any) -> Self:
+        """Make a message of `given`, and of what else the first source has that has an attribute of a field's name.
+
+        Raises ValidationError as the constructor does.
+        """
+        for name in cls.model_fields.keys() - given.keys():
+            if source := next((one for one in sources if hasattr(one, name)), None):
+                given[name] = getattr(source, name)
+        return cls(**given)
 
 
 MAX_GRADES_CHARS: Final = 1 << 19

@@ -118,18 +118,13 @@ def commitment_view(connection: Connection, source: PageSource, node: str, index
     # 3. What was drawn, and when it pays.
     entropy = connection.execute(select(checkpoints.c.entropy).where(checkpoints.c.step == row.first_step)).scalar()
     sealed, phases = source.chain.sealed_through, voting_seconds(connection, source.terms, node)
-    return CommitmentView(
-        run=source.run,
+    return CommitmentView.of(
+        row,
+        source,
         node=node,
         name=names.get(node, ""),
         index=index,
-        step=row.step,
-        hour=row.hour,
-        status=row.status,
-        reason=row.reason,
         why=why(row.status, row.reason, given, accused, source.terms, has_file=receipt is not None),
-        root=row.root,
-        block=row.block,
         pay=source.terms.pay_of(row.work_class),
         matures_at=payable_at(row.hour, sealed, phases),
         if_sealed=payable_at(row.hour, row.hour, 0),
@@ -171,18 +166,11 @@ def verdict_lines(connection: Connection, row: Any) -> list[VerdictLine]:
     found = [(Verdict.model_validate_json(text), received) for text, received in connection.execute(query)]
     names = names_of(connection, [verdict.validator for verdict, _ in found])
     return [
-        VerdictLine(
-            validator=verdict.validator,
+        VerdictLine.of(
+            verdict,
             name=names.get(verdict.validator, ""),
-            accepted=verdict.accepted,
-            reason=verdict.reason,
             means="" if verdict.reason is None else explain(verdict),
             advice="" if verdict.reason is None else ADVICE.get(verdict.reason, ""),
-            position=verdict.position,
-            measured=verdict.measured,
-            threshold=verdict.threshold,
-            evidence=verdict.evidence,
-            inspected=verdict.inspected,
             received=received,
         )
         for verdict, received in found

@@ -104,8 +104,8 @@ class CaseView(Message):
     block_time: int
     position: int
     root: str
-    measured: float | None
-    threshold: float | None
+    measured: float | None = None
+    threshold: float | None = None
     """By the challenger's verdict."""
     votes: list[VoteLine] = Field(default_factory=list)
     slashed: int = 0
@@ -147,27 +147,15 @@ def case_view(connection: Connection, source: PageSource, number: int) -> CaseVi
     names = names_of(connection, [case.work_of, *(vote.judge for vote in ballots)])
     slashed = _slashed_in(connection, row)
     bounty = slashed * source.terms.bounty_bps // BASIS_POINTS
-    return CaseView(
-        run=source.run,
+    return CaseView.of(
+        source,
+        row,
+        verdict,
         case=case,
         charge=charge(case, names.get(case.work_of) or case.work_of, verdict),
         state=state_of(case, source.chain.now, Tokens(slashed), Tokens(bounty)),
         block_time=source.chain.now,
-        position=row.position,
-        root=row.root,
-        measured=verdict and verdict.measured,
-        threshold=verdict and verdict.threshold,
-        votes=[
-            VoteLine(
-                judge=vote.judge,
-                name=names.get(vote.judge, ""),
-                guilty=vote.guilty,
-                absent=vote.absent,
-                committed_in=vote.committed_in,
-                revealed_in=vote.revealed_in,
-            )
-            for vote in ballots
-        ],
+        votes=[VoteLine.of(vote, name=names.get(vote.judge, "")) for vote in ballots],
         slashed=slashed,
         bounty=bounty,
         commands=case_commands(case),
@@ -204,27 +192,15 @@ def case_rows(connection: Connection, source: PageSource, rows: Sequence[Any]) -
         if row.outcome != "open":
             reveals, guilty = row.reveals, row.guilty_votes
         found.append(
-            CaseRow(
-                id=row.id,
-                node=row.node,
+            CaseRow.of(
+                row,
                 name=names.get(row.node, ""),
-                index=row.index,
                 work_of=_work_of(connection, row),
-                step=row.step,
-                kind=row.kind,
-                challenger=row.challenger,
                 challenger_name=names.get(row.challenger, ""),
-                outcome=row.outcome,
-                jury=row.jury,
                 commits=commits,
                 reveals=reveals,
                 guilty_votes=guilty,
                 opened_at=row.commit_ends - source.terms.commit_phase,
-                commit_ends=row.commit_ends,
-                reveal_ends=row.reveal_ends,
-                evidence=row.evidence,
-                opened_in=row.opened_in,
-                resolved_in=row.resolved_in,
             )
         )
     return found
@@ -235,21 +211,7 @@ def proof_lines(connection: Connection, *conditions: Any) -> list[ProofLine]:
     query = select(proofs).where(*conditions).order_by(proofs.c.block.desc(), proofs.c.log_index.desc())
     rows: Sequence[Any] = connection.execute(query.limit(MAX_PROOFS)).all()
     names = names_of(connection, [address for row in rows for address in (row.node, row.prover)])
-    return [
-        ProofLine(
-            node=row.node,
-            name=names.get(row.node, ""),
-            index=row.index,
-            prover=row.prover,
-            prover_name=names.get(row.prover, ""),
-            kind=row.kind,
-            flaw=row.flaw,
-            position=row.position,
-            block=row.block,
-            transaction=row.transaction,
-        )
-        for row in rows
-    ]
+    return [ProofLine.of(row, name=names.get(row.node, ""), prover_name=names.get(row.prover, "")) for row in rows]
 
 
 def _work_of(connection: Connection, case: Any) -> str:

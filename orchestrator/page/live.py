@@ -123,20 +123,15 @@ class LiveSource:
             "block": number(block),
         }
         # 3. All of it.
-        return LiveState(
+        return LiveState.of(
+            facts,
+            demand,
+            made,
             time=time.time(),
             block=block,
             block_time=block_time,
-            step=facts.step,
-            finished=facts.finished,
             blocked=reason,
-            wanted=demand.wanted,
-            waiting_groups=demand.waiting_groups,
             workers=len(facts.workers),
-            validators=facts.validators,
-            accepted=made.accepted,
-            pending=made.pending,
-            rejected=made.rejected,
             open_cases=cases,
             convicted=convicted_nodes(connection),
             tokens_per_second=speed,

@@ -55,8 +55,8 @@ class CommitmentLine(Message):
     accepts: int
     rejections: int
     """Verdicts."""
-    measured: float | None
-    threshold: float | None
+    measured: float | None = None
+    threshold: float | None = None
     """Of the first rejection that has them."""
     file_hash: str | None
     size: int | None
@@ -323,18 +323,11 @@ def commitment_lines(connection: Connection, node: str, before: int | None, limi
 def _commitment_line(row: Any, given: Sequence[tuple[bool, str]]) -> CommitmentLine:
     rejections = [Verdict.model_validate_json(document) for accepted, document in given if not accepted]
     measured = next((verdict for verdict in rejections if verdict.measured is not None), None)
-    return CommitmentLine(
-        index=row.index,
-        step=row.step,
-        hour=row.hour,
-        status=row.status,
-        reason=row.reason,
+    return CommitmentLine.of(
+        row,
+        measured,
         accepts=len(given) - len(rejections),
         rejections=len(rejections),
-        measured=measured and measured.measured,
-        threshold=measured and measured.threshold,
-        file_hash=row.file_hash,
-        size=row.size,
         used_in=row.spent_in if row.used else None,
         left_out=row.used is not None and not row.used,
     )
@@ -346,15 +339,4 @@ def given_lines(connection: Connection, validator: str) -> list[GivenLine]:
     rows = connection.execute(query.order_by(verdicts.c.draw_index.desc()).limit(MAX_LATEST)).all()
     found = [(Verdict.model_validate_json(text), received) for text, received in rows]
     names = names_of(connection, [verdict.node for verdict, _ in found])
-    return [
-        GivenLine(
-            node=verdict.node,
-            name=names.get(verdict.node, ""),
-            index=verdict.index,
-            step=verdict.step,
-            accepted=verdict.accepted,
-            reason=verdict.reason,
-            received=received,
-        )
-        for verdict, received in found
-    ]
+    return [GivenLine.of(verdict, name=names.get(verdict.node, ""), received=received) for verdict, received in found]

@@ -164,18 +164,7 @@ class Rollouts:
             rows=self._source.terms.positions,
             first_step=first,
             last_step=last,
-            files=[
-                RolloutFile(
-                    file_hash=row.file_hash,
-                    node=row.node,
-                    name=names.get(row.node, ""),
-                    index=row.index,
-                    policy_step=row.step,
-                    size=row.size,
-                    tokens=row.tokens,
-                )
-                for row in rows
-            ],
+            files=[RolloutFile.of(row, name=names.get(row.node, ""), policy_step=row.step) for row in rows],
             before=rest,
         )
 
@@ -283,26 +272,15 @@ class Rollouts:
         raise problems.not_found(f"{file.file_hash} cannot be shown: {answer.why or answer.failure}")
 
     def _view(self, file: FileRow, name: str, position: int, part: TaskSetPart | None, read: RowRead) -> RolloutView:
-        return RolloutView(
-            run=self._source.run,
-            file_hash=file.file_hash,
-            node=file.node,
+        return RolloutView.of(
+            read,
+            file,
+            self._source,
             name=name,
-            index=file.index,
             policy_step=file.step,
             position=position,
-            rows=read.rows,
-            group=read.group,
-            sample=read.sample,
-            task=read.task,
             part=part.name if part else "",
             environment=part.environment.name if part else "",
-            prompt=read.prompt,
-            thinking=read.thinking,
-            answer=read.answer,
-            budget=read.budget,
-            tokens=read.tokens,
-            finish=read.finish,
             graded=bool(read.parts),
             reward=read.reward / MICRO,
             length_reward=read.length_reward / MICRO,

@@ -184,15 +184,7 @@ def batch_files(connection: Connection, source: PageSource, names: Sequence[str]
 def _batch_file(name: str, row: Any, called: Mapping[str, str], rows: int) -> BatchFile:
     if row is None:
         return BatchFile(file_hash=name, node="", name="", index=0, policy_step=None, size=None, rows=rows)
-    return BatchFile(
-        file_hash=name,
-        node=row.node,
-        name=called.get(row.node, ""),
-        index=row.index,
-        policy_step=row.step,
-        size=row.size,
-        rows=rows,
-    )
+    return BatchFile.of(row, name=called.get(row.node, ""), policy_step=row.step, rows=rows)
 
 
 def step_commands(run: int, step: int) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.testbed.economy.break_even import BreakEven
 from muster.constants import BASIS_POINTS, TOKEN
 from muster.protocol.incentives import (
     COVERED_HOURS,
@@ -31,8 +32,8 @@ LOCAL = Terms(**LOCAL_DEFAULTS, **_UNUSED, **_KEYS)
 
 
 def test_of_the_public_defaults() -> None:
-    found = Incentives.of(PUBLIC, 0)
-    assert found == Incentives(
+    found = BreakEven.of(PUBLIC, 0)
+    assert found == BreakEven(
         pay=TOKEN // 4, burned=400 * TOKEN, bounty=100 * TOKEN, cover=1_600, deposit=10 * TOKEN, fee=10 * TOKEN
     )
     assert found.least_detection(1.0) == 1 / 1_600
@@ -51,7 +52,7 @@ def test_of_the_local_defaults() -> None:
 
 
 def test_without_a_bounty_no_number_of_cheaters_pays_an_inspection() -> None:
-    assert Incentives.of(replace(PUBLIC, bounty_bps=0), 0).least_cheaters(6, 1) == float("inf")
+    assert BreakEven.of(replace(PUBLIC, bounty_bps=0), 0).least_cheaters(6, 1) == float("inf")
 
 
 @st.composite
@@ -91,7 +92,7 @@ def test_junk_binds_no_more_than_it_costs(terms: Terms) -> None:
 
 @given(allowed_terms(), st.integers(1, 254), st.floats(0, 0.2))
 def test_looking_pays_a_judge_at_one_guilty_case_in_twenty(terms: Terms, judges: int, replay: float) -> None:
-    found = Incentives.of(terms, 0)
+    found = BreakEven.of(terms, 0)
     cost = replay * found.pay
     assert found.judge_margin(0.05, cost, judges) >= -1e-9 * found.pay
     assert found.judge_margin(0.95, cost, judges) > 0
