@@ -5,7 +5,9 @@ log-probabilities and activation proofs; `load_weights` puts a new checkpoint in
 never within one: an old cache under new weights cannot be replayed. How the parts sit inside vLLM is described in
 `worker.sampler` and `worker.engine_extension`.
 
-vLLM is imported when the first engine is made, because that takes seconds and reads the environment once.
+vLLM is imported when the first engine is made, because that takes seconds and reads the environment once. What it would
+choose by itself on another device, a replay could not follow: so the engine sets it, refuses a configuration that is
+otherwise, and samples a few known tokens before it works.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import torch
@@ -27,28 +29,47 @@ import torch
 from muster.errors import ConfigError, MusterError
 from muster.models.numerics import device_kind
 from muster.protocol.terms import Terms
+from muster.runtime import telemetry
 from muster.verification.devices import check_device
 from muster.verification.profiles import Profile
 from muster.verification.rules import ModelFacts
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput, RequestOutput, SamplingParams
+    from vllm.config import VllmConfig
     from vllm.inputs import TokensPrompt
     from vllm.v1.engine.llm_engine import LLMEngine
 
 CPU_CACHE_BYTES = 256 << 20
 """Of the key-value cache, where there is no GPU to fill."""
 
-VLLM_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core lives in this process
+VLLM_DEFAULTS: Final = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several engines share the cores of a laptop
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_PLUGINS": "",
     "HF_HUB_OFFLINE": "1",  # models come from the swarm, never from a hub
 }
-"""Read by vLLM at import; what the operator has set wins."""
+"""Variables that vLLM reads; what the operator has set wins."""
 
+VLLM_REQUIRED: Final = {
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # V2, the default on GPUs, refuses the interface that `worker.sampler` implements
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core lives in this process
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork of a process that has looked for GPUs cannot use them
+    "VLLM_PLUGINS": "",  # they change vLLM
+    "VLLM_MODEL_REDIRECT_PATH": "",  # another model than the run's
+    "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "",  # experts that the model does not choose
+}
+"""Variables that a replayable engine needs: another value of the operator's is replaced, and the log says so."""
+
+OTHER_ENGINE: Final = (
+    "make setup installs the vLLM that this version works with (constraints.txt); remove packages that change vLLM"
+)
+
+CHECK_ROWS: Final = 16
+CHECK_TOKENS: Final = 2
+"""Of each row that a new engine samples to be checked: one from the prompt, one from its own token."""
+
+log = telemetry.logger("worker")
 
 _set_threads = torch.set_num_threads
 """Kept from before vLLM replaces it by something that does nothing."""
@@ -124,9 +145,32 @@ class Engine:
         self.limits = limits
         self.stop_tokens = sorted(ModelFacts.read(model_dir).stop_tokens)
         _set_threads(limits.threads)
-        self.llm = start_vllm(model_dir, plain_arguments(model_dir, profile, limits) | _own_arguments(limits))
+        self.llm = start_vllm(model_dir, plain_arguments(model_dir, profile, limits) | own_arguments(limits))
         self._calls = 0
         self._stopped = False
+        self.check_sampler()
+
+    def check_sampler(self) -> None:
+        """Sample known tokens, which takes two forward passes. Raises ConfigError when the engine gives others.
+
+        They are known by the definition of seeded sampling, from the logits that the model computes meanwhile. Prompts
+        are tokens from all over the vocabulary, since a model that is sure of its next token gives it to any sampler.
+        """
+        vocabulary = self.llm.model_config.get_vocab_size()
+        length = min(CHECK_TOKENS, self.limits.max_completion_tokens)
+        starts = [np.array([vocabulary * row // CHECK_ROWS], dtype=np.int32) for row in range(CHECK_ROWS)]
+        requests = [GenerationRequest(prompt, (1 << 62) + row, length) for row, prompt in enumerate(starts)]
+        problem = "its tokens are not those of their seeds"
+        try:
+            self.llm.collective_rpc("muster_begin", args=(True,))
+            tokens = [list(output.token_ids) for output in self._run(requests)]
+            given = [request.seed for request in requests], [len(row) for row in tokens]
+            right = self.llm.collective_rpc("muster_expect", args=given)[0] == tokens
+        except RuntimeError as error:
+            right, problem = False, str(error)
+        if not right:
+            raise ConfigError(f"this engine does not sample as a replay does: {problem}", hint=OTHER_ENGINE)
+        self.forget()
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Complete all requests, in order. Blocks; call it from a thread of its own.
@@ -229,19 +273,15 @@ class Engine:
 
 def start_vllm(model_dir: Path, arguments: dict[str, Any]) -> LLMEngine:
     """Start vLLM with these EngineArgs, fast and quietly. Raises ConfigError when it cannot serve the model."""
-    for name, value in VLLM_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
     gc.disable()  # imports make a million objects that stay: collecting them in between takes seconds
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from vllm.engine.arg_utils import EngineArgs
+            config = make_config(model_dir, arguments)
             from vllm.v1.engine.llm_engine import LLMEngine
 
-            _register_in_process(model_dir)
             gc.freeze()
-            return LLMEngine.from_engine_args(EngineArgs(**arguments))
+            return LLMEngine.from_vllm_config(config, disable_log_stats=True)
     except (ValueError, RuntimeError) as error:
         hint = "raise worker.cache_bytes" if re.search("KV cache|cache blocks", str(error)) else ""
         raise ConfigError(f"vLLM cannot serve {model_dir}: {error}", hint=hint) from error
@@ -249,8 +289,36 @@ def start_vllm(model_dir: Path, arguments: dict[str, Any]) -> LLMEngine:
         gc.enable()
 
 
+def make_config(model_dir: Path, arguments: dict[str, Any]) -> VllmConfig:
+    """Set the environment and return vLLM's configuration for these EngineArgs on this machine's device.
+
+    Raises ConfigError when it has what no replay follows, whatever vLLM was told, and ValueError as vLLM does.
+    """
+    replaced = sorted(name for name, value in VLLM_REQUIRED.items() if os.environ.get(name, value) != value)
+    if replaced:
+        log.warning("variables of the environment are replaced", names=replaced, reason="work could not be replayed")
+    os.environ.update({**VLLM_DEFAULTS, **os.environ, **VLLM_REQUIRED})
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+    from vllm.engine.arg_utils import EngineArgs
+
+    _register_in_process(model_dir)
+    config = EngineArgs(**arguments).create_engine_config()
+    found = {
+        "the V2 model runner": config.use_v2_model_runner,
+        "asynchronous scheduling": config.scheduler_config.async_scheduling,
+        "speculative decoding": config.speculative_config is not None,
+        "quantized weights": config.quant_config is not None,
+    }
+    if wrong := [name for name, present in found.items() if present]:
+        raise ConfigError(f"vLLM would use {', '.join(wrong)} for {model_dir}: no replay does", hint=OTHER_ENGINE)
+    return config
+
+
 def plain_arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> dict[str, Any]:
-    """Return EngineArgs that leave out what a run does not need; what Muster adds is in `_own_arguments`."""
+    """Return EngineArgs that leave out what a run does not need; what Muster adds is in `own_arguments`.
+
+    What vLLM would decide by the device is said here: the same on all.
+    """
     return {
         "model": str(model_dir),
         "dtype": profile.dtype,
@@ -262,9 +330,10 @@ def plain_arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> 
         "kv_cache_memory_bytes": _cache_bytes(model_dir, profile, limits),
         "num_gpu_blocks_override": limits.cache_blocks,
         "enable_prefix_caching": limits.prefix_caching,
+        "enable_chunked_prefill": True,
+        "async_scheduling": False,  # on by default on GPUs: passes begin before the tokens of the last are known
         "tensor_parallel_size": limits.ranks,
         "enforce_eager": True,
-        "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
 
@@ -283,7 +352,7 @@ def _cache_bytes(model_dir: Path, profile: Profile, limits: EngineLimits) -> int
     return max(CPU_CACHE_BYTES, 2 * longest * values * getattr(torch, profile.dtype).itemsize)
 
 
-def _own_arguments(limits: EngineLimits) -> dict[str, Any]:
+def own_arguments(limits: EngineLimits) -> dict[str, Any]:
     """Return EngineArgs for seeded sampling and proofs."""
     return {
         "logits_processors": ["worker.sampler:SeededSampler"],

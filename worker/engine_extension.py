@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import torch
+from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS
 
 from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
 from muster.proofs import CODECS
+from muster.proofs.seeded_sampling import choose_portable
 from muster.shardcast.delta.contents import Fingerprint, fingerprints
 from worker.sampler import Capture, SeededSampler
 
@@ -36,14 +38,20 @@ class CaptureExtension:
     if TYPE_CHECKING:
         model_runner: GPUModelRunner
 
-    def muster_begin(self) -> None:
-        """Drop what was recorded and record from now on, with numerics pinned in each of the engine's processes."""
+    def muster_begin(self, keep_logits: bool = False) -> None:
+        """Drop what was recorded and record from now on, with numerics pinned in each of the engine's processes.
+
+        The logits are recorded too, on request, as the model computes them: for `muster_expect`.
+        """
         pin_numerics()
         sampler = self._muster_sampler()
         sampler.capture = Capture()
+        head = cast(torch.nn.Module, self.model_runner.get_model().logits_processor)
         if not hasattr(self, "_muster_hook"):
-            head = cast(torch.nn.Module, self.model_runner.get_model().logits_processor)
             self._muster_hook = head.register_forward_pre_hook(self._muster_note_states)
+        if keep_logits:
+            self._muster_logits: list[torch.Tensor] = []
+            self._muster_kept = head.register_forward_hook(lambda *call: self._muster_logits.append(call[-1].clone()))
 
     def muster_collect(self, codec: str, seeds: list[int], lengths: list[int]) -> tuple[list[bytes], list[bytes]]:
         """Return proofs and float32 log-probabilities (as bytes) of the finished call: slot i has lengths[i] tokens."""
@@ -51,10 +59,21 @@ class CaptureExtension:
         capture, sampler.capture = sampler.capture, Capture()
         rows = torch.from_numpy(rows_of_tokens(capture, lengths))
         ends = np.cumsum(lengths)[:-1].tolist()
+        logprobs = torch.cat(capture.logprobs).cpu()[rows].numpy()  # first: by then the states are on the host
         states = torch.cat(capture.states)[rows].tensor_split(ends)
-        logprobs = torch.cat(capture.logprobs)[rows].cpu().numpy()
         proofs = CODECS[codec].encode_batch(states, seeds)
         return proofs, [part.astype("<f4").tobytes() for part in np.split(logprobs, ends)]
+
+    def muster_expect(self, seeds: list[int], lengths: list[int]) -> list[list[int]]:
+        """Return the tokens that the definition of seeded sampling gives in the finished call, by slot."""
+        self._muster_kept.remove()
+        sampler, logits = self._muster_sampler(), torch.cat(self._muster_logits)
+        capture, sampler.capture, self._muster_logits = sampler.capture, Capture(), []
+        rows = rows_of_tokens(capture, lengths)
+        positions = np.concatenate([np.arange(length) for length in lengths])
+        places = [torch.from_numpy(one).to(logits.device) for one in (rows, np.repeat(seeds, lengths), positions)]
+        tokens = choose_portable(logits[places[0]], places[1], places[2], sampler.temperature).tokens.cpu()
+        return [part.tolist() for part in tokens.split(lengths)]
 
     def muster_load(self, folder: str) -> int:
         """Put a checkpoint's weights into the model. Return how many tensors were read.
@@ -92,10 +111,13 @@ class CaptureExtension:
             head.quant_method.process_weights_after_loading(head)
 
     def _muster_sampler(self) -> SeededSampler:
-        for processor in self.model_runner.input_batch.logitsprocs.non_argmax_invariant:
-            if isinstance(processor, SeededSampler):
-                return processor
-        raise RuntimeError("the engine runs without the seeded sampler")
+        """Return our logits processor. Raises RuntimeError unless it is the only one besides vLLM's own."""
+        found = self.model_runner.input_batch.logitsprocs.all
+        ours = [one for one in found if type(one) not in BUILTIN_LOGITS_PROCESSORS]
+        if len(ours) != 1 or not isinstance(ours[0], SeededSampler):
+            names = ", ".join(type(one).__name__ for one in ours) or "none"
+            raise RuntimeError(f"the logits processors besides vLLM's own are {names}, not SeededSampler alone")
+        return ours[0]
 
     def _muster_note_states(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         states = arguments[1]
@@ -120,7 +142,8 @@ def rows_of_tokens(capture: Capture, lengths: list[int]) -> np.ndarray:
 
     Of several rows for one token the last one counts. Raises RuntimeError when a token has none.
     """
-    slots, positions = np.concatenate(capture.slots), np.concatenate(capture.positions)
+    none = np.zeros(0, dtype=np.int64)
+    slots, positions = np.concatenate([none, *capture.slots]), np.concatenate([none, *capture.positions])
     wanted = np.asarray(lengths, dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(wanted)])
     kept = np.flatnonzero(positions < wanted[slots])

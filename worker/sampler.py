@@ -57,7 +57,8 @@ class Capture:
     positions: list[np.ndarray] = field(default_factory=list)
     """int64 [B]: token index in the completion"""
     states: list[torch.Tensor] = field(default_factory=list)
-    """[B, H]"""
+    """[B, H], on the host: beside a GPU's key-value cache there is no room for those of a whole commitment. Copies may
+    still be under way until something later is read from the device."""
     logprobs: list[torch.Tensor] = field(default_factory=list)
     """float32 [B]"""
     pending: torch.Tensor | None = None
@@ -120,6 +121,6 @@ class SeededSampler(LogitsProcessor):
         choice = choose(logits, self._seeds_on_device, torch.from_numpy(positions).to(self.device), self.temperature)
         self.capture.slots.append(self._slots[:rows].copy())
         self.capture.positions.append(positions)
-        self.capture.states.append(self.capture.take_states(rows))
+        self.capture.states.append(self.capture.take_states(rows).to("cpu", non_blocking=True))
         self.capture.logprobs.append(choice.logprobs)
         return logits.scatter_(1, choice.tokens[:, None], torch.inf)

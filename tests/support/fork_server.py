@@ -46,6 +46,7 @@ FORKED: Final = frozenset(
         "muster",
         "muster.shardcast",
         "orchestrator",
+        "tests.engine.gpu_config",
         "tests.engine.split_engine",
         "tests.support.learner_process",
         "tests.support.ranks_process",
@@ -243,9 +244,9 @@ def main(descriptor: int) -> None:
 
 
 def import_everything() -> None:
-    from worker.engine import VLLM_ENVIRONMENT
+    from worker.engine import VLLM_DEFAULTS, VLLM_REQUIRED
 
-    os.environ.update(VLLM_ENVIRONMENT)
+    os.environ.update(VLLM_DEFAULTS | VLLM_REQUIRED)
     gc.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -26,6 +26,7 @@ ENGINE_MODULES: Final = frozenset(
         "tests/adversaries/test_adversaries.py",
         "tests/engine/test_engine.py",
         "tests/engine/test_examination.py",
+        "tests/engine/test_gpu_start.py",
         "tests/engine/test_replay.py",
     }
 )

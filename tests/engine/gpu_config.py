@@ -1,0 +1,141 @@
+"""python -m tests.engine.gpu_config MODEL: what vLLM's own code makes of a worker's arguments on an H100. Prints JSON.
+
+A program of its own, since it changes vLLM: its class of the CUDA platform stands in for the processor's, with what an
+H100's driver would answer, and Triton counts as there. All else is vLLM's code as on a GPU, up to the GPU's kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from muster.errors import ConfigError
+from muster.verification.profiles import BF16
+from worker.engine import VLLM_REQUIRED, EngineLimits, make_config, own_arguments, plain_arguments
+
+SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
+
+
+def be_an_h100() -> None:
+    """Let vLLM compute on a GPU from now on, as far as it knows."""
+    import vllm.config.vllm
+    from vllm.engine.arg_utils import EngineArgs  # noqa: F401  (whatever it imports is not for a GPU)
+    from vllm.platforms import current_platform
+
+    sys.modules["vllm._C_stable_libtorch"] = ModuleType("vllm._C_stable_libtorch")  # kernels: built for GPUs only
+    from vllm.platforms.cuda import CudaPlatform
+    from vllm.platforms.interface import DeviceCapability
+
+    class H100(CudaPlatform):
+        @classmethod
+        def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:
+            return DeviceCapability(9, 0)
+
+        @classmethod
+        def get_device_name(cls, device_id: int = 0) -> str:
+            return "NVIDIA H100 80GB HBM3"
+
+        @classmethod
+        def get_device_total_memory(cls, device_id: int = 0) -> int:
+            return 80 << 30
+
+        @classmethod
+        def device_count(cls) -> int:
+            return 2
+
+    current_platform.__class__ = H100
+    vllm.config.vllm.HAS_TRITON = True  # type: ignore[attr-defined]
+
+
+def facts(config: Any) -> dict[str, Any]:
+    return {
+        "v2": config.use_v2_model_runner,
+        "async_scheduling": config.scheduler_config.async_scheduling,
+        "worker": config.parallel_config.worker_cls,
+        "executor": config.parallel_config.distributed_executor_backend,
+        "cudagraphs": config.compilation_config.cudagraph_mode.name,
+        "compilation": config.compilation_config.mode.name,
+        "chunked_prefill": config.scheduler_config.enable_chunked_prefill,
+        "prefix_caching": config.cache_config.enable_prefix_caching,
+        "batched_tokens": config.scheduler_config.max_num_batched_tokens,
+        "cache": config.cache_config.cache_dtype,
+        "dtype": str(config.model_config.dtype),
+    }
+
+
+def loaded(config: Any) -> list[str]:
+    """Return the logits processors that vLLM's V1 model runner loads and that decide greedy tokens."""
+    from vllm.v1.sample.logits_processor import build_logitsprocs
+
+    custom = config.model_config.logits_processors
+    return [
+        type(one).__name__
+        for one in build_logitsprocs(config, torch.device("cpu"), False, False, custom).non_argmax_invariant
+    ]
+
+
+def admission(config: Any) -> str:
+    """Return why vLLM's engine refuses to start with this configuration, or ""."""
+    from vllm.renderers import renderer_from_config
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    try:
+        InputProcessor(config, renderer_from_config(config))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def refusal(model: Path, arguments: dict[str, Any]) -> str:
+    """Return why a worker refuses vLLM's configuration, or ""."""
+    try:
+        make_config(model, arguments)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def main() -> None:
+    from vllm import envs
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.system_utils import get_mp_context
+
+    model, limits = Path(sys.argv[1]), EngineLimits(1.0, 64, 48)
+    arguments = plain_arguments(model, BF16, limits) | own_arguments(limits)
+    found: dict[str, Any] = {}
+
+    # 1. A quantized model is refused: here already, since vLLM asks a GPU's kernels about it.
+    quantized = shutil.copytree(model, model.parent / "quantized")
+    config = json.loads((model / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+    (quantized / "config.json").write_text(json.dumps(config))
+    found["quantized"] = refusal(quantized, arguments | {"model": str(quantized)})
+
+    # 2. On a GPU: ours, whatever the environment says, on one and on two.
+    be_an_h100()
+    config = make_config(model, arguments)
+    found["ours"] = facts(config) | {"loaded": loaded(config), "admission": admission(config)}
+    found["environment"] = {name: os.environ[name] for name in VLLM_REQUIRED}
+    split = make_config(model, arguments | {"tensor_parallel_size": 2})
+    found["split"] = facts(split) | {"processes": get_mp_context().get_start_method()}
+
+    # 3. What vLLM chooses by itself.
+    del os.environ[SWITCH]
+    config = EngineArgs(**(arguments | {"async_scheduling": None})).create_engine_config()
+    found["vllm"] = facts(config) | {"admission": admission(config)}
+
+    # 4. A choice that an earlier engine of this process has read for good is refused.
+    envs.enable_envs_cache()
+    found["cached"] = refusal(model, arguments)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
