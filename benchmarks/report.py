@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 Figure = dict[str, object]
@@ -73,18 +73,29 @@ def slower(
     return figure(name, ours, ratio=ratio, target=target, unit=unit, peer=peer, limit=limit)
 
 
-def show(figures: Sequence[Figure], *, as_json: bool, about: Sequence[str] = ()) -> int:
-    """Print the figures, as JSON or for people; the program's exit status."""
+def show(
+    figures: Sequence[Figure],
+    *,
+    as_json: bool,
+    about: Sequence[str] = (),
+    missing: Mapping[str, str] | None = None,
+) -> int:
+    """Print the figures, as JSON or for people; the program's exit status.
+
+    `missing`: what could not be measured, and why.
+    """
     if as_json:
-        print(document(figures, runs=min(map(_runs, figures)), machine=machine(*about)))
+        print(document(figures, runs=min(map(_runs, figures), default=0), machine=machine(*about), missing=missing))
     else:
-        print(machine(*about), *map(line, figures), sep="\n")
+        gaps = [f"{name:24} missing: {reason}" for name, reason in (missing or {}).items()]
+        print(machine(*about), *map(line, figures), *gaps, sep="\n")
     return 0 if all(figure["holds"] for figure in figures) else MISSED
 
 
-def document(figures: Sequence[Figure], *, runs: int, machine: str) -> str:
+def document(figures: Sequence[Figure], *, runs: int, machine: str, missing: Mapping[str, str] | None = None) -> str:
     """Return the figures as JSON."""
-    return json.dumps({"machine": machine, "runs": runs, "figures": figures}, indent=1)
+    more = {} if missing is None else {"missing": missing}
+    return json.dumps({"machine": machine, "runs": runs, "figures": figures, **more}, indent=1)
 
 
 def machine(*more: str) -> str:

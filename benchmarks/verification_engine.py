@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -51,6 +51,9 @@ from muster.verification.sample_policy import sample_size  # noqa: E402
 from validator.replay import Replayer, judge  # noqa: E402
 from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm  # noqa: E402
 from worker.rollouts import bare_rows  # noqa: E402
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.llm_engine import LLMEngine
 
 VOCABULARY = 152_000
 SMALL = ModelShape()
@@ -75,10 +78,10 @@ LIMITS = EngineLimits(temperature=TEMPERATURE, max_prompt_tokens=64, max_complet
 
 
 class PlainEngine:
-    """vLLM with the worker's settings, without the worker's sampler and proofs."""
+    """A vLLM without the worker's sampler and proofs."""
 
-    def __init__(self, model_dir: Path) -> None:
-        self.llm = start_vllm(model_dir, plain_arguments(model_dir, CPU_FP32, LIMITS))
+    def __init__(self, llm: LLMEngine) -> None:
+        self.llm = llm
 
     def begin(self, requests: Sequence[GenerationRequest]) -> None:
         from vllm import SamplingParams
@@ -103,6 +106,10 @@ class PlainEngine:
     def finish(self) -> None:
         while self.llm.has_unfinished_requests():
             self.llm.step()
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> None:
+        self.begin(requests)
+        self.finish()
 
 
 def make_engine(model_dir: Path) -> Engine:
@@ -279,7 +286,8 @@ def measure(name: str, runs: int) -> report.Figure:
             model_dir = make_folder(Path(folder), LARGE)
         engine = make_engine(model_dir)
         if name in PAIR_TOKENS:
-            pairs = worker_pairs(engine, PlainEngine(model_dir), PAIR_TOKENS[name], runs)
+            peer = PlainEngine(start_vllm(model_dir, plain_arguments(model_dir, CPU_FP32, LIMITS)))
+            pairs = worker_pairs(engine, peer, PAIR_TOKENS[name], runs)
             return figure(name, pairs, lower_bound)
         replayer = Replayer(model_dir, CPU_FP32, TEMPERATURE)
         warm = make_requests(2, 8, seed=0)

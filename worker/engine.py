@@ -211,8 +211,7 @@ class Engine:
             raise EngineError(
                 f"the weights in {model_dir} could not be loaded: {error}", hint="start the worker again"
             ) from error
-        if not self.llm.reset_prefix_cache():
-            raise EngineError("the prefix cache is in use while weights are loaded")
+        self.forget()
 
     def forget(self) -> None:
         """Drop what is cached of earlier calls, so that the next one computes as a new engine would."""
@@ -278,6 +277,11 @@ def start_vllm(model_dir: Path, arguments: dict[str, Any]) -> LLMEngine:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             config = make_config(model_dir, arguments)
+            if config.device_config.device_type != device_kind():
+                raise ConfigError(
+                    f"this vLLM computes on {config.device_config.device_type}, and torch would on {device_kind()}",
+                    hint="MUSTER_EXTRA=gpu make setup installs vLLM for GPUs; CUDA_VISIBLE_DEVICES= hides the GPU",
+                )
             from vllm.v1.engine.llm_engine import LLMEngine
 
             gc.freeze()

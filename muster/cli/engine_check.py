@@ -57,7 +57,7 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
     if (model is None) != (profile is None):
         raise UsageError("--model and --profile belong together", hint="without both the run of the settings is probed")
     if model is not None and profile is not None:
-        source, spec = str(model), await asyncio.to_thread(_model_spec, model, profile, rows)
+        source, spec = str(model), await asyncio.to_thread(model_spec, model, profile, rows)
         judged = PROFILES[profile]
     else:
         source, spec, judged = await _run_spec(session, rows)
@@ -163,7 +163,7 @@ async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profil
     return f"run {settings.run}, step {latest.step}", spec, profile
 
 
-def _model_spec(model: Path, name: str, rows: int) -> ProbeSpec:
+def model_spec(model: Path, name: str, rows: int) -> ProbeSpec:
     """Return a spec of tasks of ours for a model without a run."""
     from muster.models.files import load_tokenizer
     from muster.protocol.prompts import prompt_tokens

