@@ -10,13 +10,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.testbed.adversaries.lab import LIMITS
 from muster.errors import ConfigError
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.verification.profiles import BF16
 from tests.support.engine_types import Requests
 from worker.engine import OTHER_ENGINE, VLLM_REQUIRED, Engine
 
@@ -93,6 +96,15 @@ def test_a_configuration_that_no_replay_follows_is_refused(started: tuple[dict[s
     found, _ = started
     assert found["cached"].startswith("vLLM would use the V2 model runner for ")
     assert found["quantized"].startswith("vLLM would use quantized weights for ")
+
+
+def test_an_engine_for_processors_is_refused_where_torch_sees_a_gpu(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.engine.device_kind", lambda: "cuda")
+    with pytest.raises(ConfigError, match="this vLLM computes on cpu, and torch would on cuda") as caught:
+        Engine(model_dir, BF16, LIMITS)
+    assert caught.value.hint.startswith("MUSTER_EXTRA=gpu make setup ")
 
 
 # --- The check of a real engine
