@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
+from hashlib import sha256
+from itertools import repeat
 from typing import Any, Final
-
-from muster.environments.task import canonical_json
 
 MAX_OUTPUT_CHARS: Final = 1 << 20
 """Of one expected output; the component stops programs that print more bytes."""
@@ -28,8 +28,8 @@ def same_lines(text: str, expected: str) -> bool:
 
 
 def _same_numbers(expected: str, line: str) -> bool:
-    ours, theirs = [_decimal(word) for word in expected.split()], [_decimal(word) for word in line.split()]
-    return None not in ours and None not in theirs and ours == theirs
+    ours, theirs = expected.split(), line.split()
+    return len(ours) == len(theirs) and all(map(_same_word, ours, theirs, repeat(0.0)))
 
 
 def same_text(text: str, expected: str, tolerance: float) -> bool:
@@ -132,32 +132,32 @@ def _shape(value: Any, distinct: bool) -> tuple[str, Any]:
 
 
 def _pairs(body: Any, distinct: bool) -> dict[bytes, Any]:
-    """Return a mapping's values under canonical keys, of either of its forms."""
+    """Return a mapping's values under the digests of their keys, of either of its forms."""
     if isinstance(body, dict):
         return {_key(key, distinct): value for key, value in body.items()}
     return {_key(pair[0], distinct): pair[1] for pair in body if isinstance(pair, list) and len(pair) == 2}
 
 
 def _key(value: Any, distinct: bool) -> bytes:
-    """Return one text for all forms of a value: what Python holds equal as an element or key has the same one."""
-    return canonical_json(_canonical(value, distinct))
+    """Return one digest for all forms of a value: what Python holds equal as an element or key has the same one.
 
-
-def _canonical(value: Any, distinct: bool) -> Any:
+    A collection's digest is made from those of its members, so that each nested value is read once.
+    """
     if isinstance(value, float) and value.is_integer():
-        return {"$int": hex(int(value))}
+        value = int(value)
     if isinstance(value, bool | int):
-        return {"$int": hex(value)}
-    if value is None or isinstance(value, str | float):
-        return value
+        value = {"$int": hex(value)}
     tag, body = _shape(value, distinct)
-    if tag == "list" or tag == "$tuple" or tag == "$complex":
-        return {tag: [_canonical(one, distinct) for one in body]}
-    if tag == "$set":
-        return {tag: sorted(_key(one, distinct).decode() for one in body)}
-    if tag == "dict":
-        return {tag: {key.decode(): _canonical(one, distinct) for key, one in _pairs(body, distinct).items()}}
-    return {tag: body if isinstance(body, str) else None}
+    match tag:
+        case "list" | "$tuple" | "$complex":
+            members = [_key(one, distinct) for one in body]
+        case "$set":
+            members = sorted({_key(one, distinct) for one in body})
+        case "dict":
+            members = sorted(key + _key(one, distinct) for key, one in _pairs(body, distinct).items())
+        case _:
+            return sha256(repr((tag, body if isinstance(body, str | float) else None)).encode()).digest()
+    return sha256(b"".join((tag.encode(), *members))).digest()
 
 
 def measured(value: Any) -> bool:
