@@ -305,7 +305,7 @@ async def master(request: Request, service: Here, _: OurRun, caller: Signed) -> 
 
 @runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])
 async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0) -> Response:
-    """Send commitments accepted for training, oldest first, with the accepting verdicts."""
+    """Send commitments accepted for training within the async level, oldest first, with the accepting verdicts."""
     return json_response(await service.queries.accepted(min_step))
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import itemgetter
 from typing import Any, Final
 
-from pydantic import TypeAdapter
-from sqlalchemy import BigInteger, Connection, and_, bindparam, func, literal, select, tuple_
+from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, func, literal, select
 
 from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
 from muster.protocol.messages import (
@@ -35,17 +32,8 @@ from orchestrator.commitment_status import (
     commitment_status,
 )
 from orchestrator.database import Database
-from orchestrator.run_facts import ChainState, KeptFacts, read_facts
-from orchestrator.tables import (
-    cases,
-    commitments,
-    grades,
-    nodes,
-    spent,
-    tallies,
-    uploads,
-    verdicts,
-)
+from orchestrator.run_facts import ChainState, KeptFacts, latest_step, read_facts
+from orchestrator.tables import WAITING, cases, commitments, grades, nodes, tallies, uploads, verdicts
 from orchestrator.tallies import find_commitment, set_status
 
 MAX_VERDICTS: Final = 500
@@ -53,11 +41,8 @@ MAX_NODE_VERDICTS: Final = 50
 MAX_GRADES: Final = 200
 MAX_GRADES_ANSWER: Final = 6 << 20
 """Characters of grades in one answer, unless a single one has more."""
-MAX_KEPT: Final = 64
-"""Answers kept at the same time."""
 
-_ACCEPTED: Final = TypeAdapter(list[AcceptedCommitment])
-_WORK: Final = itemgetter("node", "index", "root")
+_LISTED: Final = ("step", "node", "index", "root", "file_hash", "size")
 
 
 @dataclass(frozen=True)
@@ -89,8 +74,8 @@ class Queries:
         self.run = run
         self.terms = terms
         self._groups_wanted = batch_groups * demand_batches
-        self._kept: dict[tuple, tuple[int, asyncio.Task[Any]]] = {}
-        """Answers, finished or being made, and the version of the database that each is of."""
+        self._kept: dict[str, tuple[tuple[int, int], asyncio.Task[Any]]] = {}
+        """Answers, finished or being made, and the version of the database and the hour that each is of."""
         self.chain = ChainState()
         """What the follower read at its last poll."""
 
@@ -100,35 +85,37 @@ class Queries:
 
     async def verdict_page(self, after: str | None) -> VerdictPage:
         """Return verdicts after a cursor. A cursor of a database that was deleted since starts from the first one."""
-        last = self._place(after)
-        query = select(verdicts.c.id, verdicts.c.document).where(verdicts.c.id > literal(last, BigInteger))
-        query = query.order_by(verdicts.c.id).limit(MAX_VERDICTS)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return VerdictPage(
-            verdicts=[Verdict.model_validate_json(row.document) for row in rows],
-            cursor=f"{self._database.identity}.{rows[-1].id if rows else last}",
-        )
+        documents, cursor = await self._after(verdicts, after, MAX_VERDICTS)
+        return VerdictPage(verdicts=[Verdict.model_validate_json(text) for text in documents], cursor=cursor)
 
     async def accepted(self, min_step: int) -> bytes:
-        """Return accepted commitments of `min_step` and later that no report has used or left out, oldest first.
+        """Return accepted commitments that no report has used or left out, oldest first, as a JSON list.
 
-        As a JSON list of AcceptedCommitment: many poll it, and it is the longest answer.
+        The oldest MAX_ACCEPTED within the async level, of these the ones of `min_step` and later: whatever is asked
+        for, it is read once for each version of the database.
         """
-        return await self._keep(("accepted", min_step), lambda connection: self._accepted(connection, min_step))
+        found = await self._keep("accepted", 0, self._accepted)
+        return b"[" + b",".join(text for step, text in found if step >= min_step) + b"]"
 
-    def _accepted(self, connection: Connection, min_step: int) -> bytes:
+    def _accepted(self, connection: Connection) -> list[tuple[int, bytes]]:
+        oldest = (latest_step(connection) or 0) - self.terms.async_level
+        order = "step", "block", "node", "index"
+        first = select(*commitments.c[order], commitments.c.root, *uploads.c["file_hash", "size"])
+        first = first.join(uploads, same_work(commitments, uploads)).where(WAITING, commitments.c.step >= oldest)
+        first = first.order_by(*commitments.c[order]).limit(MAX_ACCEPTED).subquery()
         query = (
-            select(*commitments.c["step", "node", "index", "root"], *uploads.c["file_hash", "size"])
-            .join(uploads, same_work(commitments, uploads))
-            .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
-            .where(commitments.c.status == "accepted", commitments.c.step >= min_step, spent.c.file_hash.is_(None))
-            .order_by(commitments.c.step, commitments.c.block, commitments.c.node, commitments.c.index)
-            .limit(MAX_ACCEPTED)
+            select(*first.c[_LISTED], verdicts.c.document)
+            .join(verdicts, same_work(first, verdicts))
+            .join(nodes, nodes.c.address == verdicts.c.validator)
+            .where(verdicts.c.accepted, nodes.c.status != "jailed", nodes.c.role == "validator")
+            .order_by(*first.c[order], verdicts.c.id)
         )
-        rows = connection.execute(query).mappings().all()
-        signed = _accepts_of(connection, [_WORK(row) for row in rows])
-        works = [AcceptedCommitment(**row, verdicts=signed[_WORK(row)]) for row in rows]
-        return _ACCEPTED.dump_json(self._with_grades(connection, works) if self.terms.has_private_tests else works)
+        signed: dict[tuple, list[Verdict]] = defaultdict(list)
+        for *row, document in connection.execute(query):
+            signed[tuple(row)].append(Verdict.model_validate_json(document))
+        works = [AcceptedCommitment(**dict(zip(_LISTED, row, strict=True)), verdicts=by) for row, by in signed.items()]
+        works = self._with_grades(connection, works) if self.terms.has_private_tests else works
+        return [(work.step, work.model_dump_json().encode()) for work in works]
 
     def _with_grades(self, connection: Connection, works: list[AcceptedCommitment]) -> list[AcceptedCommitment]:
         """Return accepted commitments with their grades, and with what the validators said that agree on them.
@@ -154,22 +141,30 @@ class Queries:
 
     async def grade_page(self, after: str | None) -> GradePage:
         """Return grades that were shown after a cursor; as `verdict_page`."""
-        last = self._place(after)
-        query = select(grades.c.id, grades.c.document).where(grades.c.id > literal(last, BigInteger))
-        query = query.order_by(grades.c.id).limit(MAX_GRADES)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        sizes = accumulate(len(row.document) for row in rows)
-        rows = [row for row, size in zip(rows, sizes, strict=True) if row is rows[0] or size <= MAX_GRADES_ANSWER]
-        return GradePage(
-            grades=[ShownGrades.model_validate_json(row.document) for row in rows],
-            cursor=f"{self._database.identity}.{rows[-1].id if rows else last}",
-        )
+        documents, cursor = await self._after(grades, after, MAX_GRADES)
+        return GradePage(grades=[ShownGrades.model_validate_json(text) for text in documents], cursor=cursor)
 
-    def _place(self, cursor: str | None) -> int:
-        """Return the row that a cursor stands at; 0 for one of another database."""
-        identity, _, place = (cursor or "").partition(".")
+    async def _after(self, table: Table, after: str | None, most: int) -> tuple[list[str], str]:
+        """Return the first documents after a cursor, MAX_GRADES_ANSWER characters of them, and the cursor behind."""
+        identity, _, place = (after or "").partition(".")
         known = identity == self._database.identity and place.isascii() and place.isdigit() and len(place) < 19
-        return int(place) if known else 0
+        last = int(place) if known else 0
+        query = select(table.c.id, table.c.document).where(table.c.id > literal(last, BigInteger))
+        query = query.order_by(table.c.id).limit(most).execution_options(yield_per=16)
+
+        def read(connection: Connection) -> tuple[list[str], int]:
+            found, room, end = list[str](), MAX_GRADES_ANSWER, last
+            with connection.execute(query) as rows:
+                for number, document in rows:
+                    room -= len(document)
+                    if found and room < 0:
+                        break
+                    found.append(document)
+                    end = number
+            return found, end
+
+        documents, end = await self._database.read(read)
+        return documents, f"{self._database.identity}.{end}"
 
     async def demand(self) -> Demand:
         """Return whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""
@@ -182,7 +177,7 @@ class Queries:
     async def _work(self) -> tuple[KeptFacts, Demand]:
         """Return both, read at once: each needs all workers."""
         chain = self.chain
-        return await self._keep(("work", chain.now // HOUR_SECONDS), lambda connection: self._read(connection, chain))
+        return await self._keep("work", chain.now // HOUR_SECONDS, lambda connection: self._read(connection, chain))
 
     def _read(self, connection: Connection, chain: ChainState) -> tuple[KeptFacts, Demand]:
         kept = read_facts(connection, chain.now // HOUR_SECONDS, self.terms)
@@ -191,10 +186,7 @@ class Queries:
             return kept, Demand(run=self.run, step=0, wanted=False, waiting_groups=0)
         query = (
             select(func.count())
-            .select_from(commitments)
-            .outerjoin(uploads, same_work(commitments, uploads))
-            .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
-            .where(commitments.c.status.in_(UNREFUTED), spent.c.file_hash.is_(None))
+            .where(commitments.c.status.in_(UNREFUTED), commitments.c.spent.is_(False))
             .where(commitments.c.step >= facts.step - self.terms.async_level)
         )
         waiting = (connection.execute(query).scalar() or 0) * self.terms.groups_per_commitment
@@ -239,16 +231,14 @@ class Queries:
         found = {"commitments": total, "rollouts": total * self.terms.positions, "rejected": dict(rejected)}
         return found | {state: states[state] for state in ("accepted", "pending", "void")}
 
-    async def _keep(self, key: tuple, make: Callable[[Connection], Any]) -> Any:
-        """Return the answer to `key` at this version of the database, computed once however many ask meanwhile."""
-        version = self._database.version
-        kept = self._kept.get(key)
+    async def _keep(self, name: str, hour: int, make: Callable[[Connection], Any]) -> Any:
+        """Return an answer, computed once for each version of the database and hour, however many ask meanwhile."""
+        version = self._database.version, hour
+        kept = self._kept.get(name)
         if kept is None or kept[0] != version or (kept[1].done() and _has_failed(kept[1])):
-            if len(self._kept) > MAX_KEPT:
-                self._kept.clear()
             task = asyncio.create_task(self._database.read(make), name="kept answer")
             task.add_done_callback(_has_failed)  # retrieves the exception: the caller may be cancelled
-            kept = self._kept[key] = (version, task)
+            kept = self._kept[name] = (version, task)
         return await asyncio.shield(kept[1])
 
     def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
@@ -344,21 +334,6 @@ def shown_grades_of(
     if agreed is not None:
         query = query.where(grades.c.grades == agreed)
     return [ShownGrades.model_validate_json(text) for text in connection.execute(query.order_by(grades.c.id)).scalars()]
-
-
-def _accepts_of(connection: Connection, works: Sequence[tuple]) -> dict[tuple, list[Verdict]]:
-    """Return the accepting verdicts about these commitments, of validators that are still trusted."""
-    query = (
-        select(verdicts.c.node, verdicts.c.index, verdicts.c.root, verdicts.c.document)
-        .join(nodes, nodes.c.address == verdicts.c.validator)
-        .where(tuple_(verdicts.c.node, verdicts.c.index, verdicts.c.root).in_(works))
-        .where(verdicts.c.accepted, nodes.c.status != "jailed", nodes.c.role == "validator")
-        .order_by(verdicts.c.id)
-    )
-    found: dict[tuple, list[Verdict]] = defaultdict(list)
-    for *work, document in connection.execute(query):
-        found[tuple(work)].append(Verdict.model_validate_json(document))
-    return found
 
 
 def same_work(left: Any, right: Any) -> Any:

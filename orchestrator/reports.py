@@ -91,13 +91,14 @@ class Reports:
 
     def _use_up(self, connection: Connection, step: int, files: Mapping[str, bool]) -> None:
         """Note which files a step has used or left out, in place of what was noted before; and count them anew."""
-        before, had_batch = tallies.files_used(connection, step), tallies.has_batch(connection, step)
+        before, had_batch = tallies.spent_by(connection, step), tallies.has_batch(connection, step)
         connection.execute(delete(spent).where(spent.c.step == step))
         for name, used in files.items():
             insert_once(connection, spent, {"file_hash": name, "step": step, "used": used})
-        after = tallies.files_used(connection, step)
-        for node in before | after:
-            tallies.add(connection, node, "files", after[node] - before[node])
+        for sign, works in ((-1, before), (1, tallies.spent_by(connection, step))):
+            for node, index, used in works:
+                tallies.mark_spent(connection, node, index)
+                tallies.add(connection, node, "files", sign * used)
         trained = tallies.has_batch(connection, step) - had_batch
         tallies.add(connection, self._queries.terms.trainer, "updates", trained)
 

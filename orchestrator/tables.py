@@ -21,13 +21,15 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
+    literal_column,
 )
 from sqlalchemy.schema import SchemaItem
 
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "8"
+VERSION: Final = "9"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -76,7 +78,6 @@ nodes: Final = _table(
     Column("hours", Integer, nullable=False, default=0),
     Column("withdrawn", Boolean, nullable=False, default=False),
     *(Column(kind, String(40), nullable=False, default="0") for kind in PAYMENTS),
-    Index("nodes_by_operator", "operator"),
 )
 """Members of the run. `first_step` is the first that the chain lets a worker work on, and whose entropy its draws
 follow from (IRuns.Work.joinedStep); `settled` the first index of a worker that is not paid; `joined` the chain's time
@@ -113,11 +114,22 @@ commitments: Final = _table(
     Column("block", BigInteger, nullable=False),
     Column("status", String(9), nullable=False),
     Column("reason", String(24)),
+    Column("spent", Boolean, nullable=False, default=False),
     Index("commitments_by_step", "step"),
-    Index("commitments_by_hour", "hour", "node"),
-    Index("commitments_by_node_and_hour", "node", "hour"),
+    Index("commitments_by_node_and_status", "node", "status", "step", "index"),
 )
-"""`status` and `reason` follow from verdicts and cases (`commitment_status.py`); adding one of those updates them."""
+"""`status` and `reason` follow from verdicts and cases (`commitment_status.py`); adding one of those updates them.
+`spent`: whether the table of that name has its file (`tallies.mark_spent`)."""
+
+WAITING: Final = and_(commitments.c.status == literal_column("'accepted'"), commitments.c.spent.is_(False))
+"""Of commitments: accepted, and in no report. The status is a literal: of a parameter PostgreSQL cannot know that the
+index has its rows."""
+Index(
+    "commitments_waiting",
+    *commitments.c["step", "block", "node", "index"],
+    sqlite_where=WAITING,
+    postgresql_where=WAITING,
+)
 
 tallies: Final = _counts(
     "tallies",
@@ -258,6 +270,7 @@ verdicts: Final = _table(
     UniqueConstraint("validator", "node", "index", "root"),
     UniqueConstraint("validator", "draw_index"),
     Index("verdicts_by_commitment", "node", "index", "root"),
+    Index("verdicts_by_node", "node", "accepted", literal_column("id DESC")),
 )
 """One judgement per validator and commitment, each with its own link of the validator's hash chain."""
 
@@ -341,7 +354,6 @@ file_tokens: Final = _table(
     Column("file_hash", _HASH, primary_key=True),
     Column("node", _ADDRESS, nullable=False),
     Column("tokens", BigInteger, nullable=False),
-    Index("file_tokens_by_node", "node"),
 )
 """Completion tokens of files that were accepted, counted by reading them."""
 

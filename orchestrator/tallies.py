@@ -6,12 +6,11 @@ are at any time what counting the rows would give. Every function works in the c
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, Table, and_, bindparam, func, select, update
+from sqlalchemy import Connection, Table, and_, bindparam, exists, func, select, update
 
 from orchestrator.database import add_to, insert_once, upsert
 from orchestrator.tables import (
@@ -78,6 +77,7 @@ def put_commitment(connection: Connection, row: Mapping[str, Any]) -> None:
     if earlier is not None:
         _count(connection, earlier, -1)
     upsert(connection, commitments, {**row, "status": "pending", "reason": None})
+    mark_spent(connection, row["node"], row["index"])
     new = find_commitment(connection, row["node"], row["index"])
     assert new is not None
     _count(connection, new, 1)
@@ -138,14 +138,15 @@ def count_tokens(connection: Connection, file_hash: str, node: str, tokens: int)
         add(connection, node, "tokens", tokens)
 
 
-def files_used(connection: Connection, step: int) -> Counter[str]:
-    """Return how many uploads went into the batch of a step, by node."""
-    query = select(uploads.c.node, func.count()).join(spent, uploads.c.file_hash == spent.c.file_hash)
-    query = query.where(spent.c.step == step, spent.c.used).group_by(uploads.c.node)
-    found: Counter[str] = Counter()
-    for node, number in connection.execute(query):
-        found[node] = number
-    return found
+def spent_by(connection: Connection, step: int) -> list[Any]:
+    """Return the uploads that a step has used or left out: node, index, and whether it has used the file."""
+    query = select(*uploads.c["node", "index"], spent.c.used).join(spent, uploads.c.file_hash == spent.c.file_hash)
+    return list(connection.execute(query.where(spent.c.step == step)))
+
+
+def mark_spent(connection: Connection, node: str, index: int) -> None:
+    """Note of a commitment whether a report has used its file or left it out."""
+    connection.execute(_MARK, {"of_node": node, "of_index": index})
 
 
 def has_batch(connection: Connection, step: int) -> bool:
@@ -183,6 +184,15 @@ _CHANGE: Final = (
     update(commitments)
     .where(commitments.c.node == bindparam("of_node"), commitments.c.index == bindparam("of_index"))
     .values(status=bindparam("status"), reason=bindparam("reason"))
+)
+_MARK: Final = (
+    update(commitments)
+    .where(commitments.c.node == bindparam("of_node"), commitments.c.index == bindparam("of_index"))
+    .values(
+        spent=exists()
+        .where(uploads.c.node == commitments.c.node, uploads.c.index == commitments.c.index)
+        .where(uploads.c.root == commitments.c.root, spent.c.file_hash == uploads.c.file_hash)
+    )
 )
 _CREDITS: Final = select(credits.c.part, credits.c.groups).where(
     credits.c.node == bindparam("node"), credits.c.index == bindparam("index")

@@ -166,6 +166,7 @@ class Uploads:
             if not insert_once(connection, uploads, row):
                 return False
             tallies.add(connection, row["node"], "files", int(tallies.is_used(connection, row["file_hash"])))
+            tallies.mark_spent(connection, row["node"], row["index"])
             return True
 
         return await self._database.write(write)

@@ -215,7 +215,8 @@ class Rows:
             order.tolist(), *(column[order].tolist() for column in columns), strict=True
         ):
             why = REASONS[reason] if status == REJECTED else None
-            yield nodes[worker], index, step, hour, work.root[place], block, STATUSES[status], why
+            spent = status == ACCEPTED and step < self.shape.steps
+            yield nodes[worker], index, step, hour, work.root[place], block, STATUSES[status], why, spent
 
     def uploads(self) -> Iterator[Row]:
         """Yield an upload of each commitment, some seconds before it. `document` has a messages.Upload."""

@@ -174,6 +174,8 @@ def test_each_batch_is_what_was_accepted_of_the_step_before(connection: Connecti
         tables.commitments,
         (tables.commitments.c.node == tables.uploads.c.node) & (tables.commitments.c.index == tables.uploads.c.index),
     )
+    spent = connection.execute(accepted.where(tables.commitments.c.spent)).scalars()
+    assert sorted(spent) == sorted(connection.execute(select(tables.spent.c.file_hash)).scalars())
     files = 0
     for step in (1, 2, 2_000, 6_000):
         document = connection.execute(select(tables.steps.c.document).where(tables.steps.c.step == step)).scalar()

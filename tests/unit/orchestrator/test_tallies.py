@@ -54,8 +54,8 @@ def counted(connection: Connection) -> dict[str, Any]:
         credit[row.part, status[row.node, row.index]] += row.groups
     given = Counter((v.validator, "accepts" if v.accepted else "rejections") for v in rows(connection, tables.verdicts))
     spent = {row.file_hash: row for row in rows(connection, tables.spent)}
-    files = [row for row in rows(connection, tables.uploads) if row.file_hash in spent and spent[row.file_hash].used]
-    given.update((row.node, "files") for row in files)
+    gone = [row for row in rows(connection, tables.uploads) if row.file_hash in spent]
+    given.update((row.node, "files") for row in gone if spent[row.file_hash].used)
     given[TERMS.trainer, "updates"] = len({row.step for row in spent.values() if row.used})
     return {
         "tallies": Counter((one["node"], one["status"], one["reason"] or "") for one in work),
@@ -63,6 +63,8 @@ def counted(connection: Connection) -> dict[str, Any]:
         "hour_tallies": Counter((one["hour"], one["node"], one["status"]) for one in work),
         "credit_tallies": credit,
         "counts": +given,
+        "spent": {(row.node, row.index, row.root) for row in gone}
+        & {(one["node"], one["index"], one["root"]) for one in work},
         "nodes": {
             node: (
                 len({one["hour"] for one in work if one["node"] == node}),
@@ -79,6 +81,7 @@ def kept(connection: Connection) -> dict[str, Any]:
     found: dict[str, Any] = {
         name: {tuple(row[:-1]): row[-1] for row in rows(connection, tables.metadata.tables[name])} for name in names
     }
+    found["spent"] = {(row.node, row.index, row.root) for row in rows(connection, tables.commitments) if row.spent}
     columns = tables.nodes.c[("address", "hours", *tables.PAYMENTS)]
     found["nodes"] = {
         row[0]: (row[1], *(int(amount) for amount in row[2:])) for row in connection.execute(select(*columns))
@@ -102,6 +105,7 @@ ANNE, VERA = WORKERS[0], VALIDATORS[0]
 @example([("pay", Claimed, ANNE, 5), ("deliver again", 0), ("pay", Claimed, ANNE, 7), ("pay", Fined, ANNE, 2)])
 @example([("upload", 0, 1), ("report", 1, {1, 2}, {3}), ("upload", 1, 2), ("report", 1, [], [])])
 @example([("upload", 0, 1), ("report", 1, {1}, {3}), ("report", 1, {2}, {1})])
+@example([("report", 1, {1}, {2}), ("upload", 0, 1), ("upload", 1, 2), ("reorganise", 1)])
 @example([("judge", VERA, 0, "data_missing"), ("judge", VERA, 0, None), ("judge", VERA, 1, "wrong_root")])
 @example([("judge", VERA, 0, "wrong_root"), ("convict", VERA), ("deliver again", 0), ("convict", ANNE)])
 @example([("accuse", VERA, 0), ("resolve", 0, Outcome.NOT_GUILTY), ("accuse", VERA, 0), ("deliver again", 2)])

@@ -1,0 +1,176 @@
+"""What anybody may ask costs the same however long the run is, and whatever step or node is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event, text
+
+from muster.protocol.eip712 import UNSIGNED
+from muster.protocol.messages import Verdict
+from orchestrator.database import Database, insert_once
+from orchestrator.page.rollouts import Rollouts
+from orchestrator.page.source import PageSource
+from orchestrator.queries import Queries
+from orchestrator.tables import nodes
+from tests.support.commitment_samples import rules
+
+NODE, VALIDATOR, HASH = ("0x" + digit * 40 for digit in "12f")
+ROOT = HASH + "f" * 24
+A_STEP = 20
+"""Commitments of each step, all accepted. The reports have used the files of all but every tenth."""
+LEVEL = 2
+VERDICT = Verdict(
+    run=1, step=0, node=NODE, index=0, root=ROOT, file_hash=ROOT, validator=VALIDATOR, accepted=True, draw_index=0,
+    preimage=ROOT, inspected=1, signature=UNSIGNED,
+)  # fmt: skip
+
+FILL = """
+INSERT INTO commitments (node, "index", step, hour, root, block, status, spent)
+    {rows} SELECT :node, i, i / :a_step, 0, :root, i, 'accepted', i % 10 <> 0 FROM n;
+INSERT INTO uploads (node, "index", root, file_hash, size, document, received)
+    {rows} SELECT :node, i, :root, {file}, 1, '', 0 FROM n;
+INSERT INTO spent (file_hash, step, used)
+    {rows} SELECT {file}, i / :a_step + 1, i > 0 FROM n WHERE i % 10 <> 0;
+INSERT INTO verdicts (validator, node, "index", root, accepted, draw_index, preimage, document, received)
+    {rows} SELECT :validator, :node, i, :root, i > 0, i, :root, :verdict, 0 FROM n;
+INSERT INTO checkpoints (step, manifest_root, batch_root, anchor, block, "transaction", entropy)
+    {rows} SELECT i / :a_step, :root, :root, :root, i, :root, :root FROM n WHERE i % :a_step = 0;
+INSERT INTO tallies (node, status, reason, count) VALUES (:node, 'accepted', '', :last)
+    ON CONFLICT (node, status, reason) DO UPDATE SET count = excluded.count
+"""
+FILE = f"'0x' || substr('{'0' * 64}' || i, 1 + length(CAST(i AS TEXT)))"
+ROWS = "WITH RECURSIVE n(i) AS (SELECT CAST(:first AS INTEGER) UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :last)"
+
+
+class Costs(Database):
+    """A database that notes which statements read it, and on SQLite how many hundred steps these took."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.statements: list[tuple[str, Any]] = []
+        self.hundreds = 0
+
+    async def read(self, work: Callable[[Connection], Any]) -> Any:
+        def noting(connection: Connection) -> Any:
+            event.listen(connection, "before_cursor_execute", self._note)
+            if connection.dialect.name == "sqlite":
+                connection.connection.driver_connection.set_progress_handler(self._step, 100)  # type: ignore[union-attr]
+            return work(connection)
+
+        return await super().read(noting)
+
+    def _note(self, _connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement != "BEGIN":
+            self.statements.append((statement, parameters))
+
+    def _step(self) -> int:
+        self.hundreds += 1
+        return 0
+
+    async def cost(self, ask: Callable[[], Awaitable[Any]]) -> tuple[int, int]:
+        """How many statements and hundreds of steps it takes to ask."""
+        self.statements, self.hundreds = [], 0
+        await self.write(lambda _: None)  # what was answered before is not given again
+        await ask()
+        return len(self.statements), self.hundreds
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Costs]:
+    opened = await Costs.open(database_url, "a test")
+    assert isinstance(opened, Costs)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def queries(database: Costs) -> Queries:
+    member = {"operator": NODE, "work_class": 0, "status": "active", "draw_tip": ROOT, "block": 1, "first_step": 0}
+    for address, role in ((NODE, "worker"), (VALIDATOR, "validator")):
+        row = {**member, "address": address, "role": role}
+        await database.write(lambda connection, row=row: insert_once(connection, nodes, row))
+    terms = replace(rules().terms, async_level=LEVEL)
+    return Queries(database, 1, terms, batch_groups=8, demand_batches=2)
+
+
+async def fill(database: Database, first: int, last: int) -> None:
+    """Add steps to the run, at once."""
+    given = {"first": first * A_STEP, "last": last * A_STEP, "a_step": A_STEP, "node": NODE, "root": ROOT}
+    given |= {"validator": VALIDATOR, "verdict": VERDICT.model_dump_json()}
+
+    def write(connection: Connection) -> None:
+        for statement in FILL.format(rows=ROWS, file=FILE).split(";"):
+            wanted = {name: value for name, value in given.items() if f":{name}" in statement}
+            connection.execute(text(statement), wanted)
+
+    await database.write(write)
+
+
+async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(database: Costs, queries: Queries) -> None:
+    nobody: Any = None
+    rollouts = Rollouts(PageSource(database, queries, nobody), nobody)
+    questions: dict[str, Callable[[], Awaitable[Any]]] = {
+        "accepted": lambda: queries.accepted(0),
+        "demand": queries.demand,
+        "node": lambda: queries.node_report(NODE),
+        "verdicts": lambda: queries.verdict_page(None),
+        "grades": lambda: queries.grade_page(None),
+        "files": lambda: database.read(lambda connection: rollouts.files(connection, None, NODE, 40, 50)),
+    }
+    await fill(database, 0, 50)
+    before = {name: await database.cost(ask) for name, ask in questions.items()}
+    await fill(database, 50, 400)
+    after = {name: await database.cost(ask) for name, ask in questions.items()}
+    assert {name: statements for name, (statements, _) in after.items()} == {
+        "accepted": 2, "demand": 10, "node": 13, "verdicts": 1, "grades": 1, "files": 4,
+    }  # fmt: skip
+    for name, (statements, hundreds) in after.items():
+        assert hundreds <= before[name][1] + statements, f"{name}: each statement is counted to a hundred"
+
+
+async def test_only_what_the_async_level_allows_is_listed_and_read_once(database: Costs, queries: Queries) -> None:
+    await fill(database, 0, 100)
+    waiting = list(range((99 - LEVEL) * A_STEP, 100 * A_STEP, 10))
+    asked = [0, 97, 98, 99, 100, (1 << 32) - 1]
+    await database.cost(lambda: asyncio.gather(*(queries.accepted(step) for step in [*asked, *range(90)])))
+    assert len(database.statements) == 2
+    answers = [json.loads(await queries.accepted(step)) for step in asked]
+    assert [work["index"] for work in answers[0]] == waiting
+    assert [len(answer) for answer in answers] == [6, 6, 4, 2, 0, 0]
+
+
+async def test_the_list_is_read_by_the_index_of_what_waits(database: Costs, queries: Queries) -> None:
+    """Also where the async level allows all of the run."""
+    queries.terms = replace(queries.terms, async_level=255)
+    await fill(database, 0, 100)
+    await database.cost(lambda: queries.accepted(0))
+
+    def explain(connection: Connection) -> list[str]:
+        connection.exec_driver_sql("ANALYZE")
+        how = "EXPLAIN QUERY PLAN" if connection.dialect.name == "sqlite" else "EXPLAIN"
+        _, *listing = database.statements
+        return [str(connection.exec_driver_sql(f"{how} {one[0]}", one[1]).all()) for one in listing]
+
+    (plan,) = await database.write(explain)
+    assert "commitments_waiting" in plan
+
+
+async def test_a_page_ends_before_the_document_that_no_longer_fits(
+    database: Costs, queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But it has one document at least."""
+    await fill(database, 0, 1)
+    size, cursor, given = len(VERDICT.model_dump_json()), None, []
+    for room in (3 * size, 3 * size - 1, 1, 100 * size):
+        monkeypatch.setattr("orchestrator.queries.MAX_GRADES_ANSWER", room)
+        page = await queries.verdict_page(cursor)
+        given.append(len(page.verdicts))
+        assert page.cursor == f"{database.identity}.{sum(given)}"
+        cursor = page.cursor
+    assert given == [3, 2, 1, A_STEP - 6]
