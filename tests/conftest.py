@@ -22,7 +22,7 @@ from hypothesis import settings
 
 from benchmarks.testbed.anvil import Anvil
 from muster.chain.keys import Signer
-from tests.support import fork_server, warm_models
+from tests.support import fork_server, steady_loop, warm_models
 from tests.support.chain import Deployment, deploy_on, funded_on
 from tests.support.paths import ROOT
 from tests.support.postgres import PostgresServer
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 settings.register_profile("muster", deadline=None)  # how fast the machine is today is nothing that a test asserts
 settings.load_profile("muster")
 fork_server.install()
+steady_loop.install()
 
 
 @pytest.hookimpl(tryfirst=True)
