@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -24,6 +24,7 @@ from orchestrator.page import live_hub
 from orchestrator.page.feed import FeedLine
 from orchestrator.page.live import MAX_LINES, LiveState, Snapshot
 from orchestrator.page.live_hub import BUFFER_LINES, FIRST_LINES, LiveHub, Watcher
+from tests.support.waiting import until
 
 PATIENCE = 20.0
 """Seconds for what takes a fraction of one on a machine that is not busy."""
@@ -433,11 +434,3 @@ async def next_event(streams: Streams) -> bytes:
         message = await streams[0].readexactly(size)
         assert await streams[0].readexactly(2) == b"\r\n"
     return message.strip()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(int(PATIENCE / 0.01)):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to that")

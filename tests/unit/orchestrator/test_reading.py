@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from orchestrator.page.reading import ReadingProcess, find_tokenizer
 from orchestrator.page.rows import MAX_TEXT, ReadAnswer, ReadingSettings, cut_text, decoded, read_row
 from tests.support.commitment_samples import rules
 from tests.support.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +54,6 @@ async def process(files: ContentStore, tokenizer_path: Path) -> AsyncIterator[Re
 
 async def keep(files: ContentStore, *rows: Rollout) -> str:
     return await files.put(write_rollouts(rows))
-
-
-async def until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait for a condition, bounded."""
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"not within 10 s: {what}")
 
 
 # Text
@@ -208,7 +200,7 @@ async def test_it_ends_when_nobody_asks(
     monkeypatch.setattr(reading, "IDLE_SECONDS", 0.05)
     name = await keep(files, text_row(0))
     await process.ask(name)
-    await until("the process has ended", lambda: process.pid is None)
+    await until(lambda: process.pid is None, "the process has ended")
     assert (await process.ask(name)).failure == ""
 
 

@@ -19,6 +19,7 @@ from orchestrator.page.overview import RunIdentity
 from orchestrator.page.site import Page, Site
 from orchestrator.page.turns import BURST_SECONDS, SHARE, Turns
 from tests.support.page_samples import SampleRun
+from tests.support.waiting import BOUND
 
 
 class Clock:
@@ -124,7 +125,7 @@ async def test_one_document_is_read_at_a_time_and_members_find_places(database_u
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        assert go.wait(30)
+        assert go.wait(BOUND)
         under_way -= 1
 
     looking = [asyncio.create_task(source.read(read)) for _ in range(20)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from muster.runtime.notify import (
     webhook_of,
 )
 from muster.settings.schema import NotifySettings, Settings
+from tests.support.waiting import until
 from tests.support.webhook import DRIP, OK, Webhook, answer, webhook
 
 NODE = "0x" + "1" * 40
@@ -44,15 +45,6 @@ def notifier(url: str, clock: Clock | None = None, told: Told | None = None, **s
     made = Notifier(url, chosen, name="worker-1", run=3, told=told, pauses=(0.01, 0.01), clock=clock or Clock())
     made.node = NODE
     return made
-
-
-async def until(done: Callable[[], object]) -> None:
-    """Wait for a condition that nothing announces."""
-    async with asyncio.timeout(20):
-        while True:
-            if done():
-                return
-            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager
