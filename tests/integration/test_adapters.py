@@ -19,7 +19,8 @@ from muster.shardcast.fetch.fetch import FetchedVersion
 from muster.shardcast.format.store import read_manifest, version_path, versions
 from tests.support.delta_samples import keeping, publish_steps, replace_difference
 from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
-from tests.support.weight_servers import QUICK, RUN, SHARD, Server, contents, ended, relaying, until
+from tests.support.waiting import until
+from tests.support.weight_servers import QUICK, RUN, SHARD, Server, contents, ended, relaying
 
 STEPS = 5
 PAIRS, RANK, WIDTH = 7, 2, 32

@@ -26,7 +26,8 @@ from muster.contracts.registry import Convicted, Status
 from muster.contracts.runs import WorkCommitted
 from muster.rollouts.parquet import write_rollouts
 from muster.verification.bundles import parse_bundle
-from tests.support.node_fixture import NodeFixture, NodeProcess, until
+from tests.support.node_fixture import NodeFixture, NodeProcess
+from tests.support.waiting import until
 from tests.support.world import World, commit_bytes, rows_of
 from validator.ruling import turn_of
 
@@ -79,7 +80,7 @@ async def the_worker_dies_three_times_and_loses_nothing(world: World, worker: No
     async def noted() -> bool:
         return bool(worker.events("committed"))
 
-    await until("the commitment is noted", noted, 60)
+    await until(noted, "the commitment is noted")
     assert await asyncio.to_thread(worker.stop) == 0, worker.output()
     assert worker.events("committed")[0]["found"] == "on chain after a restart"
     mined = [event for event in await world.events(WorkCommitted) if event.index == 0]
@@ -95,7 +96,7 @@ async def two_validators_accept(world: World) -> None:
         assert all(verdict.accepted for verdict in found), found
         return len({verdict.validator for verdict in found if verdict.index == 0}) >= 2
 
-    await until("two validators accept", accepted, 120)
+    await until(accepted, "two validators accept")
     async with world.run_fixture.client(world.orchestrator.url, None) as client:
         work = await client.accepted(world.run_fixture.run)
     assert [(one.node, one.index) for one in work if one.index == 0] == [(world.run_fixture.key("w1").address, 0)]
@@ -112,7 +113,7 @@ async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: No
         async with world.run_fixture.chain("stranger") as chain:
             return (await chain.call(registry.node(node))).status == Status.JAILED
 
-    await until("the cheater is jailed", jailed, 400)
+    await until(jailed, "the cheater is jailed")
     assert (juror.folder / "failpoints" / "validator.voted").exists(), "it died between vote and reveal"
     opened = [event for event in await world.events(CaseOpened) if event.node == node]
     resolved = {event.case_id: event.outcome for event in await world.events(CaseResolved)}
@@ -170,7 +171,7 @@ async def the_hour_is_sealed(world: World) -> None:
         async with world.run_fixture.chain("stranger") as chain:
             return await chain.call(runs.sealed_through(world.run_fixture.run)) >= hour
 
-    await until("a quorum seals the hour", sealed, 120)
+    await until(sealed, "a quorum seals the hour")
 
 
 @pytest.mark.timeout(600)
@@ -199,7 +200,7 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
             async with world.run_fixture.chain("stranger") as chain:
                 return all(node.status == Status.JAILED for node in await chain.nodes(list(nodes)))
 
-        await until("all five are jailed", all_jailed, 300)
+        await until(all_jailed, "all five are jailed")
     refuted = await world.events(Refuted)
     assert {(event.node, event.kind) for event in refuted} == {
         (world.run_fixture.key("w2").address, Kind.WRONG_DRAW),

@@ -32,7 +32,8 @@ from muster.shardcast.format.store import (
 )
 from tests.support.delta_client import client, finished, give
 from tests.support.delta_samples import RUN, SHARD, forge_difference, keeping, publish_steps, write_step
-from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying, until
+from tests.support.waiting import until
+from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying
 from tests.support.weights_samples import flip_bit
 
 

@@ -18,9 +18,9 @@ from muster.contracts import runs
 from muster.contracts.registry import Role
 from muster.errors import ChainError, RefusedError
 from muster.protocol.draws import DrawSource
-from tests.support.node_fixture import until
 from tests.support.trainer_process import ONE, build_training_run, end, train
 from tests.support.trainer_samples import tiny_checkpoint
+from tests.support.waiting import until
 
 NEWCOMER_SECONDS = 60
 """What a newcomer to an idle run is promised."""
@@ -51,11 +51,9 @@ async def test_a_newcomer_to_an_idle_run_begins_within_a_minute(
     process = train(run_fixture, orchestrator, model, ONE)
     try:
         async with run_fixture.client(orchestrator.url, None) as reader:
-            await until("the first step is on chain", lambda: _steps(run_fixture, 1), 90)
+            await until(lambda: _steps(run_fixture, 1), "the first step is on chain")
             await until(
-                "the page says why",
-                lambda: _says(reader, run_fixture, "no worker is registered: muster worker join"),
-                10,
+                lambda: _says(reader, run_fixture, "no worker is registered: muster worker join"), "the page says why"
             )
             assert await _begins(run_fixture, reader, "first", first_step=2) < NEWCOMER_SECONDS
             assert await _begins(run_fixture, reader, "second", first_step=4) < NEWCOMER_SECONDS
@@ -88,8 +86,8 @@ async def _begins(run_fixture: RunFixture, reader: OrchestratorClient, name: str
         except RefusedError:  # the orchestrator has not seen the registration yet
             return False
 
-    await until("the newcomer is told", is_told, 10)
-    await until("its first step is on chain", lambda: _steps(run_fixture, first_step + 1), NEWCOMER_SECONDS)
+    await until(is_told, "the newcomer is told")
+    await until(lambda: _steps(run_fixture, first_step + 1), "its first step is on chain")
     seconds = time.monotonic() - began
     async with run_fixture.chain(name) as chain:
         entropy = (await chain.checkpoint(run_fixture.run, first_step)).entropy
@@ -98,7 +96,7 @@ async def _begins(run_fixture: RunFixture, reader: OrchestratorClient, name: str
     async def is_free() -> bool:
         return (await reader.node(node)).blocked == ""
 
-    await until("nothing is in its way", is_free, 10)
+    await until(is_free, "nothing is in its way")
     return seconds
 
 

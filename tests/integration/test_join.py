@@ -17,8 +17,8 @@ import pytest
 
 from muster.contracts.runs import WorkCommitted
 from tests.support.machine import PASSWORD, Machine
-from tests.support.node_fixture import until
 from tests.support.paths import ROOT
+from tests.support.waiting import until
 from tests.support.world import World
 
 PAGE = ROOT / "docs" / "join.md"
@@ -123,7 +123,7 @@ async def works_and_is_told_of_it(world: World, node: str, machine: Volunteer, s
             assert worker.poll() is None, worker.communicate()[0][-3000:]
             return len([event for event in await world.events(WorkCommitted) if event.node == node]) >= 2
 
-        await until("two commitments", committed, 240)
+        await until(committed, "two commitments")
         assert (await say("worker", "status"))["commitments"] >= 2
     finally:
         worker.terminate()

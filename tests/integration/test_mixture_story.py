@@ -24,7 +24,8 @@ from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 from tests.support import mixture
-from tests.support.node_fixture import NodeProcess, until
+from tests.support.node_fixture import NodeProcess
+from tests.support.waiting import until
 from tests.support.world import World, commit_bytes, opened, rows_of
 
 CHEATS: dict[str, Callable[[Rollout], dict[str, object]]] = {
@@ -86,7 +87,7 @@ async def accepted_rows(world: World, count: int) -> list[Rollout]:
             work = await client.accepted(world.run_fixture.run)
             return len([one for one in work if one.node == node]) >= count
 
-        await until(f"{count} commitments are accepted", accepted, 400)
+        await until(accepted, f"{count} commitments are accepted")
         work = [one for one in await client.accepted(world.run_fixture.run) if one.node == node]
         return [row for one in work for row in read_rollouts(await client.get_file(one.file_hash))]
 
@@ -98,7 +99,7 @@ async def cheaters_are_convicted(world: World) -> None:
         async with world.run_fixture.chain("stranger") as chain:
             return all(node.status == Status.JAILED for node in await chain.nodes(nodes))
 
-    await until("all who claim false scores are jailed", all_jailed, 400)
+    await until(all_jailed, "all who claim false scores are jailed")
     opened_cases = {event.case_id: event for event in await world.events(CaseOpened)}
     resolved = await world.events(CaseResolved)
     guilty = [opened_cases[event.case_id] for event in resolved if event.outcome == Outcome.GUILTY]

@@ -19,7 +19,7 @@ from muster.contracts.registry import Status
 from muster.rollouts.parquet import write_rollouts
 from muster.shardcast.format.store import read_manifest, version_path, versions
 from tests.support.delta_samples import keeping
-from tests.support.node_fixture import until
+from tests.support.waiting import until
 from tests.support.world import World, commit_bytes, rows_of
 
 OLD, NEWEST = 1, 6
@@ -62,7 +62,7 @@ async def test_a_jury_convicts_on_a_step_that_all_have_dropped(world: World) -> 
             async with run_fixture.chain("stranger") as chain:
                 return (await chain.call(registry.node(cheat))).status == Status.JAILED
 
-        await until("the cheat is jailed", jailed, 300)
+        await until(jailed, "the cheat is jailed")
     for name in jurors:
         held = versions(run_fixture.state(name) / "weights")
         assert {read_manifest(version.path).step for version in held} == {0, OLD, NEWEST}

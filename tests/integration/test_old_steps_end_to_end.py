@@ -26,7 +26,8 @@ from muster.shardcast.format.store import (
 )
 from tests.support.delta_client import client, finished, give
 from tests.support.delta_samples import RUN, SHARD, forge_difference, keeping, publish_steps
-from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying, until
+from tests.support.waiting import until
+from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying
 
 STEPS = 12
 OLD = 3

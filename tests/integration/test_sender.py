@@ -21,7 +21,8 @@ from muster.chain.types import Fees, TxRequest
 from muster.contracts import registry, token
 from muster.errors import ChainError, RevertError, UnfundedError, UnreachableError
 from tests.support.chain import Deployment, deploy_on, funded_on
-from tests.support.sender_fixture import GWEI, Start, background, balance, opened, payment, pooled, until
+from tests.support.sender_fixture import GWEI, Start, background, balance, opened, payment, pooled
+from tests.support.waiting import until
 
 # Many at once
 
@@ -154,7 +155,7 @@ async def test_a_killed_process_s_transaction_is_settled_first(
     signer, to = Signer.from_key(text), Signer.random()
     command = [sys.executable, "-c", SEND_AND_HANG, anvil.url, str(key), str(tmp_path / "journal"), to.address]
     process = await asyncio.create_subprocess_exec(*command)
-    await until(pooled(anvil, 1), 30)
+    await until(pooled(anvil, 1))
     process.send_signal(signal.SIGKILL)
     await process.wait()
     if forgotten:  # the endpoint restarted as well

@@ -11,7 +11,8 @@ from muster.chain.sender import LOST_POLLS
 from muster.errors import ChainError
 from tests.support.balancer import balanced, first
 from tests.support.chain import funded_on
-from tests.support.sender_fixture import Start, background, balance, opened, payment, pooled, until
+from tests.support.sender_fixture import Start, background, balance, opened, payment, pooled
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize(("fate", "looks"), [("fails", 2), ("lags", 2 * LOST_POLLS)])

@@ -25,7 +25,7 @@ from muster.runtime.journal import FolderLock, lock_holder
 from muster.swarm.processes import is_alive, leader
 from muster.swarm.state import end_swarm, read_state
 from tests.support.machine import Machine
-from tests.support.node_fixture import until
+from tests.support.waiting import until
 from tests.support.world import World, commit_bytes, rows_of
 
 MIN_STEP_SECONDS = 60
@@ -127,7 +127,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
         (joined,) = [event for event in await world.events(Registered) if event.role == Role.WORKER][-1:]
         await first.says("commitments: 0 accepted, 0 pending, 0 rejected")
         log = place / "log.jsonl"
-        await until("an engine", lambda: _is_logged(log, "engine started"), 240)
+        await until(lambda: _is_logged(log, "engine started"), "an engine")
         for step in (1, 2):
             async with run_fixture.local_chain() as clock:
                 await clock.advance(MIN_STEP_SECONDS)
@@ -136,7 +136,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
         async def committed() -> bool:
             return any(event.node == joined.node for event in await world.events(WorkCommitted))
 
-        await until("a commitment", committed, 120)
+        await until(committed, "a commitment")
         await first.says(r"commitments: 0 accepted, [1-9]\d* pending, 0 rejected")
         worker = leader(first.child("worker"))
         first.process.send_signal(signal.SIGINT)
@@ -151,7 +151,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
         before = second.child("worker")
         os.kill(before, signal.SIGKILL)
         await second.says("it starts again")
-        await until("another", lambda: _is_another(second, before), 30)
+        await until(lambda: _is_another(second, before), "another")
         assert "locked" not in second.said
         second.process.kill()
         assert await second.ends() == -9
@@ -184,7 +184,7 @@ async def test_a_validator_from_an_empty_home_to_a_verdict(world: World, volunte
         async def judged() -> bool:
             return any(verdict.validator == joined.node for verdict in await world.verdicts("w1"))
 
-        await until("a verdict", judged, 240)
+        await until(judged, "a verdict")
         await running.says("inspected: 0 accepted, 1 rejected, since it started", 30)
         running.process.send_signal(signal.SIGTERM)
         assert await running.ends() == 130

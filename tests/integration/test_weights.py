@@ -21,6 +21,7 @@ from muster.errors import ConfigError, MalformedError, MismatchError, StorageErr
 from muster.shardcast import Manifest, fetch_version, verify_folder
 from muster.shardcast.fetch import sources
 from muster.shardcast.format.store import incomplete, version_path, versions
+from tests.support.waiting import until
 from tests.support.weight_servers import (
     QUICK,
     RUN,
@@ -36,7 +37,6 @@ from tests.support.weight_servers import (
     publish_step,
     relaying,
     silent_source,
-    until,
 )
 
 

@@ -19,6 +19,7 @@ from muster.shardcast.fetch.download import Progress
 from muster.shardcast.format.store import Index, IndexEntry, incomplete, versions
 from muster.shardcast.serve.relay import Relay
 from muster.shardcast.serve.store import OpenFile, Stats
+from tests.support.waiting import until
 from tests.support.weight_servers import (
     QUICK,
     RUN,
@@ -32,7 +33,6 @@ from tests.support.weight_servers import (
     publish_step,
     relay_settings,
     relaying,
-    until,
 )
 
 

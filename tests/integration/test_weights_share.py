@@ -19,7 +19,7 @@ from muster.protocol.messages import MisbehaviourReport, RelayOffer
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.fetch import fetch_version
 from muster.shardcast.format.store import version_path
-from tests.support.node_fixture import until
+from tests.support.waiting import until
 from tests.support.weight_servers import SHARD, contents, odd_source, publish_step
 from worker.service import share
 
@@ -40,7 +40,7 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
             async def listed() -> bool:
                 return len(await client.relays(run_fixture.run)) == 2
 
-            await until("the offer is listed", listed, 30)
+            await until(listed, "the offer is listed")
             owners, shared = await client.relays(run_fixture.run)
             assert owners == NOBODY
             assert await relays.urls() == [NOBODY]  # nobody fetches from itself

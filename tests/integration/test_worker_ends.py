@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from muster.contracts import registry
-from tests.support.node_fixture import NodeProcess, until
+from tests.support.node_fixture import NodeProcess
+from tests.support.waiting import until
 from tests.support.world import World
 
 END_SECONDS = 5.0
@@ -45,7 +46,7 @@ async def test_a_worker_ends_in_time_while_its_engine_starts_and_while_it_genera
             assert worker.process.poll() is None, worker.output()
             return len(worker.events(event)) > before
 
-        await until(event, again, 240)
+        await until(again, event)
 
     try:
         await said("starting the engine")

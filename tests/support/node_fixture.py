@@ -10,8 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -211,11 +210,3 @@ class NodeProcess:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait(10)
         return self.process.returncode
-
-
-async def until(what: str, condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    """Poll a condition with a bound."""
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        await asyncio.sleep(0.2)

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-BOUND: Final = 300.0
+BOUND: Final = 400.0
 """Seconds after which a test gives up. pytest's own limit (pyproject.toml) leaves room for more than one such wait."""
 SHORTEST_PAUSE: Final = 0.005
 LONGEST_PAUSE: Final = 0.25

@@ -290,10 +290,3 @@ async def get(manifest: Manifest, dest: Path, *sources: str, **changes: float) -
     settings = QUICK.model_copy(update=changes)
     fetched = await fetch_version(manifest.root, RUN, manifest.step, sources, dest, settings=settings)
     return fetched.path
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for a condition, so many seconds at most."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 (what is waited for is on another side of a socket)
-            await asyncio.sleep(0.02)

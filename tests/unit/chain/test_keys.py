@@ -29,6 +29,7 @@ from muster.chain.keys import (
 )
 from muster.errors import ConfigError, UsageError
 from muster.settings.schema import KeySettings
+from tests.support.waiting import BOUND
 
 KEY = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"
 ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
@@ -122,7 +123,7 @@ keys.write_secret(Path(sys.argv[1]), "secret")
 
 def test_a_key_file_is_complete_or_not_there(tmp_path: Path) -> None:
     path = tmp_path / "node.password"
-    killed = subprocess.run([sys.executable, "-c", WRITE, path], timeout=60)
+    killed = subprocess.run([sys.executable, "-c", WRITE, path], timeout=BOUND)
     assert (killed.returncode, path.exists()) == (-9, False)
     write_secret(path, "another")
     assert read_secret(path) == "another", "what was killed is in nobody's way"

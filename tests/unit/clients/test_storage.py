@@ -17,6 +17,7 @@ from muster.clients.storage import ContentStore
 from muster.clients.storage_backend import open_backend
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash, is_hash
+from tests.support.waiting import BOUND
 
 ABC = "0xba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
@@ -173,7 +174,7 @@ def test_a_full_disk_has_a_hint_and_leaves_nothing(tmp_path):
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, _FILL],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=BOUND,
         check=False,
     )
     if "unshare" in done.stderr or "mount" in done.stderr:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +29,7 @@ from orchestrator.page.token_counter import TokenCounter
 from orchestrator.tables import counts, file_tokens
 from tests.support.page_samples import CHAIN, RUN, RUNS, SampleRun, address, hash_of
 from tests.support.text_rollouts import HOSTILE, save_tokenizer, text_row
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -388,10 +387,10 @@ async def test_it_counts_while_the_service_runs(files: Files, monkeypatch: pytes
     monkeypatch.setattr(token_counter, "POLL_SECONDS", 0.02)
     async with files.counter.counting():
         name = await files.work("wanda", 1)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(20):
-                while name not in await files.counted():  # noqa: ASYNC110 - a database has no event
-                    await asyncio.sleep(0.02)
-    assert name in await files.counted()
+
+        async def is_counted() -> bool:
+            return name in await files.counted()
+
+        await until(is_counted, "the file is counted")
     await files.run.database.write(lambda connection: connection.execute(delete(file_tokens)))
     assert await files.counted() == {}, "and nobody counts any more"

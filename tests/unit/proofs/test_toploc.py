@@ -33,6 +33,7 @@ from muster.proofs.topk import CHUNK_TOKENS, POINTS, Largest, largest, largest_b
 from tests.support import paths
 from tests.support.proofs import compare, encode
 from tests.support.toploc_cases import CASES, Case, other_states, states
+from tests.support.waiting import BOUND
 
 VECTORS = json.loads((paths.VECTORS / "toploc.json").read_text())
 CHUNK = 2 * WORDS
@@ -254,7 +255,7 @@ def test_there_is_a_kernel_and_nothing_depends_on_it() -> None:
     )
     environment = {**os.environ, "MUSTER_NATIVE": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=BOUND
     )
     assert done.stdout.split() == [encode(TOPLOC, gaussian(70), 0).hex(), "0.0"]
 

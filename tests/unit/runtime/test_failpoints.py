@@ -12,13 +12,14 @@ import pytest
 
 from muster.errors import ConfigError
 from muster.runtime.failpoints import failpoint
+from tests.support.waiting import BOUND
 
 PROGRAM = "from muster.runtime.failpoints import failpoint; failpoint('worker.uploaded'); print('survived')"
 
 
 def run(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, **environment}
-    return subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=30)
+    return subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=BOUND)
 
 
 def test_nothing_happens_without_the_variable() -> None:

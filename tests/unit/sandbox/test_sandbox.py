@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from muster.sandbox.component import (
 )
 from muster.sandbox.scorer import MAX_FUEL, MAX_RESULT_BYTES, RUNTIME, Outcome, ScorerManifest
 from muster.sandbox.walls import seccomp_program
+from tests.support.waiting import BOUND, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +109,10 @@ def test_a_sandbox_that_is_closed_ends_the_call_under_way_and_starts_nothing_mor
         [server] = sandbox._servers.values()  # noqa: SLF001
         process = server._process  # noqa: SLF001
         call = thread.submit(sandbox.call, endless, payload)
-        while not server._lock.locked():  # noqa: SLF001
-            time.sleep(0.01)
+        wait_until(server._lock.locked)  # noqa: SLF001
         sandbox.close()
         with pytest.raises(UnreachableError, match="was closed"):
-            call.result(60)
+            call.result(BOUND)
         with pytest.raises(UnreachableError, match="was closed"):
             sandbox.call(echo(), 1)
     assert process is not None

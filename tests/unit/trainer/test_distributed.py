@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.paths import ROOT
 from tests.support.trainer_samples import ragged, tiny_checkpoint
+from tests.support.waiting import BOUND
 from trainer.distributed import samples_from_tensors, samples_to_tensors
 
 SCRIPT = ("-m", "tests.support.ranks_process")
@@ -57,7 +58,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
             [*command, *SCRIPT, str(folder), *arguments],
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
-            timeout=200,
+            timeout=BOUND,
             capture_output=True,
             text=True,
         )

@@ -52,6 +52,7 @@ from tests.support.verification_context import (
     sampling_mismatch,
     thinking_rows,
 )
+from tests.support.waiting import BOUND
 
 STRANGER = Signer.from_key(b"\x09" * 32)
 
@@ -95,7 +96,7 @@ async def test_scoring_anew_keeps_nobody_else_waiting(reason: Reason, monkeypatc
     rows, moved = honest_rows(), threading.Event()
 
     def score(self: Scorers, manifest: EnvironmentManifest, task: Task, completion: str) -> Score:
-        assert moved.wait(60), "the event loop stands still"
+        assert moved.wait(BOUND), "the event loop stands still"
         return plain(self, manifest, task, completion)
 
     plain = Scorers.score
