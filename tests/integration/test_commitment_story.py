@@ -14,9 +14,9 @@ import sys
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
+from benchmarks.testbed.waiting import until
 from muster.chain.anvil import LocalChain
 from muster.chain.provider import connected
 from muster.constants import HOUR_SECONDS
@@ -27,7 +27,6 @@ from muster.contracts.runs import WorkCommitted
 from muster.rollouts.parquet import write_rollouts
 from muster.verification.bundles import parse_bundle
 from tests.support.node_fixture import NodeFixture, NodeProcess
-from tests.support.waiting import until
 from tests.support.world import World, commit_bytes, rows_of
 from validator.ruling import turn_of
 
@@ -35,7 +34,6 @@ WORKERS = ("w1", "w2", "w3", "w4", "w5")
 WORKER_FAILPOINTS = ("worker.generated", "worker.uploaded", "worker.committed")
 
 
-@pytest.mark.timeout(900)
 async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> None:
     run_fixture = world.run_fixture
     torch.set_num_threads(1)  # two validators live in this process, beside others on few cores
@@ -70,7 +68,7 @@ def in_turn(run_fixture: NodeFixture, worker: str, *names: str) -> list[str]:
 async def the_worker_dies_three_times_and_loses_nothing(world: World, worker: NodeProcess) -> None:
     for point in WORKER_FAILPOINTS:
         worker.start()
-        assert await worker.ends(240) == -signal.SIGKILL, worker.output()
+        assert await worker.ends() == -signal.SIGKILL, worker.output()
         assert (worker.folder / "failpoints" / point).exists()
     generated = worker.events("generated")
     assert [line["index"] for line in generated] == [0], "one file, made once"
@@ -131,7 +129,7 @@ async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: No
     assert bundle.reason in ("sampling_mismatch", "activation_mismatch")
     assert node not in {one.node for one in work}
     assert not any(verdict.accepted for verdict in await world.verdicts("w2"))
-    assert await cheater.ends(60) == 3, cheater.output()
+    assert await cheater.ends() == 3, cheater.output()
     assert "it was convicted, and takes no more work" in cheater.output()
     honest = world.run_fixture.key("w1").address
     assert not [event for event in await world.events(CaseOpened) if event.node == honest]
@@ -147,7 +145,7 @@ async def anybody_can_check(world: World) -> None:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        output, _ = await asyncio.wait_for(process.communicate(), 120)
+        output, _ = await process.communicate()
         return process.returncode or 0, json.loads(output)
 
     guilty = next(event for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY)
@@ -174,7 +172,6 @@ async def the_hour_is_sealed(world: World) -> None:
     await until(sealed, "a quorum seals the hour")
 
 
-@pytest.mark.timeout(600)
 async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
     """Convict each by its own way, without a jury where the contract can see it.
 

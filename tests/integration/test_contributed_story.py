@@ -19,6 +19,7 @@ import httpx2
 import pytest
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
+from benchmarks.testbed.waiting import BOUND
 from muster.clients.run_data import RunTasks
 from muster.constants import MICRO
 from muster.contributions.pack import read_pack
@@ -233,7 +234,7 @@ def test_what_is_no_environment_is_refused_and_nothing_stops(
     url = place.orchestrator.url + path
     stranger = place.run_fixture.key("stranger")
     headers = sign_request(stranger, place.run_fixture.domain, "POST", url, content_hash(body), now=time.time())
-    with httpx2.Client(trust_env=False, timeout=30) as client:
+    with httpx2.Client(trust_env=False, timeout=BOUND) as client:
         reply = client.post(url, content=body, headers=headers)
         assert (reply.status_code, detail in reply.json()["detail"]) == (status, True), reply.text
         assert client.post(url, content=body).status_code == 401

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks.testbed.anvil import Anvil
+from benchmarks.testbed.waiting import until
 from muster.chain.client import Chain
 from muster.contracts import registry, runs
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
@@ -22,7 +23,6 @@ from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts
 from tests.support.node_fixture import NodeProcess
-from tests.support.waiting import until
 from tests.support.world import World, opened
 
 
@@ -32,7 +32,6 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         yield made
 
 
-@pytest.mark.timeout(900)
 async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettled_pay(world: World) -> None:
     """Though its rows are honest. Who missed it has its fee back; the worker is told why it has nothing to do."""
     torch.set_num_threads(1)
@@ -43,7 +42,7 @@ async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettl
     try:
         # 1. A real worker makes honest rows and dies before it uploads them; its operator commits to them all the same.
         worker.start()
-        assert await worker.ends(240) == -signal.SIGKILL, worker.output()
+        assert await worker.ends() == -signal.SIGKILL, worker.output()
         data = finished_file(run_fixture.state("w1"))
         root = hex_hash(rollout_tree(read_rollouts(data)).root)
         await run_fixture.commit("w1", 0, root)
@@ -97,7 +96,7 @@ async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettl
             await run_fixture.commit("w1", 1, root)
         assert refused.value.name == "NotWorking"
         worker.start()
-        assert await worker.ends(120) == 0, worker.output()
+        assert await worker.ends() == 0, worker.output()
         assert "this worker brought a file only when it was accused" in worker.output()
     finally:
         worker.stop()

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from benchmarks.testbed.anvil import Anvil
+from benchmarks.testbed.waiting import until
 from muster.constants import MICRO
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
 from muster.contracts.registry import Status
@@ -25,7 +26,6 @@ from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 from tests.support import mixture
 from tests.support.node_fixture import NodeProcess
-from tests.support.waiting import until
 from tests.support.world import World, commit_bytes, opened, rows_of
 
 CHEATS: dict[str, Callable[[Rollout], dict[str, object]]] = {
@@ -55,7 +55,6 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         yield made
 
 
-@pytest.mark.timeout(900)
 async def test_honest_work_on_a_poisoned_mixture_is_accepted_and_false_scores_are_convicted(world: World) -> None:
     torch.set_num_threads(1)
     run_fixture = world.run_fixture

@@ -36,7 +36,7 @@ def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 def refused_start(run_fixture: RunFixture, endpoint: Endpoint, folder: Path) -> tuple[int, str]:
     """The exit code and the words of an orchestrator that does not start."""
-    code, errors = Orchestrator(dataclasses.replace(run_fixture, s3=endpoint), folder).spawn().end(60)
+    code, errors = Orchestrator(dataclasses.replace(run_fixture, s3=endpoint), folder).spawn().end()
     assert "Traceback" not in errors
     return code, errors
 

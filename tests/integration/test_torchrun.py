@@ -17,12 +17,12 @@ import pytest
 
 from benchmarks.testbed.anvil import free_port
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from benchmarks.testbed.waiting import until
 from muster.contracts import runs
 from muster.shardcast.format.store import version_path
 from tests.support import fork_server
 from tests.support.trainer_process import ONE, build_training_run, end, train
 from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
-from tests.support.waiting import until
 
 TWO = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 SECONDS = 120
@@ -86,7 +86,6 @@ async def test_at_the_last_step_all_of_them_end(
     assert (events.count("finished"), events.count("ended")) == (1, 3)
 
 
-@pytest.mark.timeout(300)
 async def test_a_run_that_was_closed_is_finished(
     run_fixture: RunFixture, orchestrator: Orchestrator, model: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import BOUND
+from benchmarks.testbed.waiting import BOUND
 
 COUNT = """
 import sys

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.cli.logs import FIRST_BYTES, LineFilter, Tail, escaped, last_lines, parse_age, parsed, shown
 from muster.errors import UsageError
 from tests.support.machine import Machine
-from tests.support.waiting import BOUND
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.cli.service import FINAL, quoted, unit_name, unit_text
 from muster.errors import UsageError
 from muster.swarm.launch import ROLES
 from tests.support.machine import Machine
-from tests.support.waiting import BOUND
 
 UNIT = """\
 # muster service install, for /home/ada/.muster/nodes/worker-1/muster.toml

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError, MusterError
 from muster.evaluation import server
 from muster.evaluation.server import ServerSpec, free_port, is_local, serving
-from tests.support.waiting import BOUND
 
 SPEC = ServerSpec(Path("/model"), "muster-step-3", "127.0.0.1", 8000, api_key="hidden")
 

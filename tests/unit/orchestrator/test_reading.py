@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from benchmarks.testbed.waiting import until
 from muster.clients.storage import ContentStore
 from muster.environments.answers import THINK_END
 from muster.errors import RefusedError, UnreachableError
@@ -28,7 +29,6 @@ from orchestrator.page.reading import ReadingProcess, find_tokenizer
 from orchestrator.page.rows import MAX_TEXT, ReadAnswer, ReadingSettings, cut_text, decoded, read_row
 from tests.support.commitment_samples import rules
 from tests.support.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
-from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

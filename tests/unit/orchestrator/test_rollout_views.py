@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, select
 
+from benchmarks.testbed.waiting import until
 from muster.clients.storage import ContentStore
 from muster.contracts.registry import Role
 from muster.environments.registry import default_manifest
@@ -29,7 +30,6 @@ from orchestrator.page.token_counter import TokenCounter
 from orchestrator.tables import counts, file_tokens
 from tests.support.page_samples import CHAIN, RUN, RUNS, SampleRun, address, hash_of
 from tests.support.text_rollouts import HOSTILE, save_tokenizer, text_row
-from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 
 from benchmarks.testbed.run_fixture import terms_of
+from benchmarks.testbed.waiting import BOUND
 from muster.protocol.terms_file import NOBODY
 from orchestrator.database import Database
 from orchestrator.page import turns
@@ -19,7 +20,6 @@ from orchestrator.page.overview import RunIdentity
 from orchestrator.page.site import Page, Site
 from orchestrator.page.turns import BURST_SECONDS, SHARE, Turns
 from tests.support.page_samples import SampleRun
-from tests.support.waiting import BOUND
 
 
 class Clock:

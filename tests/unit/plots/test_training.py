@@ -16,12 +16,12 @@ import psutil
 import pytest
 import structlog
 
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import CheckError, ConfigError, UsageError
 from muster.plots.training import CHARTS, StepMetrics, picture, read_steps, staleness_shares
 from muster.protocol.messages import StepReport
 from muster.runtime import telemetry
 from muster.settings.schema import TrainerSettings
-from tests.support.waiting import BOUND
 from trainer.metrics import Metrics
 
 

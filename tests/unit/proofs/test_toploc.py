@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.testbed.waiting import BOUND
 from muster.proofs import TOPLOC
 from muster.proofs.field import (
     LEAST_MODULUS,
@@ -33,7 +34,6 @@ from muster.proofs.topk import CHUNK_TOKENS, POINTS, Largest, largest, largest_b
 from tests.support import paths
 from tests.support.proofs import compare, encode
 from tests.support.toploc_cases import CASES, Case, other_states, states
-from tests.support.waiting import BOUND
 
 VECTORS = json.loads((paths.VECTORS / "toploc.json").read_text())
 CHUNK = 2 * WORDS

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.testbed.waiting import until
 from muster.errors import ConfigError, FinishedError, MusterError, UnreachableError
 from muster.runtime import telemetry
 from muster.runtime.notify import (
@@ -25,7 +26,6 @@ from muster.runtime.notify import (
     webhook_of,
 )
 from muster.settings.schema import NotifySettings, Settings
-from tests.support.waiting import until
 from tests.support.webhook import DRIP, OK, Webhook, answer, webhook
 
 NODE = "0x" + "1" * 40

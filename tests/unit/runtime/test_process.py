@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.runtime.process import to_the_end
-from tests.support.waiting import BOUND
 
 
 async def test_what_must_be_finished_is_before_the_cancellation_counts() -> None:

@@ -290,6 +290,7 @@ async def test_weights_are_published_again_for_newcomers(
     said: dict[str, Any],
     outcome: str,
     monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
 ) -> None:
     """Long before an idle run's time: who joins begins at the second step after that."""
     options = {"state_dir": tmp_path, "poll_seconds": 1, "idle_seconds": 600}
@@ -304,7 +305,9 @@ async def test_weights_are_published_again_for_newcomers(
     published = ON_CHAIN if said.get("published", True) else asyncio.Event()
     learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
     if outcome == "publishes":
+        began = clock.now
         assert await trainer.batcher.fill(learner, published) is None
+        assert clock.now - began < 60, "within a minute"
     else:
         with pytest.raises(StillWaitsError):
             await trainer.batcher.fill(learner, published)

@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.testbed.waiting import BOUND
 from tests.support.paths import ROOT
 from tests.support.trainer_samples import ragged, tiny_checkpoint
-from tests.support.waiting import BOUND
 from trainer.distributed import samples_from_tensors, samples_to_tensors
 
 SCRIPT = ("-m", "tests.support.ranks_process")

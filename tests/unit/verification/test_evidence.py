@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import Signer
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind
@@ -52,7 +53,6 @@ from tests.support.verification_context import (
     sampling_mismatch,
     thinking_rows,
 )
-from tests.support.waiting import BOUND
 
 STRANGER = Signer.from_key(b"\x09" * 32)
 
