@@ -1,7 +1,7 @@
 """Wait for a condition: what a test asserts is that something happens, never how soon.
 
 The bound is one that only a broken program reaches, however busy the machine. The pause grows with the time that has
-passed, so that what is quick is seen at once and what is slow is asked for a few times a second.
+passed, so that what is quick is seen at once and what is slow is asked for ten times a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 BOUND: Final = 400.0
 """Seconds after which a test gives up. pytest's own limit (pyproject.toml) leaves room for more than one such wait."""
 SHORTEST_PAUSE: Final = 0.005
-LONGEST_PAUSE: Final = 0.25
+LONGEST_PAUSE: Final = 0.1
 
 
 async def until(condition: Callable[[], T | Awaitable[T]], what: str | Callable[[], object] = "") -> T:

@@ -14,7 +14,6 @@ from typing import Final
 
 from muster.chain.anvil import anvil_command
 from muster.constants import CHAIN_ANVIL
-from muster.runtime.process import STOP_SECONDS
 from muster.swarm.supervisor import ProcessSpec
 
 BLOCK_SECONDS: Final = 1
@@ -71,7 +70,7 @@ def process_spec(name: str, config: Path, log: Path, port: int = 0) -> ProcessSp
         environment=CHILD_ENVIRONMENT,
         ready_url=f"http://127.0.0.1:{port}/readyz" if port else "",
         ready_port=port,
-        stop_seconds=20 if name == "trainer" else 2 * STOP_SECONDS,
+        stop_seconds=20,
         nice=role.nice,
         final_statuses=role.final,
         essential=role_of(name) != "cheater",

@@ -25,7 +25,6 @@ from tests.support.trainer_process import ONE, build_training_run, end, train
 from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
 
 TWO = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-SECONDS = 120
 
 
 @pytest.fixture(scope="module")
