@@ -70,7 +70,6 @@ def process_spec(name: str, config: Path, log: Path, port: int = 0) -> ProcessSp
         environment=CHILD_ENVIRONMENT,
         ready_url=f"http://127.0.0.1:{port}/readyz" if port else "",
         ready_port=port,
-        stop_seconds=20,
         nice=role.nice,
         final_statuses=role.final,
         essential=role_of(name) != "cheater",
