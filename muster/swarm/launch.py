@@ -24,9 +24,11 @@ CHILD_ENVIRONMENT: Final = {
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "TORCHINDUCTOR_CACHE_DIR": str(Path.home() / ".cache" / "muster" / "torch"),
     "PYTHONUNBUFFERED": "1",
 }
-"""A dozen processes share few cores: a thread each is faster than a pool each."""
+"""A dozen processes share few cores: a thread each is faster than a pool each. Torch's cache, a folder that it makes
+wherever a model is imported, is not in the temporary folder."""
 
 SAVING_SECONDS: Final = 60.0
 """Longest time that a chain which keeps its state takes to write it when it ends: 2 kB for every block."""
