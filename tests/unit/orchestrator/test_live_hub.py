@@ -27,7 +27,7 @@ from orchestrator.page.live import MAX_LINES, LiveState, Snapshot
 from orchestrator.page.live_hub import BUFFER_LINES, FIRST_LINES, LiveHub, Watcher
 
 PATIENCE = 20.0
-"""Seconds for what takes a fraction of one on a machine that is not busy."""
+"""Seconds for what takes a fraction of one, on the clock that server and reader share: that of their event loop."""
 IDENTITY = "1dea"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -24,11 +24,10 @@ from orchestrator.__main__ import LIMITS
 ANSWER = b"x" * (64 << 20)
 QUIET_PART = b"y" * (8 << 20)
 PATIENCE = 20.0
-"""Seconds for what takes a fraction of one on a machine that is not busy."""
+"""Seconds for what takes a fraction of one, on the clock that server and reader share: that of their event loop."""
 
 QUICK = replace(LIMITS, head_seconds=1.0, idle_seconds=1.0, stall_seconds=1.0, linger_seconds=1.0)
 PATIENT = replace(LIMITS, head_seconds=PATIENCE, idle_seconds=PATIENCE, stall_seconds=PATIENCE)
-"""Server and reader share a thread: on a busy machine that takes its time."""
 
 HOLD = asyncio.Event()
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
