@@ -100,7 +100,15 @@ def test_a_process_that_stays_behind_holds_nobody_up(
     stays = int(left.read_text())
     if session == "setsid":
         os.kill(stays, signal.SIGKILL)  # raises where it did not stay
-    wait_until(lambda: not psutil.pid_exists(stays), "it is gone")
+    wait_until(lambda: has_ended(stays), "it has ended")
+
+
+def has_ended(pid: int) -> bool:
+    """Whether there is no such process, or only until its parent looks."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_what_an_export_says_besides_is_not_kept(program: Path) -> None:
