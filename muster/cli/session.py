@@ -232,14 +232,12 @@ class Session:
 @contextmanager
 def asking() -> Iterator[None]:
     """Let Ctrl-C end the command while a person is asked: an event loop would wait for the answer first."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler) if sys.stdin.isatty() else None
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
 
 
 def wallet_folder() -> Path:
