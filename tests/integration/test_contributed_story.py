@@ -19,7 +19,7 @@ import httpx2
 import pytest
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
-from benchmarks.testbed.waiting import BOUND
+from benchmarks.testbed.waiting import BOUND, until
 from muster.clients.run_data import RunTasks
 from muster.constants import MICRO
 from muster.contributions.pack import read_pack
@@ -177,12 +177,14 @@ async def the_next_run(place: Place, task_set: TaskSet, author: str, folder: Pat
 
         # 3. The leaderboard says whose tasks they were, and so do the tasks themselves.
         async with run_fixture.client(orchestrator.url, None) as client:
-            for _ in range(100):
+
+            async def counted() -> dict[str, Any] | None:
                 lines = {line["author"]: line for line in (await client.summary(run_fixture.run))["authors"]}
-                counted = [sum(line[kind] for line in lines.values()) for kind in ("rollouts", "accepted")]
-                if counted == [len(WORKERS) * COMMITMENTS * terms.positions, COMMITMENTS * terms.positions]:
-                    break
-                await asyncio.sleep(0.1)
+                found = [sum(line[kind] for line in lines.values()) for kind in ("rollouts", "accepted")]
+                expected = [len(WORKERS) * COMMITMENTS * terms.positions, COMMITMENTS * terms.positions]
+                return lines if found == expected else None
+
+            lines = await until(counted, "everything is counted")
         others = drawn.total() - drawn[author]
         assert {name: line["rollouts"] for name, line in lines.items()} == {author: drawn[author], "": others}
         assert sum(line["accepted"] for line in lines.values()) == COMMITMENTS * terms.positions

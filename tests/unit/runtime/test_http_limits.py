@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from benchmarks.testbed.waiting import until
 from muster.runtime import connection_table
 from muster.runtime.connection_table import ConnectionTable, Owner
 from muster.runtime.http_limits import PIPELINED, ConnectionLimits, bounded_config
@@ -220,11 +221,7 @@ async def test_the_end_of_an_answer_is_awaited_as_long_as_its_middle_and_no_long
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         await reader.readexactly(1)
-        for _ in range(200):
-            if not len(table):
-                break
-            await asyncio.sleep(0.05)
-        assert len(table) == 0
+        await until(lambda: len(table) == 0)
         writer.transport.abort()
 
 
