@@ -29,7 +29,7 @@ PYTHON = VENV / "bin" / "python"
 SERVERS = ROOT / ".servers"
 CHARTS = ROOT / "orchestrator" / "page" / "static" / "vendor" / "uplot"
 EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 """Programs that the page's tests can run in, the best first (also benchmarks/testbed/browser.py)."""
 INSTALL_BROWSER = ("apt-get", "install", "-y", "--no-install-recommends", "chromium")
 APT_SECONDS = 600.0
@@ -384,7 +384,9 @@ def main(arguments: Sequence[str]) -> int:
             raise SetupError(f"unknown arguments: {' '.join(arguments)}", f"scripts/setup, or scripts/setup {TESTS}")
         check_machine()
         STAMPS.mkdir(exist_ok=True)
-        run_all(steps(tests=TESTS in arguments))
+        with tempfile.TemporaryDirectory(prefix="muster-setup-") as folder:
+            os.environ["TMPDIR"] = folder  # uv leaves its locks there, torch a folder
+            run_all(steps(tests=TESTS in arguments))
     except SetupError as error:
         print(f"setup: {error}\n  next: {error.hint}", file=sys.stderr)
         return 1

@@ -22,12 +22,13 @@ from hypothesis import settings
 
 from benchmarks.testbed.anvil import Anvil
 from muster.chain.keys import Signer
-from tests.support import fork_server, warm_models
+from tests.support import fork_server, steady_loop, warm_models
 from tests.support.chain import Deployment, deploy_on, funded_on
 from tests.support.paths import ROOT
 from tests.support.postgres import PostgresServer
 from tests.support.s3_servers import Endpoint, moto, rclone
 from tests.support.schedule import arrange, scheduler
+from tests.support.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -39,6 +40,23 @@ if TYPE_CHECKING:
 settings.register_profile("muster", deadline=None)  # how fast the machine is today is nothing that a test asserts
 settings.load_profile("muster")
 fork_server.install()
+steady_loop.install()
+
+
+TEMPORARY = pytest.StashKey[TemporaryFolder]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the run have a temporary folder of its own; a process of pytest-xdist has that of its controller."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.stash[TEMPORARY] = TemporaryFolder(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if TEMPORARY in session.config.stash:
+        session.config.stash[TEMPORARY].finish(session)
 
 
 @pytest.hookimpl(tryfirst=True)

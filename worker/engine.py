@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import re
+import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -285,11 +286,13 @@ def start_vllm(model_dir: Path, arguments: dict[str, Any]) -> LLMEngine:
             from vllm.v1.engine.llm_engine import LLMEngine
 
             gc.freeze()
-            return LLMEngine.from_vllm_config(config, disable_log_stats=True)
+            with tempfile.TemporaryDirectory(prefix="muster-vllm-") as tempfile.tempdir:  # where its ranks meet
+                return LLMEngine.from_vllm_config(config, disable_log_stats=True)
     except (ValueError, RuntimeError) as error:
         hint = "raise worker.cache_bytes" if re.search("KV cache|cache blocks", str(error)) else ""
         raise ConfigError(f"vLLM cannot serve {model_dir}: {error}", hint=hint) from error
     finally:
+        tempfile.tempdir = None  # the usual one
         gc.enable()
 
 

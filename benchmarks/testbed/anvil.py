@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.anvil import anvil_command
 from muster.constants import CHAIN_ANVIL
 from muster.errors import ConfigError, UnreachableError
 
-START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 5.0
-REQUEST_SECONDS: Final = 5.0
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -89,7 +88,7 @@ class Anvil:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         anvil = cls(process, port)
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + BOUND
         while time.monotonic() < deadline and process.poll() is None:
             if _answers(anvil.url) and process.poll() is None:
                 return anvil
@@ -137,6 +136,6 @@ def _post(url: str, method: str, params: Sequence[Any]) -> Any:
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=REQUEST_SECONDS) as reply:
+    with opener.open(request, timeout=BOUND) as reply:
         answer = json.load(reply)
     return answer["result"]

@@ -27,9 +27,10 @@ from playwright.async_api import (
     async_playwright,
 )
 
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError
 
-BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 """Programs to drive, the best first (also scripts/set_up.py)."""
 FLAGS: Final = (
     "--no-sandbox",  # root may not use it
@@ -44,7 +45,6 @@ FLAGS: Final = (
 WIDTHS: Final = (360, 768, 1440)
 """CSS pixels: a phone, a tablet, a desk."""
 HEIGHT: Final = 900
-WAIT_SECONDS: Final = 20.0
 ABORTED: Final = "net::ERR_ABORTED"
 """Of a request whose page was left: streams end so."""
 
@@ -80,7 +80,7 @@ async def open_browser() -> AsyncIterator[Browser]:
         raise ConfigError("no browser is installed", hint="scripts/setup --tests, or apt-get install chromium")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
-            executable_path=program, args=list(FLAGS), env=_environment(), timeout=1000 * WAIT_SECONDS
+            executable_path=program, args=list(FLAGS), env=_environment(), timeout=1000 * BOUND
         )
         try:
             yield browser
@@ -108,7 +108,7 @@ class Visitor:
     """Every address that was asked for."""
 
     def __post_init__(self) -> None:
-        self.context.set_default_timeout(1000 * WAIT_SECONDS)
+        self.context.set_default_timeout(1000 * BOUND)
         self.context.on("console", self._told)
         self.context.on("weberror", lambda error: self.problems.append(f"script: {error.error}"))
         self.context.on("request", lambda request: self.urls.append(request.url))
@@ -192,7 +192,7 @@ def _thrown(details: Mapping[str, Any]) -> str:
     return str(details.get("exception", {}).get("description") or details.get("text"))
 
 
-async def wait_until(page: Page, condition: str, seconds: float = WAIT_SECONDS) -> None:
+async def wait_until(page: Page, condition: str, seconds: float = BOUND) -> None:
     """Wait until an expression is true in the page. Raises AssertionError when it does not become so in time."""
     wanted = f"""new Promise(done => {{
       const end = performance.now() + {1000 * seconds};

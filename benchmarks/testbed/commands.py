@@ -15,13 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from benchmarks.testbed.waiting import BOUND
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 MUSTER: Final = (sys.executable, "-m", "muster")
-END_SECONDS: Final = 120.0
-"""Longest wait for a command to end after Ctrl-C."""
-CHILD_SECONDS: Final = 30.0
-"""The same of a child, after SIGTERM."""
-ANSWER_SECONDS: Final = 20.0
 POLL_SECONDS: Final = 0.1
 
 T = TypeVar("T")
@@ -39,7 +36,7 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process that runs a command and writes all it says into `log`; end it by Ctrl-C.
 
-    Raises TimeoutExpired where it does not end in END_SECONDS, after killing it.
+    Raises TimeoutExpired where it does not end in time, after killing it.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -57,7 +54,7 @@ def running(
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         try:
-            process.wait(END_SECONDS)
+            process.wait(BOUND)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -73,7 +70,7 @@ def child(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=CHILD_SECONDS)
+        process.communicate(timeout=BOUND)
 
 
 def wait_for(what: str, ready: Callable[[], T], seconds: float, process: subprocess.Popen[bytes], log: Path) -> T:
@@ -89,7 +86,7 @@ def wait_for(what: str, ready: Callable[[], T], seconds: float, process: subproc
 def get_bytes(url: str) -> bytes:
     """Return an answer of a server on this machine. Raises OSError without one."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=ANSWER_SECONDS) as reply:
+    with opener.open(url, timeout=BOUND) as reply:
         return reply.read()
 
 

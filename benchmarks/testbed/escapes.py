@@ -33,7 +33,6 @@ from muster.sandbox.component import local_component
 from muster.sandbox.scorer import Outcome, ScorerManifest
 
 FUEL: Final = 10**9
-SECONDS: Final = 30.0
 """Longest that an attack may hold the scorer up."""
 VARIABLE: Final = "MUSTER_CANARY"
 
@@ -165,7 +164,7 @@ class _Assailant:
             gained.append("it reached what it wanted")
         if len({repr(outcome) for outcome in outcomes}) > 1:
             gained.append("its outcome differs between two processes")
-        self._report.add(kind, [*gained, *self._after(seconds)], seconds)
+        self._report.add(kind, [*gained, *self._after()], seconds)
 
     def answers(self) -> None:
         """Give reasoning-gym's scorers answers that compute the right one when they are executed."""
@@ -188,7 +187,7 @@ class _Assailant:
             gained = ["it ran"] if any(score.parts[0] > most * MICRO for score in scores[:2]) else []
             gained += ["the right answer is not taken"] if any(score.parts != (MICRO,) for score in scores[2:]) else []
             gained += ["its fuel differs"] if scores[0] != scores[1] or scores[2] != scores[3] else []
-            self._report.add(f"reasoning_gym: {dataset}", [*gained, *self._after(0)])
+            self._report.add(f"reasoning_gym: {dataset}", [*gained, *self._after()])
 
     def inherited(self) -> None:
         """Look at what the scorers' processes were given by the one that started them."""
@@ -203,12 +202,10 @@ class _Assailant:
                     gained.append("an open file")
         self._report.add("what the process inherits", gained)
 
-    def _after(self, seconds: float) -> list[str]:
+    def _after(self) -> list[str]:
         found = self._guarded.touched()
         if [self._probe(sandbox) for sandbox in self._sandboxes] != self._clean:
             found.append("the next call differs")
-        if seconds > SECONDS:
-            found.append(f"it took {seconds:.0f} s")
         return found
 
     def _probe(self, sandbox: Sandbox) -> Outcome:

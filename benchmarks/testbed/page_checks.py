@@ -39,6 +39,14 @@ _FOCUSED: Final = """(() => {
     shown: outlined || style.boxShadow !== "none", inside: box.bottom > 0 && box.top < innerHeight };
 })()"""
 
+_PUTTING: Final = ("prepend", "replaceChildren")
+"""Methods by which a live page puts new elements in the place of others."""
+_HOLD: Final = f"""void (() => {{
+  window.musterHeld = {list(_PUTTING)}.map(name => [name, Element.prototype[name]]);
+  for (const [name] of musterHeld) Element.prototype[name] = () => {{}};
+}})()"""
+_LET_GO: Final = "void musterHeld.forEach(([name, method]) => { Element.prototype[name] = method; })"
+
 _BASICS: Final = """(() => {
   const found = [];
   const one = (selector, what) => {
@@ -98,7 +106,18 @@ async def widths(page: Page) -> list[str]:
 
 
 async def keyboard(page: Page) -> list[str]:
-    """Return what the Tab key does not reach, or reaches without showing it, within MOST_TABS elements."""
+    """Return what the Tab key does not reach, or reaches without showing it, within MOST_TABS elements.
+
+    Meanwhile a live page keeps its elements: each is tried once, however long that takes.
+    """
+    await evaluate(page, _HOLD)
+    try:
+        return await _tabbed(page)
+    finally:
+        await evaluate(page, _LET_GO)
+
+
+async def _tabbed(page: Page) -> list[str]:
     await evaluate(page, "document.activeElement?.blur(); scrollTo(0, 0)")
     wanted = min(MOST_TABS, await evaluate(page, f"{_TABBABLE}.length"))
     found = list[str]()

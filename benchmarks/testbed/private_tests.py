@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from fastapi.routing import APIRoute
 
 from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on
+from benchmarks.testbed.waiting import until
 from muster.chain.masters_file import write_masters
 from muster.clients.masters import RunMasters
 from muster.clients.node_session import NodeSession
@@ -67,7 +67,6 @@ from validator.records import PooledCommitment
 from validator.service import OutOfServiceError, Validator
 
 LIMIT: Final = 40
-WAIT_SECONDS: Final = 420.0
 TERMS: Final[dict[str, Any]] = {
     "group_size": 4,
     "groups_per_commitment": 4,
@@ -303,7 +302,7 @@ class PrivateStory:
                 await accepted.poll(0, ())
                 return bool(accepted.files)
 
-            await until("the trainer has graded work", arrived)
+            await until(arrived, "the trainer has graded work")
             [file] = accepted.files
             self.judge_rewards(file, expected)
 
@@ -421,7 +420,7 @@ class PrivateStory:
             async def jailed() -> bool:
                 return (await chain.call(registry.node(address))).status == Status.JAILED
 
-            await until("the wrong grader is convicted", jailed)
+            await until(jailed, "the wrong grader is convicted")
             head = (await chain.head()).number
             events = await chain.events([CaseOpened, CaseResolved], chain.addresses.from_block, head)
             opened = {event.case_id: event for event in events if isinstance(event, CaseOpened)}
@@ -445,15 +444,6 @@ def count(needles: Iterable[bytes], haystack: Sequence[bytes]) -> int:
     """Return how often any of the needles stands in the haystack."""
     whole = b"\n".join(haystack)
     return sum(whole.count(needle) for needle in set(needles))
-
-
-async def until(what: str, condition: Any) -> None:
-    """Poll a condition with a bound."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not await condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {WAIT_SECONDS:g} s: {what}")
-        await asyncio.sleep(0.5)
 
 
 def seal(folder: Path) -> tuple[TaskSet, TaskSet, Masters]:

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.testbed.waiting import BOUND
+
 
 class Stoppable:
     """Has a `process`, once it was launched. What that says goes to a file: a pipe that nobody reads would stop it."""
@@ -30,16 +32,16 @@ class Stoppable:
         """End it as if the power had failed."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=10)
+        self.process.wait(BOUND)
 
     def stop(self) -> tuple[int, str]:
         """Send SIGTERM; return the exit code and what it said."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.end(seconds=20)
+        return self.end()
 
-    def end(self, seconds: float) -> tuple[int, str]:
+    def end(self) -> tuple[int, str]:
         """Wait until it ends by itself; return the exit code and what it said."""
         assert self.process is not None
-        return self.process.wait(seconds), self.said.read_text(errors="replace")
+        return self.process.wait(BOUND), self.said.read_text(errors="replace")

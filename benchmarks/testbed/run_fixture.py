@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -22,6 +21,7 @@ from eth_utils.crypto import keccak
 from benchmarks.testbed.anvil import Anvil, free_port
 from benchmarks.testbed.processes import Stoppable
 from benchmarks.testbed.s3 import Endpoint, without_aws
+from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, event_of
 from muster.chain.deploy import deploy
@@ -212,7 +212,7 @@ class RunFixture:
 
     def client(self, url: str, name: str | None, **options: object) -> OrchestratorClient:
         """Return the orchestrator as this person talks to it."""
-        given: dict = {"chain_id": self.book.chain_id, "registry": self.book.registry, "timeout": 10} | options
+        given: dict = {"chain_id": self.book.chain_id, "registry": self.book.registry, "timeout": 60} | options
         return OrchestratorClient(url, self.key(name) if name else None, **given)
 
 
@@ -247,7 +247,7 @@ run = {run_fixture.run}
 rpc_url = "{run_fixture.settings.rpc_url}"
 addresses = "{run_fixture.settings.addresses}"
 poll_seconds = {run_fixture.settings.poll_seconds}
-timeout_seconds = 5
+timeout_seconds = 30
 [keys]
 raw_key_file = "{secret}"
 [log]
@@ -276,12 +276,10 @@ demand_batches = 2
         """Start the process and wait until it is ready."""
         self.spawn()
         assert self.process is not None
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and self.process.poll() is None:
-            if self.get("/readyz")[0] == 200:
-                return self
-            time.sleep(0.02)
-        raise AssertionError(f"the orchestrator did not come up: {self.stop()}")
+        process = self.process
+        wait_until(lambda: self.get("/readyz")[0] == 200 or process.poll() is not None, "the orchestrator is ready")
+        assert process.poll() is None, f"the orchestrator did not come up: {self.stop()}"
+        return self
 
     def spawn(self) -> Orchestrator:
         """Start the process, without waiting for anything."""
@@ -293,7 +291,7 @@ demand_batches = 2
         """Status and body of a plain GET; (0, b"") when nobody answers."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(self.url + path, timeout=10) as reply:
+            with opener.open(self.url + path, timeout=BOUND) as reply:
                 return reply.status, reply.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
@@ -303,5 +301,5 @@ demand_batches = 2
     def first_event(self, path: str) -> bytes:
         """Return the first of the server-sent events of a path, whose answer has no end."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(self.url + path, timeout=10) as reply:
+        with opener.open(self.url + path, timeout=BOUND) as reply:
             return b"".join(iter(reply.readline, b"\n"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -229,11 +230,11 @@ async def _answer(
 
 @contextmanager
 def _file_of(data: bytes) -> Iterator[Path]:
-    """Yield a file with these bytes, for the block."""
-    with tempfile.NamedTemporaryFile(prefix="muster-prompts-") as file:
+    """Yield a file with these bytes, for the block; it has no name, so a killed process leaves none behind."""
+    with tempfile.TemporaryFile() as file:
         file.write(data)
         file.flush()
-        yield Path(file.name)
+        yield Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
 
 
 def _for_people(document: dict[str, Any]) -> Group:

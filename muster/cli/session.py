@@ -11,6 +11,7 @@ import functools
 import inspect
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -147,7 +148,8 @@ class Session:
         keys = self.settings.keys if wallet is None else wallet_keys(wallet, password_file)
         if wallet is None and password_file is not None:
             keys = keys.model_copy(update={"password_file": password_file})
-        return await asyncio.to_thread(load_signer, keys, self.settings.chain.chain_id)
+        with asking():
+            return load_signer(keys, self.settings.chain.chain_id)
 
     # Output
 
@@ -176,7 +178,8 @@ class Session:
         if not self.options.yes:
             if not sys.stdin.isatty():
                 raise UsageError("this needs a confirmation, and there is no terminal to ask on", hint="add --yes")
-            typer.confirm("Go on?", abort=True, err=True)
+            with asking():
+                typer.confirm("Go on?", abort=True, err=True)
         return True
 
     async def spend(
@@ -224,6 +227,17 @@ class Session:
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, command)
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Let Ctrl-C end the command while a person is asked: an event loop would wait for the answer first."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler) if sys.stdin.isatty() else None
+    try:
+        yield
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
 
 
 def wallet_folder() -> Path:

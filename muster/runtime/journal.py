@@ -101,6 +101,8 @@ class Journal:
                 for statement in schema:
                     self._database.execute(statement)
         except (OSError, sqlite3.Error, StorageError) as error:
+            if "_database" in vars(self):
+                self.close()
             hint = "check its folder"
             if "no such column" in str(error):
                 where = f" {setting}" if setting else " folder"

@@ -33,10 +33,10 @@ from muster.swarm.summary import Participant, SwarmFacts, summarise
 from muster.swarm.supervisor import ProcessEvent, Supervisor, check_ports
 from muster.swarm.watch import PlainView
 
-CASE_SECONDS: Final = 180.0
+CASE_SECONDS: Final = 600.0
 """Longest wait, after the trainer has finished, for every cheater to be convicted."""
 
-SEAL_SECONDS: Final = 120.0
+SEAL_SECONDS: Final = 300.0
 """Longest wait for validators to seal an hour that has ended."""
 
 

@@ -14,7 +14,6 @@ from typing import Final
 
 from muster.chain.anvil import anvil_command
 from muster.constants import CHAIN_ANVIL
-from muster.runtime.process import STOP_SECONDS
 from muster.swarm.supervisor import ProcessSpec
 
 BLOCK_SECONDS: Final = 1
@@ -25,9 +24,11 @@ CHILD_ENVIRONMENT: Final = {
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "TORCHINDUCTOR_CACHE_DIR": str(Path.home() / ".cache" / "muster" / "torch"),
     "PYTHONUNBUFFERED": "1",
 }
-"""A dozen processes share few cores: a thread each is faster than a pool each."""
+"""A dozen processes share few cores: a thread each is faster than a pool each. Torch's cache, a folder that it makes
+wherever a model is imported, is not in the temporary folder."""
 
 SAVING_SECONDS: Final = 60.0
 """Longest time that a chain which keeps its state takes to write it when it ends: 2 kB for every block."""
@@ -71,7 +72,6 @@ def process_spec(name: str, config: Path, log: Path, port: int = 0) -> ProcessSp
         environment=CHILD_ENVIRONMENT,
         ready_url=f"http://127.0.0.1:{port}/readyz" if port else "",
         ready_port=port,
-        stop_seconds=20 if name == "trainer" else 2 * STOP_SECONDS,
         nice=role.nice,
         final_statuses=role.final,
         essential=role_of(name) != "cheater",

@@ -41,7 +41,7 @@ class Scenario:
     """Batches of work that may wait for the trainer."""
     answers: int = 0
     """Sampled answers to each held-out task, by the first and by the last model; 0: the two are not compared."""
-    quiet_seconds: float = 180.0
+    quiet_seconds: float = 900.0
     """Longest time without progress before a demo ends with an error."""
     terms: Mapping[str, Any] = field(default_factory=dict)
     """Values of `Terms` that differ from a local run's."""
@@ -92,7 +92,6 @@ LANGUAGE: Final = Scenario(
     fetched_model="smollm2-135m",
     demand_batches=1,
     answers=16,
-    quiet_seconds=900.0,
     terms={
         "group_size": 8,
         "max_prompt_tokens": 128,
@@ -153,7 +152,6 @@ def own_scenario(
         steps=10,
         title="Your own trial",
         about="A local swarm trains on tasks or a model of your own.",
-        quiet_seconds=LANGUAGE.quiet_seconds,
         terms={**base.terms, **terms},
         trainer={**base.trainer, "eval_tasks": OWN_EVAL_TASKS, "eval_every": 2},
     )

@@ -57,7 +57,7 @@ class ProcessSpec:
     """Accepts connections on 127.0.0.1 once the process is ready."""
     ready_seconds: float = 120
     """Longest wait for readiness."""
-    stop_seconds: float = 8
+    stop_seconds: float = 20
     """Between SIGTERM and SIGKILL."""
     nice: int = 0
     """On top of the supervisor's own."""

@@ -168,6 +168,7 @@ def read_overview(connection: Connection, known: RunIdentity, state: RunState) -
         reported=report.received if report else None,
         blocked=run_blocking_reason(facts),
         workers=len(facts.workers),
+        validators=facts.validators,
         rollouts_per_commitment=terms.positions,
         commitments=made,
         tokens_uncounted=max(0, made.accepted - members.counted),

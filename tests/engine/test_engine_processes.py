@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.testbed.waiting import BOUND
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.rollouts.parquet import read_rollouts
 from muster.shardcast.format.store import version_path
@@ -16,8 +17,6 @@ from muster.shardcast.publish import publish
 from muster.verification.profiles import CPU_FP32
 from tests.engine.split_engine import REQUESTS
 from validator.replay import Replayer, judge
-
-SECONDS = 300
 
 
 def test_two_ranks_prove_one_work_and_both_take_new_weights(tmp_path: Path) -> None:
@@ -30,7 +29,7 @@ def test_two_ranks_prove_one_work_and_both_take_new_weights(tmp_path: Path) -> N
             model.get_submodule("model.layers.1").mlp.down_proj.weight *= 2  # of all layers, one is read again
     command = [sys.executable, "-m", "tests.engine.split_engine", str(tmp_path)]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     for name, other in (("1", "2"), ("2", "1")):
         rows = read_rollouts((tmp_path / f"{name}.parquet").read_bytes())

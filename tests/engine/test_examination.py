@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
@@ -24,6 +23,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.testbed.adversaries.lab import tempered
+from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.environments.answers import exact_answer
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MusterError
@@ -39,7 +39,6 @@ from tests.support import fork_server
 from worker.answering import EvalSession
 from worker.engine import Engine
 
-SECONDS = 240.0
 """Longest that any of these processes may take."""
 SAMPLING = Sampling(
     samples=4, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=3, profile="cpu-fp32-projection-v2"
@@ -88,7 +87,7 @@ def start(folder: Path, *words: object) -> subprocess.Popen[str]:
 def typed(folder: Path, *words: object, status: int = 0) -> Any:
     """What a command printed."""
     process = start(folder, *words)
-    out, err = process.communicate(timeout=SECONDS)
+    out, err = process.communicate(timeout=BOUND)
     assert process.returncode == status, out + err
     return json.loads(out)
 
@@ -130,7 +129,7 @@ def test_eval_finds_what_the_engine_finds(
         cwd=hostile.parent,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=BOUND,
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -154,14 +153,15 @@ def test_a_filter_that_is_interrupted_and_goes_on_keeps_what_one_in_one_go_keeps
     folder, journal = tasks_folder.parent, tasks_folder.parent / "kept.answers" / "answers.sqlite"
     words = ("tasks", "filter", tasks_folder, model_dir, "kept", *OPTIONS)
     process = start(folder, *words)
-    deadline = time.monotonic() + SECONDS
-    while not (0 < answered(journal) < TRAIN):
+
+    def is_under_way() -> bool:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return 0 < answered(journal) < TRAIN
+
+    wait_until(is_under_way, "some tasks are answered")
     engines = engines_of(psutil.Process(process.pid))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=SECONDS)
+    out, err = process.communicate(timeout=BOUND)
     assert process.returncode == 130, out + err
     assert "the same command goes on from there" in err
     assert len(engines) == 1

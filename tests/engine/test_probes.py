@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.cli import engine_check
 from muster.models.numerics import device_kind
 from muster.rollouts.parquet import read_rollouts
@@ -19,13 +20,11 @@ from tests.support.machine import Machine
 from tests.support.paths import ROOT
 from tests.support.probe_samples import small_model, small_spec
 
-SECONDS = 300
-
 
 def run(module: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *map(str, paths)]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND, check=False)
 
 
 @pytest.mark.parametrize("profile", [CPU_FP32, BF16], ids=lambda profile: profile.name)

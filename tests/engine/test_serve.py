@@ -16,12 +16,12 @@ from typing import Any
 import httpx2
 import psutil
 
+from benchmarks.testbed.waiting import BOUND
 from muster.models.files import model_hash
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from tests.support.chain import Deployment
 from tests.support.published_run import published_run
 
-SECONDS = 240
 KEY = "a-key-of-this-test"
 
 
@@ -49,8 +49,8 @@ def serving(folder: Path, *words: str, forked: bool) -> Iterator[dict[str, Any]]
         assert not any(KEY in word for one in started for word in one.cmdline()), "anybody may read commands"
         yield document
         process.send_signal(signal.SIGINT)
-        assert process.wait(SECONDS) == 0, (folder / "log").read_text()[-2000:]
-        _, alive = psutil.wait_procs(started, timeout=5)
+        assert process.wait(BOUND) == 0, (folder / "log").read_text()[-2000:]
+        _, alive = psutil.wait_procs(started, timeout=BOUND)
         assert alive == []
     finally:
         if process.poll() is None:
@@ -71,9 +71,9 @@ def test_a_checkpoint_is_served_to_who_has_the_key_until_interrupted(tmp_path: P
         assert document["model_hash"] == "0x" + model_hash(model).hex()
         url, question = document["base_url"], {"model": "small", "messages": [{"role": "user", "content": "2+3"}]}
         assert url.startswith("http://127.0.0.1:")
-        with httpx2.Client(timeout=60, trust_env=False) as stranger:
+        with httpx2.Client(timeout=BOUND, trust_env=False) as stranger:
             assert stranger.post(f"{url}/chat/completions", json=question).status_code == 401
-        with httpx2.Client(timeout=60, trust_env=False, headers={"Authorization": f"Bearer {KEY}"}) as client:
+        with httpx2.Client(timeout=BOUND, trust_env=False, headers={"Authorization": f"Bearer {KEY}"}) as client:
             assert [one["id"] for one in client.get(f"{url}/models").json()["data"]] == ["small"]
             answer = client.post(f"{url}/chat/completions", json={**question, "max_tokens": 4, "temperature": 0})
             assert answer.status_code == 200, answer.text
@@ -89,7 +89,7 @@ async def test_a_step_of_a_run_is_served_once_it_is_checked_against_the_chain(
             with serving(tmp_path, "0", "--run", str(made.run), forked=True) as document:
                 question = {"messages": [{"role": "user", "content": "sort 21"}], "max_tokens": 3, "temperature": 0}
                 url = f"{document['base_url']}/chat/completions"
-                with httpx2.Client(timeout=60, trust_env=False) as client:
+                with httpx2.Client(timeout=BOUND, trust_env=False) as client:
                     return document, client.post(url, json={"model": document["model"], **question})
 
         document, answer = await asyncio.to_thread(ask)

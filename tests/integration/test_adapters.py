@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.testbed.waiting import until
 from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter, Pair
 from muster.shardcast import Manifest, publish, verify_folder
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
@@ -19,7 +20,7 @@ from muster.shardcast.fetch.fetch import FetchedVersion
 from muster.shardcast.format.store import read_manifest, version_path, versions
 from tests.support.delta_samples import keeping, publish_steps, replace_difference
 from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
-from tests.support.weight_servers import QUICK, RUN, SHARD, Server, contents, ended, relaying, until
+from tests.support.weight_servers import QUICK, RUN, SHARD, Server, contents, ended, relaying
 
 STEPS = 5
 PAIRS, RANK, WIDTH = 7, 2, 32

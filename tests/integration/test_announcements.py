@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from benchmarks.testbed.waiting import BOUND, until
 from muster.clients.storage import ContentStore
 from muster.errors import RefusedError
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName, ReceivedBytes
@@ -104,7 +105,7 @@ class Place:
         url = f"{self.orchestrator.url}/v1/runs/{self.run}{path}"
         signer, domain = self.run_fixture.key(sender), self.run_fixture.domain
         headers = sign_request(signer, domain, "POST", url, content_hash(body), now=time.time())
-        with httpx2.Client(trust_env=False, timeout=20) as client:
+        with httpx2.Client(trust_env=False, timeout=BOUND) as client:
             return client.post(url, content=body, headers=headers)
 
 
@@ -225,15 +226,15 @@ async def test_machines_of_active_nodes(place: Place) -> None:
 
 async def test_announcements_are_shown_on_the_page(place: Place) -> None:
     """Its boards are a second old at most."""
-    node, deadline = place.node("w1"), time.monotonic() + 20
-    while True:
-        listed = json.loads(place.orchestrator.get(f"/v1/runs/{place.run}/workers?search={node}")[1])["workers"]
+    node = place.node("w1")
+
+    def shown() -> tuple[dict[str, Any], dict[str, tuple[int, int]]] | None:
+        [line] = json.loads(place.orchestrator.get(f"/v1/runs/{place.run}/workers?search={node}")[1])["workers"]
         others = json.loads(place.orchestrator.get(f"/v1/runs/{place.run}/others")[1])["relays"]
-        [line], relays = listed, {one["url"]: (one["bytes"], one["nodes"]) for one in others}
-        if line["devices"] == 2 and relays.get(OWNERS_RELAY) == (1_000, 1):
-            break
-        assert time.monotonic() < deadline, (line, relays)
-        await asyncio.sleep(0.2)
+        relays = {one["url"]: (one["bytes"], one["nodes"]) for one in others}
+        return (line, relays) if line["devices"] == 2 and relays.get(OWNERS_RELAY) == (1_000, 1) else None
+
+    line, relays = await until(shown, "the node's line, and the relay's")
     assert (line["name"], line["device"], line["tokens_per_second"]) == (
         "first",
         "]0;x <img src=x onerror=alert(1)> H100",

@@ -18,6 +18,7 @@ from muster.chain.provider import connected
 from muster.settings.schema import ChainSettings
 from tests.support.machine import Machine
 from tests.support.sender_fixture import GWEI, opened, payment
+from tests.support.terminal import Terminal
 
 TOKEN = 10**18
 RAW = re.compile(r"\b\d{13,}\b|\b[12]\d{9}\b")
@@ -53,6 +54,24 @@ def test_people_read_tokens_ether_and_local_time(machine: Machine, run: int) -> 
     shown = machine.json("worker", "status", *node)
     assert (shown["stake"], shown["gas"]) == (1_000 * TOKEN, 2 * 10**16)
     assert isinstance(shown["withdrawable_at"], int)
+
+
+# --- A person at a terminal
+
+
+def test_ctrl_c_at_a_question_ends_the_command(machine: Machine) -> None:
+    """Though an event loop runs that would wait for the answer."""
+    environment = {"HOME": str(machine.home)}
+    machine.json("wallet", "new", "./asked.json", "--password-file", machine.password)
+    with Terminal(("wallet", "withdraw", "--operator", "./asked.json"), machine.folder, environment) as terminal:
+        terminal.reads("Password of asked.json: ")
+        terminal.presses_control_c()
+        assert terminal.ends() == 130
+    with Terminal(("wallet", "deposit", "1", "--operator", "./operator.key"), machine.folder, environment) as terminal:
+        terminal.reads("Go on? [y/N]: ")
+        terminal.presses_control_c()
+        assert terminal.ends() == 130
+    assert machine.json("wallet", "show", "./asked.json", "--offline")["keystore"] == "asked.json"
 
 
 # --- Ether for gas

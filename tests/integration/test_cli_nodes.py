@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import Signer
 from tests.support.machine import Machine
 
@@ -169,7 +170,7 @@ def test_a_notification_by_hand(machine: Machine) -> None:
         environment = {"MUSTER_NOTIFY__WEBHOOK": url, "MUSTER_NAME": "worker-7"}
         sent = machine.type("notify", "test", "--json", **environment)
         refused = machine.type("notify", "test", **environment)
-        serving.join(20)
+        serving.join(BOUND)
     assert (sent.returncode, json.loads(sent.stdout)["host"]) == (0, "127.0.0.1")
     assert {key: posts[0][key] for key in ("kind", "name", "run", "text", "details")} == {
         "kind": "test",
@@ -189,7 +190,6 @@ def test_a_notification_by_hand(machine: Machine) -> None:
     assert unset["error"] == "no webhook is set: nobody is told anything"
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("role", "node", "last"), [("worker", "w1", "open cases"), ("validator", "v1", "cases won")])
 def test_a_status_is_shown_until_somebody_stops_it(
     machine: Machine, addresses: dict[str, str], role: str, node: str, last: str
@@ -200,7 +200,7 @@ def test_a_status_is_shown_until_somebody_stops_it(
         assert process.stdout is not None
         seen = list(itertools.takewhile(lambda line: not line.startswith(last), process.stdout))
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(BOUND) == 130
     assert seen[0].split() == ["node", addresses[node]]
     refused = machine.json(role, "status", "--watch", "--node", addresses[node], status=2)
     assert refused["error"] == "--json prints one document, and --watch never ends"

@@ -19,6 +19,7 @@ import httpx2
 import pytest
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
+from benchmarks.testbed.waiting import BOUND, until
 from muster.clients.run_data import RunTasks
 from muster.constants import MICRO
 from muster.contributions.pack import read_pack
@@ -176,12 +177,14 @@ async def the_next_run(place: Place, task_set: TaskSet, author: str, folder: Pat
 
         # 3. The leaderboard says whose tasks they were, and so do the tasks themselves.
         async with run_fixture.client(orchestrator.url, None) as client:
-            for _ in range(100):
+
+            async def counted() -> dict[str, Any] | None:
                 lines = {line["author"]: line for line in (await client.summary(run_fixture.run))["authors"]}
-                counted = [sum(line[kind] for line in lines.values()) for kind in ("rollouts", "accepted")]
-                if counted == [len(WORKERS) * COMMITMENTS * terms.positions, COMMITMENTS * terms.positions]:
-                    break
-                await asyncio.sleep(0.1)
+                found = [sum(line[kind] for line in lines.values()) for kind in ("rollouts", "accepted")]
+                expected = [len(WORKERS) * COMMITMENTS * terms.positions, COMMITMENTS * terms.positions]
+                return lines if found == expected else None
+
+            lines = await until(counted, "everything is counted")
         others = drawn.total() - drawn[author]
         assert {name: line["rollouts"] for name, line in lines.items()} == {author: drawn[author], "": others}
         assert sum(line["accepted"] for line in lines.values()) == COMMITMENTS * terms.positions
@@ -233,7 +236,7 @@ def test_what_is_no_environment_is_refused_and_nothing_stops(
     url = place.orchestrator.url + path
     stranger = place.run_fixture.key("stranger")
     headers = sign_request(stranger, place.run_fixture.domain, "POST", url, content_hash(body), now=time.time())
-    with httpx2.Client(trust_env=False, timeout=30) as client:
+    with httpx2.Client(trust_env=False, timeout=BOUND) as client:
         reply = client.post(url, content=body, headers=headers)
         assert (reply.status_code, detail in reply.json()["detail"]) == (status, True), reply.text
         assert client.post(url, content=body).status_code == 401

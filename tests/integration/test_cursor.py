@@ -258,15 +258,18 @@ async def test_confirmations_hold_events_back(place: Deployment, tmp_path: Path)
         assert amounts(await cursor.poll()) == [1]
 
 
-async def test_a_silent_endpoint_is_an_error_until_it_answers(place: Deployment, tmp_path: Path) -> None:
-    hurried = ChainSettings.model_validate(place.settings.model_dump() | {"timeout_seconds": 0.3})
-    async with depositor(place) as chain, await Chain.connect(hurried) as watcher:
+async def test_a_silent_endpoint_is_an_error_until_it_answers(
+    place: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with depositor(place) as chain, await Chain.connect(place.settings) as watcher:
         await chain.send(registry.deposit(1))
         cursor = cursor_on(watcher, tmp_path)
+        monkeypatch.setattr(watcher.web3.provider, "timeout", 0.3)
         os.kill(place.anvil.pid, signal.SIGSTOP)
         with pytest.raises(UnreachableError, match="does not answer"):
             await cursor.poll()
         os.kill(place.anvil.pid, signal.SIGCONT)
+        monkeypatch.undo()
         assert amounts(await cursor.poll()) == [1]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.testbed.anvil import free_port
+from benchmarks.testbed.waiting import BOUND, until
 from muster.errors import ChainError, UnreachableError
 from muster.shardcast import Manifest, publish, verify_folder
 from muster.shardcast.fetch.catch_up import fetch_step
@@ -32,11 +33,11 @@ from muster.shardcast.format.store import (
 )
 from tests.support.delta_client import client, finished, give
 from tests.support.delta_samples import RUN, SHARD, forge_difference, keeping, publish_steps, write_step
-from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying, until
+from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying
 from tests.support.weights_samples import flip_bit
 
 
-async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> FetchedVersion:
+async def get(made: list[Manifest], step: int, dest: Path, *sources: str, **changes: float) -> FetchedVersion:
     """Fetch a step in this process, in quick bounds; the chain has the steps in `made`."""
     roots = {manifest.step: manifest.root for manifest in made}
 
@@ -45,7 +46,8 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fet
             raise ChainError(f"step {step} is not published")
         return roots[step]
 
-    return await fetch_step(roots[step], RUN, step, sources, dest, anchored=anchored, settings=QUICK)
+    settings = QUICK.model_copy(update=changes)
+    return await fetch_step(roots[step], RUN, step, sources, dest, anchored=anchored, settings=settings)
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +265,7 @@ async def test_a_lying_difference_is_found_out_and_the_step_fetched_whole(
     server = Server(tmp_path / "origin", dir=liar)
     with ended(server):
         await asyncio.to_thread(server.start)
-        output, errors = client(5, tmp_path / "client", made, server.url).communicate(timeout=60)
+        output, errors = client(5, tmp_path / "client", made, server.url).communicate(timeout=BOUND)
     assert "good=1 bad=4" in errors, "it was given up early; the configuration has not changed"
     result = json.loads(output)
     path = version_path(tmp_path / "client", made[5].root)
@@ -320,7 +322,7 @@ async def test_a_step_that_can_be_had_in_no_way_is_unreachable(
             shutil.rmtree(version.path)
     async with odd_source(folder) as (url, _, _):
         with pytest.raises(UnreachableError, match="no source has"):
-            await asyncio.wait_for(get(made, 2, tmp_path / "client", url), 45)
+            await get(made, 2, tmp_path / "client", url, give_up_seconds=3)
 
 
 async def test_killed_while_it_applies_a_client_goes_on(
@@ -328,7 +330,7 @@ async def test_killed_while_it_applies_a_client_goes_on(
 ) -> None:
     give(run_fixture, made[4], tmp_path)
     killed = client(5, tmp_path, made, origin.url, MUSTER_FAILPOINT="shardcast.shard_made")
-    assert await asyncio.to_thread(killed.wait, 60) == -9
+    assert await asyncio.to_thread(killed.wait, BOUND) == -9
     killed.communicate()
     assert [version.root for version in versions(tmp_path)] == [made[4].root]
     before = origin.stats["served_bytes"]
@@ -351,7 +353,7 @@ async def test_a_publisher_killed_before_the_difference_makes_it_when_it_comes_b
 
     def publisher(step: int, **environment: str) -> int:
         command = [sys.executable, "-c", script, str(tmp_path / f"checkpoint-{step}"), str(tmp_path / "out"), str(step)]
-        return subprocess.run(command, env=os.environ | environment, timeout=60).returncode
+        return subprocess.run(command, env=os.environ | environment, timeout=BOUND).returncode
 
     assert publisher(0) == 0
     assert publisher(1, MUSTER_FAILPOINT="shardcast.published_whole") == -9

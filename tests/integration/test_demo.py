@@ -7,12 +7,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
@@ -105,7 +105,7 @@ def test_weights_travelled_while_the_engines_generated(summary: dict[str, Any]) 
     for row in honest:
         assert row["fetches"] >= STEPS / 2
         assert 0 <= row["generating"] <= 1
-        assert 0 < row["pause_seconds"] < 5
+        assert row["pause_seconds"] > 0
     assert any(row["generating"] > 0 for row in honest)
 
 
@@ -131,13 +131,12 @@ def test_nothing_is_left_behind(finished: tuple[Path, dict[str, Any], str]) -> N
 
 
 @pytest.mark.parametrize("moment", ["chain started", "deploying the contracts", "training for"])
-@pytest.mark.timeout(400)
 def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None:
     with start(tmp_path, "--workers", "1", forked=moment != "deploying the contracts") as process:
         wait_for(process, moment)
         assert processes_of(tmp_path)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=BOUND)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "interrupted"
     assert "SIGKILL" not in err, "everybody ends when told to"
@@ -146,7 +145,6 @@ def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None
     assert processes_of(tmp_path) == []
 
 
-@pytest.mark.timeout(180)
 def test_down_ends_a_swarm_whose_supervisor_was_killed(tmp_path: Path) -> None:
     seed = "7"  # of no other test, whose model would be shared: this one is still being made when `down` is asked
     with start(tmp_path, "--seed", seed) as process:
@@ -155,11 +153,8 @@ def test_down_ends_a_swarm_whose_supervisor_was_killed(tmp_path: Path) -> None:
     folder = ["--folder", str(tmp_path / "swarm"), "--json"]
     command = [sys.executable, "-m", "muster", "swarm"]
     assert processes_of(tmp_path)
-    again = subprocess.run([*command, "demo", *folder], capture_output=True, text=True, timeout=60)
+    again = subprocess.run([*command, "demo", *folder], capture_output=True, text=True, timeout=BOUND)
     assert (again.returncode, json.loads(again.stdout)["kind"]) == (2, "UsageError")
-    down = subprocess.run([*command, "down", *folder], capture_output=True, text=True, timeout=90)
+    down = subprocess.run([*command, "down", *folder], capture_output=True, text=True, timeout=BOUND)
     assert sorted(json.loads(down.stdout)["ended"]) == ["chain", "make-model"]
-    deadline = time.monotonic() + 10
-    while processes_of(tmp_path):
-        assert time.monotonic() < deadline, processes_of(tmp_path)
-        time.sleep(0.05)
+    wait_until(lambda: not processes_of(tmp_path), lambda: processes_of(tmp_path))

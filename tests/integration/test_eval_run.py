@@ -12,8 +12,6 @@ from muster.models.files import model_hash
 from tests.support.chain import Deployment
 from tests.support.published_run import published_run
 
-SECONDS = 240
-
 
 async def typed(folder: Path, *words: object, status: int = 0) -> Any:
     """What a command printed."""
@@ -23,7 +21,7 @@ async def typed(folder: Path, *words: object, status: int = 0) -> Any:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(), SECONDS)
+    out, err = await process.communicate()
     assert process.returncode == status, (out + err).decode()
     return json.loads(out)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from sqlalchemy import Connection, Table, delete, select
 
 from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import VALIDATORS, RunFixture, deploy_on
+from benchmarks.testbed.waiting import BOUND
 from muster.chain import reads
 from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
@@ -205,7 +205,7 @@ async def test_before_the_first_look_it_is_said_that_there_was_none(
     async with following(run_fixture, anvil.url, database_url) as followed:
         (reason,) = followed.follower.unready()
         assert re.fullmatch(r"following the chain: not read yet, [0-9]+ s after the start", reason)
-        assert followed.follower.silence_seconds < 60
-        async with followed.follower.following(), asyncio.timeout(20):
+        assert followed.follower.silence_seconds < BOUND
+        async with followed.follower.following():
             while followed.follower.unready():
                 await followed.follower.next_poll()

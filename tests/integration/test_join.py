@@ -13,11 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from benchmarks.testbed.waiting import BOUND, until
 from muster.contracts.runs import WorkCommitted
 from tests.support.machine import PASSWORD, Machine
-from tests.support.node_fixture import until
 from tests.support.paths import ROOT
 from tests.support.world import World
 
@@ -45,7 +43,6 @@ class Volunteer(Machine):
         )
 
 
-@pytest.mark.timeout(600)
 async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> None:
     run_fixture, machine = world.run_fixture, Volunteer(tmp_path / "volunteer", world.run_fixture.settings.rpc_url)
     (machine.folder / "muster.toml").unlink()
@@ -94,7 +91,7 @@ async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> Non
     assert retired["withdrawable_at"] > 0
     assert "can be withdrawn from" in (await say("worker", "withdraw", *operator, "--yes", status=4))["error"]
     last = machine.start("worker", "run")
-    said, _ = await asyncio.to_thread(last.communicate, timeout=60)
+    said, _ = await asyncio.to_thread(last.communicate, timeout=BOUND)
     assert (last.returncode, "this worker has retired" in said, "error" in said) == (0, True, False), said
 
 
@@ -123,11 +120,11 @@ async def works_and_is_told_of_it(world: World, node: str, machine: Volunteer, s
             assert worker.poll() is None, worker.communicate()[0][-3000:]
             return len([event for event in await world.events(WorkCommitted) if event.node == node]) >= 2
 
-        await until("two commitments", committed, 240)
+        await until(committed, "two commitments")
         assert (await say("worker", "status"))["commitments"] >= 2
     finally:
         worker.terminate()
-        said, _ = await asyncio.to_thread(worker.communicate, timeout=30)
+        said, _ = await asyncio.to_thread(worker.communicate, timeout=BOUND)
         print(said[-3000:])
     assert worker.returncode == 0
     told = await say("worker", "why", "0")

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks.testbed.anvil import Anvil
+from benchmarks.testbed.waiting import until
 from muster.chain.client import Chain
 from muster.contracts import registry, runs
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
@@ -21,7 +22,7 @@ from muster.errors import RevertError
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts
-from tests.support.node_fixture import NodeProcess, until
+from tests.support.node_fixture import NodeProcess
 from tests.support.world import World, opened
 
 
@@ -31,7 +32,6 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         yield made
 
 
-@pytest.mark.timeout(900)
 async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettled_pay(world: World) -> None:
     """Though its rows are honest. Who missed it has its fee back; the worker is told why it has nothing to do."""
     torch.set_num_threads(1)
@@ -42,7 +42,7 @@ async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettl
     try:
         # 1. A real worker makes honest rows and dies before it uploads them; its operator commits to them all the same.
         worker.start()
-        assert await worker.ends(240) == -signal.SIGKILL, worker.output()
+        assert await worker.ends() == -signal.SIGKILL, worker.output()
         data = finished_file(run_fixture.state("w1"))
         root = hex_hash(rollout_tree(read_rollouts(data)).root)
         await run_fixture.commit("w1", 0, root)
@@ -55,7 +55,7 @@ async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettl
             async def accused() -> bool:
                 return any(event.node == node for event in await world.events(CaseOpened))
 
-            await until("somebody accuses the node", accused, 120)
+            await until(accused, "somebody accuses the node")
             async with run_fixture.client(world.orchestrator.url, "w1") as client:
                 receipt = await client.put_file(data, run, 0, hash_bytes(root))
             assert receipt.stored_at > (await chain.call(runs.commitment(node, 0))).committed_at
@@ -65,12 +65,12 @@ async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettl
                 cases, ends = await world.events(CaseOpened), await world.events(CaseResolved)
                 return len(cases) == len(ends)
 
-            await until("every case ends", ended, 240)
+            await until(ended, "every case ends")
 
             async def inspected() -> bool:
                 return sum(verdict.accepted for verdict in await world.verdicts("w1")) >= 2
 
-            await until("two validators accept the file", inspected, 240)
+            await until(inspected, "two validators accept the file")
 
             # 4. What it cost, and whom: a fee for each validator that accused it, and its pay.
             cases = await world.events(CaseOpened)
@@ -89,14 +89,14 @@ async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettl
                 free = await free_balances(world, chain)
                 return all(free[case.challenger] >= before[case.challenger] for case in cases)
 
-            await until("who accused it has its fee back, and its deposits in the others' cases", repaid, 120)
+            await until(repaid, "who accused it has its fee back, and its deposits in the others' cases")
 
         # 5. It commits no more, and its process says why.
         with pytest.raises(RevertError) as refused:
             await run_fixture.commit("w1", 1, root)
         assert refused.value.name == "NotWorking"
         worker.start()
-        assert await worker.ends(120) == 0, worker.output()
+        assert await worker.ends() == 0, worker.output()
         assert "this worker brought a file only when it was accused" in worker.output()
     finally:
         worker.stop()

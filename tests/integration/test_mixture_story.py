@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from benchmarks.testbed.anvil import Anvil
+from benchmarks.testbed.waiting import until
 from muster.constants import MICRO
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
 from muster.contracts.registry import Status
@@ -24,7 +25,7 @@ from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 from tests.support import mixture
-from tests.support.node_fixture import NodeProcess, until
+from tests.support.node_fixture import NodeProcess
 from tests.support.world import World, commit_bytes, opened, rows_of
 
 CHEATS: dict[str, Callable[[Rollout], dict[str, object]]] = {
@@ -54,7 +55,6 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         yield made
 
 
-@pytest.mark.timeout(900)
 async def test_honest_work_on_a_poisoned_mixture_is_accepted_and_false_scores_are_convicted(world: World) -> None:
     torch.set_num_threads(1)
     run_fixture = world.run_fixture
@@ -86,7 +86,7 @@ async def accepted_rows(world: World, count: int) -> list[Rollout]:
             work = await client.accepted(world.run_fixture.run)
             return len([one for one in work if one.node == node]) >= count
 
-        await until(f"{count} commitments are accepted", accepted, 400)
+        await until(accepted, f"{count} commitments are accepted")
         work = [one for one in await client.accepted(world.run_fixture.run) if one.node == node]
         return [row for one in work for row in read_rollouts(await client.get_file(one.file_hash))]
 
@@ -98,7 +98,7 @@ async def cheaters_are_convicted(world: World) -> None:
         async with world.run_fixture.chain("stranger") as chain:
             return all(node.status == Status.JAILED for node in await chain.nodes(nodes))
 
-    await until("all who claim false scores are jailed", all_jailed, 400)
+    await until(all_jailed, "all who claim false scores are jailed")
     opened_cases = {event.case_id: event for event in await world.events(CaseOpened)}
     resolved = await world.events(CaseResolved)
     guilty = [opened_cases[event.case_id] for event in resolved if event.outcome == Outcome.GUILTY]

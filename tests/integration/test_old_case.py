@@ -10,16 +10,15 @@ import json
 import sys
 from typing import Any
 
-import pytest
 import torch
 
+from benchmarks.testbed.waiting import until
 from muster.contracts import registry
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteRevealed
 from muster.contracts.registry import Status
 from muster.rollouts.parquet import write_rollouts
 from muster.shardcast.format.store import read_manifest, version_path, versions
 from tests.support.delta_samples import keeping
-from tests.support.node_fixture import until
 from tests.support.world import World, commit_bytes, rows_of
 
 OLD, NEWEST = 1, 6
@@ -34,11 +33,10 @@ async def verify(world: World, *arguments: str) -> tuple[int, dict[str, Any], st
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    output, errors = await asyncio.wait_for(process.communicate(), 120)
+    output, errors = await process.communicate()
     return process.returncode or 0, json.loads(output or b"{}"), errors.decode()
 
 
-@pytest.mark.timeout(600)
 async def test_a_jury_convicts_on_a_step_that_all_have_dropped(world: World) -> None:
     run_fixture = world.run_fixture
     torch.set_num_threads(1)
@@ -62,7 +60,7 @@ async def test_a_jury_convicts_on_a_step_that_all_have_dropped(world: World) -> 
             async with run_fixture.chain("stranger") as chain:
                 return (await chain.call(registry.node(cheat))).status == Status.JAILED
 
-        await until("the cheat is jailed", jailed, 300)
+        await until(jailed, "the cheat is jailed")
     for name in jurors:
         held = versions(run_fixture.state(name) / "weights")
         assert {read_manifest(version.path).step for version in held} == {0, OLD, NEWEST}

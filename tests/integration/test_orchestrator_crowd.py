@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import RefusedError
 from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import StepReport
@@ -24,8 +25,6 @@ from muster.runtime.connection_table import connection_budget
 
 IDLE, SLOW = 600, 520
 HEALTH = ("/healthz", "/readyz", "/metrics", "/version")
-ENOUGH = 30.0
-"""Seconds for what takes a fraction of one on a machine that is not busy."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -43,7 +42,7 @@ def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @asynccontextmanager
 async def connected(orchestrator: Orchestrator, count: int, source: str) -> AsyncIterator[list[Streams]]:
     """Connections from one address of this machine, closed afterwards."""
-    async with asyncio.timeout(ENOUGH):
+    async with asyncio.timeout(BOUND):
         opened = await asyncio.gather(
             *(asyncio.open_connection("127.0.0.1", orchestrator.port, local_addr=(source, 0)) for _ in range(count))
         )
@@ -61,7 +60,7 @@ async def ask(streams: Streams, path: str) -> tuple[int, dict[str, str], bytes]:
 
 
 async def answer_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-    async with asyncio.timeout(ENOUGH):
+    async with asyncio.timeout(BOUND):
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines[1:] if line)
         body = await reader.readexactly(int(headers["content-length"]))
@@ -163,7 +162,7 @@ def signed_head(run_fixture: RunFixture, orchestrator: Orchestrator, body: bytes
 
 def send_all_then_read(orchestrator: Orchestrator, pieces: list[bytes]) -> bytes:
     """Send everything, whatever the server says meanwhile, as plain clients do; the answer."""
-    with socket.create_connection(("127.0.0.1", orchestrator.port), timeout=ENOUGH) as client:
+    with socket.create_connection(("127.0.0.1", orchestrator.port), timeout=BOUND) as client:
         for piece in pieces:
             client.sendall(piece)
         received = b""
@@ -189,7 +188,7 @@ def test_a_body_too_large_gets_an_answer_that_can_be_read(
 
 async def test_our_client_reads_that_a_body_is_too_large(place: tuple[RunFixture, Orchestrator]) -> None:
     run_fixture, orchestrator = place
-    async with run_fixture.client(orchestrator.url, "w1", attempts=1, timeout=ENOUGH) as worker:
+    async with run_fixture.client(orchestrator.url, "w1", attempts=1, timeout=BOUND) as worker:
         with pytest.raises(RefusedError, match=r"Too large: the body is larger than [0-9]+ bytes") as refused:
             await worker.put_file(bytes(96 << 20), run_fixture.run, 0, some_hash("large"))
         assert refused.value.status == 413

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-
-ENOUGH = 30.0
-"""Seconds for what takes a fraction of one on a machine that is not busy."""
+from benchmarks.testbed.waiting import BOUND, until
 
 PLAIN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 UPGRADE = (
@@ -47,15 +44,12 @@ async def test_an_upgrade_is_answered_as_a_plain_request(place: tuple[RunFixture
     answers = sent.count(b"GET ")
     reader, writer = await asyncio.open_connection("127.0.0.1", orchestrator.port)
     writer.write(sent)
-    async with asyncio.timeout(ENOUGH):
+    async with asyncio.timeout(BOUND):
         for _ in range(answers):
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
             assert await reader.readuntil(b"}") == b'{"status":"alive"}'
     writer.transport.abort()
-    deadline = time.monotonic() + ENOUGH
-    while await asyncio.to_thread(connections, orchestrator) > before:
-        assert time.monotonic() < deadline, "connections that are closed are still counted"
-        await asyncio.sleep(0.05)
+    await until(lambda: connections(orchestrator) <= before, "connections that are closed are no longer counted")
 
 
 async def test_garbage_after_a_request_leaves_no_traceback(place: tuple[RunFixture, Orchestrator]) -> None:
@@ -63,7 +57,7 @@ async def test_garbage_after_a_request_leaves_no_traceback(place: tuple[RunFixtu
     run_fixture, orchestrator = place
     reader, writer = await asyncio.open_connection("127.0.0.1", orchestrator.port)
     writer.write(f"GET /v1/runs/{run_fixture.run}/summary HTTP/1.1\r\nHost: x\r\n\r\n\0garbage\r\n\r\n".encode())
-    async with asyncio.timeout(ENOUGH):
+    async with asyncio.timeout(BOUND):
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
     writer.transport.abort()
     assert (await asyncio.to_thread(orchestrator.get, f"/v1/runs/{run_fixture.run}/summary"))[0] == 200

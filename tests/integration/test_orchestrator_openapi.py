@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from benchmarks.testbed.waiting import BOUND
 from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
 
@@ -73,7 +74,7 @@ def test_as_a_stranger_sends_it(place):
     _, orchestrator = place
 
     def check(case: Any) -> None:
-        case.call_and_validate(checks=CHECKS, timeout=10)
+        case.call_and_validate(checks=CHECKS, timeout=BOUND)
 
     covered = each_operation(orchestrator, check)
     assert len(covered) == 49
@@ -93,7 +94,7 @@ def test_as_a_member_signs_it(place, name):
         headers = sign_request(
             run_fixture.key(name), run_fixture.domain, case.method, prepared.url, content_hash(body), now=time.time()
         )
-        response = case.call(headers=headers, timeout=10)
+        response = case.call(headers=headers, timeout=BOUND)
         assert response.status_code not in (401, 500), response.text
         case.validate_response(response, checks=CHECKS)
 
@@ -114,6 +115,6 @@ def test_a_method_that_is_none_here_is_answered_with_those_that_are(place):
     for path, allowed in methods.items():
         url = orchestrator.url + re.sub(r"{\w+}", "1", path)
         for method in ("DELETE", "PATCH", "TRACE", "POST" if "POST" not in allowed else "PUT"):
-            response = requests.request(method, url, timeout=10)
+            response = requests.request(method, url, timeout=BOUND)
             assert response.status_code == 405, (method, path)
             assert response.headers["allow"] == ", ".join(sorted(allowed)), (method, path)

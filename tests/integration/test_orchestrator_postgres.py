@@ -6,16 +6,18 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 from psycopg import sql
 from sqlalchemy import select
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
+from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.errors import ConfigError, StorageError
 from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import StepReport
@@ -118,7 +120,7 @@ async def test_another_writer_is_not_waited_for_without_end(
 
     def hold(connection: Any) -> str:
         try:
-            asyncio.run_coroutine_threadsafe(second.write(name_of), loop).result(20)
+            asyncio.run_coroutine_threadsafe(second.write(name_of), loop).result(BOUND)
         except StorageError as error:
             return str(error)
         return ""
@@ -131,33 +133,35 @@ async def test_another_writer_is_not_waited_for_without_end(
         await second.close()
 
 
-async def test_a_statement_that_does_not_end_is_ended(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "STATEMENT_SECONDS", 1)
-    database = await Database.open(server.create_database(), ABOUT)
-    try:
-        with pytest.raises(StorageError, match="canceling statement due to statement timeout"):
-            await database.read(lambda connection: connection.exec_driver_sql("SELECT pg_sleep(60)"))
-    finally:
-        await database.close()
+async def test_a_statement_that_does_not_end_is_ended(database: Database) -> None:
+    def sleep(connection: Any) -> None:
+        shorten(connection, "statement_timeout", postgres.STATEMENT_SECONDS)
+        connection.exec_driver_sql("SELECT pg_sleep(600)")
+
+    with pytest.raises(StorageError, match="canceling statement due to statement timeout"):
+        await database.read(sleep)
 
 
-async def test_a_process_that_stops_within_a_transaction_keeps_nobody_out(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres, "IDLE_SECONDS", 1)
+def shorten(connection: Any, bound: str, seconds: int) -> None:
+    """See that the server keeps a bound of so many seconds, and let it keep a tenth of a second in this transaction."""
+    assert connection.exec_driver_sql(f"SHOW {bound}").scalar_one() == f"{seconds}s"
+    connection.exec_driver_sql(f"SET LOCAL {bound} = '100ms'")
+
+
+async def test_a_process_that_stops_within_a_transaction_keeps_nobody_out(server: PostgresServer) -> None:
     url = server.create_database()
     stopped, other = await Database.open(url, ABOUT), await Database.open(url, ABOUT)
 
     def stop(connection: Any) -> None:
+        backend = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         upsert(connection, tables.meta, {"key": "half", "value": "x"})
-        time.sleep(3)
+        shorten(connection, "idle_in_transaction_session_timeout", postgres.IDLE_SECONDS)
+        wait_until(lambda: not psutil.pid_exists(backend), "the server has given this connection up")
         connection.exec_driver_sql("SELECT 1")
 
     try:
-        writing = asyncio.create_task(stopped.write(stop))
-        await asyncio.sleep(0)
         with pytest.raises(StorageError, match="idle-in-transaction timeout"):
-            await writing
+            await stopped.write(stop)
         query = select(tables.meta.c.key).where(tables.meta.c.key == "half")
         assert await other.write(lambda connection: connection.execute(query).all()) == []
     finally:
@@ -169,20 +173,18 @@ async def test_a_server_that_hangs_holds_nobody_for_ever(
     server: PostgresServer, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connections stay open, and no time-out of its own works any more."""
-    monkeypatch.setattr(postgres, "ANSWER_SECONDS", 1.0)
-    monkeypatch.setattr(postgres, "CONNECT_SECONDS", 2)
-    monkeypatch.setattr(module, "TURN_SECONDS", 4.0)
     await asyncio.gather(*(database.read(name_of) for _ in range(7)))
-    began = time.monotonic()
-    server.freeze()
-    try:
-        asked = [database.read(name_of) for _ in range(30)] + [database.write(name_of) for _ in range(10)]
-        async with asyncio.timeout(30):
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres, "ANSWER_SECONDS", 1.0)
+        patch.setattr(postgres, "CONNECT_SECONDS", 2)
+        patch.setattr(module, "TURN_SECONDS", 4.0)
+        server.freeze()
+        try:
+            asked = [database.read(name_of) for _ in range(30)] + [database.write(name_of) for _ in range(10)]
             failed = await asyncio.gather(*asked, database.check(), return_exceptions=True)
-    finally:
-        server.thaw()
+        finally:
+            server.thaw()
     assert {type(error) for error in failed} == {StorageError}
-    assert time.monotonic() - began < 15
     assert await database.read(name_of) == await database.write(name_of)
     await database.check()
 
@@ -209,13 +211,6 @@ def orchestrator(run_fixture: RunFixture, server: PostgresServer, tmp_path: Path
         assert secret not in said
 
 
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def reasons(orchestrator: Orchestrator) -> list[str]:
     return json.loads(orchestrator.get("/readyz")[1])["reasons"]
 
@@ -228,7 +223,7 @@ async def test_a_restart_of_the_server_in_the_middle_of_a_run(
     target = f"{orchestrator.url}/v1/evidence"
 
     def post(headers: dict[str, str]) -> httpx2.Response:
-        with httpx2.Client(trust_env=False, timeout=40) as client:
+        with httpx2.Client(trust_env=False, timeout=BOUND) as client:
             return client.post(target, content=bundle, headers=headers)
 
     def signed() -> dict[str, str]:
@@ -251,7 +246,7 @@ async def test_a_restart_of_the_server_in_the_middle_of_a_run(
             headers = sign_request(
                 run_fixture.key("w1"), run_fixture.domain, "GET", node, NOTHING_HASH, now=time.time()
             )
-            with httpx2.Client(trust_env=False, timeout=40) as client:
+            with httpx2.Client(trust_env=False, timeout=BOUND) as client:
                 refused = client.get(node, headers=headers)
             assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")
             assert refused.json()["detail"].startswith("database: ")
@@ -259,13 +254,15 @@ async def test_a_restart_of_the_server_in_the_middle_of_a_run(
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert refused.json()["title"] == "Not ready"
         assert refused.json()["detail"].startswith("database: ")
-        await asyncio.to_thread(until, lambda: any(reason.startswith("database: ") for reason in reasons(orchestrator)))
+        await asyncio.to_thread(
+            wait_until, lambda: any(reason.startswith("database: ") for reason in reasons(orchestrator))
+        )
         assert orchestrator.get("/healthz")[0] == 200
         assert await worker.get_file(receipt.file_hash) == data
         await run_fixture.commit("w1", 0, root)
 
         server.start()
-        await asyncio.to_thread(until, lambda: orchestrator.get("/readyz")[0] == 200)
+        await asyncio.to_thread(wait_until, lambda: orchestrator.get("/readyz")[0] == 200)
         assert [post(once).json()["title"], post(signed()).status_code] == ["Replayed request", 201]
         for validator in ("v1", "v2"):
             async with run_fixture.client(orchestrator.url, validator) as client:
@@ -296,6 +293,6 @@ def test_a_backup_that_is_put_back_shows_and_the_chain_is_read_on_from_it(
     before = steps()
     swap("CREATE DATABASE {backup} TEMPLATE {live}")
     asyncio.run(run_fixture.publish(1))
-    until(lambda: orchestrator.get("/readyz")[0] == 200 and steps() == before + 1)
+    wait_until(lambda: orchestrator.get("/readyz")[0] == 200 and steps() == before + 1)
     swap("ALTER DATABASE {live} RENAME TO {lost}", "ALTER DATABASE {backup} RENAME TO {live}")
-    until(lambda: orchestrator.get("/readyz")[0] == 200 and steps() == before + 1)
+    wait_until(lambda: orchestrator.get("/readyz")[0] == 200 and steps() == before + 1)

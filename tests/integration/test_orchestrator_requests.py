@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash, terms_of
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.types import AddressBook
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
 from muster.protocol.eip712 import Domain
@@ -79,7 +80,7 @@ class Sender:
         )
 
     def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> httpx2.Response:
-        with httpx2.Client(trust_env=False, timeout=20) as client:
+        with httpx2.Client(trust_env=False, timeout=BOUND) as client:
             return client.request(method, self.url + path, content=body, headers=headers)
 
     def signed(self, name: str, method: str, path: str, body: bytes = b"", **changes: Any) -> httpx2.Response:
@@ -213,15 +214,13 @@ def test_oversized_bodies_are_refused_before_they_are_read(sender):
     assert limit < MAX_FILE_BYTES, "no more than rollouts of this run can be"
     for size in (limit + 1, MAX_FILE_BYTES + 1):
         path = sender.target(bytes(size), index=1, root="oversized")
-        started = time.monotonic()
         refused(sender.signed("w1", "PUT", path, bytes(size)), 413, "Too large", f"larger than {limit} bytes")
-        assert time.monotonic() - started < 5
 
 
 def test_a_body_without_an_end_is_cut_off(sender):
     body = bytes((1 << 20) + 10)
     headers = sender.sign("v1", "POST", "/v1/verdicts", body)
-    with httpx2.Client(trust_env=False, timeout=20) as client:
+    with httpx2.Client(trust_env=False, timeout=BOUND) as client:
         pieces = (body[i : i + 65536] for i in range(0, len(body), 65536))
         reply = client.request("POST", sender.url + "/v1/verdicts", content=pieces, headers=headers)
     refused(reply, 413, "Too large", f"larger than {1 << 20} bytes")
@@ -379,7 +378,7 @@ url = "{orchestrator.url}"
 
     def follow(status: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "muster", "run", "follow", "--config", str(config), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
         assert done.returncode == status, done.stdout + done.stderr
         return json.loads(done.stdout)
 

@@ -14,15 +14,13 @@ import httpx2
 import pytest
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
+from benchmarks.testbed.waiting import BOUND
 from muster.clients.storage_backend import ANSWER_SECONDS
 from muster.protocol.hashes import content_hash
 from muster.protocol.receipts import upload_target
 from muster.protocol.requests import sign_request
 from tests.support.machine import Machine
 from tests.support.s3_servers import Endpoint, Link
-
-MARGIN = 5.0
-"""What a busy machine may take longer than a bound."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +34,7 @@ def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 def refused_start(run_fixture: RunFixture, endpoint: Endpoint, folder: Path) -> tuple[int, str]:
     """The exit code and the words of an orchestrator that does not start."""
-    code, errors = Orchestrator(dataclasses.replace(run_fixture, s3=endpoint), folder).spawn().end(60)
+    code, errors = Orchestrator(dataclasses.replace(run_fixture, s3=endpoint), folder).spawn().end()
     assert "Traceback" not in errors
     return code, errors
 
@@ -68,7 +66,7 @@ async def test_storage_that_falls_silent_holds_up_no_request(run_fixture, moto_s
         placed = dataclasses.replace(run_fixture, s3=dataclasses.replace(bucket, url=link.url))
         orchestrator = await asyncio.to_thread(Orchestrator(placed, tmp_path / "place").start)
         try:
-            async with httpx2.AsyncClient(trust_env=False, timeout=60, base_url=orchestrator.url) as client:
+            async with httpx2.AsyncClient(trust_env=False, timeout=BOUND, base_url=orchestrator.url) as client:
                 await _falls_silent(run_fixture, orchestrator.url, link, client)
         finally:
             code, errors = await asyncio.to_thread(orchestrator.stop)
@@ -89,10 +87,6 @@ async def _falls_silent(run_fixture: RunFixture, url: str, link: Link, client: h
         )
         return await client.put(path, content=body, headers=headers)
 
-    async def took(request: Any) -> tuple[httpx2.Response, float]:
-        started = time.monotonic()
-        return await request, time.monotonic() - started
-
     assert (await put(0)).status_code == 200
     file = f"/v1/files/{content_hash(data + bytes([0]))}"
     assert (await client.get(file)).content == data + bytes([0])
@@ -105,21 +99,16 @@ async def _falls_silent(run_fixture: RunFixture, url: str, link: Link, client: h
 
     # Nothing at all, or the head of an answer only: a readable refusal within the bound.
     link.silent = True
-    (read, read_took), (written, write_took), (ready, ready_took) = await asyncio.gather(
-        took(client.get(file)), took(put(1)), took(client.get("/readyz"))
-    )
+    read, written, ready = await asyncio.gather(client.get(file), put(1), client.get("/readyz"))
     link.silent, link.body_bytes = False, 0
-    headless, headless_took = await took(client.get(file))
-    for reply in (read, written, headless):
+    headless = await client.get(file)
+    for reply, seconds in ((read, ANSWER_SECONDS), (written, ANSWER_SECONDS + 1), (headless, ANSWER_SECONDS)):
         assert reply.status_code == 503
         assert reply.headers["content-type"] == "application/problem+json"
         assert reply.headers["retry-after"] == "1"
-        assert "did not answer in 1" in reply.json()["detail"]
-    assert max(read_took, headless_took) <= ANSWER_SECONDS + MARGIN
-    assert write_took <= ANSWER_SECONDS + 1 + MARGIN
+        assert f"did not answer in {seconds:g} s" in reply.json()["detail"]
     assert ready.status_code == 503
     assert "storage does not answer in 5 s" in ready.json()["reasons"]
-    assert ready_took <= 5 + MARGIN
 
     # It comes back by itself.
     link.body_bytes = None

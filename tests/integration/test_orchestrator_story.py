@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
+from benchmarks.testbed.waiting import until
 from muster.chain.client import charge_of, event_of, vote_hash
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import court, runs
@@ -43,14 +43,6 @@ def run_fixture(
     )
     run_fixture.s3 = s3
     return run_fixture
-
-
-async def until(what: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
-    """Wait for a condition, bounded."""
-    deadline = time.monotonic() + seconds
-    while not await what():
-        assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.05)
 
 
 class Story:

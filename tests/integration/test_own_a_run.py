@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.testbed.anvil import Anvil, free_port
+from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.chain.client import Chain
 from muster.chain.keys import Signer
 from muster.constants import CHAIN_BASE_SEPOLIA
@@ -31,7 +31,6 @@ from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "own-a-run.md"
 TOKEN = 10**18
-SECONDS = 120
 """Longest that the processes may take to publish a step, and each to end."""
 
 
@@ -129,17 +128,18 @@ def serve_and_train(machine: Machine, anvil: Anvil) -> None:
             stack.callback(process.kill)
             processes.append(process)
         asyncio.run(join_validators(anvil, folder))
-        deadline = time.monotonic() + SECONDS
-        while machine.json("run", "show", "1")["steps"] == 0:
+
+        def is_published() -> bool:
             assert [process.poll() for process in processes] == [None] * 3, logs(folder)
-            assert time.monotonic() < deadline, logs(folder)
-            time.sleep(0.5)
+            return machine.json("run", "show", "1")["steps"] > 0
+
+        wait_until(is_published, lambda: logs(folder))
         fetched = machine.json("weights", "fetch", "--out", "fetched", "--config", "trainer.toml")
         (there,) = (folder / "fetched").rglob("model.safetensors")
         assert (fetched["step"], there.read_bytes()) == (0, (folder / "model" / "model.safetensors").read_bytes())
         for process in processes:
             process.terminate()
-        assert [process.wait(SECONDS) for process in processes] == [0, 0, 0], logs(folder)
+        assert [process.wait(BOUND) for process in processes] == [0, 0, 0], logs(folder)
 
 
 def logs(folder: Path) -> str:

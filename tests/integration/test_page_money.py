@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ import pytest
 
 from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on, some_hash
+from benchmarks.testbed.waiting import until
 from muster.chain.client import charge_of, event_of, vote_hash
 from muster.constants import HOUR_SECONDS
 from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened, Kind
 from muster.protocol.hashes import hash_bytes
 
-WAIT_SECONDS = 30.0
 """For the orchestrator to have read a block, and to have looked at the seals, which it does every five seconds."""
 
 
@@ -103,14 +102,14 @@ class Money:
 
     async def agrees(self) -> dict[str, Any]:
         """Wait until page and chain agree; what they say."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while True:
-            expected = await self.expected()
-            shown = await asyncio.to_thread(self.shown)
-            if shown == expected:
-                return shown
-            assert time.monotonic() < deadline, (shown, expected)
-            await asyncio.sleep(0.2)
+        seen: list[object] = []
+
+        async def agreed() -> dict[str, Any] | None:
+            expected, shown = await self.expected(), await asyncio.to_thread(self.shown)
+            seen[:] = shown, expected
+            return shown if shown == expected else None
+
+        return await until(agreed, lambda: seen)
 
     def states(self) -> list[str]:
         return [hour["state"] for hour in self.page()["hours"]]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -13,6 +12,7 @@ import psutil
 import pytest
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from benchmarks.testbed.waiting import BOUND, until
 from muster.models.files import tokenizer_hash
 from muster.protocol.draws import DrawSource, draw_of
 from muster.protocol.hashes import content_hash
@@ -103,7 +103,7 @@ class Page:
         return name
 
     async def get(self, path: str, **query: object) -> httpx2.Response:
-        async with httpx2.AsyncClient(timeout=60) as client:
+        async with httpx2.AsyncClient(timeout=BOUND) as client:
             url = f"{self.orchestrator.url}/v1/runs/{self.run_fixture.run}{path}"
             return await client.get(url, params={k: str(v) for k, v in query.items()})
 
@@ -119,13 +119,6 @@ def page(run_fixture: RunFixture, orchestrator: Orchestrator) -> Page:
     return Page(run_fixture, orchestrator)
 
 
-async def until(what: str, condition: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        await asyncio.sleep(0.1)
-
-
 async def test_rollouts_steps_and_pictures_over_http(page: Page) -> None:
     rows = hostile_rows(page.run_fixture)
     name = await page.work(0, rows)
@@ -134,7 +127,7 @@ async def test_rollouts_steps_and_pictures_over_http(page: Page) -> None:
     async def is_listed() -> bool:
         return [file["file_hash"] for file in (await page.document("/rollouts"))["files"]] == [name]
 
-    await until("the accepted file is listed, and no other", is_listed)
+    await until(is_listed, "the accepted file is listed, and no other")
     await _rows_are_text(page, name, rows)
     await _draws_name_the_tasks(page)
     await _only_accepted_files(page, name, pending)
@@ -196,7 +189,7 @@ async def _tokens_are_counted(page: Page, name: str, rows: list[Rollout]) -> Non
     async def are_counted() -> bool:
         return (await page.document("/rollouts"))["files"][0]["tokens"] == tokens
 
-    await until("its tokens are counted", are_counted)
+    await until(are_counted, "its tokens are counted")
     assert (await page.document(f"/nodes/{page.node}"))["tokens"] == tokens
 
 
@@ -210,7 +203,7 @@ async def _a_step_has_its_batch(page: Page, name: str) -> None:
         response = await page.get("/checkpoints/1")
         return response.status_code == 200 and response.json()["block"] is not None
 
-    await until("the step is on chain and reported", is_published)
+    await until(is_published, "the step is on chain and reported")
     found = await page.document("/checkpoints/1")
     assert [(file["file_hash"], file["node"], file["index"]) for file in found["batch"]] == [(name, page.node, 0)]
     assert (found["step"]["bytes"], found["step"]["delta_bytes"], found["step"]["files"]) == (1000, 10, 1)

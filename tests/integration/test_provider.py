@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -27,10 +26,11 @@ async def test_the_wrong_chain_is_refused(anvil: Anvil) -> None:
 async def test_silence_is_an_error_after_a_bound(start_anvil: Callable[..., Anvil]) -> None:
     anvil = start_anvil()
     anvil.stop()
-    start = time.monotonic()
+    clock = asyncio.get_running_loop().time
+    start = clock()
     with pytest.raises(UnreachableError, match="does not answer"):
         await Chain.connect(ChainSettings(rpc_url=anvil.url))
-    assert time.monotonic() - start < 10
+    assert clock() - start < 10
 
 
 @asynccontextmanager
@@ -61,7 +61,7 @@ async def scripted(*answers: bytes) -> AsyncIterator[str]:
     ],
 )
 async def test_an_endpoint_that_is_none_is_recognised(body: bytes, match: str) -> None:
-    async with scripted(b"200|" + body) as url, BoundedProvider(url, timeout=5) as provider:
+    async with scripted(b"200|" + body) as url, BoundedProvider(url, timeout=60) as provider:
         with pytest.raises(MalformedError, match=match):
             await provider.request("eth_chainId")
 
@@ -69,15 +69,15 @@ async def test_an_endpoint_that_is_none_is_recognised(body: bytes, match: str) -
 async def test_an_overloaded_endpoint_is_asked_again() -> None:
     busy = b'200|{"jsonrpc": "2.0", "id": 1, "error": {"code": -32016, "message": "over rate limit"}}'
     good = b'200|{"jsonrpc": "2.0", "id": 1, "result": "0x7a69"}'
-    async with scripted(b"429|", b"500|<html>", busy, good) as url, BoundedProvider(url, timeout=10) as provider:
+    async with scripted(b"429|", b"500|<html>", busy, good) as url, BoundedProvider(url, timeout=60) as provider:
         assert await provider.request("eth_chainId") == "0x7a69"
-    async with scripted(b"503|") as url, BoundedProvider(url, timeout=10) as provider:
+    async with scripted(b"503|") as url, BoundedProvider(url, timeout=60) as provider:
         with pytest.raises(UnreachableError, match="HTTP status 503"):
             await provider.request("eth_chainId")
 
 
 async def test_long_batches_travel_in_pieces(anvil: Anvil) -> None:
-    async with BoundedProvider(anvil.url, timeout=5) as provider:
+    async with BoundedProvider(anvil.url, timeout=60) as provider:
         assert await provider.batch([]) == []
         numbers = await provider.batch([("eth_getBalance", [f"0x{i:040x}", "latest"]) for i in range(0x1000, 0x1019)])
         assert numbers == ["0x0"] * 25
@@ -87,7 +87,7 @@ async def test_long_batches_travel_in_pieces(anvil: Anvil) -> None:
 
 async def test_an_answer_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider_module, "MAX_ANSWER_BYTES", 1000)
-    async with scripted(b"200|" + b" " * 1001) as url, BoundedProvider(url, timeout=5) as provider:
+    async with scripted(b"200|" + b" " * 1001) as url, BoundedProvider(url, timeout=60) as provider:
         with pytest.raises(MalformedError, match="sends more than 1000 bytes"):
             await provider.request("eth_chainId")
 

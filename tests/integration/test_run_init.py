@@ -21,6 +21,7 @@ import pytest
 
 from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.commands import clean_environment
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.client import Chain
 from muster.chain.keys import create_keystore
 from muster.cli.run_init.steps import GAS
@@ -166,7 +167,6 @@ def test_one_command_makes_a_run_that_exists_and_is_funded(machine: Machine, cha
     assert "trainer.toml is not for run 1" in machine.json("run", "init", "mine", "--yes", status=78)["error"]
 
 
-@pytest.mark.timeout(300)
 def test_killed_in_between_it_goes_on_and_makes_one_run(machine: Machine, chain: Anvil, unopened: Path) -> None:
     """It dies once at each of an owner's failpoints, and is typed again in fewer words each time."""
     folder, fired = Path(shutil.copytree(unopened, machine.folder / "mine")), machine.folder / "fired"
@@ -179,7 +179,7 @@ def test_killed_in_between_it_goes_on_and_makes_one_run(machine: Machine, chain:
     for count in range(1, 4):
         command = [sys.executable, "-m", "muster", *words]
         died = subprocess.run(
-            command, cwd=machine.folder, env=clean_environment(**armed), capture_output=True, text=True, timeout=120
+            command, cwd=machine.folder, env=clean_environment(**armed), capture_output=True, text=True, timeout=BOUND
         )
         assert died.returncode == -9, died.stderr
         assert sorted(os.listdir(fired)) == sorted(points[:count])
@@ -308,7 +308,7 @@ def test_on_a_terminal_it_asks(machine: Machine, chain: Anvil) -> None:
     )
     os.close(child)
     os.write(parent, b"local\nDigits\n" + b"\n" * 7)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=BOUND)
     said = b""
     while True:
         try:
@@ -348,7 +348,6 @@ HURRY: Final = {"MUSTER_CHAIN__POLL_SECONDS": "0.1"}
 """A public chain is polled every two seconds, and this one mines at once."""
 
 
-@pytest.mark.timeout(300)
 def test_the_printed_deployment_of_a_public_run_is_typed_step_by_step(
     public: tuple[Machine, Anvil], model: Path
 ) -> None:
@@ -401,7 +400,6 @@ def test_the_printed_deployment_of_a_public_run_is_typed_step_by_step(
     assert (sent_by(anvil, owner), contents(folder)) == (nonce, before)
 
 
-@pytest.mark.timeout(300)
 def test_a_public_run_is_sent_where_that_is_asked_for(public: tuple[Machine, Anvil], model: Path) -> None:
     machine, anvil = public
     folder = machine.folder / "mine"

@@ -17,6 +17,7 @@ import pytest
 from eth_utils.address import to_checksum_address
 
 from benchmarks.testbed.commands import clean_environment
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.client import Chain
 from muster.cli.wallet import read_address
 from muster.contracts import runs
@@ -75,7 +76,7 @@ def told(folder: Path) -> dict[str, Any]:
 
 def end(process: subprocess.Popen[str], folder: Path) -> str:
     process.send_signal(signal.SIGINT)
-    assert process.wait(120) == 130
+    assert process.wait(BOUND) == 130
     said = (folder / "err").read_text()
     assert said.splitlines()[-1] == "interrupted"
     assert "SIGKILL" not in said, "everybody ends when told to"
@@ -90,7 +91,7 @@ def test_a_trial_trains_stops_and_goes_on(tmp_path: Path) -> None:
         wait_for(process, tmp_path, lambda: bool((tmp_path / "out").read_text()))
         shown = told(tmp_path)
         assert (shown["run"], shown["network"]) == (1, "local")
-        page = httpx2.get(shown["page"], timeout=20, trust_env=False)
+        page = httpx2.get(shown["page"], timeout=BOUND, trust_env=False)
         assert (page.status_code, page.headers["content-type"].split(";")[0]) == (200, "text/html")
         wait_for(process, tmp_path, lambda: "trained step=1" in (tmp_path / "err").read_text())
         steps, sent = on_chain(tmp_path)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import until
 from muster.chain.keys import Signer
 from muster.chain.sender import LOST_POLLS
 from muster.errors import ChainError
 from tests.support.balancer import balanced, first
 from tests.support.chain import funded_on
-from tests.support.sender_fixture import Start, background, balance, opened, payment, pooled, until
+from tests.support.sender_fixture import Start, background, balance, opened, payment, pooled
 
 
 @pytest.mark.parametrize(("fate", "looks"), [("fails", 2), ("lags", 2 * LOST_POLLS)])
@@ -47,7 +48,7 @@ async def test_what_a_refusal_left_open_is_settled_by_the_next_send(start_anvil:
     anvil = start_anvil(mining=False)
     (signer,) = funded_on(anvil, 1)
     to = Signer.random()
-    async with balanced(anvil) as balancer, opened(balancer, signer, tmp_path, timeout_seconds=5) as sender:
+    async with balanced(anvil) as balancer, opened(balancer, signer, tmp_path, timeout_seconds=60) as sender:
         async with background(sender.send(payment(to))) as sending:
             await until(pooled(anvil, 1))
             (left,) = sender.journal.pending()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from benchmarks.testbed.waiting import BOUND
 from tests.support.machine import Machine
 
 
@@ -19,7 +20,7 @@ def typed(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder, in a process of its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     command = [Path(sys.executable).with_name("muster"), *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=BOUND)
 
 
 def test_commands_find_keys_and_contracts_from_every_folder(machine: Machine, tmp_path: Path) -> None:

@@ -17,15 +17,14 @@ import pytest
 
 from benchmarks.testbed.anvil import free_port
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from benchmarks.testbed.waiting import until
 from muster.contracts import runs
 from muster.shardcast.format.store import version_path
 from tests.support import fork_server
 from tests.support.trainer_process import ONE, build_training_run, end, train
 from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
-from tests.support.weight_servers import until
 
 TWO = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +85,6 @@ async def test_at_the_last_step_all_of_them_end(
     assert (events.count("finished"), events.count("ended")) == (1, 3)
 
 
-@pytest.mark.timeout(300)
 async def test_a_run_that_was_closed_is_finished(
     run_fixture: RunFixture, orchestrator: Orchestrator, model: Path
 ) -> None:
@@ -114,7 +112,7 @@ async def test_a_run_that_was_closed_is_finished(
 async def _publish(run_fixture: RunFixture, process: subprocess.Popen[str], steps: int) -> int:
     """Let a trainer go on until there are so many checkpoints on chain, and end it; how many there are then."""
     try:
-        await until(lambda: _events(run_fixture).count("published") >= steps or process.poll() is not None, SECONDS)
+        await until(lambda: _events(run_fixture).count("published") >= steps or process.poll() is not None)
         going = process.poll() is None
         process.terminate()
         said = await asyncio.to_thread(end, process)
@@ -138,7 +136,7 @@ async def test_told_to_end_all_of_them_do(run_fixture: RunFixture, orchestrator:
     process = train(run_fixture, orchestrator, model, TWO, idle_seconds=600, **{"log.metrics_port": port})
     family: list[psutil.Process] = []
     try:
-        await until(lambda: "published" in _events(run_fixture) or process.poll() is not None, 60)
+        await until(lambda: "published" in _events(run_fixture) or process.poll() is not None)
         children = psutil.Process(process.pid).children(recursive=True)
         family += [child for child in children if child.name() != fork_server.NAME]
         assert len(family) == 2

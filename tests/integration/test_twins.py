@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.testbed.anvil import Anvil
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.client import charge_of
 from muster.constants import CHAIN_ANVIL, MAX_BUDGETS
 from muster.contracts import court
@@ -57,7 +58,7 @@ def ask(anvil: Anvil) -> Ask:
     # In folders of its own: the contracts' tests may be built at the same time.
     out, cache = ROOT / "out" / "twins", ROOT / "cache" / "twins"
     command = [forge, "build", source, "--root", ROOT, "--out", out, "--cache-path", cache]
-    subprocess.run(command, check=True, timeout=180, capture_output=True)
+    subprocess.run(command, check=True, timeout=BOUND, capture_output=True)
     code = json.loads((out / "Twins.sol" / "Twins.json").read_text())["deployedBytecode"]["object"]
 
     def call(signature: str, arguments: list[object], *returned: str) -> Any:

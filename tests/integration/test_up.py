@@ -19,6 +19,7 @@ from eth_utils.address import to_checksum_address
 
 from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.commands import clean_environment
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.client import Chain
 from muster.chain.draw_secret import draw_tip, load_draw_secret
 from muster.chain.keys import Signer, load_keystore
@@ -39,8 +40,6 @@ from tests.support.world import World
 
 TOKEN = 10**18
 STAKE, GAS = 100 * TOKEN, TOKEN // 50
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +176,7 @@ def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: 
     with Terminal(("up", world.orchestrator.url), newcomer.folder, at_home) as terminal:
         terminal.reads("New password: ")
         terminal.presses_control_c()
-        assert terminal.ends(10) == 130
+        assert terminal.ends() == 130
     assert newcomer.files() == {}
 
     # 2. Where no address is typed it is asked for, then the wallet's password, twice, and whether to go on.
@@ -192,7 +191,7 @@ def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: 
         assert "conviction takes 50 MUST of it" in terminal.shown
         assert "a long password" not in terminal.shown
         terminal.presses_control_c()
-        assert terminal.ends(10) == 130
+        assert terminal.ends() == 130
     operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
     assert events_of(world, FaucetUsed, account=operator) == []
 
@@ -202,7 +201,7 @@ def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: 
         terminal.types("a long password\n")
         terminal.reads("Go on? [y/N]: ")
         terminal.types("n\n")
-        assert terminal.ends(10) == 130
+        assert terminal.ends() == 130
     assert events_of(world, Registered, operator=operator) == []
     with Terminal(("up", "--no-start"), newcomer.folder, at_home) as terminal:
         terminal.reads("Password of ")
@@ -221,7 +220,7 @@ def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: 
         terminal.reads("in the window  0 MUST at 2 MUST for each")
         terminal.reads("commitments    0 accepted, 0 pending, 0 rejected")
         terminal.presses_control_c()
-        assert terminal.ends(20) == 130
+        assert terminal.ends() == 130
 
 
 @pytest.mark.parametrize("role", ["worker", "validator"])
@@ -235,7 +234,7 @@ def test_a_status_that_is_watched_on_a_terminal_is_the_same_picture(
         terminal.reads("gas ")
         terminal.reads("0.02 ETH, about ")
         terminal.presses_control_c()
-        assert terminal.ends(20) == 130
+        assert terminal.ends() == 130
 
 
 # Where others run it
@@ -264,7 +263,7 @@ def test_what_runs_already_is_only_watched(world: World, newcomer: Newcomer) -> 
                     if "commitments: " in line:
                         break
                 process.terminate()
-                assert process.wait(30) == 130
+                assert process.wait(BOUND) == 130
         assert sentence in seen
         assert seen[-1].endswith("commitments: 0 accepted, 0 pending, 0 rejected")
 

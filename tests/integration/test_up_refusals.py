@@ -28,8 +28,6 @@ from muster.protocol.terms_file import NOBODY
 from tests.support.newcomer import Newcomer, events_of, serving, shared_world
 from tests.support.world import World
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def world(built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.testbed.commands import clean_environment
+from benchmarks.testbed.waiting import BOUND, until
 from muster.contracts.registry import Registered, Role
 from muster.contracts.runs import WorkCommitted
 from muster.rollouts.parquet import write_rollouts
@@ -25,14 +25,11 @@ from muster.runtime.journal import FolderLock, lock_holder
 from muster.swarm.processes import is_alive, leader
 from muster.swarm.state import end_swarm, read_state
 from tests.support.machine import Machine
-from tests.support.node_fixture import until
 from tests.support.world import World, commit_bytes, rows_of
 
 MIN_STEP_SECONDS = 60
 """At least the run's `min_step_interval`."""
 CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-
-pytestmark = pytest.mark.timeout(600)
 
 
 class Volunteer(Machine):
@@ -83,29 +80,31 @@ class Running:
     def said(self) -> str:
         return self._output.read_text()
 
-    async def says(self, text: str, seconds: float = 120) -> None:
+    async def says(self, text: str) -> None:
         """Wait until it has said what matches a pattern."""
-        deadline = time.monotonic() + seconds
-        while not re.search(text, self.said):
-            assert self.process.poll() is None, f"it ended without {text!r}:\n{self.said[-4000:]}"
-            assert time.monotonic() < deadline, f"no {text!r} in:\n{self.said[-4000:]}"
-            await asyncio.sleep(0.1)
+
+        def is_said() -> bool:
+            ended = self.process.poll() is not None
+            assert re.search(text, self.said) or not ended, f"it ended without {text!r}:\n{self.said[-4000:]}"
+            return bool(re.search(text, self.said))
+
+        await until(is_said, lambda: f"{text!r} in:\n{self.said[-4000:]}")
 
     def child(self, role: str) -> int:
         """The number of the node's process, as it was said last."""
         return int(re.findall(rf"the {role} runs as process (\d+)", self.said)[-1])
 
-    async def ends(self, seconds: float = 60) -> int:
-        return await asyncio.to_thread(self.process.wait, seconds)
+    async def ends(self) -> int:
+        return await asyncio.to_thread(self.process.wait, BOUND)
 
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:
-                self.process.wait(60)
+                self.process.wait(BOUND)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(10)
+                self.process.wait()
 
 
 @pytest.fixture
@@ -122,12 +121,12 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
 
     # 1. One command, no edits: its engine is checked, it joins, starts before its first step is there, and commits.
     with volunteer.up(*server, "--check-engine") as first:
-        await first.says("engine: 64 rows generated and replayed, none rejected", 240)
+        await first.says("engine: 64 rows generated and replayed, none rejected")
         await first.says("locked 100 MUST")
         (joined,) = [event for event in await world.events(Registered) if event.role == Role.WORKER][-1:]
         await first.says("commitments: 0 accepted, 0 pending, 0 rejected")
         log = place / "log.jsonl"
-        await until("an engine", lambda: _is_logged(log, "engine started"), 240)
+        await until(lambda: _is_logged(log, "engine started"), "an engine")
         for step in (1, 2):
             async with run_fixture.local_chain() as clock:
                 await clock.advance(MIN_STEP_SECONDS)
@@ -136,7 +135,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
         async def committed() -> bool:
             return any(event.node == joined.node for event in await world.events(WorkCommitted))
 
-        await until("a commitment", committed, 120)
+        await until(committed, "a commitment")
         await first.says(r"commitments: 0 accepted, [1-9]\d* pending, 0 rejected")
         worker = leader(first.child("worker"))
         first.process.send_signal(signal.SIGINT)
@@ -151,7 +150,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
         before = second.child("worker")
         os.kill(before, signal.SIGKILL)
         await second.says("it starts again")
-        await until("another", lambda: _is_another(second, before), 30)
+        await until(lambda: _is_another(second, before), "another")
         assert "locked" not in second.said
         second.process.kill()
         assert await second.ends() == -9
@@ -166,7 +165,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
         operator = ("--operator", "operator", "--password-file", volunteer.password)
         retire = ("worker", "retire", "--config", place / "muster.toml", *operator, "--yes")
         await asyncio.to_thread(lambda: volunteer.json(*retire))
-        assert await third.ends(120) == 0
+        assert await third.ends() == 0
     assert "the worker ended: this worker has retired, with no open case against it" in third.said
     assert len([event for event in await world.events(Registered) if event.operator == joined.operator]) == 1
     with FolderLock(place / "state"):
@@ -184,8 +183,8 @@ async def test_a_validator_from_an_empty_home_to_a_verdict(world: World, volunte
         async def judged() -> bool:
             return any(verdict.validator == joined.node for verdict in await world.verdicts("w1"))
 
-        await until("a verdict", judged, 240)
-        await running.says("inspected: 0 accepted, 1 rejected, since it started", 30)
+        await until(judged, "a verdict")
+        await running.says("inspected: 0 accepted, 1 rejected, since it started")
         running.process.send_signal(signal.SIGTERM)
         assert await running.ends() == 130
     (verdict,) = [one for one in await world.verdicts("w1") if one.validator == joined.node]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from benchmarks.testbed.anvil import free_port
+from benchmarks.testbed.waiting import BOUND, until
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.shardcast import Manifest, fetch_version, verify_folder
 from muster.shardcast.fetch import sources
@@ -36,7 +36,6 @@ from tests.support.weight_servers import (
     publish_step,
     relaying,
     silent_source,
-    until,
 )
 
 
@@ -294,7 +293,9 @@ async def test_a_source_that_never_answers_holds_nobody_up(
     async with silent_source() as silent:
         fetched = await fetch_version(manifest.root, RUN, 3, [silent, origin.url], tmp_path, settings=QUICK)
         assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
-        assert fetched.seconds < QUICK.stall_seconds, "the shards it sat on were fetched elsewhere before it timed out"
+        sat, served = fetched.sources
+        assert (sat.bytes, served.bytes) == (0, manifest.total_bytes)
+        assert sat.failures == 0, "the shards it sat on were fetched elsewhere before it timed out"
         with pytest.raises(UnreachableError, match="no source has the manifest"):
             await get(manifest, tmp_path / "alone", silent, give_up_seconds=0.5)
 
@@ -346,10 +347,8 @@ async def test_a_source_that_sends_without_end_is_dropped(manifest: Manifest, tm
 async def test_a_fetch_has_a_time_out_over_all(run_fixture: Path, manifest: Manifest, tmp_path: Path) -> None:
     async with odd_source(run_fixture / "published") as (url, shelf, _):
         shelf.bend = lambda name, item: Gate(item, 0) if name == "model.safetensors" else item
-        started = time.monotonic()
         with pytest.raises(UnreachableError, match=r"was not complete after 1 s") as caught:
             await get(manifest, tmp_path / "in", url, fetch_seconds=1)
-    assert time.monotonic() - started < 10
     assert caught.value.hint == "try again: it goes on where it was"
 
 
@@ -361,12 +360,12 @@ async def test_a_killed_client_goes_on_without_fetching_good_shards_again(
 ) -> None:
     dest = tmp_path / "in"
     killed = fetcher(manifest, dest, origin.url, MUSTER_FAILPOINT="shardcast.shard_written")
-    assert await asyncio.to_thread(killed.wait, 30) == -9
+    assert await asyncio.to_thread(killed.wait, BOUND) == -9
     killed.communicate()
     assert versions(dest) == []
     before = origin.stats["served_bytes"]
     resumed = fetcher(manifest, dest, origin.url)
-    output, errors = await asyncio.to_thread(resumed.communicate, timeout=30)
+    output, errors = await asyncio.to_thread(resumed.communicate, timeout=BOUND)
     assert resumed.returncode == 0, errors
     result = json.loads(output)
     assert result["found"] >= min(shard.size for shard in manifest.shards)
@@ -379,7 +378,7 @@ async def test_a_killed_client_goes_on_without_fetching_good_shards_again(
 async def test_a_full_disk_is_a_clear_error(manifest: Manifest, origin: Server, tmp_path: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
     process = fetcher(manifest, tmp_path, origin.url, before=limit)
-    _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+    _, errors = await asyncio.to_thread(process.communicate, timeout=BOUND)
     assert process.returncode == StorageError.exit_code
     assert "StorageError: no room for step 3: no space left" in errors
     assert "df -h" in errors

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.testbed.anvil import free_port
 from benchmarks.testbed.run_fixture import RunFixture
+from benchmarks.testbed.waiting import BOUND, until
 from muster.contracts import runs
 from muster.errors import MismatchError, UnreachableError
 from muster.shardcast import Manifest, fetch_version, verify_folder
@@ -32,7 +33,6 @@ from tests.support.weight_servers import (
     publish_step,
     relay_settings,
     relaying,
-    until,
 )
 
 
@@ -182,7 +182,7 @@ async def test_a_relay_that_was_killed_goes_on(
 ) -> None:
     folder = tmp_path / "relayed"
     killed = fetcher(manifest, folder, origin, MUSTER_FAILPOINT="shardcast.shard_written")
-    assert await asyncio.to_thread(killed.wait, 30) == -9
+    assert await asyncio.to_thread(killed.wait, BOUND) == -9
     killed.communicate()
     async with relaying(folder, origin) as (url, stats):
         assert contents(await get(manifest, tmp_path / "in", url)) == contents(run_fixture / "checkpoint-3")
@@ -267,7 +267,7 @@ async def test_settings_that_cannot_work_end_with_a_hint(origin: str, run_fixtur
     }
     started = {says: Server(tmp_path / str(i), **given).spawn() for i, (says, given) in enumerate(cases.items())}
     for says, server in started.items():
-        code, errors = await asyncio.to_thread(server.end, 60)
+        code, errors = await asyncio.to_thread(server.end)
         assert (code, says in errors, "\n  next: " in errors) == (78, True, True), errors
 
 
@@ -277,7 +277,7 @@ async def test_a_second_relay_in_the_same_folder_is_refused(origin: str, tmp_pat
     with ended(first):
         await asyncio.to_thread(first.start)
         second = Server(tmp_path / "2", **settings).spawn()
-        code, errors = await asyncio.to_thread(second.end, 30)
+        code, errors = await asyncio.to_thread(second.end)
         assert code == 78
         assert "another relay works in" in errors
         assert (await asyncio.to_thread(first.stop))[0] == 0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from benchmarks.testbed.waiting import until
 from muster.clients.relays import FRESH_SECONDS, Relays
 from muster.clients.run_data import CheckpointFetcher
 from muster.contracts import runs
@@ -19,7 +20,6 @@ from muster.protocol.messages import MisbehaviourReport, RelayOffer
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.fetch import fetch_version
 from muster.shardcast.format.store import version_path
-from tests.support.node_fixture import until
 from tests.support.weight_servers import SHARD, contents, odd_source, publish_step
 from worker.service import share
 
@@ -40,7 +40,7 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
             async def listed() -> bool:
                 return len(await client.relays(run_fixture.run)) == 2
 
-            await until("the offer is listed", listed, 30)
+            await until(listed, "the offer is listed")
             owners, shared = await client.relays(run_fixture.run)
             assert owners == NOBODY
             assert await relays.urls() == [NOBODY]  # nobody fetches from itself
@@ -89,7 +89,7 @@ async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tm
                 await member.offer_relay(RelayOffer(run=run_fixture.run, url=url))
                 for name in ("v1", "v2"):
                     async with run_fixture.client(orchestrator.url, name) as client:
-                        settings, folder = ShardcastSettings(give_up_seconds=2, stall_seconds=2), tmp_path / name
+                        settings, folder = ShardcastSettings(give_up_seconds=20, stall_seconds=20), tmp_path / name
                         relays = Relays(settings, client, run_fixture.run)
                         checkpoints = CheckpointFetcher(chain, run_fixture.run, terms, relays, settings, folder)
                         with pytest.raises(MusterError, match="hashes to"):
@@ -110,7 +110,7 @@ async def test_the_directory_is_asked_anew_and_its_last_answer_outlives_it(deplo
     orchestrator = await asyncio.to_thread(Orchestrator(run_fixture, tmp_path / "orchestrator").start)
     now, url = 0.0, "http://127.0.0.1:8799"
     try:
-        async with run_fixture.client(orchestrator.url, "w1", timeout=2) as client:
+        async with run_fixture.client(orchestrator.url, "w1", timeout=30) as client:
             relays = Relays(ShardcastSettings(), client, run_fixture.run, clock=lambda: now)
             assert await relays.urls() == [NOBODY]
             await client.offer_relay(RelayOffer(run=run_fixture.run, url=url))

@@ -89,7 +89,7 @@ def _answer(call: dict[str, Any], **content: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def balanced(anvil: Anvil) -> AsyncIterator[Balancer]:
     """The endpoint in front of an Anvil."""
-    async with BoundedProvider(anvil.url, timeout=10) as provider:
+    async with BoundedProvider(anvil.url, timeout=60) as provider:
         balancer = Balancer(provider)
         server = await asyncio.start_server(balancer.serve, "127.0.0.1", 0)
         async with server:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.testbed.waiting import BOUND
 from muster.shardcast import Manifest
 from muster.shardcast.format.store import version_path
 
@@ -26,7 +27,7 @@ async def anchored(step):
         raise ChainError(f"step {step} is not published")
     return bytes.fromhex(roots[str(step)][2:])
 async def main():
-    settings = ShardcastSettings(fetch_seconds=40, give_up_seconds=5, stall_seconds=5)
+    settings = ShardcastSettings(fetch_seconds=300, give_up_seconds=120, stall_seconds=30)
     return await fetch_step(await anchored(step), 1, step, sources, dest, anchored=anchored, settings=settings)
 try:
     found = asyncio.run(main())
@@ -47,7 +48,7 @@ def client(step: int, dest: Path, made: list[Manifest], *sources: str, **environ
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, int]:
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=BOUND)
     assert process.returncode == 0, errors
     return json.loads(output)
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.testbed.waiting import BOUND
 from tests.support.fork_server import exec_process
 
 TOKEN = 10**18
@@ -63,6 +64,6 @@ def to_the_end(process: subprocess.Popen[str], seconds: float) -> tuple[dict[str
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=BOUND)
     assert process.returncode == 0, err[-8000:]
     return json.loads(out), err

@@ -37,6 +37,7 @@ from typing import Any, Final, NoReturn
 
 import psutil
 
+from benchmarks.testbed.waiting import BOUND
 from tests.support import warm_models
 from tests.support.paths import ROOT
 
@@ -89,7 +90,6 @@ SPAWNED: Final = "spawned"
 OPTIONS: Final = frozenset({"-P", "-u", "-W", "ignore"})
 EXEC: Final = subprocess.Popen
 PYTHON: Final = sys.executable
-START_SECONDS: Final = 120
 MESSAGE_BYTES: Final = 1 << 20
 MAX_DESCRIPTORS: Final = 64
 FREE_DESCRIPTOR: Final = 512
@@ -213,7 +213,7 @@ def _start_server() -> socket.socket:
         start_new_session=True,
     ).returncode = 0  # nobody waits for it
     theirs.close()
-    ours.settimeout(START_SECONDS)
+    ours.settimeout(BOUND)
     assert ours.recv(64) == b"ready", "the fork server did not start: its error is above"
     return ours
 

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from benchmarks.testbed.commands import MUSTER, get_json, running, swarm_url, wait_for
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import load_raw_key, write_secret
 from muster.constants import CHAIN_ANVIL
 from muster.swarm.state import read_state
-
-START_SECONDS: Final = 240.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def live_swarm(folder: Path, *words: str) -> Iterator[LiveSwarm]:
             url = swarm_url(place)
             return url if url and get_json(url + "/readyz").get("ready") else ""
 
-        url = wait_for("the orchestrator is ready", ready, START_SECONDS, process, log)
+        url = wait_for("the orchestrator is ready", ready, BOUND, process, log)
         yield LiveSwarm(place, url, process)
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.commands import clean_environment
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.client import Chain
 from muster.swarm.state import end_swarm
 from tests.support.machine import Done, Machine
@@ -46,7 +47,7 @@ class Newcomer(Machine):
         """The same command in a process of its own, which is killed at a failpoint."""
         command = [sys.executable, "-m", "muster", "up", url, "--yes", "--password-file", str(self.password), *words]
         environment = clean_environment(HOME=str(self.home), XDG_CACHE_HOME=CACHE, MUSTER_FAILPOINT=point)
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=BOUND)
         assert done.returncode == -9, done.stdout + done.stderr
 
     def end_what_is_left(self) -> None:

@@ -10,8 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from eth_utils.crypto import keccak
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.draw_secret import FILE_NAME
 from muster.chain.keys import write_secret
 from muster.constants import DRAW_CHAIN_LENGTH
@@ -191,10 +191,10 @@ class NodeProcess:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line for line in map(json.loads, lines) if line["event"] == name]
 
-    async def ends(self, seconds: float) -> int:
+    async def ends(self) -> int:
         """Wait for it to end; its exit code."""
         assert self.process is not None
-        return await asyncio.to_thread(self.process.wait, seconds)
+        return await asyncio.to_thread(self.process.wait, BOUND)
 
     def output(self) -> str:
         return (self.folder / "output.log").read_text()[-4000:]
@@ -206,16 +206,8 @@ class NodeProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(20)
+                self.process.wait(BOUND)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait(10)
+                self.process.wait()
         return self.process.returncode
-
-
-async def until(what: str, condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    """Poll a condition with a bound."""
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        await asyncio.sleep(0.2)

@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.testbed.anvil import free_port
+from benchmarks.testbed.waiting import BOUND, wait_until
 
 VERSION_FOLDER = "pginstall18"
 PASSWORD = "the:password of/muster?"
 """Of the role `muster`, which owns its databases and has no other rights. As awkward in a URL as a password can be."""
 
-START_SECONDS = 30
 _ADMIN_PASSWORD = "of the superuser"
 _CONFIGURATION = """
 listen_addresses = '127.0.0.1'
@@ -81,7 +81,7 @@ class PostgresServer:
         secret.write_text(_ADMIN_PASSWORD)
         command = [self._programs / "initdb", "--pgdata", self._data, "--username", "postgres", "--pwfile", secret]
         command += ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"]
-        done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, timeout=60, **self._user)
+        done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, timeout=BOUND, **self._user)
         assert done.returncode == 0, done.stderr
         with (self._data / "postgresql.conf").open("a") as file:
             file.write(_CONFIGURATION)
@@ -108,22 +108,22 @@ class PostgresServer:
                 preexec_fn=die_with_parent,
                 **self._user,
             )
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                return self.administer(sql.SQL("SELECT 1"))
-            except psycopg.OperationalError:
-                ended = process.poll() is not None
-                assert not ended, (self._folder / "log").read_text()[-2000:]
-                assert time.monotonic() < deadline, "PostgreSQL did not come up"
-                time.sleep(0.02)
+
+        def answers() -> bool:
+            assert process.poll() is None, (self._folder / "log").read_text()[-2000:]
+            with suppress(psycopg.OperationalError):
+                self.administer(sql.SQL("SELECT 1"))
+                return True
+            return False
+
+        wait_until(answers, "PostgreSQL answers")
 
     def stop(self) -> None:
         """End the server as a crash would: connections break, nothing is tidied up."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGQUIT)
-            process.wait(30)
+            process.wait(BOUND)
 
     def freeze(self) -> None:
         """Stop every process of the server where it is: connections stay open and nobody answers."""
@@ -153,7 +153,7 @@ class PostgresServer:
             user="postgres",
             password=_ADMIN_PASSWORD,
             dbname=database,
-            connect_timeout=5,
+            connect_timeout=60,
             autocommit=True,
         ) as connection:
             for statement in statements:

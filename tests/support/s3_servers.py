@@ -10,16 +10,15 @@ import asyncio
 import os
 import re
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from benchmarks.testbed.s3 import SECRET, Endpoint, without_aws
+from benchmarks.testbed.waiting import BOUND, wait_until
 from tests.support.paths import ROOT
 
 PROGRAMS = ROOT / ".servers" / "bin"
-START_SECONDS = 60
 
 
 @contextmanager
@@ -48,19 +47,21 @@ def _running(command: list[str | Path], log: Path) -> Iterator[str]:
         environment = without_aws(dict(os.environ)) | {"PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while not (found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):
+
+        def named() -> re.Match[str] | None:
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, f"{command[0]} does not start: {log.read_text()}"
-            time.sleep(0.05)
+            return re.search(r"http://127\.0\.0\.1:\d+", log.read_text())
+
+        found = wait_until(named, lambda: f"{command[0]} says its URL: {log.read_text()}")
+        assert found is not None
         yield found.group()
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(BOUND)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10)
+            process.wait()
 
 
 class Link:

@@ -40,13 +40,6 @@ async def opened(anvil: Anvil | Balancer, signer: Signer, folder: Path, **option
             sender.close()
 
 
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Wait for a condition, bounded."""
-    async with asyncio.timeout(seconds):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 def pooled(anvil: Anvil, count: int) -> Callable[[], bool]:
     return lambda: int(anvil.request("txpool_status")["pending"], 16) == count
 

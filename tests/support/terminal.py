@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from benchmarks.testbed.waiting import BOUND
+
 ROWS, COLUMNS = 40, 140
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -49,12 +51,12 @@ class Terminal:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(10)
+            self._process.wait()
         os.close(self._ours)
 
-    def reads(self, text: str, seconds: float = 60) -> None:
+    def reads(self, text: str) -> None:
         """Wait until it has drawn a text after the last one that was waited for."""
-        deadline, seen = time.monotonic() + seconds, ""
+        deadline, seen = time.monotonic() + BOUND, ""
         while text not in seen:
             assert time.monotonic() < deadline, f"no {text!r} in:\n{self.shown[-3000:]}{seen[-3000:]}"
             if not select.select([self._ours], [], [], 0.5)[0]:
@@ -73,9 +75,9 @@ class Terminal:
     def presses_control_c(self) -> None:
         self.types("\x03")
 
-    def ends(self, seconds: float = 60) -> int:
+    def ends(self) -> int:
         """Wait for its end, reading on; the exit code."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + BOUND
         while self._process.poll() is None:
             assert time.monotonic() < deadline, self.shown[-3000:]
             if select.select([self._ours], [], [], 0.1)[0]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
 from benchmarks.testbed.task_sets import generated
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import write_secret
 from muster.clients.run_data import task_set_path
 from muster.models.files import model_hash, tokenizer_hash
@@ -21,8 +22,6 @@ from tests.support.weight_servers import toml
 
 ONE = (sys.executable, "-P")
 """One process, without torchrun."""
-END_SECONDS = 120
-"""Longest that a trainer may take to end."""
 
 
 async def build_training_run(settings: ChainSettings, model: Path, folder: Path) -> RunFixture:
@@ -77,7 +76,7 @@ def train(
 def end(process: subprocess.Popen[str]) -> str:
     """Wait for its end; what it said."""
     try:
-        _, said = process.communicate(timeout=END_SECONDS)
+        _, said = process.communicate(timeout=BOUND)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise

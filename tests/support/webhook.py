@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from benchmarks.testbed.waiting import BOUND
+
 OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
@@ -59,9 +61,9 @@ class Webhook:
                 await self.end.wait()
         writer.close()
 
-    async def until(self, done: Callable[[], bool], seconds: float = 20) -> None:
+    async def until(self, done: Callable[[], bool]) -> None:
         """Wait until a condition on what was posted holds."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(BOUND):
             while not done():
                 self._news.clear()
                 await self._news.wait()

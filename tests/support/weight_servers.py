@@ -9,7 +9,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.testbed.processes import Stoppable
+from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast import fetch_version, publish
 from muster.shardcast.format.manifest import Manifest
@@ -29,7 +29,7 @@ from muster.shardcast.serve.store import OpenFile, Stats
 
 RUN = 1
 SHARD = 64 * 1024
-QUICK = ShardcastSettings(fetch_seconds=40, give_up_seconds=20, stall_seconds=5)
+QUICK = ShardcastSettings(fetch_seconds=BOUND, give_up_seconds=120, stall_seconds=30)
 """Bounds in which a machine full of tests still does everything."""
 
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
@@ -65,7 +65,7 @@ class Server(Stoppable):
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "log.jsonl"
         self.config = folder / "muster.toml"
-        chosen = {"poll_seconds": 0.05, "hold_seconds": 2, "stall_seconds": 5, "give_up_seconds": 5} | settings
+        chosen = {"poll_seconds": 0.05, "hold_seconds": 2, "stall_seconds": 30, "give_up_seconds": 30} | settings
         self.config.write_text(
             toml({"run": run, "log.file": self.log, "shardcast.port": port})
             + toml({key if "." in key else f"shardcast.{key}": value for key, value in chosen.items()})
@@ -96,7 +96,7 @@ class Server(Stoppable):
         return [line for line in map(json.loads, lines) if line["event"] == event]
 
     def get(self, path: str) -> Any:
-        with _open(self.url + path, timeout=10) as reply:
+        with _open(self.url + path, timeout=BOUND) as reply:
             return json.loads(reply.read())
 
     @property
@@ -107,14 +107,12 @@ class Server(Stoppable):
         """Return the steps that it lists."""
         return [entry["step"] for entry in self.get("/v1/weights/index.json")["versions"]]
 
-    def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-        """Poll a condition; AssertionError when it does not come true, or the process ends."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process is not None
-            assert self.process.poll() is None, f"ended before {what}: {self.stop()}"
-            assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-            time.sleep(0.02)
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition; AssertionError when it does not come true, or the process ends."""
+        assert self.process is not None
+        ended = self.process.poll
+        wait_until(lambda: condition() or ended() is not None, what)
+        assert ended() is None, f"ended before {what}: {self.stop()}"
 
 
 @contextmanager
@@ -160,8 +158,7 @@ class Gate(OpenFile):
 
     async def ready(self, start: int, stop: int) -> int:
         if start >= self.limit:
-            async with asyncio.timeout(20):
-                await self.moved.wait()
+            await self.moved.wait()
         return min(stop, self.limit)
 
 
@@ -268,7 +265,7 @@ from muster.settings.schema import ShardcastSettings
 telemetry.configure("fetcher")
 root, step, dest, sources = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
 try:
-    settings = ShardcastSettings(fetch_seconds=30)
+    settings = ShardcastSettings(fetch_seconds=300)
     found = asyncio.run(fetch_version(bytes.fromhex(root[2:]), 1, step, sources, dest, settings=settings))
 except MusterError as error:
     print(f"{type(error).__name__}: {error} ({error.hint})", file=sys.stderr)
@@ -290,10 +287,3 @@ async def get(manifest: Manifest, dest: Path, *sources: str, **changes: float) -
     settings = QUICK.model_copy(update=changes)
     fetched = await fetch_version(manifest.root, RUN, manifest.step, sources, dest, settings=settings)
     return fetched.path
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for a condition, so many seconds at most."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 (what is waited for is on another side of a socket)
-            await asyncio.sleep(0.02)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,7 +21,7 @@ from muster.cli.run_init.parts import make_parts, model_folder
 from muster.cli.run_init.questions import EXAMPLE_KEYS
 from muster.cli.run_init.steps import ChainStatus, OwnerStep, RunOnDisk, owner_steps, step_documents, step_lines
 from muster.cli.run_init.table import economics, sentences
-from muster.cli.session import Session
+from muster.cli.session import Session, asking
 from muster.errors import ConfigError, MusterError, UnreachableError
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import read_terms, write_terms
@@ -323,5 +322,6 @@ async def open_and_start(plan: RunInit, *, start: bool | None, send: bool) -> No
         await deploy_publicly(plan, send=send)
         return
     if start is None and sys.stdin.isatty() and not plan.session.options.yes:
-        start = await asyncio.to_thread(typer.confirm, "Start all of it on this machine now?", default=True, err=True)
+        with asking():
+            start = typer.confirm("Start all of it on this machine now?", default=True, err=True)
     await (plan.start() if start else open_here(plan))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks import gpu
 from benchmarks.gpu import end, figures_of, missing_package, peak_of, run_bounded, why_not
+from benchmarks.testbed.waiting import wait_until
 
 H100 = "NVIDIA H100 80GB HBM3"
 GIB = 1 << 30
@@ -103,10 +102,3 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0.02)

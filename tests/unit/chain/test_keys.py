@@ -15,6 +15,7 @@ import pytest
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import (
     Signer,
     create_keystore,
@@ -122,7 +123,7 @@ keys.write_secret(Path(sys.argv[1]), "secret")
 
 def test_a_key_file_is_complete_or_not_there(tmp_path: Path) -> None:
     path = tmp_path / "node.password"
-    killed = subprocess.run([sys.executable, "-c", WRITE, path], timeout=60)
+    killed = subprocess.run([sys.executable, "-c", WRITE, path], timeout=BOUND)
     assert (killed.returncode, path.exists()) == (-9, False)
     write_secret(path, "another")
     assert read_secret(path) == "another", "what was killed is in nobody's way"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
+
 COUNT = """
 import sys
 from muster.cli import main
@@ -33,7 +35,7 @@ print("imported:", *sorted({"web3", "eth_account"} & set(sys.modules)), file=sys
 )
 def test_commands_without_the_chain_import_neither_web3_nor_eth_account(words: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", COUNT, *words], capture_output=True, text=True, cwd=tmp_path, timeout=120
+        [sys.executable, "-c", COUNT, *words], capture_output=True, text=True, cwd=tmp_path, timeout=BOUND
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "imported:"

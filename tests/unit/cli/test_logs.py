@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.cli.logs import FIRST_BYTES, LineFilter, Tail, escaped, last_lines, parse_age, parsed, shown
 from muster.errors import UsageError
 from tests.support.machine import Machine
@@ -204,7 +205,6 @@ def test_an_endless_line_takes_bounded_memory(tmp_path: Path) -> None:
     assert second == b"next"
 
 
-@pytest.mark.timeout(60)
 def test_follow_shows_what_is_added_to_what_was_there(machine: Machine, tmp_path: Path) -> None:
     path = write(machine, line("before"), line("half")[:10])
     command = [sys.executable, "-m", "muster", "--config", str(machine.folder / "muster.toml"), "logs", "--follow"]
@@ -217,10 +217,9 @@ def test_follow_shows_what_is_added_to_what_was_there(machine: Machine, tmp_path
         assert process.stdout.readline().endswith("worker-1 half\n")
         assert process.stdout.readline().endswith("worker-1 after\n")
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(BOUND) == 130
 
 
-@pytest.mark.timeout(60)
 def test_a_reader_that_has_seen_enough_is_no_error(machine: Machine) -> None:
     write(machine, *(line(f"event {number}", text="x" * 1000) for number in range(2_000)))
     command = [sys.executable, "-m", "muster", "logs", "-n", "2000"]
@@ -229,4 +228,4 @@ def test_a_reader_that_has_seen_enough_is_no_error(machine: Machine) -> None:
         assert process.stderr is not None
         assert b"worker-1 event 0 " in process.stdout.readline()
         process.stdout.close()
-        assert (process.wait(20), process.stderr.read()) == (0, b"")
+        assert (process.wait(BOUND), process.stderr.read()) == (0, b"")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.cli.service import FINAL, quoted, unit_name, unit_text
 from muster.errors import UsageError
 from muster.swarm.launch import ROLES
@@ -112,7 +113,7 @@ def test_systemd_takes_a_unit_with_odd_paths(tmp_path: Path, odd: str) -> None:
     def verify() -> tuple[int, str]:
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
         done = subprocess.run(
-            ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, env=environment, timeout=60
+            ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, env=environment, timeout=BOUND
         )
         return done.returncode, done.stderr
 

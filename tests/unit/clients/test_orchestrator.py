@@ -129,10 +129,11 @@ async def test_each_attempt_is_signed_anew():
 async def test_the_next_attempt_waits_as_long_as_the_server_asks():
     busy = json.dumps({"title": "Too many requests", "status": 503}).encode()
     refused = reply(503, busy, "application/problem+json", Retry_After="1")
+    clock = asyncio.get_running_loop().time
     async with serving(refused, GOOD) as (_, client):
-        started = time.monotonic()
+        started = clock()
         assert await client.demand(1) == DEMAND
-        assert 1 <= time.monotonic() - started < 4
+        assert 1 <= clock() - started < 2
 
 
 @pytest.mark.parametrize(
@@ -181,20 +182,13 @@ async def test_nobody_there():
 
 async def test_a_file_may_take_as_long_as_a_slow_connection_needs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("muster.clients.transport.SLOWEST_BYTES_PER_SECOND", 1 << 20)
+    clock = asyncio.get_running_loop().time
     async with serving(b"hang", timeout=0.2) as (_, client):
         for call, seconds in ((client.put_evidence(bytes(1 << 20)), 1.2), (client.demand(1), 0.2)):
-            started = time.monotonic()
+            started = clock()
             with pytest.raises(UnreachableError, match=f"no answer in {seconds} s"):
                 await call
-            assert time.monotonic() - started >= seconds
-
-
-async def test_silence_ends_in_time():
-    async with serving(b"hang", timeout=0.5) as (_, client):
-        started = time.monotonic()
-        with pytest.raises(UnreachableError):
-            await client.demand(1)
-        assert time.monotonic() - started < 2
+            assert seconds <= clock() - started < seconds + 0.5
 
 
 async def test_a_refusal_carries_the_problem():

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.testbed.waiting import BOUND
 from muster.clients.storage import ContentStore
 from muster.clients.storage_backend import open_backend
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
@@ -173,7 +174,7 @@ def test_a_full_disk_has_a_hint_and_leaves_nothing(tmp_path):
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, _FILL],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=BOUND,
         check=False,
     )
     if "unshare" in done.stderr or "mount" in done.stderr:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +17,7 @@ from muster.environments.answers import (
     last_letter,
     last_number,
 )
+from tests.support.cpu_time import cpu_at_most
 
 HOSTILE = {
     "surrogates": "</think>\ud800\udfff\\boxed{\ud800}",
@@ -41,12 +40,11 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_texts_are_read_in_linear_time(text: str) -> None:
-    begun = time.process_time()
-    for thinking in ("tags", "none"):
-        exact_answer(text, thinking)
-        after_thinking(text, thinking)
-    last_box(text), last_number(text), last_code_block(text), last_letter(text, 26)
-    assert time.process_time() - begun < 2
+    with cpu_at_most(5):
+        for thinking in ("tags", "none"):
+            exact_answer(text, thinking)
+            after_thinking(text, thinking)
+        last_box(text), last_number(text), last_code_block(text), last_letter(text, 26)
 
 
 @given(st.text(max_size=300) | st.text(alphabet="</think> \n1", max_size=60))

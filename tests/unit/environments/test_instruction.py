@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from muster.environments.instruction import INSTRUCTIONS, LANGUAGES
 from muster.environments.manifest import Score
 from muster.environments.task import Task, ask
 from muster.errors import MalformedError
+from tests.support.cpu_time import cpu_at_most
 
 AT_LEAST, LESS = "at least", "less than"
 CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
@@ -188,9 +188,9 @@ def test_all_or_the_fraction(environment_of: Callable[..., Environment], call: S
 def test_hostile_texts_end(environment_of: Callable[..., Environment], call: ScorerCall, text: str) -> None:
     every = [{"id": name, "kwargs": arguments} for name, arguments, *_ in CASES]
     for instructions in (every[:16], every[16:]):
-        begun = time.monotonic()
-        environment_of("instruction", mode="loose").score(ask("do", instructions=instructions), f"</think>{text}", call)
-        assert time.monotonic() - begun < 20
+        environment = environment_of("instruction", mode="loose")
+        with cpu_at_most(5):
+            environment.score(ask("do", instructions=instructions), f"</think>{text}", call)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError, MusterError
 from muster.evaluation import server
 from muster.evaluation.server import ServerSpec, free_port, is_local, serving
@@ -68,6 +69,6 @@ async def test_a_server_that_ends_at_once_is_an_error_and_no_wait(monkeypatch: p
 )
 def test_what_cannot_be_served_is_a_usage_error(words: list[str], says: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "muster", "serve", "--port", "0", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND, check=False)
     assert done.returncode == 2, done.stderr
     assert says in done.stderr

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from threading import Event
 
 import pytest
 from sqlalchemy import Connection, create_engine, delete, func, select, text
 
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError, StorageError
 from orchestrator import database as module
 from orchestrator import tables
@@ -67,7 +67,7 @@ async def test_the_queries_of_a_read_see_one_state(database: Database, database_
     def twice(connection: Connection) -> tuple[int, int]:
         first = rows(connection)
         write = other.write(lambda inner: upsert(inner, tables.meta, row("meanwhile")))
-        asyncio.run_coroutine_threadsafe(write, loop).result(20)
+        asyncio.run_coroutine_threadsafe(write, loop).result(BOUND)
         return first, rows(connection)
 
     try:
@@ -83,10 +83,10 @@ async def test_nobody_waits_for_a_turn_without_end(database: Database, monkeypat
 
     def long(connection: Connection) -> bool:
         begun.set()
-        return may_end.wait(20)
+        return may_end.wait(BOUND)
 
     first = asyncio.create_task(database.write(long))
-    assert await asyncio.to_thread(begun.wait, 20)
+    assert await asyncio.to_thread(begun.wait, BOUND)
     with pytest.raises(StorageError, match=r"^database: busy for 0\.2 s$"):
         await database.write(rows)
     assert await database.read(rows) == 3
@@ -135,10 +135,8 @@ async def test_tables_that_are_gone_are_noticed(database: Database, database_url
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE meta"))
     engine.dispose()
-    began = time.monotonic()
     with pytest.raises(StorageError, match="meta"):
         await database.check()
-    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -16,6 +16,7 @@ import pytest
 import uvicorn
 from starlette.requests import Request
 
+from benchmarks.testbed.waiting import until
 from muster.errors import StorageError
 from muster.runtime.connection_table import ConnectionTable
 from muster.runtime.http_limits import bounded_config
@@ -26,7 +27,7 @@ from orchestrator.page.live import MAX_LINES, LiveState, Snapshot
 from orchestrator.page.live_hub import BUFFER_LINES, FIRST_LINES, LiveHub, Watcher
 
 PATIENCE = 20.0
-"""Seconds for what takes a fraction of one on a machine that is not busy."""
+"""Seconds for what takes a fraction of one, on the clock that server and reader share: that of their event loop."""
 IDENTITY = "1dea"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -433,11 +434,3 @@ async def next_event(streams: Streams) -> bytes:
         message = await streams[0].readexactly(size)
         assert await streams[0].readexactly(2) == b"\r\n"
     return message.strip()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(int(PATIENCE / 0.01)):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to that")

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from benchmarks.testbed.waiting import until
 from muster.clients.storage import ContentStore
 from muster.environments.answers import THINK_END
 from muster.errors import RefusedError, UnreachableError
@@ -53,15 +54,6 @@ async def process(files: ContentStore, tokenizer_path: Path) -> AsyncIterator[Re
 
 async def keep(files: ContentStore, *rows: Rollout) -> str:
     return await files.put(write_rollouts(rows))
-
-
-async def until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait for a condition, bounded."""
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"not within 10 s: {what}")
 
 
 # Text
@@ -208,7 +200,7 @@ async def test_it_ends_when_nobody_asks(
     monkeypatch.setattr(reading, "IDLE_SECONDS", 0.05)
     name = await keep(files, text_row(0))
     await process.ask(name)
-    await until("the process has ended", lambda: process.pid is None)
+    await until(lambda: process.pid is None, "the process has ended")
     assert (await process.ask(name)).failure == ""
 
 

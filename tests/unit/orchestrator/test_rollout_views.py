@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sqlalchemy import delete, select
 
+from benchmarks.testbed.waiting import until
 from muster.clients.storage import ContentStore
 from muster.contracts.registry import Role
 from muster.environments.registry import default_manifest
@@ -388,10 +387,10 @@ async def test_it_counts_while_the_service_runs(files: Files, monkeypatch: pytes
     monkeypatch.setattr(token_counter, "POLL_SECONDS", 0.02)
     async with files.counter.counting():
         name = await files.work("wanda", 1)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(20):
-                while name not in await files.counted():  # noqa: ASYNC110 - a database has no event
-                    await asyncio.sleep(0.02)
-    assert name in await files.counted()
+
+        async def is_counted() -> bool:
+            return name in await files.counted()
+
+        await until(is_counted, "the file is counted")
     await files.run.database.write(lambda connection: connection.execute(delete(file_tokens)))
     assert await files.counted() == {}, "and nobody counts any more"

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 
 from benchmarks.testbed.run_fixture import terms_of
+from benchmarks.testbed.waiting import BOUND
 from muster.protocol.terms_file import NOBODY
 from orchestrator.database import Database
 from orchestrator.page import turns
@@ -124,7 +125,7 @@ async def test_one_document_is_read_at_a_time_and_members_find_places(database_u
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        assert go.wait(30)
+        assert go.wait(BOUND)
         under_way -= 1
 
     looking = [asyncio.create_task(source.read(read)) for _ in range(20)]

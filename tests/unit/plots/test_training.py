@@ -16,6 +16,7 @@ import psutil
 import pytest
 import structlog
 
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import CheckError, ConfigError, UsageError
 from muster.plots.training import CHARTS, StepMetrics, picture, read_steps, staleness_shares
 from muster.protocol.messages import StepReport
@@ -190,7 +191,7 @@ def test_training_goes_on_when_weights_and_biases_is_lost(tmp_path: Path, monkey
     for helper in helpers:
         with suppress(psutil.NoSuchProcess):  # one may end with another
             helper.kill()
-    psutil.wait_procs(helpers, timeout=20)
+    assert psutil.wait_procs(helpers, timeout=BOUND)[1] == []
     with structlog.testing.capture_logs() as said:
         for step in range(3):
             metrics.record(report(step, reward=0.5))
@@ -219,7 +220,7 @@ def test_training_ends_when_weights_and_biases_does_not(tmp_path: Path, monkeypa
     assert [line["event"] for line in said] == ["Weights & Biases does not end; ending without it"]
     assert metrics.wandb is not None
     assert metrics.wandb.sender is not None
-    metrics.wandb.sender.join(20)
+    metrics.wandb.sender.join(BOUND)
 
 
 @pytest.mark.usefixtures("service")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.proofs import native
 from tests.support.paths import ROOT
 
@@ -72,7 +73,7 @@ def test_what_does_not_compile_says_why(room: Path) -> None:
 def test_without_a_compiler_set_up_goes_on(tmp_path: Path) -> None:
     environment = {**os.environ, "CC": str(tmp_path / "none"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "muster.proofs.native"], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "muster.proofs.native"], env=environment, capture_output=True, text=True, timeout=BOUND
     )
     assert done.returncode == 0
     assert "no C compiler" in done.stderr

@@ -16,6 +16,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.testbed.waiting import BOUND
 from muster.proofs import seeded_sampling as sampling
 from muster.proofs.native import compiler, load
 from muster.proofs.seeded_sampling import choose, choose_portable, measure, measure_portable, scale
@@ -175,6 +176,8 @@ def test_sampling_works_without_a_kernel() -> None:
         "print(choose(torch.zeros(1, 1000), torch.tensor([9]), torch.tensor([2]), 1.0).tokens.item())"
     )
     environment = os.environ | {"MUSTER_NATIVE": "0", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=BOUND
+    )
     expected = choose(torch.zeros(1, 1000), torch.tensor([9]), torch.tensor([2]), 1.0).tokens.item()
     assert (done.stderr, done.stdout) == ("", f"{expected}\n")

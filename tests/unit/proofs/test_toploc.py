@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.testbed.waiting import BOUND
 from muster.proofs import TOPLOC
 from muster.proofs.field import (
     LEAST_MODULUS,
@@ -254,7 +255,7 @@ def test_there_is_a_kernel_and_nothing_depends_on_it() -> None:
     )
     environment = {**os.environ, "MUSTER_NATIVE": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=BOUND
     )
     assert done.stdout.split() == [encode(TOPLOC, gaussian(70), 0).hex(), "0.0"]
 

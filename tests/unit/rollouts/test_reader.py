@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import MalformedError, UnreachableError
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits, write_rollouts
@@ -83,10 +84,8 @@ async def test_a_list_bomb_is_refused(reader: RolloutReader) -> None:
 
 
 async def test_memory_is_limited(reader: RolloutReader) -> None:
-    started = time.monotonic()
     with pytest.raises(MalformedError, match=r"memory|bad_alloc|malloc|realloc"):
         await reader.read(dictionary_bomb(), FileLimits(rows=1024, decoded_bytes=1 << 20))
-    assert time.monotonic() - started < 20
     await assert_reads_on(reader)
 
 
@@ -132,7 +131,7 @@ def test_a_parser_that_is_killed_from_outside_is_nobodys_fault() -> None:
 def test_output_is_bounded() -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, bytes(1000))
-    refusal = read_until_closed(read_end, 999, time.monotonic() + 5)
+    refusal = read_until_closed(read_end, 999, time.monotonic() + BOUND)
     os.close(write_end)
     assert refusal == ParseRefusal(ParseStatus.MALFORMED, "the file decodes to more than 999 bytes")
     os.close(read_end)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError
 from muster.runtime.failpoints import failpoint
 
@@ -18,7 +19,7 @@ PROGRAM = "from muster.runtime.failpoints import failpoint; failpoint('worker.up
 
 def run(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, **environment}
-    return subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=30)
+    return subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=BOUND)
 
 
 def test_nothing_happens_without_the_variable() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError, StorageError
 from muster.runtime.files import write_durably
 from muster.runtime.journal import LOCK_NAME, FolderLock, Journal, lock_holder
@@ -43,7 +44,7 @@ def test_a_killed_process_leaves_what_it_said_and_frees_its_folder(tmp_path: Pat
     with pytest.raises(ConfigError, match=f"{tmp_path} is in use by process {process.pid}"):
         FolderLock(tmp_path)
     assert lock_holder(tmp_path) == process.pid
-    output, _ = process.communicate("go\n", timeout=30)
+    output, _ = process.communicate("go\n", timeout=BOUND)
     assert (process.returncode, output) == (-signal.SIGKILL, "")
     assert lock_holder(tmp_path) is None
     with FolderLock(tmp_path), Journal(tmp_path / "journal", SCHEMA) as journal:

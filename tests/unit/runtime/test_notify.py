@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.testbed.waiting import until
 from muster.errors import ConfigError, FinishedError, MusterError, UnreachableError
 from muster.runtime import telemetry
 from muster.runtime.notify import (
@@ -44,15 +45,6 @@ def notifier(url: str, clock: Clock | None = None, told: Told | None = None, **s
     made = Notifier(url, chosen, name="worker-1", run=3, told=told, pauses=(0.01, 0.01), clock=clock or Clock())
     made.node = NODE
     return made
-
-
-async def until(done: Callable[[], object]) -> None:
-    """Wait for a condition that nothing announces."""
-    async with asyncio.timeout(20):
-        while True:
-            if done():
-                return
-            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.runtime.process import to_the_end
 
 
@@ -69,7 +70,7 @@ from muster.runtime.process import run_process
 
 async def main(settings):
     print("begun", flush=True)
-    await asyncio.to_thread(threading.Event().wait, 60)  # as an engine that starts: nobody can interrupt it
+    await asyncio.to_thread(threading.Event().wait, 600)  # as an engine that starts: nobody can interrupt it
 
 sys.exit(run_process("busy", "be busy", main, sys.argv[1:], stop_seconds=0.5))
 """
@@ -84,7 +85,7 @@ def test_a_process_ends_in_time_whatever_its_threads_are_at(tmp_path: Path, numb
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(number)
-        assert process.wait(20) == 0
+        assert process.wait(BOUND) == 0
     last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert last["event"] == "ended without waiting for threads"
     assert "asyncio_0" in last["threads"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from wasmtime import wat2wasm
 
 from benchmarks.testbed.native_attempts import ATTEMPTS, CONTROLS, DONE, REFUSED, run_in_process
+from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
 from muster.sandbox import component
 from muster.sandbox.client import Sandbox
@@ -109,11 +109,10 @@ def test_a_sandbox_that_is_closed_ends_the_call_under_way_and_starts_nothing_mor
         [server] = sandbox._servers.values()  # noqa: SLF001
         process = server._process  # noqa: SLF001
         call = thread.submit(sandbox.call, endless, payload)
-        while not server._lock.locked():  # noqa: SLF001
-            time.sleep(0.01)
+        wait_until(server._lock.locked)  # noqa: SLF001
         sandbox.close()
         with pytest.raises(UnreachableError, match="was closed"):
-            call.result(60)
+            call.result(BOUND)
         with pytest.raises(UnreachableError, match="was closed"):
             sandbox.call(echo(), 1)
     assert process is not None

@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from tests.support.paths import ROOT
 
 
@@ -48,7 +49,7 @@ def test_a_step_is_done_while_inputs_and_product_are_the_same(set_up: ModuleType
 
 
 def test_steps_run_beside_each_other_after_what_they_need(set_up: ModuleType, tmp_path: Path) -> None:
-    meet, order = threading.Barrier(2, timeout=30), list[str]()
+    meet, order = threading.Barrier(2, timeout=BOUND), list[str]()
 
     def step(name: str, *needs: str, meets: bool = False) -> object:
         def act() -> None:
@@ -239,7 +240,7 @@ def test_without_a_new_enough_python_it_says_what_to_install() -> None:
         env={**os.environ, "PYTHON": "no-such-python"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=BOUND,
     )
     assert done.returncode == 78
     assert "Python 3.11 or newer is needed" in done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.sources import check_urls
@@ -53,12 +54,12 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind_that_asyncio_repo
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         before = asyncio.all_tasks()
         fetch = asyncio.create_task(fetch_step(bytes(32), 1, 0, [url], tmp_path, anchored=anchored))
-        await asyncio.wait_for(asked.wait(), 20)
+        await asked.wait()
         fetch.cancel()
         with pytest.raises(asyncio.CancelledError):
             await fetch
         while left := asyncio.all_tasks() - before - {fetch}:
-            await asyncio.wait(left, timeout=20)
+            await asyncio.wait(left, timeout=BOUND)
         del fetch, left
         gc.collect()
     assert reported == []

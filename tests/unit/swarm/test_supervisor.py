@@ -8,13 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from benchmarks.testbed.waiting import BOUND, until
 from muster.errors import ConfigError, MalformedError, UnreachableError, UsageError
 from muster.swarm import processes
 from muster.swarm import supervisor as module
@@ -38,13 +37,6 @@ def python(code: str) -> tuple[str, ...]:
 
 def spec(tmp_path: Path, name: str, code: str, **more: object) -> ProcessSpec:
     return ProcessSpec(name, python(code), tmp_path / f"{name}.log", **more)  # type: ignore[arg-type]
-
-
-async def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.02)
 
 
 def leader_of(folder: Path, name: str) -> Leader:
@@ -131,7 +123,7 @@ async def test_restarts_are_bounded_and_the_failure_has_the_last_words(tmp_path:
     async with Supervisor(tmp_path, told.append) as swarm:
         await swarm.start(spec(tmp_path, "broken", code, restarts=2, back_off=(0.01,)))
         with pytest.raises(SwarmError, match=r"broken died 3 times, with status 3(.|\n)*no such thing") as caught:
-            await asyncio.wait_for(swarm.guard(asyncio.sleep(60)), 20)
+            await swarm.guard(asyncio.sleep(BOUND))
     assert caught.value.hint == f"read {tmp_path / 'broken.log'}"
     assert [event.kind for event in told].count("started") == 3
 
@@ -149,7 +141,7 @@ async def test_settings_that_cannot_work_are_not_tried_again(tmp_path: Path) -> 
     async with Supervisor(tmp_path) as swarm:
         await swarm.start(spec(tmp_path, "wrong", "raise SystemExit(78)"))
         with pytest.raises(SwarmError, match="wrong died 1 times, with status 78"):
-            await asyncio.wait_for(swarm.guard(asyncio.sleep(60)), 20)
+            await swarm.guard(asyncio.sleep(BOUND))
 
 
 async def test_a_process_that_is_not_essential_is_given_up(tmp_path: Path) -> None:
@@ -186,7 +178,7 @@ async def test_work_that_loses_a_cancellation_is_cancelled_again(
         await asyncio.sleep(0)
         guarded.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(guarded, 20)
+            await guarded
     assert len(lost) == 3
 
 
@@ -267,7 +259,7 @@ def finish(*processes: subprocess.Popen) -> None:
     for process in processes:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(BOUND)
         if process.stdout:
             process.stdout.close()
 
@@ -281,7 +273,7 @@ async def test_a_signal_ends_every_group_and_no_other(tmp_path: Path, number: si
         await until(lambda: len(session_members(state.processes["parent"])) == 2)
         runner.send_signal(number)
         runner.send_signal(number)
-        assert await asyncio.to_thread(runner.wait, 20) == 130
+        assert await asyncio.to_thread(runner.wait, BOUND) == 130
         assert [session_members(who) for who in state.processes.values()] == [[], []]
         assert other.poll() is None
         assert read_state(tmp_path) is None
@@ -293,7 +285,7 @@ async def test_a_left_swarm_is_ended_by_number_and_start_time_only(tmp_path: Pat
     other, runner = bystander(), start_runner(tmp_path)
     try:
         runner.kill()
-        runner.wait(10)
+        runner.wait(BOUND)
         state = read_state(tmp_path)
         assert state is not None
         with pytest.raises(UsageError, match="a swarm is running"):
@@ -312,7 +304,7 @@ async def test_a_left_swarm_is_ended_by_number_and_start_time_only(tmp_path: Pat
 async def test_down_asks_a_living_supervisor(tmp_path: Path) -> None:
     runner = start_runner(tmp_path)
     try:
-        waiting = asyncio.create_task(asyncio.to_thread(runner.wait, 30))
+        waiting = asyncio.create_task(asyncio.to_thread(runner.wait, BOUND))
         assert sorted(await end_swarm(tmp_path)) == ["parent", "stubborn", "supervisor"]
         assert await waiting == 130
     finally:
@@ -342,6 +334,6 @@ async def test_a_process_that_cannot_be_looked_after_is_ended(tmp_path: Path, mo
 
 async def test_a_leader_that_ends_at_once_is_still_named(tmp_path: Path) -> None:
     child = Child(python("pass"), {}, tmp_path / "x.log", 0)
-    await asyncio.wait_for(child.wait(), 20)
+    await child.wait()
     assert not is_alive(child.name)
     assert await child.end(1) == (0, True)

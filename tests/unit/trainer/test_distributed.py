@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.testbed.waiting import BOUND
 from tests.support.paths import ROOT
 from tests.support.trainer_samples import ragged, tiny_checkpoint
 from trainer.distributed import samples_from_tensors, samples_to_tensors
@@ -57,7 +58,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
             [*command, *SCRIPT, str(folder), *arguments],
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
-            timeout=200,
+            timeout=BOUND,
             capture_output=True,
             text=True,
         )

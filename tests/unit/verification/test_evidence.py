@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import Signer
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind
@@ -95,7 +96,7 @@ async def test_scoring_anew_keeps_nobody_else_waiting(reason: Reason, monkeypatc
     rows, moved = honest_rows(), threading.Event()
 
     def score(self: Scorers, manifest: EnvironmentManifest, task: Task, completion: str) -> Score:
-        assert moved.wait(60), "the event loop stands still"
+        assert moved.wait(BOUND), "the event loop stands still"
         return plain(self, manifest, task, completion)
 
     plain = Scorers.score
