@@ -1,6 +1,6 @@
 """How far off honest work is: the distributions behind the limits in `muster.verification.profiles`.
 
-    python benchmarks/calibrate.py [--json] [--write] [--scale 1.0]
+    python benchmarks/calibrate.py [--json] [--write] [--scale 1.0] [--only NAME]
 
 Honest work of vLLM is measured by the transformers forward of `validator.replay` over the grid of
 `benchmarks.testbed.calibration`: every profile (and with it the dtype), trained and random models of 0.34M to 494M
@@ -62,10 +62,11 @@ CHILD_SECONDS = 7200
 # --- Honest work
 
 
-def calibrate(scale: float, save: Path) -> list[MeasuredCell]:
-    """Measure the whole grid, each profile and model in a process of its own, and return the cells.
+def calibrate(scale: float, save: Path, only: str = "") -> list[MeasuredCell]:
+    """Measure the grid, each profile and model in a process of its own, and return the cells.
 
-    Each is saved as it is measured: what is in the folder already is not measured again.
+    `only`: of the models with this in their name. Each is saved as it is measured: what is in the folder already is not
+    measured again.
     """
     save.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(PROCESSES) as pool:
@@ -79,7 +80,8 @@ def calibrate(scale: float, save: Path) -> list[MeasuredCell]:
             print(f"measured {GRID[pair[1]].name} under {pair[0]}", file=sys.stderr)
 
         # The largest first, so that none is left with one of them at the end.
-        list(pool.map(measure, reversed(pairs(list(PROFILES)))))
+        chosen = [pair for pair in pairs(list(PROFILES)) if only in GRID[pair[1]].name]
+        list(pool.map(measure, reversed(chosen)))
     return sorted(read_cells(save), key=lambda cell: list(PROFILES).index(cell.profile))
 
 
@@ -389,6 +391,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--write", action="store_true", help="rewrite tables and plots in docs/verification.md")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the grid's tokens")
+    parser.add_argument("--only", metavar="NAME", help="models with this in their name; print their part of the page")
     parser.add_argument("--save", type=Path, help="folder that keeps what is measured: a run goes on from it")
     parser.add_argument("--child", nargs=3, metavar=("PROFILE", "PLACE", "DEMO"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -396,6 +399,11 @@ def main() -> int:
     if options.child:
         profile, place, demo = options.child
         measure_child(profile, int(place), Path(demo), options.scale, options.save)
+        return 0
+    if options.only:
+        with tempfile.TemporaryDirectory() as folder:
+            measured = calibrate(options.scale, options.save or Path(folder), options.only)
+        print(page([judged(cell) for cell in measured]))
         return 0
     found = figures(1, write=options.write, scale=options.scale, save=options.save)
     return report.show(found, as_json=options.json)

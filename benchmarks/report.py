@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+
+from muster.runtime.processor import processor_name
 
 Figure = dict[str, object]
 MISSED = 3
 """Exit status of a benchmark that missed a target."""
-CPUINFO = Path("/proc/cpuinfo")
 
 
 def alternate(runs: int, *measures: Callable[[], float]) -> list[list[float]]:
@@ -100,9 +99,7 @@ def document(figures: Sequence[Figure], *, runs: int, machine: str, missing: Map
 
 def machine(*more: str) -> str:
     """Describe the machine and how busy it is."""
-    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
-    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return ", ".join([model, f"{os.cpu_count()} cores", f"load {os.getloadavg()[0]:.1f}", *more])
+    return ", ".join([processor_name(), f"{os.cpu_count()} cores", f"load {os.getloadavg()[0]:.1f}", *more])
 
 
 def line(figure: Figure) -> str:

@@ -38,6 +38,7 @@ class Part:
 PARTS = {
     "codecs": Part("benchmarks.verification_codecs", 7),
     "engine": Part("benchmarks.verification_engine", 40),
+    "matmul": Part("benchmarks.verification_matmul", 1),
     "adversaries": Part("benchmarks.adversaries", 1, tables=True),
     "steering": Part("benchmarks.steering", 1),
     "day": Part("benchmarks.day", 1, tables=True),

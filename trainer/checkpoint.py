@@ -28,6 +28,7 @@ from muster.errors import MismatchError, StorageError
 from muster.models.files import FIXED_FILES
 from muster.models.lora import Adapter
 from muster.runtime.files import sync, write_durably
+from muster.settings.schema import Matmul
 from trainer.batches import Batch
 from trainer.packing import Sample
 from trainer.update import UpdateReport
@@ -64,6 +65,8 @@ class CheckpointMetadata:
     """Of the adapter that is trained; 0 where all weights are."""
     lora_alpha: float = 0.0
     """What the adapter's product is multiplied by, over the rank; 0 where there is none."""
+    matmul: Matmul = "native"
+    """How the run multiplies bfloat16, wherever it is resumed."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """By the names of metrics.jsonl."""
     stages: Mapping[str, float] = field(default_factory=dict)

@@ -42,6 +42,8 @@ class Ranks:
     rank, world = 0, 1
     sharded = False
     """Whether no rank has the whole model."""
+    dtype = torch.float32
+    """What the passes compute in."""
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")
@@ -97,13 +99,13 @@ class Distributed(Ranks):
         self._files = _group(PASS_SECONDS)
         """A group of its own, since files are written while an update goes on."""
         self._mesh: DeviceMesh = init_device_mesh(self.device.type, (self.world,))
-        self._dtype = dtype
+        self.dtype = dtype
 
     def shard(self, policy: Policy) -> None:
         """Shard with FSDP2: each layer by itself, the rest together."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # of this thread: every thread has a current device of its own
-        narrow = None if self._dtype == torch.float32 else self._dtype
+        narrow = None if self.dtype == torch.float32 else self.dtype
         precision = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32)
         for layer in policy.layers:
             fully_shard(layer, mesh=self._mesh, mp_policy=precision)

@@ -24,10 +24,11 @@ from muster.evaluation.greedy import greedy_score
 from muster.models.files import context_of, load_tokenizer, model_hash, tokenizer_hash
 from muster.models.init import load_model
 from muster.models.lora import Adapter
+from muster.models.matmul import choose_matmul
 from muster.protocol.metric_names import HELD_OUT, HELD_OUT_LENGTH, HELD_OUT_LENGTH_ERROR, HELD_OUT_TASKS
 from muster.protocol.terms import Terms, check_context
 from muster.runtime import telemetry
-from muster.settings.schema import TrainerSettings
+from muster.settings.schema import MatmulSetting, TrainerSettings
 from muster.tasksets.taskset import Scored
 from muster.verification.profiles import Profile, profile_by_hash
 from trainer.advantages import AdvantageTerms
@@ -93,15 +94,30 @@ class Learner:
     """
 
     def __init__(
-        self, initial: Path, folder: Path, terms: Terms, recipe: Recipe, dtype: torch.dtype, ranks: Ranks
+        self,
+        initial: Path,
+        folder: Path,
+        terms: Terms,
+        recipe: Recipe,
+        dtype: torch.dtype,
+        ranks: Ranks,
+        matmul: MatmulSetting = "auto",
     ) -> None:
         """Go on from the newest step in `folder`, or begin with step 0, the checkpoint in `initial`. Blocks.
+
+        `matmul`: how to multiply bfloat16, unless the step there says.
 
         Raises ConfigError when `initial` is not the model of the run's terms, or the step there was trained with
         another adapter; MismatchError or StorageError when it is damaged.
         """
         _check_initial(initial, terms)
         self.checkpoints = CheckpointStore(folder)
+        step = self.checkpoints.latest()
+        chosen = choose_matmul(matmul, ranks.device.type)
+        self.metadata = CheckpointMetadata(0, NO_BATCH, matmul=chosen) if step is None else self.checkpoints.read(step)
+        if self.metadata.matmul != chosen and torch.bfloat16 in (dtype, ranks.dtype):
+            log.warning("the run multiplies bfloat16 as it began", matmul=self.metadata.matmul, here=chosen)
+        recipe = replace(recipe, update=replace(recipe.update, matmul=self.metadata.matmul))
         self.recipe = recipe
         self.dtype = dtype
         self._initial = initial
@@ -113,12 +129,9 @@ class Learner:
         self._writing: Future[None] = Future()
         self._cancelled = threading.Event()
         self._last_heartbeat = time.monotonic()
-        step = self.checkpoints.latest()
         if step is None:
-            self.metadata = CheckpointMetadata(step=0, batch_root=NO_BATCH)
             self._save(self.metadata)
         else:
-            self.metadata = self.checkpoints.read(step)
             _check_adapter(self.metadata, recipe.update, folder)
             self.replica.load(self.checkpoints.state(step), moments=self.metadata.moments)
             self._writing.set_result(None)
@@ -227,7 +240,7 @@ class Learner:
         if not self.replica.ranks.sharded:
             return self.replica.model
         self.written()
-        model = load_model(self.checkpoints.model_dir(self.step), dtype=self.dtype)
+        model = load_model(self.checkpoints.model_dir(self.step), self.dtype, self.recipe.update.matmul)
         torch.nn.Module.to(model, self.replica.ranks.device)
         return model
 
@@ -237,7 +250,8 @@ class Learner:
         if metadata.step:
             self.written()
         rank, alpha = _adapter_terms(self.recipe.update)
-        metadata = replace(metadata, moments=bool(self.replica.optimizer.state), lora_rank=rank, lora_alpha=alpha)
+        kept: dict[str, Any] = {"lora_rank": rank, "lora_alpha": alpha, "matmul": self.recipe.update.matmul}
+        metadata = replace(metadata, moments=bool(self.replica.optimizer.state), **kept)
         weights, adapter = self.replica.published(self.dtype)
         ranks_write = self.replica.save(self.checkpoints.building(metadata.step))
         metadata = replace(metadata, stages={**metadata.stages, "stall": time.monotonic() - started})

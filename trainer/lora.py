@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from muster.errors import ConfigError
 from muster.models.lora import Adapter, Pair
+from muster.models.matmul import WideLinear, wide
 from trainer.policy import Policy
 
 _DTYPES: Final = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
@@ -28,13 +29,14 @@ class AdaptedLinear(nn.Module):
     def __init__(self, base: nn.Linear, rank: int, alpha: float, draw: torch.Generator) -> None:
         super().__init__()
         self.base = base
+        self.product = wide if isinstance(base, WideLinear) else functional.linear
         self.scale = alpha / rank
         bound = 1 / math.sqrt(base.in_features)
         self.down = nn.Parameter((2 * torch.rand(rank, base.in_features, generator=draw) - 1) * bound)
         self.up = nn.Parameter(torch.zeros(base.out_features, rank))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return self.base(states) + self.scale * functional.linear(functional.linear(states, self.down), self.up)
+        return self.base(states) + self.scale * self.product(self.product(states, self.down), self.up)
 
 
 def adapt(policy: Policy, rank: int, alpha: float) -> None:

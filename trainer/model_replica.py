@@ -45,7 +45,8 @@ class Replica:
         torch.set_num_threads(1)  # one order of summation, whatever the cores: a repeated step gives the same bytes
         self.ranks = ranks
         self.terms = terms
-        self.policy = Policy(load_model(initial, dtype=torch.float32), temperature=terms.temperature)
+        wide = ranks.dtype == torch.bfloat16 and terms.matmul == "float32"
+        self.policy = Policy(load_model(initial), temperature=terms.temperature, wide=wide)
         check_model(self.policy)
         self.recomputes_at_start = recomputes(self.policy, terms.old_logprobs, terms.profile, terms.loss)
         if terms.activation_checkpointing:
@@ -57,7 +58,7 @@ class Replica:
         self.optimizer = make_optimizer(self.policy, terms)
         self.reference: Policy | None = None
         if terms.loss.kl_coefficient:
-            self.reference = Policy(load_model(initial, dtype=torch.float32), temperature=terms.temperature)
+            self.reference = Policy(load_model(initial), temperature=terms.temperature, wide=wide)
             ranks.shard(self.reference)
             self.reference.eval().requires_grad_(False)
 

@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from muster.errors import ConfigError
+from muster.models.matmul import widen
 from trainer.packing import MicroBatch, Sample, collate
 
 if TYPE_CHECKING:
@@ -39,10 +40,14 @@ SAME_GAIN: Final = 1e-2
 class Policy(nn.Module):
     """Wraps a causal language model, sharing its parameters; its forward pass returns what the loss needs."""
 
-    def __init__(self, model: PreTrainedModel, *, temperature: float) -> None:
+    def __init__(self, model: PreTrainedModel, *, temperature: float, wide: bool = False) -> None:
+        """`wide`: multiply in float32 what is narrower, and round once."""
         super().__init__()
         self.model = model
         self.temperature = temperature
+        self.wide = wide
+        if wide:
+            widen(model)
         self.gain_offset = gain_offset(getattr(model.base_model, "norm", None))
         """What the last norm adds to its weights before it multiplies with them; None for norms of another form."""
         use_packed_attention(model)
@@ -69,9 +74,11 @@ class Policy(nn.Module):
             use_cache=False,
             boundaries=micro.boundaries,
         ).last_hidden_state[0, micro.places]
-        head = cast(nn.Linear, self.model.get_output_embeddings())
+        head = cast(nn.Linear, self.model.get_output_embeddings()).weight
+        if self.wide:
+            states, head = states.float(), head.float()
         return token_logprobs(
-            states, head.weight, micro.targets, temperature=self.temperature, entropy_gradient=entropy_gradient
+            states, head, micro.targets, temperature=self.temperature, entropy_gradient=entropy_gradient
         )
 
 

@@ -146,7 +146,8 @@ class Trainer:
         """Make the learner, in the torch thread: `close` waits for that thread, so it also closes a half-made one."""
         options, dtype = self.options, getattr(torch, profile.dtype)
         recipe = Recipe.from_settings(options, self.terms, profile)
-        self._learner = Learner(options.model, options.state_dir / "steps", self.terms, recipe, dtype, self.ranks)
+        steps, matmul = options.state_dir / "steps", self.settings.bfloat16_matmul
+        self._learner = Learner(options.model, steps, self.terms, recipe, dtype, self.ranks, matmul)
         return self._learner
 
     async def _send_heartbeats(self, learner: Learner, ended: asyncio.Event) -> None:
@@ -158,7 +159,8 @@ class Trainer:
 
     async def _train(self, learner: Learner, tasks: TaskSet, ended: asyncio.Event) -> None:
         ratio_to = "recomputed" if learner.replica.recomputes_at_start else "behaviour"
-        log.info("ready", run=self.settings.run, step=learner.step, old_logprobs=ratio_to)
+        matmul = learner.metadata.matmul
+        log.info("ready", run=self.settings.run, step=learner.step, old_logprobs=ratio_to, matmul=matmul)
         await self.hand_off_older(learner)
         while not self.finished(learner.metadata):
             handoff = StepHandoff()

@@ -12,6 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from muster.settings.recipes import OldLogprobs
+from muster.settings.schema import Matmul
 from trainer.distributed import Ranks
 from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss, token_weight
 from trainer.old_logprobs import recomputes
@@ -46,6 +47,8 @@ class UpdateTerms:
     """Rank of the adapter that is trained; 0: all weights are trained."""
     lora_alpha: float = 32.0
     """The adapter's product is multiplied by this over its rank."""
+    matmul: Matmul = "native"
+    """How matrices are multiplied where the passes compute in bfloat16."""
     temperature: float = 1.0
     """Divisor of the samplers' logits."""
     max_completion: int = 0

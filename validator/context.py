@@ -140,6 +140,7 @@ async def make_context(
     tasks = await RunTasks.fetch(client, terms, folder)
     checkpoint = await checkpoints.get(latest.step)
     rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, tasks, checkpoint)
-    model = Model(checkpoints, profile, terms.temperature, threads=settings.validator.threads)
+    threads, matmul = settings.validator.threads, settings.bfloat16_matmul
+    model = Model(checkpoints, profile, terms.temperature, threads=threads, matmul=matmul)
     masters = RunMasters(chain, client, settings.run, terms, key)
     return RunVerificationContext(chain, client, reader, model, rules, tasks, masters)

@@ -29,7 +29,7 @@ def _measure(spec_path: Path, rows_path: Path, cell_path: Path, model: str, cell
         rows = read_rollouts(rows_path.read_bytes())
     except OSError as error:
         raise MalformedError(f"{rows_path} cannot be read: {error.strerror}", hint="run worker.probe first") from error
-    replayer = Replayer(spec.model, PROFILES[spec.profile], spec.temperature, threads=spec.threads)
+    replayer = Replayer(spec.model, PROFILES[spec.profile], spec.temperature, threads=spec.threads, matmul=spec.matmul)
     check_probe_rows(rows, spec, replayer.vocabulary)
     with computing(replayer.model, arithmetic):
         found = [row.errors for row in replayer.errors(rows)]

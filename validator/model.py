@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from muster.clients.run_data import CheckpointFetcher
 from muster.errors import MusterError, UnreachableError
@@ -26,15 +26,13 @@ _LOADING: Final = threading.Lock()
 class Model:
     """Replays rollouts of different steps, in the order in which it is asked."""
 
-    def __init__(
-        self, checkpoints: CheckpointFetcher, profile: Profile, temperature: float, *, threads: int = 1
-    ) -> None:
-        """`threads`: CPU threads of a replay. Raises ConfigError when the profile is not for DEVICE."""
+    def __init__(self, checkpoints: CheckpointFetcher, profile: Profile, temperature: float, **options: Any) -> None:
+        """`options`: of the `Replayer`. Raises ConfigError when the profile is not for DEVICE."""
         check_device(profile, DEVICE)
         self.profile = profile
         self._checkpoints = checkpoints
         self._temperature = temperature
-        self._threads = threads
+        self._options = options
         self._replayer: Replayer | None = None
         self._turn = asyncio.Lock()
 
@@ -59,7 +57,7 @@ class Model:
     def _replay(self, folder: Path, rollouts: list[Rollout]) -> list[ReplayedRow]:
         if self._replayer is None:
             with _LOADING:
-                self._replayer = Replayer(folder, self.profile, self._temperature, threads=self._threads)
+                self._replayer = Replayer(folder, self.profile, self._temperature, **self._options)
         self._replayer.load_weights(folder)
         measured = self._replayer.replay(rollouts)
         return [ReplayedRow(judge([row], self.profile), row.sums) for row in measured]

@@ -35,7 +35,7 @@ from validator.replay import Measurement, Replayer, judge
 def replay(spec: ProbeSpec, rows: Sequence[Rollout]) -> ProbeReport:
     """Measure and judge the rows under the spec's model. Raises MismatchError when they are not of the spec."""
     profile = PROFILES[spec.profile]
-    replayer = Replayer(spec.model, profile, spec.temperature, threads=spec.threads)
+    replayer = Replayer(spec.model, profile, spec.temperature, threads=spec.threads, matmul=spec.matmul)
     check_probe_rows(rows, spec, replayer.vocabulary)
     measured = replayer.replay(rows)
     found = [_probed(row, one, profile) for row, one in zip(rows, measured, strict=True)]

@@ -21,12 +21,14 @@ import torch
 
 from muster.errors import ConfigError, MalformedError, MusterError
 from muster.models.init import load_model
+from muster.models.matmul import choose_matmul
 from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
 from muster.proofs import CODECS, Comparison
 from muster.proofs.seeded_sampling import measure
 from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout
+from muster.settings.schema import MatmulSetting
 from muster.verification.checks import Finding
 from muster.verification.devices import check_device
 from muster.verification.profiles import Limit, Profile
@@ -86,13 +88,21 @@ class Replayer:
     """
 
     def __init__(
-        self, model_dir: Path, profile: Profile, temperature: float, *, keep: int = 4, threads: int = 1
+        self,
+        model_dir: Path,
+        profile: Profile,
+        temperature: float,
+        *,
+        keep: int = 4,
+        threads: int = 1,
+        matmul: MatmulSetting = "auto",
     ) -> None:
         self.profile = profile
         self.temperature = temperature
         self.threads = threads
         self._codec = CODECS[profile.codec]
-        self.model = load_model(model_dir, dtype=getattr(torch, profile.dtype)).eval()
+        self._dtype: torch.dtype = getattr(torch, profile.dtype)
+        self.model = load_model(model_dir, self._dtype, choose_matmul(matmul)).eval()
         check_device(profile, self.model.device.type)
         if getattr(self.model.config, "final_logit_softcapping", None):
             raise ConfigError(f"{model_dir} caps its logits, which replay does not know", hint="choose another model")
@@ -105,13 +115,17 @@ class Replayer:
         """Return the number of tokens the model knows."""
         return self.model.config.vocab_size
 
+    @property
+    def _head(self) -> torch.nn.Linear:
+        return cast(torch.nn.Linear, self.model.get_output_embeddings())
+
     def load_weights(self, model_dir: Path) -> None:
         """Replay with this checkpoint from now on. Raises MalformedError when it does not fit the model."""
         key = tuple((str(file), file.stat().st_mtime_ns) for file in sorted(model_dir.resolve().glob("*.safetensors")))
         if key == self._loaded:
             return
         if key not in self.weights:
-            self.weights[key] = dict(read_weights(model_dir))
+            self.weights[key] = {name: tensor.to(self._dtype) for name, tensor in read_weights(model_dir)}
             while len(self.weights) > self._keep:
                 self.weights.popitem(last=False)
         self.weights.move_to_end(key)
@@ -122,15 +136,13 @@ class Replayer:
     def _assign(self, weights: dict[str, torch.Tensor], model_dir: Path) -> None:
         tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
         try:
-            result = self.model.load_state_dict(weights, strict=False)
+            result = self.model.load_state_dict(weights, strict=False, assign=True)  # no second copy: files are mapped
         except RuntimeError as error:
             raise MalformedError(f"the weights in {model_dir} do not fit the model: {error}") from error
         if wrong := [*result.unexpected_keys, *(set(result.missing_keys) - tied)]:
             raise MalformedError(f"{model_dir} lacks weights or has others than the model: {', '.join(sorted(wrong))}")
-        embedding, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
-        if tied and getattr(head, "weight", None) is not getattr(embedding, "weight", None):
-            # A head left as it was allocated would condemn every honest rollout.
-            raise MusterError("the model's head is not tied to its embedding", hint="restart the validator")
+        if tied:  # a head with any other weights would condemn every honest rollout
+            self._head.weight = cast(torch.nn.Embedding, self.model.get_input_embeddings()).weight
 
     def replay(self, rollouts: Sequence[Rollout]) -> list[Measurement]:
         """Measure the rollouts under the loaded weights, in order. Raises MusterError when these are broken."""
@@ -191,8 +203,7 @@ class Replayer:
         tokens = torch.from_numpy(np.concatenate([rollout.completion_tokens for rollout in rollouts]).astype(np.int64))
         seeds = torch.from_numpy(np.repeat(np.array([rollout.seed for rollout in rollouts], dtype=np.int64), lengths))
         positions = torch.from_numpy(_counting(lengths))
-        head = cast(torch.nn.Module, self.model.get_output_embeddings())
-        rows = cast(torch.Tensor, head.weight)  # [V, H]
+        head, rows = self._head, self._head.weight  # [V, H]
         at_once = max(1, _LOGITS_AT_ONCE // self.vocabulary)
         found = torch.empty(5, len(tokens))
         for start in range(0, len(tokens), at_once):

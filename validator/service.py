@@ -24,6 +24,7 @@ from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused
 from muster.contracts.registry import Convicted, Retired, Role, Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import TRANSIENT, ConfigError, FinishedError, MusterError, RefusedError, UnreachableError
+from muster.models.matmul import choose_matmul
 from muster.protocol.draws import chain_preimages
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
@@ -89,7 +90,7 @@ async def serve(settings: Settings) -> None:
         links = await asyncio.to_thread(chain_preimages, load_draw_secret(state), DRAW_CHAIN_LENGTH)
         async with node_session(settings, state) as session, RolloutReader() as reader:
             notifier.node = session.node
-            log.info("ready", node=session.node, run=settings.run)
+            log.info("ready", node=session.node, run=settings.run, matmul=choose_matmul(settings.bfloat16_matmul))
             validator = Validator(settings, session, reader, links)
             jobs = [validator.run()]
             if settings.validator.report_machine:

@@ -127,6 +127,7 @@ def _engine(request: EvalRequest | CompletionRequest, longest: int) -> Iterator[
         max_completion_tokens=sampling.max_tokens,
         ranks=request.ranks,
         cache_bytes=request.cache_bytes,
+        matmul=request.matmul,
     )
     engine = Engine(request.model, PROFILES[sampling.profile], limits)
     try:

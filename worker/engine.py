@@ -28,9 +28,11 @@ import numpy as np
 import torch
 
 from muster.errors import ConfigError, MusterError
+from muster.models.matmul import choose_matmul
 from muster.models.numerics import device_kind
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
+from muster.settings.schema import MatmulSetting
 from muster.verification.devices import check_device
 from muster.verification.profiles import Profile
 from muster.verification.rules import ModelFacts
@@ -101,12 +103,14 @@ class EngineLimits:
     """Processes, each with a device of its own, that the model is split over (tensor parallelism)."""
     threads: int = 1
     """CPU threads. More than there are idle cores is ruinous: they wait for each other by spinning."""
+    matmul: MatmulSetting = "auto"
+    """How linear layers multiply bfloat16 on a processor."""
 
     @classmethod
-    def from_terms(cls, terms: Terms, *, ranks: int = 1, cache_bytes: int = 0) -> EngineLimits:
+    def from_terms(cls, terms: Terms, **options: Any) -> EngineLimits:
+        """Return the limits of a run; `options` are those fields that its terms say nothing about."""
         return cls(
-            ranks=ranks,
-            cache_bytes=cache_bytes,
+            **options,
             temperature=terms.temperature,
             max_prompt_tokens=terms.max_prompt_tokens,
             max_completion_tokens=terms.max_completion_tokens,
@@ -364,7 +368,9 @@ def own_arguments(limits: EngineLimits) -> dict[str, Any]:
     return {
         "logits_processors": ["worker.sampler:SeededSampler"],
         "worker_extension_cls": "worker.engine_extension.CaptureExtension",
-        "additional_config": {"muster": {"temperature": limits.temperature}},
+        "additional_config": {
+            "muster": {"temperature": limits.temperature, "matmul": choose_matmul(limits.matmul, device_kind())}
+        },
     }
 
 

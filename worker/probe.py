@@ -44,7 +44,7 @@ def limits_of(spec: ProbeSpec) -> EngineLimits:
     options = spec.engine.model_dump()
     options["max_prompt_tokens"] = options["max_prompt_tokens"] or prompt
     options["max_completion_tokens"] = options["max_completion_tokens"] or completion
-    return EngineLimits(temperature=spec.temperature, **options)
+    return EngineLimits(temperature=spec.temperature, matmul=spec.matmul, **options)
 
 
 def _request(request: ProbeRequest) -> GenerationRequest:

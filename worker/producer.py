@@ -33,7 +33,12 @@ class Producer:
             lambda path: engine(
                 path,
                 context.profile,
-                EngineLimits.from_terms(context.terms, ranks=options.tensor_parallel, cache_bytes=options.cache_bytes),
+                EngineLimits.from_terms(
+                    context.terms,
+                    ranks=options.tensor_parallel,
+                    cache_bytes=options.cache_bytes,
+                    matmul=context.settings.bfloat16_matmul,
+                ),
             ),
             newest.generating,
         )

@@ -22,11 +22,12 @@ from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
 from muster.proofs.seeded_sampling import choose
+from worker.linear import use_linear_layers
 
 SEED = "muster_seed"
 SLOT = "muster_slot"
 CONFIG = "muster"
-"""Key of vLLM's `additional_config`: {"temperature": float}."""
+"""Key of vLLM's `additional_config`: {"temperature": float, "matmul": how linear layers multiply bfloat16}."""
 
 _NOT_REPLAYED: Final = (
     "top_p",
@@ -89,6 +90,7 @@ class SeededSampler(LogitsProcessor):
         rows = vllm_config.scheduler_config.max_num_seqs
         settings = cast("dict[str, Any]", vllm_config.additional_config)[CONFIG]
         self.temperature = float(settings["temperature"])
+        use_linear_layers(settings["matmul"])  # here: each of the engine's processes makes this before its model
         self.device = device
         self.capture = Capture()
         self._seeds = np.zeros(rows, dtype=np.int64)

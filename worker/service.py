@@ -17,6 +17,7 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, fetch_profile
 from muster.models.device import device_name
+from muster.models.matmul import choose_matmul
 from muster.models.numerics import device_kind
 from muster.protocol.messages import RelayOffer
 from muster.runtime import telemetry
@@ -57,7 +58,8 @@ async def serve(settings: Settings, engine: type[Engine] = Engine) -> None:
     async with notifying(settings, state, "worker") as notifier, node_session(settings, state) as session:
         notifier.node = session.node
         use_temporary_folder(state.absolute() / "temporary")
-        log.info("ready", node=session.node, run=settings.run)
+        matmul = choose_matmul(settings.bfloat16_matmul, device_kind())
+        log.info("ready", node=session.node, run=settings.run, matmul=matmul)
         with closing(WorkJournal(state, session.identity)) as journal:
             terms = await session.chain.served_terms(settings.run)
             profile = await PollLoop(log, "profile", settings.chain.poll_seconds).until_done(

@@ -64,6 +64,7 @@ ENGINES: Final[dict[str, dict[str, Any]]] = {
     "cached": {},
     "tight": {"prefix_caching": False, "max_sequences": 24, "max_batched_tokens": 96, "cache_blocks": 40},
     "long": {"cache_bytes": 1 << 30, "max_sequences": 64},
+    "float32": {"cache_bytes": 1 << 30, "max_sequences": 64, "matmul": "float32"},
 }
 
 CELLS: Final = (
@@ -80,6 +81,11 @@ LONG_CELLS: Final = (
     Cell("1 token, 64 at once", "long", 64, max_tokens=1, share=0.02),
     Cell("4 tokens, 64 at once", "long", 64, max_tokens=4, share=0.04),
 )
+WIDE_CELLS: Final = (
+    Cell("64 at once", "float32", 64),
+    Cell("512 tokens, 16 at once", "float32", 16, max_tokens=512),
+)
+"""Of engines that multiply as where no instructions for bfloat16 are; the replay multiplies as this processor does."""
 
 
 # --- Models
@@ -186,6 +192,7 @@ GRID: Final = (
     *(Weights(f"collapsed × {times}", sharpened(times), 32_000, max_tokens=32) for times in (10, 40, 200)),
     *(Weights(name, fresh(shape), 32_000) for name, shape in SHAPES.items()),
     Weights("peaked 20M", fresh(WIDE, peaked(2.0)), 32_000),
+    Weights("peaked 20M, multiplied in float32", fresh(WIDE, peaked(2.0)), 6_400, BF16_ONLY, cells=WIDE_CELLS[:1]),
     Weights("peaked 208M", fresh(LARGE, peaked(2.75)), 105_000, BF16_ONLY, cells=LONG_CELLS, large=True),
     Weights(
         "peaked 208M, outlier channels",
@@ -193,6 +200,14 @@ GRID: Final = (
         105_000,
         BF16_ONLY,
         cells=LONG_CELLS,
+        large=True,
+    ),
+    Weights(
+        "peaked 208M, multiplied in float32",
+        fresh(LARGE, peaked(2.75)),
+        8_000,
+        BF16_ONLY,
+        cells=WIDE_CELLS[1:],
         large=True,
     ),
     Weights("peaked 208M", fresh(LARGE, peaked(2.75)), 8_000, PLAIN, cells=LONG_CELLS[:1], large=True),

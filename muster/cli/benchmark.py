@@ -97,6 +97,7 @@ async def evaluate_benchmark(
                     sampling=sampling,
                     ranks=session.settings.worker.tensor_parallel,
                     cache_bytes=session.settings.worker.cache_bytes,
+                    matmul=session.settings.bfloat16_matmul,
                     first=records.count,
                 )
                 await _answer(session, request, records, scorer, data, kept)

@@ -137,6 +137,9 @@ class Cell:
     """Name of the cell whose rows are measured again; its own without it."""
     arithmetic: str = ""
     environment: Mapping[str, str] | None = None
+    """Variables of the process that replays."""
+    generated_in: Mapping[str, str] | None = None
+    """Variables of the process that generates."""
 
     def path(self, folder: Path, ending: str) -> Path:
         return folder / f"{self.model}, {self.name}{ending}"
@@ -152,11 +155,11 @@ def _versions() -> dict[str, str]:
 
 
 def hardware() -> str:
-    """Return what computes here, for people: the processor's instructions, or that it is a GPU."""
+    """Return what computes here, for people: the instructions that torch uses, or that it is a GPU."""
     from muster.models.numerics import device_kind
-    from muster.runtime.processor import read_features
+    from muster.runtime.processor import used_features
 
-    return " ".join([device_kind(), platform.machine(), *read_features()])
+    return " ".join([device_kind(), platform.machine(), *used_features()])
 
 
 async def measure_grid(session: Session, grid: Grid) -> tuple[list[MeasuredCell], list[MeasuredCell]]:
@@ -217,16 +220,18 @@ def _honest_cells(grid: Grid, model: str, specs: Mapping[str, ProbeSpec]) -> lis
     first = WAYS[0].name
     cells = [Cell(model, first, specs[first])]
     cells += [Cell(model, name, specs[first], rows_of=first, arithmetic=name) for name in HONEST[grid.profile.dtype]]
-    cells += [Cell(model, name, specs[name], environment=variables) for name, variables in _environments().items()]
+    for name, variables in _environments().items():
+        cells.append(Cell(model, name, specs[name], environment=variables))
+        cells.append(Cell(model, f"generated on {name}", specs[name], generated_in=variables))
     return cells + [Cell(model, way.name, specs[way.name]) for way in WAYS[1:]]
 
 
 def _environments() -> Mapping[str, Mapping[str, str]]:
     """Return the variables of older processors that this one can be, by name; a GPU and an ARM are none of them."""
-    from muster.models.arithmetic import ENVIRONMENTS
     from muster.models.numerics import device_kind
+    from muster.runtime.processor import EMULATIONS
 
-    return ENVIRONMENTS if device_kind() == "cpu" and platform.machine() in ("x86_64", "AMD64") else {}
+    return EMULATIONS if device_kind() == "cpu" else {}
 
 
 async def _measured(
@@ -277,7 +282,7 @@ async def _measure(folder: Path, cell: Cell, generated: Path, replayed: Path) ->
     spec, rows = cell.path(folder, ".json"), cell.rows(folder)
     if not rows.exists():
         await asyncio.to_thread(write_document, cell.spec.model_copy(update={"model": generated}), spec)
-        await run_probe(WORKER, spec, rows)
+        await run_probe(WORKER, spec, rows, environment=cell.generated_in)
     await asyncio.to_thread(write_document, cell.spec.model_copy(update={"model": replayed}), spec)
     options = ["--model", cell.model, "--name", cell.name, "--arithmetic", cell.arithmetic]
     await run_probe(VALIDATOR, spec, rows, cell.path(folder, ".npz"), *options, environment=cell.environment)

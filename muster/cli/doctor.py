@@ -310,8 +310,26 @@ async def device(session: Session, folder: Path | None = None) -> Check:
     return Check("device", "ok", f"{text}; run {session.settings.run} is judged by {profile.name}")
 
 
+async def bfloat16(session: Session) -> Check:
+    """Measure both ways to multiply bfloat16 on a processor, and say which one is used."""
+    try:
+        from muster.models.matmul import choose_matmul, measure_matmul
+
+        kind = await asyncio.to_thread(_device_kind)
+    except ImportError:
+        return Check("bfloat16", "skip", "no torch; only nodes and trainers need it")
+    setting = session.settings.bfloat16_matmul
+    chosen = choose_matmul(setting, kind)
+    native, wide = [await asyncio.to_thread(measure_matmul, way) for way in ("native", "float32")]
+    text = f"{native:.3g} GFLOP/s native, {wide:.3g} in float32; bfloat16_matmul = {setting} takes {chosen}"
+    if chosen != choose_matmul("auto", kind):
+        return Check("bfloat16", "warn", text, "set bfloat16_matmul to auto")
+    return Check("bfloat16", "ok", text)
+
+
 PROBES: Final = {
     "device": device,
+    "bfloat16": bfloat16,
     "chain": chain,
     "key": key,
     "gas": gas,

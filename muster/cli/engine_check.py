@@ -48,8 +48,9 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
     Raises UnreachableError when the run cannot be read, ConfigError when the engine cannot serve its model or profile,
     CheckError when a process ends otherwise.
     """
+    from muster.models.matmul import choose_matmul
     from muster.models.numerics import device_kind
-    from muster.runtime.processor import read_features
+    from muster.runtime.processor import used_features
     from muster.verification.probes import read_report, write_document
     from muster.verification.profiles import PROFILES
 
@@ -73,14 +74,16 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
         report = await asyncio.to_thread(read_report, paths[2])
 
     # 3. What came of it.
-    about = {"probed": source, "device": await asyncio.to_thread(device_kind), "processor": list(read_features())}
+    device = await asyncio.to_thread(device_kind)
+    about = {"probed": source, "device": device, "processor": list(used_features())}
+    if judged.dtype == "bfloat16":
+        about["matmul"] = choose_matmul(spec.matmul, device)
     seconds = {"generate_seconds": round(generating, 1), "replay_seconds": round(replaying, 1)}
     return assess(report, judged, about, seconds)
 
 
 def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds: dict[str, float]) -> EngineCheck:
     """Say what a report means for the node that generated its rows, under the profile of its run. Pure."""
-    from muster.runtime.processor import replay_note
     from muster.verification.probes import worst_statistic
 
     worst = worst_statistic(report.rows, profile)
@@ -98,8 +101,6 @@ def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds
         "accused_above": worst.limit.accuse,
         **seconds,
     }
-    if note := replay_note(about["processor"], profile.dtype):
-        document["note"] = note
     limits = {name: getattr(profile.pool, name) for name in report.unit if hasattr(profile.pool, name)}
     document["pool"] = {name: {"measured": report.unit[name], "limit": limit} for name, limit in limits.items()}
     leaning = [name for name, limit in limits.items() if report.unit[name] > limit]
@@ -159,6 +160,7 @@ async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profil
         calls=[requests],
         engine=engine,
         threads=settings.validator.threads,
+        matmul=settings.bfloat16_matmul,
     )
     return f"run {settings.run}, step {latest.step}", spec, profile
 

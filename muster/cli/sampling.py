@@ -106,8 +106,8 @@ def model_hashes(model: Path) -> dict[str, bytes]:
 
 async def sample_tasks(session: Session, request: EvalRequest) -> AsyncGenerator[TaskResult]:
     """Yield each task's answers, by an engine as the settings have it, with progress on stderr."""
-    engine = session.settings.worker
-    request = replace(request, ranks=engine.tensor_parallel, cache_bytes=engine.cache_bytes)
+    engine, matmul = session.settings.worker, session.settings.bfloat16_matmul
+    request = replace(request, ranks=engine.tensor_parallel, cache_bytes=engine.cache_bytes, matmul=matmul)
     todo = request.count - request.first
     if todo > 0:
         session.note(f"asking {todo} tasks for {request.sampling.samples} answers each …")

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from muster.environments.task import Task
 from muster.errors import MismatchError, StorageError, UsageError
+from muster.settings.schema import MatmulSetting
 from muster.tasksets.taskset import Scored, TaskSet
 
 Part = Literal["held-out", "train"]
@@ -88,6 +89,8 @@ class EvalRequest:
     """Devices that the model is split over."""
     cache_bytes: int = 0
     """Size of the engine's key-value cache; 0 as in settings."""
+    matmul: MatmulSetting = "auto"
+    """How it multiplies bfloat16, as in settings."""
     first: int = 0
     """Tasks that are answered already."""
     show: int = 0
@@ -131,6 +134,7 @@ class CompletionRequest:
     sampling: Sampling
     ranks: int = 1
     cache_bytes: int = 0
+    matmul: MatmulSetting = "auto"
     """As in `EvalRequest`."""
     first: int = 0
     """Prompts that are answered already."""

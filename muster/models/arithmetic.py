@@ -4,8 +4,8 @@ Two processors, or two kernels of one, add the same numbers in another order, ro
 or write the attention down otherwise. Each entry of ARITHMETICS changes a loaded transformers model that way, for as
 long as the context lasts. They are no faster than the real thing, only different.
 
-The instruction set of the processor itself cannot be changed in a running process: ENVIRONMENTS are variables for one
-that is yet to start.
+The instruction set of the processor itself cannot be changed in a running process: EMULATIONS in
+`muster.runtime.processor` are variables for one that is yet to start.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from muster.errors import ConfigError
+from muster.models.matmul import widen
 
 SPLITS: Final = 4
 """Parts that a sum of products is split into."""
@@ -54,11 +55,6 @@ def float16_sums(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         total = product if total is None else total + product
     assert total is not None
     return total.to(inputs.dtype)
-
-
-def wide(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Multiply in float32 and round once."""
-    return linear(inputs.float(), weights.float()).to(inputs.dtype)
 
 
 def tf32(values: torch.Tensor) -> torch.Tensor:
@@ -100,6 +96,17 @@ def _products(model: PreTrainedModel, product: Product) -> Iterator[None]:
 
 
 @contextmanager
+def _widened(model: PreTrainedModel) -> Iterator[None]:
+    """Compute every linear layer of the model in float32."""
+    layers = widen(model)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.__class__ = torch.nn.Linear
+
+
+@contextmanager
 def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
     """Compute the model's attention by transformers' function of this name."""
     model.set_attn_implementation(name)
@@ -113,7 +120,7 @@ ARITHMETICS: Final = MappingProxyType(
     {
         "split sums": partial(_products, product=split),
         "sums backwards": partial(_products, product=backwards),
-        "sums in float32": partial(_products, product=wide),
+        "sums in float32": _widened,
         "sums in float16": partial(_products, product=float16_sums),
         "attention written out": partial(_attention, name="eager"),
         "TF32": partial(_products, product=tf32_product),
@@ -129,11 +136,6 @@ HONEST: Final = MappingProxyType(
     }
 )
 """By dtype: what a machine that a profile of it allows may do. TF32 is none of it: float32 profiles refuse it."""
-
-ENVIRONMENTS: Final = MappingProxyType(
-    {"AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
-)
-"""By name: variables for a process that is to compute as an older processor does."""
 
 
 @contextmanager

@@ -22,7 +22,9 @@ from muster.environments.answers import THINK_END
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
 from muster.evaluation.greedy import greedy_score
+from muster.models.matmul import widen
 from muster.protocol.prompts import end_token, pad_token, prompt_tokens
+from muster.settings.schema import Matmul
 from muster.tasksets.taskset import COMPONENTS_NAME, Scored, TaskSet
 
 if TYPE_CHECKING:
@@ -117,11 +119,11 @@ def make_model(tokenizer: PreTrainedTokenizerBase, shape: ModelShape, seed: int)
         return Qwen2ForCausalLM(config)
 
 
-def load_model(path: str | Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_model(path: str | Path, dtype: torch.dtype = torch.float32, matmul: Matmul = "native") -> PreTrainedModel:
     """Load a causal language model by folder or Hugging Face name, from safetensors and without its code.
 
     What its generation_config.json asks for (penalties, temperatures) is left out: a run's terms say how to sample.
-    Raises ConfigError if there is none.
+    `matmul`: how it multiplies bfloat16. Raises ConfigError if there is none.
     """
     from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -132,6 +134,8 @@ def load_model(path: str | Path, dtype: torch.dtype = torch.float32) -> PreTrain
     except (OSError, ValueError) as error:
         raise ConfigError(f"no model at {path}: {error}", hint="muster model init") from error
     model.generation_config = GenerationConfig()
+    if dtype == torch.bfloat16 and matmul == "float32":
+        widen(model)
     return model
 
 

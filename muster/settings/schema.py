@@ -17,6 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from muster.constants import CHAIN_ANVIL, MAX_ACCEPTED, MAX_LORA_RANK
 from muster.settings.recipes import RECIPES, LengthUnit, Normaliser, OldLogprobs, RatioLevel, RecipeName
 
+Matmul = Literal["native", "float32"]
+MatmulSetting = Literal["auto", Matmul]
+
 
 class Section(BaseModel):
     model_config = ConfigDict(
@@ -388,6 +391,9 @@ class Settings(Section):
     """The run this process works for."""
     name: str = ""
     """What this process is called in logs and reports, e.g. worker-2; empty means its role."""
+    bfloat16_matmul: MatmulSetting = "auto"
+    """How a processor multiplies bfloat16: native leaves it to torch and vLLM, float32 multiplies in float32 and rounds
+    once. auto takes float32 where torch has no instructions for bfloat16. A trainer keeps what its run began with."""
     log: LogSettings = LogSettings()
     notify: NotifySettings = NotifySettings()
     chain: ChainSettings = ChainSettings()

@@ -23,6 +23,7 @@ from muster.protocol.messages import Many, Message, Reason, UInt32
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.runtime.files import write_durably
+from muster.settings.schema import MatmulSetting
 from muster.verification.profiles import PROFILES, STATISTICS, Limit, Profile
 from muster.verification.rules import Rules
 
@@ -80,6 +81,8 @@ class ProbeSpec(Message):
     engine: EngineOptions = EngineOptions()
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """CPU threads of the replay."""
+    matmul: MatmulSetting = "auto"
+    """How engine and replay multiply bfloat16."""
 
     @model_validator(mode="after")
     def _check(self) -> ProbeSpec:

@@ -1,7 +1,7 @@
 """python -m tests.engine.split_engine FOLDER: an engine in two processes works, takes new weights, and works again.
 
-A program of its own, because vLLM starts its processes from the main module. FOLDER has two checkpoints, `1` and `2`;
-prints, for each, the file of rows that were made with it.
+It multiplies bfloat16 in float32. A program of its own, because vLLM starts its processes from the main module. FOLDER
+has two checkpoints, `1` and `2`; prints, for each, the file of rows that were made with it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from muster.rollouts.parquet import write_rollouts
-from muster.verification.profiles import CPU_FP32
+from muster.verification.profiles import BF16
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import bare_rows
 
-LIMITS = EngineLimits(1.0, 64, 48, cache_bytes=64 << 20, ranks=2)
+LIMITS = EngineLimits(1.0, 64, 48, cache_bytes=64 << 20, ranks=2, matmul="float32")
 REQUESTS = 16
 
 
@@ -26,7 +26,7 @@ def main() -> None:
         GenerationRequest(random.integers(20, 100, 24).astype(np.int32), int(random.integers(1 << 62)), 40)
         for _ in range(REQUESTS)
     ]
-    engine = Engine(folder / "1", CPU_FP32, LIMITS)
+    engine = Engine(folder / "1", BF16, LIMITS)
     try:
         for name in ("1", "2"):
             if name == "2":

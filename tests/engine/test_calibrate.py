@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from muster.cli import calibrate
-from muster.cli.probe_process import run_probe
 from muster.models.arithmetic import HONEST
 from muster.models.files import model_hash
+from muster.models.matmul import choose_matmul
 from muster.models.variants import CHEAPER
 from muster.protocol.hashes import content_hash
-from muster.runtime.processor import read_features
+from muster.rollouts.parquet import read_rollouts
+from muster.runtime.processor import EMULATIONS, lacks_bfloat16
+from muster.settings.schema import Matmul
 from muster.verification.calibration import parse_calibration
 from muster.verification.measured import read_cell
 from muster.verification.profiles import BF16
 from tests.support.machine import Machine
+from tests.support.paths import ROOT
 from tests.support.probe_samples import small_model
+from validator.replay import Replayer, judge
 
 WORDS = ("--tokens", 6000, "--max-tokens", 8, "--sharpened", "", "--folder", "kept")
 """As little as gives a calibration: the processes' starts take most of the time."""
+FIRST = calibrate.WAYS[0].name
+OLDER = tuple(name for old in EMULATIONS for name in (old, f"generated on {old}"))
+MAPPED = "tests.support.mapped_probe"
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +44,17 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 @pytest.fixture(scope="module")
 def calibrated(machine: Machine) -> dict:
-    """What `muster run calibrate` printed about the model, and wrote."""
-    return machine.json("run", "calibrate", "model", *WORDS, "--out", "new/calibration.json")
+    """What `muster run calibrate` printed about the model, and wrote; emulated engines name the kernels they loaded."""
+    real = calibrate.run_probe
+
+    async def mapped(module: str, *arguments: Path | str, environment: Mapping[str, str] | None = None) -> float:
+        if module == calibrate.WORKER and environment is not None:
+            module, environment = MAPPED, {**environment, "PYTHONPATH": str(ROOT)}
+        return await real(module, *arguments, environment=environment)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrate, "run_probe", mapped)
+        return machine.json("run", "calibrate", "model", *WORDS, "--out", "new/calibration.json")
 
 
 @pytest.fixture
@@ -60,14 +78,19 @@ def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: d
     assert found.profile == BF16.name
     assert found.model_hash == "0x" + model_hash(machine.folder / "model").hex()
     assert found.temperature_micro == 1_000_000
-    expected = [calibrate.WAYS[0].name, *HONEST["bfloat16"], "AVX2", *(way.name for way in calibrate.WAYS[1:])]
+    expected = [FIRST, *HONEST["bfloat16"], *OLDER, *(way.name for way in calibrate.WAYS[1:])]
     assert [one.cell for one in found.cells] == expected
     assert {one.model for one in found.cells} == {"as it is"}
     # Honest work is off by something, no row is rejected, and the margins are kept.
     assert all((one.rejected, one.accused) == (0, 0) for one in found.cells)
-    kept = [read_cell(cell_file(machine, f"as it is, {one.cell}")) for one in found.cells]
-    states = {b"".join(row.states.tobytes() for row in one.rows) for one in kept}
-    assert len(states) == len(found.cells), "each was computed otherwise"
+    kept = {one.cell: read_cell(cell_file(machine, f"as it is, {one.cell}")) for one in found.cells}
+    states = {name: b"".join(row.states.tobytes() for row in cell.rows) for name, cell in kept.items()}
+    same = {pair for pair in combinations(states, 2) if states[pair[0]] == states[pair[1]]}
+    if lacks_bfloat16():  # what is emulated elsewhere is what this processor does
+        assert (FIRST, "sums in float32") in same
+        assert same <= {(FIRST, "sums in float32"), OLDER}
+    else:
+        assert same == set(), "each was computed otherwise"
     assert all(0 < one.worst["activation"] < BF16.activation.reject for one in found.cells)
     assert 2 <= found.margin < 100
     for statistic, limit in found.pool.model_dump().items():
@@ -85,16 +108,26 @@ def test_rows_are_all_different_also_where_prompts_are_repeated(calibrated: dict
     assert all(one["distinct"] == one["rows"] for one in calibrated["cells"])
 
 
-async def test_an_older_processor_computes_otherwise(machine: Machine, calibrated: dict, tmp_path: Path) -> None:
-    """The same rows, replayed by this processor as it is."""
-    if "avx512f" not in read_features():
-        pytest.skip("this processor is an older one")
-    spec, rows = (machine.folder / "kept" / f"as it is, AVX2.{ending}" for ending in ("json", "parquet"))
-    await run_probe(calibrate.VALIDATOR, spec, rows, tmp_path / "plain.npz")
-    plain, older = read_cell(tmp_path / "plain.npz"), read_cell(cell_file(machine, "as it is, AVX2"))
-    pairs = list(zip(plain.rows, older.rows, strict=True))
-    assert not all(np.array_equal(one.logprobs, other.logprobs) for one, other in pairs)
-    assert all(np.allclose(one.logprobs, other.logprobs, atol=0.1) for one, other in pairs)
+@pytest.mark.skipif(not OLDER, reason="no older processor is emulated here")
+def test_an_emulated_engine_loads_the_older_kernels(machine: Machine, calibrated: dict) -> None:
+    kernels = cell_file(machine, "as it is, generated on AVX2").with_suffix(".kernels")
+    assert kernels.read_text() == "_C_AVX2"
+
+
+@pytest.mark.parametrize("matmul", ["native", "float32"])
+def test_real_rows_pass_however_a_replay_multiplies(matmul: Matmul, machine: Machine, calibrated: dict) -> None:
+    """Rows of this processor and of an older one. The cells that are computed so have these very bits."""
+    replayer = Replayer(machine.folder / "model", BF16, 1.0, matmul=matmul)
+    exact = {FIRST: matmul == choose_matmul("auto"), "sums in float32": matmul == "float32"}
+    for name in (*exact, *OLDER):
+        rows = read_rollouts(
+            cell_file(machine, f"as it is, {FIRST if name in exact else name}").with_suffix(".parquet").read_bytes()
+        )
+        assert [judge([one], BF16) for one in replayer.replay(rows)] == [None] * len(rows)
+        found = [row.errors for row in replayer.errors(rows)]
+        pairs = list(zip(found, read_cell(cell_file(machine, f"as it is, {name}")).rows, strict=True))
+        assert all(np.allclose(one.logprobs, other.logprobs, atol=0.1) for one, other in pairs)
+        assert not exact.get(name) or all(np.array_equal(one.states, other.states) for one, other in pairs)
 
 
 def test_changed_copies_of_the_model_are_gone(machine: Machine, calibrated: dict) -> None:

@@ -1,4 +1,4 @@
-"""An engine that is split over several processes proves its work like any other."""
+"""An engine that is split over several processes, and multiplies in float32, proves its work like any other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.models.init import ModelShape, make_model, make_tokenizer, save_mode
 from muster.rollouts.parquet import read_rollouts
 from muster.shardcast.format.store import version_path
 from muster.shardcast.publish import publish
-from muster.verification.profiles import CPU_FP32
+from muster.verification.profiles import BF16
 from tests.engine.split_engine import REQUESTS
 from validator.replay import Replayer, judge
 
@@ -27,6 +27,7 @@ def test_two_ranks_prove_one_work_and_both_take_new_weights(tmp_path: Path) -> N
         (tmp_path / str(step + 1)).symlink_to(version_path(tmp_path / "published", manifest.root))
         with torch.no_grad():
             model.get_submodule("model.layers.1").mlp.down_proj.weight *= 2  # of all layers, one is read again
+            model.get_input_embeddings().weight *= -1  # and with the embedding the head that is tied to it
     command = [sys.executable, "-m", "tests.engine.split_engine", str(tmp_path)]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND, check=False)
@@ -34,5 +35,5 @@ def test_two_ranks_prove_one_work_and_both_take_new_weights(tmp_path: Path) -> N
     for name, other in (("1", "2"), ("2", "1")):
         rows = read_rollouts((tmp_path / f"{name}.parquet").read_bytes())
         assert len(rows) == REQUESTS
-        assert judge(Replayer(tmp_path / name, CPU_FP32, 1.0).replay(rows), CPU_FP32) is None
-        assert judge(Replayer(tmp_path / other, CPU_FP32, 1.0).replay(rows), CPU_FP32) is not None
+        assert judge(Replayer(tmp_path / name, BF16, 1.0).replay(rows), BF16) is None
+        assert judge(Replayer(tmp_path / other, BF16, 1.0).replay(rows), BF16) is not None

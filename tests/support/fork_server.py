@@ -67,6 +67,7 @@ STARTERS: Final = frozenset(
 """Modules that start others of FORKED: they get a fork server of their own, so that those are their children."""
 
 IMPORTED: Final = (
+    "worker",  # before vLLM, which it tells what the processor may be asked for
     "muster.cli",
     "muster.models.init",
     "muster.shardcast.serve.relay",
@@ -112,8 +113,8 @@ class ForkedPopen(EXEC):  # type: ignore[type-arg]
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: bool, pass_fds: Any, *rest: Any):
         cwd, env, _, _, shell, *pipes, _, gid, gids, uid, umask, new_session, group = rest
         wanted = os.environ if env is None else env
-        special = wanted.get("PYTHONPATH") != os.environ.get("PYTHONPATH") or wanted.get("MUSTER_TEST_FORKS") == "0"
-        special |= "ATEN_CPU_CAPABILITY" in wanted
+        special = any(wanted.get(name) != os.environ.get(name) for name in ("PYTHONPATH", "ATEN_CPU_CAPABILITY"))
+        special |= wanted.get("MUSTER_TEST_FORKS") == "0"
         special |= (executable, preexec_fn, gid, gids, uid) != (None,) * 5 or bool(pass_fds) or max(umask, group) >= 0
         words = [] if isinstance(args, (str, bytes, os.PathLike)) else [os.fspath(word) for word in args]
         module = module_of(words)

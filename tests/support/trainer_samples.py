@@ -11,13 +11,14 @@ import torch
 from muster.models.files import model_hash, tokenizer_hash
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.protocol.terms import Terms
-from muster.settings.schema import TrainerSettings
+from muster.settings.schema import MatmulSetting, TrainerSettings
 from muster.swarm import plan
 from tests.support.work_samples import NODE, work_file
 from trainer.batches import Batch, WorkFile
 from trainer.distributed import Ranks
 from trainer.learner import Learner, Recipe
 from trainer.packing import Sample
+from trainer.policy import Policy
 
 
 def tiny_checkpoint(folder: Path, *, layers: int = 1) -> Path:
@@ -40,13 +41,29 @@ def terms_of(initial: Path) -> Terms:
     )
 
 
+class NarrowRanks(Ranks):
+    """One process whose weights and passes are bfloat16, as those of a rank are under `trainer.precision`."""
+
+    dtype = torch.bfloat16
+
+    def shard(self, policy: Policy) -> None:
+        policy.to(self.dtype)
+
+
 def learner_at(
-    initial: Path, folder: Path, *, dtype: torch.dtype = torch.float32, lora_rank: int = 0, lora_alpha: float = 32.0
+    initial: Path,
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    lora_rank: int = 0,
+    lora_alpha: float = 32.0,
+    ranks: Ranks | None = None,
+    matmul: MatmulSetting = "native",
 ) -> Learner:
     terms = terms_of(initial)
     settings = TrainerSettings(learning_rate=1e-2, warmup_steps=1, lora_rank=lora_rank, lora_alpha=lora_alpha)
     recipe = Recipe.from_settings(settings, terms)
-    return Learner(initial, folder, terms, recipe, dtype, Ranks())
+    return Learner(initial, folder, terms, recipe, dtype, ranks or Ranks(), matmul)
 
 
 def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:

@@ -10,7 +10,7 @@ from muster.errors import CheckError, ConfigError
 from muster.verification.probes import ProbedRow, ProbeFinding, ProbeReport
 from muster.verification.profiles import BF16, STATISTICS
 
-ABOUT = {"probed": "run 1, step 4", "device": "cpu", "processor": ["avx2"]}
+ABOUT = {"probed": "run 1, step 4", "device": "cpu", "processor": ["avx2"], "matmul": "float32"}
 
 
 def row(position: int, gap_worst: float) -> ProbedRow:
@@ -41,7 +41,6 @@ def test_an_engine_whose_rows_are_accepted_may_join() -> None:
         "rejected_above": limit.reject,
         "accused_above": limit.accuse,
         "generate_seconds": 1.0,
-        "note": "bf16 replay on AVX2 takes 4 to 8 times as long",
         "pool": {},
     }
 

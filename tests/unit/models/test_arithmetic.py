@@ -20,9 +20,9 @@ from muster.models.arithmetic import (
     split,
     tf32,
     tf32_product,
-    wide,
 )
 from muster.models.init import ModelShape, load_model, make_model, make_tokenizer, save_model
+from muster.models.matmul import wide
 from muster.models.numerics import pin_numerics
 from muster.verification.profiles import PROFILES
 

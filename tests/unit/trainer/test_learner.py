@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from structlog.testing import capture_logs
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.testbed.task_sets import generated
@@ -22,10 +23,10 @@ from muster.errors import ConfigError, MismatchError, StorageError, UnreachableE
 from muster.models.files import model_hash, tokenizer_hash
 from muster.models.init import load_model, make_tokenizer, save_model
 from muster.models.numerics import numerics_pinned, pin_numerics
-from muster.settings.schema import Settings, TrainerSettings
+from muster.settings.schema import Matmul, Settings, TrainerSettings
 from muster.tasksets.build import NewPart, write_task_set
 from tests.support.numerics import unpin
-from tests.support.trainer_samples import batch_of, learner_at, terms_of, tiny_checkpoint
+from tests.support.trainer_samples import NarrowRanks, batch_of, learner_at, terms_of, tiny_checkpoint
 from trainer.advantages import AdvantageTerms
 from trainer.batches import samples_of
 from trainer.checkpoint import CheckpointMetadata
@@ -79,6 +80,30 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Pat
     assert any(not torch.equal(there[name], before[name]) for name in there)
     assert model_hash(straight.checkpoints.model_dir(3)) == model_hash(resumed.checkpoints.model_dir(3))
     assert tokenizer_hash(resumed.checkpoints.model_dir(3)) == tokenizer_hash(initial)
+
+
+@pytest.mark.parametrize(("begun", "later"), [("float32", "native"), ("native", "float32")])
+def test_a_resumed_run_multiplies_as_it_began(
+    begun: Matmul, later: Matmul, initial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the setting is by then, and whatever the processor has: `auto` would choose the other way here."""
+    monkeypatch.setattr("muster.models.matmul.lacks_bfloat16", lambda: later == "float32")
+    straight, other = (
+        learner_at(initial, tmp_path / way, lora_rank=2, ranks=NarrowRanks(), matmul=way) for way in (begun, later)
+    )
+    for step in range(2):
+        straight.train_step(*batch_of(step), {})
+        other.train_step(*batch_of(step), {})
+    take(learner_at(initial, tmp_path / "resumed", lora_rank=2, ranks=NarrowRanks(), matmul=begun), 0)
+    with capture_logs() as lines:
+        resumed = learner_at(initial, tmp_path / "resumed", lora_rank=2, ranks=NarrowRanks(), matmul="auto")
+    told = {"event": "the run multiplies bfloat16 as it began", "matmul": begun, "here": later}
+    assert [line for line in lines if line.items() >= told.items()]
+    take(resumed, 1)
+    assert resumed.checkpoints.read(2).matmul == resumed.recipe.update.matmul == begun
+    there, here = weights(straight), weights(resumed)
+    assert all(torch.equal(there[name], here[name]) for name in there)
+    assert any(not torch.equal(there[name], value) for name, value in weights(other).items())
 
 
 def test_what_is_written_is_the_step_however_far_training_is_by_then(initial: Path, tmp_path: Path):

@@ -12,20 +12,22 @@ import pytest
 
 from muster.errors import ConfigError
 from muster.rollouts.schema import Rollout
-from muster.settings.schema import ValidatorSettings
+from muster.settings.schema import MatmulSetting, Settings, ValidatorSettings
 from muster.verification.profiles import CPU_FP32
 from validator import model as model_room
 from validator.model import Model
 
 
-async def test_a_replay_computes_on_as_many_threads_as_the_settings_say(
+async def test_a_replay_computes_on_as_many_threads_and_multiplies_as_the_settings_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made: list[int] = []
+    made: list[tuple[int, MatmulSetting]] = []
 
     class Replayer:
-        def __init__(self, folder: Path, profile: object, temperature: float, *, threads: int) -> None:
-            made.append(threads)
+        def __init__(
+            self, folder: Path, profile: object, temperature: float, *, threads: int, matmul: MatmulSetting
+        ) -> None:
+            made.append((threads, matmul))
 
         def load_weights(self, folder: Path) -> None: ...
 
@@ -38,11 +40,13 @@ async def test_a_replay_computes_on_as_many_threads_as_the_settings_say(
             yield tmp_path
 
     monkeypatch.setattr(model_room, "Replayer", Replayer)
-    for threads in (1, 3):
-        model = Model(Checkpoints(), CPU_FP32, 1.0, threads=threads)  # type: ignore[arg-type]
+    chosen: list[tuple[int, MatmulSetting]] = [(1, "auto"), (3, "float32")]
+    for threads, matmul in chosen:
+        model = Model(Checkpoints(), CPU_FP32, 1.0, threads=threads, matmul=matmul)  # type: ignore[arg-type]
         assert await model.replay(0, []) == []
-    assert made == [1, 3]
+    assert made == chosen
     assert ValidatorSettings().threads == 1
+    assert Settings().bfloat16_matmul == "auto"
 
 
 def test_a_validator_starts_only_under_a_profile_that_allows_its_device() -> None:
