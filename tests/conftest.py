@@ -24,6 +24,7 @@ from benchmarks.testbed.anvil import Anvil
 from muster.chain.keys import Signer
 from tests.support import fork_server, warm_models
 from tests.support.chain import Deployment, deploy_on, funded_on
+from tests.support.durations import Durations
 from tests.support.paths import ROOT
 from tests.support.postgres import PostgresServer
 from tests.support.s3_servers import Endpoint, moto, rclone
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 settings.register_profile("muster", deadline=None)  # how fast the machine is today is nothing that a test asserts
 settings.load_profile("muster")
 fork_server.install()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Durations(config))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -200,7 +200,7 @@ def ask_for_fork(request: dict[str, Any], streams: list[int]) -> int:
 
 def _start_server() -> socket.socket:
     """A fork server that imports everything first. It ends with this process, or rather with its end of the channel."""
-    _adopt_orphans()
+    adopt_orphans()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     EXEC(
@@ -218,7 +218,7 @@ def _start_server() -> socket.socket:
     return ours
 
 
-def _adopt_orphans() -> None:
+def adopt_orphans() -> None:
     """Become the parent of whatever a child of ours leaves behind, as a forked process is left by the fork server."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -340,7 +340,7 @@ def _leave(status: int) -> NoReturn:
 
 def _fork_server_of_this_process(added: dict[str, str]) -> None:
     global _channel
-    _adopt_orphans()
+    adopt_orphans()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()
