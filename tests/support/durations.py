@@ -43,49 +43,45 @@ class Meter:
 
     def __init__(self) -> None:
         self.cpu: Counter[str] = Counter()
-        self.owner = REST
+        self._owner = REST
         self._own = self._reaped = 0.0  # counted so far, of this process and of its children that have ended
-        self._running: dict[tuple[int, str], tuple[Used, str]] = {}
+        self._running: dict[tuple[int, str], Used] = {}
+        self._owners: dict[tuple[int, str], str] = {}
         self._looked = time.monotonic()
 
     def turn(self, owner: str, *, look: bool = False) -> str:
         """Count what was used since the last turn, and count for `owner` from now on. Returns the owner until now."""
         own = time.process_time()
-        self.cpu[self.owner] += own - self._own
+        self.cpu[self._owner] += own - self._own
         self._own = own
         if look or time.monotonic() > self._looked + LOOK_SECONDS or reaped() != self._reaped:
             self._look()
-        before, self.owner = self.owner, owner
+        before, self._owner = self._owner, owner
         return before
 
     def _look(self) -> None:
-        ended, found = reaped(), dict(descendants(os.getpid()))
-        # 1. What a process that has ended used is from now on in the figure of its parent, or of the next above it.
-        counted = {pid: used.seconds for (pid, _), (used, _) in self._running.items()}
-        parents = {pid: used.parent for (pid, _), (used, _) in self._running.items()}
-        here = {pid for pid, _ in found}
-        for pid, _ in self._running.keys() - found.keys():
-            above = parents[pid]
-            while above not in here and above in parents:
-                above = parents[above]
-            if above in here:
-                counted[above] = counted.get(above, 0.0) + counted[pid]
+        """Count what the processes below this one have used since the last look."""
+        # 1. What a process that has ended used is now in the figure of the next one above it, and is counted.
+        found, ended = dict(descendants(os.getpid())), reaped()
+        there = {key[0]: key for key in found}
+        counted = Counter({key: used.seconds for key, used in self._running.items()})
+        above = {pid: used.parent for (pid, _), used in self._running.items()}
+        for gone in self._running.keys() - found.keys():
+            pid = gone[0]
+            while pid in above and pid not in there:
+                pid = above[pid]
+            if pid in there:
+                counted[there[pid]] += counted[gone]
             else:
-                self._reaped += counted[pid]
-        # 2. The rest is new.
-        self.cpu[self.owner] += ended - self._reaped
-        self._reaped = ended
-        running: dict[tuple[int, str], tuple[Used, str]] = {}
-        owners: dict[int, str] = {}
+                self._reaped += counted[gone]
+        # 2. The rest is new. A process belongs to its parent's owner, or else to the one of now.
+        self.cpu[self._owner] += ended - self._reaped
+        owners: dict[tuple[int, str], str] = {}
         for key, used in found.items():
-            owner = self._running[key][1] if key in self._running else owners.get(used.parent, self._new(used))
-            owners[key[0]] = owner
-            self.cpu[owner] += used.seconds - (counted[key[0]] if key in self._running else 0.0)
-            running[key] = used, owner
-        self._running, self._looked = running, time.monotonic()
-
-    def _new(self, used: Used) -> str:
-        return FORKS if used.name == fork_server.NAME else self.owner
+            new = FORKS if used.name == fork_server.NAME else self._owner
+            owners[key] = self._owners.get(key) or owners.get(there.get(used.parent, key), new)
+            self.cpu[owners[key]] += used.seconds - counted[key]
+        self._running, self._owners, self._reaped, self._looked = found, owners, ended, time.monotonic()
 
 
 def reaped() -> float:
@@ -126,6 +122,7 @@ class Durations:
         self.cpu: Counter[str] = Counter()
         self._ending: dict[Any, str] = {}
         fork_server.adopt_orphans()  # so that all below this process stays below it
+        config.add_cleanup(fork_server.close)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
@@ -164,8 +161,10 @@ class Durations:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        if self.config.pluginmanager.hasplugin("dsession"):  # the processes below it count for themselves
+        if self.config.pluginmanager.hasplugin("dsession"):  # the tests' processes count for themselves
             self.cpu[SHARING_OUT] += time.process_time()
+            below = [used for _, used in descendants(os.getpid()) if used.parent == os.getpid()]
+            self.cpu[FORKS] += sum(used.seconds for used in below if used.name == fork_server.NAME)
             return
         self.meter.turn(REST, look=True)
         self.cpu.update(self.meter.cpu)
