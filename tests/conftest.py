@@ -4,7 +4,8 @@
 chain's clock runs ahead of the wall clock, because tests move it. A test that needs other mining or an empty chain
 starts its own with `start_anvil`.
 
-`new_database_url` and `database_url` run a test on SQLite and on PostgreSQL, one module's tests after the other.
+`new_database_url` and `database_url` run a test on SQLite and on PostgreSQL, one module's tests after the other. Outside
+of ON_POSTGRESQL (tests/support/postgres.py) those on PostgreSQL belong to `make test-all`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +28,7 @@ from tests.support import fork_server, warm_models
 from tests.support.chain import Deployment, deploy_on, funded_on
 from tests.support.durations import Durations
 from tests.support.paths import ROOT
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import ON_POSTGRESQL, PostgresServer
 from tests.support.s3_servers import Endpoint, moto, rclone
 from tests.support.schedule import arrange, scheduler
 
@@ -109,10 +111,18 @@ def postgres() -> Iterator[PostgresServer]:
     server.close()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module")
 def database_kind(request: pytest.FixtureRequest) -> str:
     """The kind of the orchestrator's database. What asks for it, also through another fixture, runs with either."""
     return request.param
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database_kind" in metafunc.fixturenames:
+        module = Path(metafunc.module.__file__).relative_to(ROOT).as_posix()
+        marks = [] if module in ON_POSTGRESQL else [pytest.mark.slow]
+        kinds = ["sqlite", pytest.param("postgresql", marks=marks)]
+        metafunc.parametrize("database_kind", kinds, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
