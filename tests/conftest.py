@@ -4,8 +4,8 @@
 chain's clock runs ahead of the wall clock, because tests move it. A test that needs other mining or an empty chain
 starts its own with `start_anvil`.
 
-`new_database_url` and `database_url` run a test on SQLite and on PostgreSQL, one module's tests after the other. Outside
-of ON_POSTGRESQL (tests/support/postgres.py) those on PostgreSQL belong to `make test-all`.
+`new_database_url` and `database_url` run a test on SQLite and on PostgreSQL, one module's tests after the other. On
+PostgreSQL only the modules of ON_POSTGRESQL (tests/support/postgres.py) belong to `make test`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hypothesis import settings
 
 from benchmarks.testbed.anvil import Anvil
 from muster.chain.keys import Signer
-from tests.support import fork_server, warm_models
+from tests.support import examples, fork_server, warm_models
 from tests.support.chain import Deployment, deploy_on, funded_on
 from tests.support.durations import Durations
 from tests.support.paths import ROOT
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
     from benchmarks.testbed.adversaries.lab import AdversaryLab
 
-settings.register_profile("muster", deadline=None)  # how fast the machine is today is nothing that a test asserts
-settings.load_profile("muster")
+settings.load_profile(examples.FEW)
 fork_server.install()
 
 
