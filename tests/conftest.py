@@ -30,7 +30,7 @@ from tests.support.durations import Durations
 from tests.support.paths import ROOT
 from tests.support.postgres import ON_POSTGRESQL, PostgresServer
 from tests.support.s3_servers import Endpoint, moto, rclone
-from tests.support.schedule import arrange, scheduler
+from tests.support.schedule import arrange, processes, scheduler
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from benchmarks.testbed.adversaries.lab import AdversaryLab
 
 settings.load_profile(examples.FEW)
+# Machines have homes of their own. The component that scores is compiled once for all: it takes a quarter of a minute.
+os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
 fork_server.install()
 
 
@@ -56,6 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_testnodeready(node: WorkerController) -> None:
     """Remove what the run's processes share once all of them have ended."""
     node.config.add_cleanup(lambda: warm_models.remove(node.workerinput["testrunuid"]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return processes()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -97,10 +97,10 @@ async def widths(page: Page) -> list[str]:
     return found
 
 
-async def keyboard(page: Page) -> list[str]:
-    """Return what the Tab key does not reach, or reaches without showing it, within MOST_TABS elements."""
+async def keyboard(page: Page, most: int = MOST_TABS) -> list[str]:
+    """Return what the Tab key does not reach, or reaches without showing it, within the first `most` elements."""
     await evaluate(page, "document.activeElement?.blur(); scrollTo(0, 0)")
-    wanted = min(MOST_TABS, await evaluate(page, f"{_TABBABLE}.length"))
+    wanted = min(most, await evaluate(page, f"{_TABBABLE}.length"))
     found = list[str]()
     for _ in range(wanted):
         await page.keyboard.press("Tab")
