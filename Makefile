@@ -4,7 +4,8 @@
 #   make demo ARGS='...'    the swarm on this machine; arguments go to `muster swarm demo`
 #   make demo-language      the same with a pretrained model that is trained on sums, asked and told as stories
 #   make test               lint, contracts, unit and integration tests, side by side; ARGS go to pytest
-#   make test-all           the longer suites as well: three whole demos, more fuzzing
+#   make test-rest          what that leaves out: whole demos, the whole calibration, more fuzzing, each reader on PostgreSQL
+#   make test-all           both
 #   make test-contracts     the contracts' tests, and their gas against the snapshot
 #   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
 #   make coverage           lines and branches of contracts/ that the tests run; fails below 100 % of either
@@ -18,7 +19,7 @@
 SHELL := /bin/sh
 PYTHON ?=
 ARGS ?=
-WORKERS ?= 3
+WORKERS ?= auto
 PATHS := muster orchestrator worker validator trainer adversary scripts benchmarks tests
 
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
@@ -27,13 +28,13 @@ export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
 # Bytecode is kept: what one process has compiled the others read. A quarter of pytest's start is compiling tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Processes of pytest that share the tests out by tests/support/schedule.py.
+# Processes of pytest, as many as cores and memory allow, that share the tests out by tests/support/schedule.py.
 PYTEST := pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 # Lint and contracts take what pytest leaves of the machine.
 AFTER := nice -n 5
 
-.PHONY: setup setup-tests demo demo-language test test-all test-contracts gas coverage coverage-python prove bench bench-peers lint clean
-.PHONY: pytest-beside lint-beside test-contracts-beside
+.PHONY: setup setup-tests demo demo-language test test-rest test-all test-contracts gas coverage coverage-python prove bench bench-peers lint clean
+.PHONY: pytest-beside lint-beside test-contracts-beside test-contracts-long-beside pytest-rest test-contracts-long
 
 setup:
 	@PYTHON='$(PYTHON)' scripts/setup
@@ -51,18 +52,27 @@ demo-language: setup
 test: setup-tests
 	@$(MAKE) --no-print-directory --jobs 3 --keep-going lint-beside test-contracts-beside pytest-beside
 
+test-rest: setup-tests
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-contracts-long-beside pytest-rest
+
 test-all: test
-	FOUNDRY_PROFILE=long forge test
-	$(PYTEST) -m slow $(ARGS)
+	@$(MAKE) --no-print-directory test-rest
 
 # What runs beside pytest is quiet when it passes; its output lies in cache/.
-lint-beside test-contracts-beside: %-beside:
+lint-beside test-contracts-beside test-contracts-long-beside: %-beside:
 	@mkdir -p cache
-	@MAKEFLAGS= $(AFTER) make --no-print-directory $* > cache/$*.log 2>&1 \
-		&& echo '$*: passed' || { cat cache/$*.log; echo '$*: FAILED, see cache/$*.log'; exit 1; }
+	@MAKEFLAGS= $(AFTER) make --no-print-directory $* > cache/$*.log 2>&1; status=$$?; times > cache/$*.times; \
+		test $$status = 0 && echo "$*: passed; CPU time $$(tail -1 cache/$*.times)" \
+		|| { cat cache/$*.log; echo '$*: FAILED, see cache/$*.log'; exit 1; }
 
 pytest-beside:
 	@$(PYTEST) -m 'not slow' $(ARGS)
+
+pytest-rest:
+	@$(PYTEST) -m 'slow or hypothesis' --hypothesis-profile=many $(ARGS)
+
+test-contracts-long: setup
+	FOUNDRY_PROFILE=long forge test --no-match-path tests/contracts/Gas.t.sol
 
 test-contracts: setup
 	forge test --no-match-path tests/contracts/Gas.t.sol

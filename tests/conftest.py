@@ -4,7 +4,8 @@
 chain's clock runs ahead of the wall clock, because tests move it. A test that needs other mining or an empty chain
 starts its own with `start_anvil`.
 
-`new_database_url` and `database_url` run a test on SQLite and on PostgreSQL, one module's tests after the other.
+`new_database_url` and `database_url` run a test on SQLite and on PostgreSQL, one module's tests after the other. On
+PostgreSQL only the modules of ON_POSTGRESQL (tests/support/postgres.py) belong to `make test`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,12 +24,13 @@ from hypothesis import settings
 
 from benchmarks.testbed.anvil import Anvil
 from muster.chain.keys import Signer
-from tests.support import fork_server, steady_loop, warm_models
+from tests.support import examples, fork_server, steady_loop, warm_models
 from tests.support.chain import Deployment, deploy_on, funded_on
+from tests.support.durations import Durations
 from tests.support.paths import ROOT
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import ON_POSTGRESQL, PostgresServer
 from tests.support.s3_servers import Endpoint, moto, rclone
-from tests.support.schedule import arrange, scheduler
+from tests.support.schedule import arrange, processes, scheduler
 from tests.support.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
@@ -37,8 +40,9 @@ if TYPE_CHECKING:
 
     from benchmarks.testbed.adversaries.lab import AdversaryLab
 
-settings.register_profile("muster", deadline=None)  # how fast the machine is today is nothing that a test asserts
-settings.load_profile("muster")
+settings.load_profile(examples.FEW)
+# Machines have homes of their own. The component that scores is compiled once for all: it takes a quarter of a minute.
+os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
 fork_server.install()
 steady_loop.install()
 
@@ -48,9 +52,10 @@ TEMPORARY = pytest.StashKey[TemporaryFolder]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the run have a temporary folder of its own; a process of pytest-xdist has that of its controller."""
+    """Give the whole run one temporary folder, and count its CPU seconds."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[TEMPORARY] = TemporaryFolder(config)
+    config.pluginmanager.register(Durations(config))
 
 
 @pytest.hookimpl(trylast=True)
@@ -68,6 +73,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_testnodeready(node: WorkerController) -> None:
     """Remove what the run's processes share once all of them have ended."""
     node.config.add_cleanup(lambda: warm_models.remove(node.workerinput["testrunuid"]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return processes()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -122,10 +132,18 @@ def postgres() -> Iterator[PostgresServer]:
     server.close()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module")
 def database_kind(request: pytest.FixtureRequest) -> str:
     """The kind of the orchestrator's database. What asks for it, also through another fixture, runs with either."""
     return request.param
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database_kind" in metafunc.fixturenames:
+        module = Path(metafunc.module.__file__).relative_to(ROOT).as_posix()
+        marks = [] if module in ON_POSTGRESQL else [pytest.mark.slow]
+        kinds = ["sqlite", pytest.param("postgresql", marks=marks)]
+        metafunc.parametrize("database_kind", kinds, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")

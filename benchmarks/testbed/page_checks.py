@@ -105,21 +105,21 @@ async def widths(page: Page) -> list[str]:
     return found
 
 
-async def keyboard(page: Page) -> list[str]:
-    """Return what the Tab key does not reach, or reaches without showing it, within MOST_TABS elements.
+async def keyboard(page: Page, most: int = MOST_TABS) -> list[str]:
+    """Return what the Tab key does not reach, or reaches without showing it, within the first `most` elements.
 
     Meanwhile a live page keeps its elements: each is tried once, however long that takes.
     """
     await evaluate(page, _HOLD)
     try:
-        return await _tabbed(page)
+        return await _tabbed(page, most)
     finally:
         await evaluate(page, _LET_GO)
 
 
-async def _tabbed(page: Page) -> list[str]:
+async def _tabbed(page: Page, most: int) -> list[str]:
     await evaluate(page, "document.activeElement?.blur(); scrollTo(0, 0)")
-    wanted = min(MOST_TABS, await evaluate(page, f"{_TABBABLE}.length"))
+    wanted = min(most, await evaluate(page, f"{_TABBABLE}.length"))
     found = list[str]()
     for _ in range(wanted):
         await page.keyboard.press("Tab")

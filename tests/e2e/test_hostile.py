@@ -130,10 +130,13 @@ async def test_the_owners_words_are_text(browser: Browser, hostile: BigRun) -> N
         assert "\\x1b[31mred" in about
 
 
-async def test_hostile_text_is_text_without_scripts_too(browser: Browser, hostile: BigRun) -> None:
+async def test_without_scripts_every_page_has_its_heading_and_hostile_text_is_text_too(
+    browser: Browser, hostile: BigRun
+) -> None:
     async with visiting(browser, hostile.host, scripts=False) as visitor:
         for path in pages_of(hostile).values():
             page = await visitor.open(path)
+            assert (await page.inner_text("h1")).strip(), path
             assert await evaluate(page, FIND_UNSAFE) == []
             await page.close()
         assert (visitor.problems, visitor.elsewhere) == ([], [])

@@ -27,7 +27,6 @@ from muster.environments.manifest import Score
 from muster.environments.scoring import Scorers
 from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
-from muster.sandbox.component import default_folder
 from muster.tasksets.taskset import TaskSet
 from tests.support.contribution_samples import folder as environment_folder
 from tests.support.machine import Machine
@@ -52,14 +51,6 @@ class Place:
 
     def owners(self) -> tuple[str, ...]:
         return ("--operator", str(self.owner.folder / "owner.key"), "--yes", *self.where)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_cache() -> Iterator[None]:
-    """Machines have homes of their own; the sandbox is compiled once for all of them, not in each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(default_folder().parent.parent))
-        yield
 
 
 @pytest.fixture(scope="module")

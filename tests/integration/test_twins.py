@@ -31,6 +31,7 @@ from muster.protocol.merkle import LeafTree
 from muster.protocol.terms import WorkClass, pack_class
 from muster.rollouts.leaves import Leaf, leaf_hash
 from scripts.contract_vectors import terms_with
+from tests.support.examples import up_to
 from tests.support.paths import ROOT
 
 HOME = to_checksum_address(b"\x7e" * 20)
@@ -47,7 +48,7 @@ leaves = st.builds(
 )
 
 Ask = Callable[..., Any]
-plenty = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+plenty = settings(deadline=None, max_examples=up_to(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from muster.errors import UnfundedError
 from muster.protocol.terms_file import NOBODY
 from muster.runtime.journal import FolderLock
 from tests.support.chain import deploy_on
-from tests.support.newcomer import CACHE, Newcomer, events_of, on_chain, shared_world
+from tests.support.newcomer import Newcomer, events_of, on_chain, shared_world
 from tests.support.terminal import Terminal
 from tests.support.world import World
 
@@ -171,7 +171,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(world: World, newcomer: N
 
 
 def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: Newcomer) -> None:
-    at_home = {"HOME": str(newcomer.home), "XDG_CACHE_HOME": CACHE}
+    at_home = {"HOME": str(newcomer.home)}
     # 1. Ctrl-C at a question ends the command at once; before the first answer nothing is made.
     with Terminal(("up", world.orchestrator.url), newcomer.folder, at_home) as terminal:
         terminal.reads("New password: ")

@@ -29,7 +29,6 @@ from tests.support.world import World, commit_bytes, rows_of
 
 MIN_STEP_SECONDS = 60
 """At least the run's `min_step_interval`."""
-CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 
 
 class Volunteer(Machine):
@@ -49,7 +48,7 @@ class Volunteer(Machine):
             process = subprocess.Popen(
                 [sys.executable, "-m", "muster", "up", f"{self.world.orchestrator.url}/join", *words],
                 cwd=self.folder,
-                env=clean_environment(HOME=str(self.home), XDG_CACHE_HOME=CACHE, OMP_NUM_THREADS="1", **relays),
+                env=clean_environment(HOME=str(self.home), OMP_NUM_THREADS="1", **relays),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,

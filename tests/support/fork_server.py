@@ -5,6 +5,7 @@ twenty times. `install` replaces `subprocess.Popen`: `python -m MODULE` with a m
 command runs as ever. A forked process has its own pid, session, environment, folder and standard streams, and is our
 child: it is waited for, signalled and killed like any other. Only /proc/PID/cmdline shows the fork server's command.
 What a module of STARTERS spawns by `multiprocessing`, as vLLM does, is forked too and is given what it would be given.
+The processes that pytest-xdist shares the tests out to are forked as well, so that a run imports everything once.
 
 `exec_process` starts a process in the plain way, and so does every other start with another PYTHONPATH, with variables
 that torch reads when it is imported, or with MUSTER_TEST_FORKS=0 in its environment. The tests' own environment with
@@ -36,6 +37,7 @@ import warnings
 from typing import Any, Final, NoReturn
 
 import psutil
+from execnet.gateway_io import popen_bootstrapline
 
 from benchmarks.testbed.waiting import BOUND
 from tests.support import warm_models
@@ -61,8 +63,10 @@ FORKED: Final = frozenset(
         "worker.probe",
     }
 )
+PYTEST: Final = "pytest"
+"""Stands for the module of a process of pytest-xdist."""
 STARTERS: Final = frozenset(
-    {"muster", "tests.engine.split_engine", "torch.distributed.run", "vllm.entrypoints.openai.api_server"}
+    {PYTEST, "muster", "tests.engine.split_engine", "torch.distributed.run", "vllm.entrypoints.openai.api_server"}
 )
 """Modules that start others of FORKED: they get a fork server of their own, so that those are their children."""
 
@@ -121,14 +125,15 @@ class ForkedPopen(EXEC):  # type: ignore[type-arg]
         if module is None or shell or special:
             return super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, *rest)  # type: ignore[misc]
         stdin, p2cwrite, c2pread, stdout, errread, stderr = pipes
+        name = words.index("-c") if module == PYTEST else words.index(module)
         request = {
             "module": module,
-            "arguments": words[words.index(module) + 1 :],
+            "arguments": words[name + 1 :],
             "folder": os.path.abspath(cwd or os.getcwd()),
             "environment": dict(wanted),
             "session": bool(new_session),
-            "lines": "-u" in words[: words.index(module)],
-            "quiet": "-W" in words[: words.index(module)],
+            "lines": "-u" in words[:name],
+            "quiet": "-W" in words[:name],
         }
         streams = [own if given == -1 else given for own, given in enumerate((stdin, stdout, stderr))]
         self.pid = ask_for_fork(request, streams)
@@ -142,6 +147,8 @@ def module_of(words: list[str]) -> str | None:
     if not words or words[0] != PYTHON:
         return None
     first = next((i for i, word in enumerate(words[1:], 1) if word not in OPTIONS), 0)
+    if words[first:] == ["-c", popen_bootstrapline]:
+        return PYTEST
     if words[first : first + 1] != ["-m"] or words[first + 1] not in FORKED:
         return None
     return words[first + 1]
@@ -201,7 +208,7 @@ def ask_for_fork(request: dict[str, Any], streams: list[int]) -> int:
 
 def _start_server() -> socket.socket:
     """A fork server that imports everything first. It ends with this process, or rather with its end of the channel."""
-    _adopt_orphans()
+    adopt_orphans()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     EXEC(
@@ -219,7 +226,15 @@ def _start_server() -> socket.socket:
     return ours
 
 
-def _adopt_orphans() -> None:
+def close() -> None:
+    """End the fork server of this process, if there is one."""
+    global _channel
+    if _channel is not None:
+        _channel.close()
+        _channel = None
+
+
+def adopt_orphans() -> None:
     """Become the parent of whatever a child of ours leaves behind, as a forked process is left by the fork server."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -302,7 +317,7 @@ def run(request: dict[str, Any], streams: list[int], added: dict[str, str]) -> N
         warnings.simplefilter("ignore")
     status = 0
     try:
-        if request["module"] == SPAWNED:
+        if request["module"] in (SPAWNED, PYTEST):
             code, *words = request["arguments"]
             sys.argv = ["-c", *words]
             exec(code, {"__name__": "__main__"})
@@ -341,7 +356,7 @@ def _leave(status: int) -> NoReturn:
 
 def _fork_server_of_this_process(added: dict[str, str]) -> None:
     global _channel
-    _adopt_orphans()
+    adopt_orphans()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -18,13 +17,10 @@ from benchmarks.testbed.commands import clean_environment
 from benchmarks.testbed.waiting import BOUND
 from muster.chain.client import Chain
 from muster.swarm.state import end_swarm
-from tests.support.machine import Done, Machine
+from tests.support.machine import Machine
 from tests.support.world import World, opened
 
 T = TypeVar("T")
-
-CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-"""Where `make setup` left the compiled component that scores: compiling it takes a quarter of a minute."""
 
 
 class Newcomer(Machine):
@@ -36,9 +32,6 @@ class Newcomer(Machine):
         self.nodes = self.home / ".muster" / "nodes"
         self.wallet = self.home / ".muster" / "keys" / "operator.json"
 
-    def type(self, *words: object, typed: str = "", **environment: str) -> Done:
-        return super().type(*words, typed=typed, **{"XDG_CACHE_HOME": CACHE, **environment})
-
     def up(self, url: str, *words: object, status: int = 0) -> Any:
         """The command with the options of a server, which starts nothing; its document."""
         return self.json("up", url, "--yes", "--password-file", self.password, "--no-start", *words, status=status)
@@ -46,7 +39,7 @@ class Newcomer(Machine):
     def kill_at(self, point: str, url: str, *words: str) -> None:
         """The same command in a process of its own, which is killed at a failpoint."""
         command = [sys.executable, "-m", "muster", "up", url, "--yes", "--password-file", str(self.password), *words]
-        environment = clean_environment(HOME=str(self.home), XDG_CACHE_HOME=CACHE, MUSTER_FAILPOINT=point)
+        environment = clean_environment(HOME=str(self.home), MUSTER_FAILPOINT=point)
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=BOUND)
         assert done.returncode == -9, done.stdout + done.stderr
 

@@ -25,6 +25,19 @@ from psycopg import sql
 from benchmarks.testbed.anvil import free_port
 from benchmarks.testbed.waiting import BOUND, wait_until
 
+ON_POSTGRESQL = frozenset(
+    {
+        "tests/integration/test_follower.py",
+        "tests/integration/test_orchestrator_story.py",
+        "tests/unit/orchestrator/test_auth.py",
+        "tests/unit/orchestrator/test_chain_projection.py",
+        "tests/unit/orchestrator/test_database.py",
+        "tests/unit/orchestrator/test_tallies.py",
+    }
+)
+"""Modules whose tests run on PostgreSQL in `make test`: what writes, counts and locks, and one story through it all.
+`make test-all` runs all others on it as well, which read."""
+
 VERSION_FOLDER = "pginstall18"
 PASSWORD = "the:password of/muster?"
 """Of the role `muster`, which owns its databases and has no other rights. As awkward in a URL as a password can be."""

@@ -8,9 +8,11 @@ with those that compute, so that the cores have work throughout.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import psutil
 import pytest
 
 if TYPE_CHECKING:
@@ -64,6 +66,16 @@ LONGEST: Final = (
     "tests/integration/test_eval_run.py",
 )
 """Groups by how long they take, the longest first. A stale entry costs time and nothing else."""
+
+
+MEMORY_OF_A_PROCESS: Final = 3 << 30
+"""Bytes, with the swarm or the engine that its tests start."""
+
+
+def processes() -> int:
+    """Return how many processes share the tests out: one more than there are cores, for some of them wait."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores + 1, psutil.virtual_memory().total // MEMORY_OF_A_PROCESS))
 
 
 def group_of(nodeid: str) -> str:

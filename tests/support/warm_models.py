@@ -25,18 +25,20 @@ RUN = "PYTEST_XDIST_TESTRUNUID"
 
 
 def share(warm_up: WarmUp) -> WarmUp:
-    """Return a `muster.models.init.warm_up` that this run of pytest-xdist calls once for equal arguments.
+    """Return a `muster.models.init.warm_up` that a run of pytest-xdist calls once for equal arguments.
 
-    Without pytest-xdist it is the function itself.
+    Without pytest-xdist it calls each time.
     """
-    if RUN not in os.environ:
+    if hasattr(warm_up, "calls"):
         return warm_up
-    from safetensors.torch import load_file, save_file
-
-    folder = folder_of(os.environ[RUN])
-    folder.mkdir(parents=True, exist_ok=True)
 
     def shared(model: Any, tokenizer: Any, task_set: Any, terms: Any, *, seed: int) -> tuple[float, int]:
+        if RUN not in os.environ:
+            return warm_up(model, tokenizer, task_set, terms, seed=seed)
+        from safetensors.torch import load_file, save_file
+
+        folder = folder_of(os.environ[RUN])
+        folder.mkdir(parents=True, exist_ok=True)
         wanted = repr((model.config.to_json_string(), len(tokenizer), task_set.root, terms, seed))
         weights = folder / hashlib.sha256(wanted.encode()).hexdigest()
         report = weights.with_suffix(".json")
@@ -51,6 +53,7 @@ def share(warm_up: WarmUp) -> WarmUp:
         accuracy, steps = json.loads(report.read_text(encoding="utf-8"))
         return accuracy, steps
 
+    shared.calls = warm_up  # type: ignore[attr-defined]
     return shared
 
 

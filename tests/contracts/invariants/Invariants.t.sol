@@ -192,15 +192,7 @@ contract InvariantsTest {
             uint256 count = swarms[0].done(happened[k]) + swarms[1].done(happened[k]);
             vm.assertTrue(count != 0, string.concat("never happened: ", happened[k]));
         }
-        invariant_Solvency();
-        invariant_ReservedIsUnsettled();
-        invariant_EscrowAddsUp();
-        invariant_LocksFallOnce();
-        invariant_CountsAreRight();
-        invariant_MastersLeadToTheTip();
-        invariant_OnlySilenceIsFined();
-        invariant_ReceiptsAreFromBefore();
-        invariant_WorkIsCovered();
+        invariant_All();
         afterInvariant();
     }
 
@@ -226,8 +218,22 @@ contract InvariantsTest {
         swarms[0].assertSolvent();
     }
 
+    /// @notice All that follows, after every action of a walk. The seed gives each invariant the same walks: one set of
+    /// walks is enough for all of them.
+    function invariant_All() public view {
+        holds_Solvency();
+        holds_ReservedIsUnsettled();
+        holds_EscrowAddsUp();
+        holds_LocksFallOnce();
+        holds_CountsAreRight();
+        holds_MastersLeadToTheTip();
+        holds_OnlySilenceIsFined();
+        holds_ReceiptsAreFromBefore();
+        holds_WorkIsCovered();
+    }
+
     /// @notice Each contract's tokens are exactly what its books say.
-    function invariant_Solvency() public view {
+    function holds_Solvency() private view {
         swarms[0].assertSolvent();
         _locksAddUp();
         _keepingAddsUp();
@@ -235,7 +241,7 @@ contract InvariantsTest {
 
     /// @notice What a run has reserved is what is committed and not settled; each commitment settles once, as claimed or
     /// as voided.
-    function invariant_ReservedIsUnsettled() public view {
+    function holds_ReservedIsUnsettled() private view {
         for (uint256 k = 0; k < 2; k++) {
             vm.assertEq(runs.runState(run[k]).reserved, _unsettled(swarms[k]), "reserved");
         }
@@ -244,7 +250,7 @@ contract InvariantsTest {
     /// @notice The escrow is the owner's own money, voided pay and what is reserved, each to the wei: what came in is the
     /// owner's until it is reserved for work, voided pay is spent on work when that is gone, and the
     /// owner can withdraw the one and never the other.
-    function invariant_EscrowAddsUp() public view {
+    function holds_EscrowAddsUp() private view {
         for (uint256 k = 0; k < 2; k++) {
             (uint256 own, uint256 kept) = (swarms[k].ownersMoney(), swarms[k].keptMoney());
             vm.assertEq(runs.runState(run[k]).balance, own + kept + _unsettled(swarms[k]), "escrow");
@@ -255,7 +261,7 @@ contract InvariantsTest {
 
     /// @notice A lock falls by the fee of each cured case, by a deposit for each absence, and once, by conviction, by the
     /// fraction; a node with its lock paid out has none.
-    function invariant_LocksFallOnce() public view {
+    function holds_LocksFallOnce() private view {
         for (uint256 s = 0; s < 2; s++) {
             for (uint256 k = 0; k < swarms[s].workerCount(); k++) {
                 uint256 i = swarms[s].workers(k);
@@ -269,7 +275,7 @@ contract InvariantsTest {
     }
 
     /// @notice The count of open cases is right for every node, and so is that of active validators.
-    function invariant_CountsAreRight() public view {
+    function holds_CountsAreRight() private view {
         for (uint256 s = 0; s < 2; s++) {
             _casesAreCounted(swarms[s]);
             uint256 active = 0;
@@ -283,7 +289,7 @@ contract InvariantsTest {
     }
 
     /// @notice What is shown of a run's masters is its hash chain, and never less than an epoch behind its steps.
-    function invariant_MastersLeadToTheTip() public view {
+    function holds_MastersLeadToTheTip() private view {
         (uint256 epochs, bytes32 latest) = court.masters(run[0]);
         vm.assertEq(epochs, 0, "a run without private tests has no masters");
         (epochs, latest) = court.masters(run[1]);
@@ -299,19 +305,19 @@ contract InvariantsTest {
     }
 
     /// @notice Judges pay for silence only, and once a day.
-    function invariant_OnlySilenceIsFined() public view {
+    function holds_OnlySilenceIsFined() private view {
         swarms[0].assertOnlySilenceIsFined();
         swarms[1].assertOnlySilenceIsFined();
     }
 
     /// @notice Receipts from after a commitment dismiss nothing.
-    function invariant_ReceiptsAreFromBefore() public view {
+    function holds_ReceiptsAreFromBefore() private view {
         swarms[0].assertReceiptsAreFromBefore();
         swarms[1].assertReceiptsAreFromBefore();
     }
 
     /// @notice A worker binds no more than its lock would burn.
-    function invariant_WorkIsCovered() public view {
+    function holds_WorkIsCovered() private view {
         swarms[0].assertWorkIsCovered();
         swarms[1].assertWorkIsCovered();
     }

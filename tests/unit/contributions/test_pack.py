@@ -20,6 +20,7 @@ from muster.protocol.eip712 import UNSIGNED, recover_signer, sign_message, struc
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import EnvironmentClaim, EnvironmentDecision
 from tests.support.contribution_samples import AUTHOR, TASKS, contribution, task
+from tests.support.examples import up_to
 from tests.support.paths import ROOT
 
 DATA = write_pack(contribution(), AUTHOR).data
@@ -64,7 +65,7 @@ def contributions(draw: st.DrawFn) -> Contribution:
 
 
 @given(contributions())
-@settings(max_examples=60)
+@settings(max_examples=up_to(60))
 def test_what_is_written_is_read_and_written_alike(given_one: Contribution) -> None:
     pack = write_pack(given_one, AUTHOR)
     found = read_pack(pack.data)
@@ -75,7 +76,7 @@ def test_what_is_written_is_read_and_written_alike(given_one: Contribution) -> N
 
 
 @given(st.integers(0, len(DATA) - 1), st.integers(1, 255))
-@settings(max_examples=300)
+@settings(max_examples=up_to(300))
 def test_no_byte_can_be_changed(place: int, change: int) -> None:
     data = bytearray(DATA)
     data[place] ^= change

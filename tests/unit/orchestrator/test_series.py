@@ -17,6 +17,7 @@ from orchestrator.database import Database
 from orchestrator.page import series
 from orchestrator.page.series import BASE, LEVELS, MAX_NAMES, Series, read_series, steps_of_a_point
 from orchestrator.tables import MAX_METRIC, metric_buckets, scores
+from tests.support.examples import up_to
 
 NAMES = ("reward", "kl", "held_out/reward")
 eighths = st.integers(-80, 80).map(lambda number: number / 8)  # whose sums are exact in any order
@@ -87,7 +88,7 @@ def expected(told: list[Report], first: int, last: int, width: int) -> list[Seri
     span=st.sampled_from([0, 1, 9, 100, 4_000, 600_000]),
     points=st.integers(1, 50),
 )
-@settings(max_examples=60)
+@settings(max_examples=up_to(60))
 def test_a_range_is_what_a_list_of_the_reports_has(
     shared_url: str, told: list[Report], first: int, span: int, points: int
 ) -> None:

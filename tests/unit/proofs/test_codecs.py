@@ -16,6 +16,7 @@ from muster.proofs import CODECS, PROJECTION
 from muster.proofs.kernel import address
 from muster.proofs.native import compiler, load
 from muster.proofs.projection import PROJECTIONS, signs, sums_by_kernel, sums_by_torch
+from tests.support.examples import up_to
 from tests.support.proofs import compare, encode
 
 needs_kernel = pytest.mark.skipif(
@@ -136,7 +137,7 @@ def test_numbers_that_are_not_finite_are_a_finding(value: float) -> None:
     assert comparison.problem == "a number is not finite"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=up_to(300), deadline=None)
 @given(proof=st.one_of(st.binary(max_size=100), st.binary(min_size=24, max_size=24)))
 def test_no_bytes_break_a_comparison(proof: bytes) -> None:
     comparison = compare(PROJECTION, proof, some_states(3), 5)
@@ -165,7 +166,7 @@ def test_a_worker_does_not_prove_states_that_are_not_finite() -> None:
 
 
 @needs_kernel
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=up_to(60), deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
     hidden=st.integers(1, 70),

@@ -20,6 +20,7 @@ from benchmarks.testbed.waiting import BOUND
 from muster.proofs import seeded_sampling as sampling
 from muster.proofs.native import compiler, load
 from muster.proofs.seeded_sampling import choose, choose_portable, measure, measure_portable, scale
+from tests.support.examples import up_to
 from tests.support.paths import ROOT
 
 LOGITS: dict[str, Callable[[int, int, torch.Generator], torch.Tensor]] = {
@@ -77,7 +78,7 @@ def test_where_there_is_a_compiler_there_is_a_kernel() -> None:
     assert load("sampler") is not None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=up_to(200), deadline=None)
 @given(
     kind=st.sampled_from(sorted(LOGITS)),
     rows=st.integers(1, 5),

@@ -18,6 +18,7 @@ from muster.proofs.seeded_sampling import (
     noise_bits,
     scale,
 )
+from tests.support.examples import up_to
 
 # Seed, token index, then the bits of tokens 0 to 4 as unsigned words, and the noise of tokens 0 to 2.
 VECTORS = [
@@ -64,7 +65,7 @@ def test_known_answers(seed: int, position: int, bits: list[int], noise: list[fl
     assert gumbel(seeds, positions, 3)[0].tolist() == pytest.approx(noise, rel=1e-5)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=up_to(100), deadline=None)
 @given(pairs=seeds_and_positions, vocab=st.integers(1, 200))
 def test_torch_and_the_formula_agree(pairs: list[tuple[int, int]], vocab: int) -> None:
     seeds, positions = rows(pairs)

@@ -32,6 +32,7 @@ from muster.proofs.field import (
 from muster.proofs.native import compiler, load
 from muster.proofs.topk import CHUNK_TOKENS, POINTS, Largest, largest, largest_by_torch
 from tests.support import paths
+from tests.support.examples import up_to
 from tests.support.proofs import compare, encode
 from tests.support.toploc_cases import CASES, Case, other_states, states
 
@@ -123,7 +124,7 @@ def test_float32_states_are_rounded_first() -> None:
     assert encode(TOPLOC, rows, 0) == encode(TOPLOC, rows.bfloat16(), 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=up_to(150), deadline=None)
 @given(
     tokens=st.lists(st.integers(0, 70), min_size=1, max_size=4),
     hidden=st.sampled_from([1, 2, 3, 5, 64, 65, 127, 256]),
@@ -169,7 +170,7 @@ def test_inverses_are_inverses() -> None:
 points = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=up_to(60), deadline=None)
 @given(random=points, size=st.sampled_from([POINTS, 1000, 65497, 131072, 2**19]))
 def test_a_polynomial_goes_through_its_points(random: np.random.Generator, size: int) -> None:
     indices = np.stack([random.choice(size, POINTS, replace=False) for _ in range(3)]).astype(np.int32)
@@ -418,7 +419,7 @@ def test_a_coefficient_outside_the_field_is_a_finding() -> None:
     assert compare(TOPLOC, bytes(proof), rows, 0).problem == "a coefficient is not below 65497"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=up_to(200), deadline=None)
 @given(
     proof=st.one_of(
         st.binary(max_size=3 * CHUNK),

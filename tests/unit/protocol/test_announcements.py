@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME, NAME_SIGNS, NodeName, clean_device, name_problem
 from muster.protocol.eip712 import UNSIGNED, struct_of
+from tests.support.examples import up_to
 
 ONLY = "may have letters, digits, spaces and . _ - + # ' only"
 
@@ -61,7 +62,7 @@ def test_invalid_names(name: str, problem: str) -> None:
 @example("\u115f")
 @example("a\u0301")
 @example("\u2067a")
-@settings(max_examples=1_000)
+@settings(max_examples=up_to(1_000))
 def test_valid_names_are_printable_and_normalised(name: str) -> None:
     if name_problem(name):
         return

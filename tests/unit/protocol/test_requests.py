@@ -21,6 +21,7 @@ from muster.protocol.requests import (
     verify_request,
 )
 from tests.support.cpu_time import cpu_at_most
+from tests.support.examples import up_to
 from tests.support.signing_samples import ELSEWHERE, HERE, KEY, NOW
 
 URL = "http://Example.org:8600/v1/verdicts?a=1&b=%20x"
@@ -95,7 +96,7 @@ def test_header_names_in_lower_case_work():
     assert verified({name.lower(): value for name, value in signed().items()}) == KEY.address
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=up_to(200), deadline=None)
 @given(
     name=st.sampled_from([HEADER_BODY, HEADER_NONCE, HEADER_EXPIRY, HEADER_SIGNATURE]),
     value=st.text(min_size=1, max_size=140) | st.binary(max_size=70).map(lambda raw: "0x" + raw.hex()),

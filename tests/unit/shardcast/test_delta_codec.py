@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from muster.errors import MalformedError
 from muster.shardcast.delta.codec import MAX_SEGMENTS, FrameKind, TypedSpan, apply, encode, max_frame_bytes
+from tests.support.examples import up_to
 
 WIDTHS = (1, 2, 4, 8)
 
@@ -127,7 +128,7 @@ def shards(draw: st.DrawFn) -> tuple[bytes | None, bytes, list[TypedSpan]]:
 
 
 @given(shards())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=up_to(150), deadline=None)
 def test_every_shard_comes_back(case: tuple[bytes | None, bytes, list[TypedSpan]]) -> None:
     base, new, spans = case
     frame = encoded(base, new, *spans)
@@ -136,7 +137,7 @@ def test_every_shard_comes_back(case: tuple[bytes | None, bytes, list[TypedSpan]
 
 
 @given(shards(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=up_to(150), deadline=None)
 def test_a_damaged_frame_is_refused_or_gives_a_shard_of_the_same_size(case: tuple, data: st.DataObject) -> None:
     base, new, spans = case
     frame = bytearray(encoded(base, new, *spans))

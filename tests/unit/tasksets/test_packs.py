@@ -17,6 +17,7 @@ from muster.errors import MalformedError, MismatchError
 from muster.protocol.hashes import content_hash
 from muster.tasksets.document import MAX_SHARD_BYTES, ShardEntry, TaskSetDocument
 from muster.tasksets.packs import MAX_STORED_BYTES, TaskProof, TaskShard, pack_shard, task_leaf
+from tests.support.examples import up_to
 from tests.support.paths import ROOT
 from tests.support.task_samples import numbered
 
@@ -70,7 +71,7 @@ def test_a_leaf_is_the_index_and_the_hash_of_the_line_hashed_twice() -> None:
 
 
 @given(st.lists(tasks, min_size=1, max_size=8), st.integers(0, 2**31))
-@settings(max_examples=60)
+@settings(max_examples=up_to(60))
 def test_any_unicode_and_several_messages_come_back(some: list[Task], first: int) -> None:
     entry, data = pack_shard([task.to_line() for task in some], first)
     shard = TaskShard.open(entry, first, data)

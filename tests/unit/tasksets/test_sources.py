@@ -30,6 +30,7 @@ from muster.tasksets.sources import (
     require_licence,
 )
 from muster.tasksets.sources_code import RecordedCall, RunReference, recorded_calls, run_in_sandbox
+from tests.support.examples import up_to
 
 
 def write_lines(path: Path, some: Iterable[object]) -> Path:
@@ -366,7 +367,7 @@ def test_files_with_too_many_rows_are_refused(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=60)
+@settings(max_examples=up_to(60))
 def test_any_bytes_are_rows_or_a_clear_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     for start in (b"", b"PAR1"):
         path = tmp_path_factory.mktemp("any") / "f"

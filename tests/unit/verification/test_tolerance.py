@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, STATISTICS, Profile
 from muster.verification.statistics import TokenErrors, row_statistics
 from muster.verification.tolerance import SURE, ModelSizes, tolerated_error
+from tests.support.examples import up_to
 
 DEMO = ModelSizes.bounded_by(gain=1.05, row_norm=0.7, hidden=128, temperature=1.0)
 
@@ -96,7 +97,7 @@ def test_a_sure_token_cannot_be_claimed_to_be_unsure(profile: Profile, sureness:
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=up_to(150), deadline=None)
 @given(
     tokens=st.integers(1, 600),
     seed=st.integers(0, 2**32 - 1),
