@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from muster.chain.events import Event
-from muster.chain.reads import LOG_SPAN, ChainReader, OutageTimer
+from muster.chain.reads import LOG_SPAN, ChainReader, OutageTimer, behind
+from muster.chain.types import Block
 from muster.errors import UnreachableError
 from muster.runtime.files import write_atomically
 from muster.runtime.telemetry import logger
@@ -82,6 +83,8 @@ class EventCursor:
         self.name = name or path.stem
         self.run = run
         self.span = span
+        self.head: Block | None = None
+        """The latest block that was seen."""
         self._position: _Position | None = None
         self._written = -1
         self._offered: tuple[EventBatch, Mark | None] | None = None
@@ -96,8 +99,8 @@ class EventCursor:
         if self._position is None:
             self._position = await asyncio.to_thread(self._load)
         for _ in range(POLL_ATTEMPTS):
-            await self._rewind()
-            offer = await self._next_batch(self._position)
+            self.head = await self._rewind()
+            offer = await self._next_batch(self._position, self.head)
             if offer is not None:
                 return offer
         raise UnreachableError(f"the chain reorganises faster than {self.name} can read it", hint="try again")
@@ -116,15 +119,15 @@ class EventCursor:
 
     # Reading
 
-    async def _next_batch(self, position: _Position) -> EventBatch | None:
+    async def _next_batch(self, position: _Position, head: Block) -> EventBatch | None:
         """Return the next batch, or None when the chain changed between two of its reads."""
-        limit = (await self.chain.head()).number - self.chain.settings.confirmations
+        limit = head.number - self.chain.settings.confirmations
         first, last = position.next, min(limit, position.next + self.span - 1)
         if last < first:
             nothing = EventBatch((), first, first - 1, position.rewound_to)
             self._offered = nothing, None
             return nothing
-        before = await self._hashes([last])
+        before = [_hexed(head)] if last == head.number else await self._hashes([last])
         found = await self.chain.events(self.kinds, first, last)
         anchor = position.marks[-1:]
         after = await self._hashes([last, *(number for number, _ in anchor)])
@@ -135,21 +138,24 @@ class EventCursor:
         self._offered = batch, (last, before[0])
         return batch
 
-    async def _rewind(self) -> None:
-        """Go back to the last remembered block that is still part of the chain.
+    async def _rewind(self) -> Block:
+        """Go back to the last remembered block that is still part of the chain; return the latest block.
 
         Raises UnreachableError while nothing but blocks that the endpoint does not know speaks for a reorg.
         """
         position = self._position
         if position is None or not position.marks:
-            return
+            return await self.chain.head()
         newest, digest = position.marks[-1]
-        hashes = await self._hashes([newest])
+        now, head = await self.chain.blocks([newest, "latest"])
+        if head is None:
+            raise behind("it does not know its latest block")
+        hashes = [_hexed(now)]
         if hashes != [digest]:
             hashes = await self._hashes([number for number, _ in position.marks])
         if hashes[-1] == digest:
             self._outage.end()
-            return
+            return head
         if all(found in (None, known) for (_, known), found in zip(position.marks, hashes, strict=True)):
             self._outage.endure(newest)
         kept = tuple(mark for mark, found in zip(position.marks, hashes, strict=True) if mark[1] == found)
@@ -159,10 +165,10 @@ class EventCursor:
         self._position = replace(position, next=stayed + 1, marks=kept, rewound_to=earlier)
         self._offered = None
         await asyncio.to_thread(self._save, self._position)
+        return head
 
     async def _hashes(self, numbers: list[int]) -> list[str | None]:
-        blocks = await self.chain.web3.provider.batch([("eth_getBlockByNumber", [hex(n), False]) for n in numbers])
-        return [None if block is None else block["hash"] for block in blocks]
+        return list(map(_hexed, await self.chain.blocks(numbers)))
 
     # On disk
 
@@ -198,3 +204,7 @@ class EventCursor:
             "marks": [list(mark) for mark in position.marks],
         }
         write_atomically(self.path, json.dumps(state) + "\n")
+
+
+def _hexed(block: Block | None) -> str | None:
+    return None if block is None else "0x" + block.hash.hex()

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar
 
 from eth_utils.address import to_checksum_address
-from web3.exceptions import BlockNotFound
-from web3.types import TxParams
 
 from muster.chain.error_messages import decode_revert
 from muster.chain.events import decode_logs
@@ -48,6 +46,24 @@ def behind(what: str) -> UnreachableError:
     return UnreachableError(
         f"the endpoint is behind: {what}", hint="try again; if it stays so, set chain.rpc_url to another endpoint"
     )
+
+
+def _block(answer: Any) -> Block | None:
+    """Read an answer of eth_getBlockByNumber; None where there is no such block. Raises MalformedError."""
+    if answer is None:
+        return None
+    try:
+        return Block(int(answer["number"], 16), int(answer["timestamp"], 16), _data(answer["hash"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedError(f"eth_getBlockByNumber: the answer is no block: {error!r}") from error
+
+
+def _data(answer: Any) -> bytes:
+    """Read bytes in hex. Raises MalformedError."""
+    try:
+        return bytes.fromhex(answer.removeprefix("0x"))
+    except (AttributeError, ValueError) as error:
+        raise MalformedError(f"the endpoint answers {str(answer)[:80]!r} instead of bytes in hex") from error
 
 
 class OutageTimer:
@@ -90,17 +106,20 @@ class ChainReader:
         return (await self.call_all([call]))[0]
 
     async def call_all(self, calls: Sequence[Call[T]], block: int | None = None) -> list[T]:
-        """Make several calls in one round trip. Without a `block`, a new one may come in between."""
-        requests = [TxParams(to=getattr(self.addresses, call.contract), data=call.encode()) for call in calls]
-        at = "latest" if block is None else block
+        """Make several calls in one round trip. Without a `block`, a new one may come in between.
+
+        Asked without web3's formatters, which cost more than the rest of a call.
+        """
+        at = "latest" if block is None else hex(block)
+        questions = [({"to": getattr(self.addresses, call.contract), "data": call.encode()}, at) for call in calls]
         try:
-            answers = await in_one_trip(self.web3, *(self.web3.eth.call(request, at) for request in requests))
+            answers = await self.web3.provider.batch([("eth_call", question) for question in questions])
         except RpcError as error:
             labels = ", ".join(dict.fromkeys(call.label for call in calls))
             if error.data or "revert" in error.reason.lower():
                 raise decode_revert(error.data, labels) from error
             raise ChainError(f"{labels}: {error.reason}") from error
-        return [call.decode(bytes(data)) for call, data in zip(calls, answers, strict=True)]
+        return [call.decode(_data(answer)) for call, answer in zip(calls, answers, strict=True)]
 
     # Blocks
 
@@ -113,27 +132,25 @@ class ChainReader:
 
     async def block(self, which: int | Literal["latest"]) -> Block:
         """Return a block. Raises ChainError when there is none yet."""
-        try:
-            found = cast(Any, await self.web3.eth.get_block(which))
-        except BlockNotFound as error:
-            raise ChainError(f"chain {self.chain_id} has no block {which} yet") from error
-        return Block(found["number"], found["timestamp"], bytes(found["hash"]))
+        (found,) = await self.blocks([which])
+        if found is None:
+            raise ChainError(f"chain {self.chain_id} has no block {which} yet")
+        return found
+
+    async def blocks(self, which: Sequence[int | Literal["latest"]]) -> list[Block | None]:
+        """Return blocks in as few round trips as the endpoint allows; None for one that it does not know."""
+        names = [one if one == "latest" else hex(one) for one in which]
+        answers = await self.web3.provider.batch([("eth_getBlockByNumber", [name, False]) for name in names])
+        return [_block(answer) for answer in answers]
 
     async def block_times(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Return the chain's seconds of these blocks, read in as few round trips as the endpoint allows.
-
-        Raises UnreachableError when the endpoint does not know one of them.
-        """
+        """Return the chain's seconds of these blocks. Raises UnreachableError when the endpoint does not know one."""
         wanted = sorted(set(numbers))
-        blocks = await self.web3.provider.batch([("eth_getBlockByNumber", [hex(number), False]) for number in wanted])
         found: dict[int, int] = {}
-        for number, block in zip(wanted, blocks, strict=True):
+        for number, block in zip(wanted, await self.blocks(wanted), strict=True):
             if block is None:
                 raise behind(f"it does not know block {number}")
-            try:
-                found[number] = int(block["timestamp"], 16)
-            except (KeyError, TypeError, ValueError) as error:
-                raise MalformedError(f"eth_getBlockByNumber: block {number} has no time") from error
+            found[number] = block.timestamp
         return found
 
     async def events(self, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:

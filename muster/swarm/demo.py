@@ -171,7 +171,7 @@ class Swarm(RunningSwarm):
     ) -> SwarmFacts:
         """Collect everything that the summary needs, while chain and services still run."""
         events = await chain.events(facts.KINDS, chain.addresses.from_block, (await chain.head()).number)
-        times = await facts.block_times(chain, events)
+        times = await chain.block_times(event.at.block for event in events)
         async with self.client(chain) as client:
             relays = await client.relays(self.run)
         agreed, info = await chain.terms(self.run), await chain.call(runs.run_info(self.run))

@@ -12,8 +12,6 @@ from typing import Any
 
 import httpx2
 
-from muster.chain.client import Chain
-from muster.chain.provider import in_one_trip
 from muster.contracts.codec import Event
 from muster.contracts.court import CaseOpened, CaseResolved, Refuted, VoteRevealed
 from muster.contracts.registry import Convicted, Fined, Registered
@@ -41,13 +39,6 @@ KINDS = (
 
 NOT_SERVED = "not served"
 """Root of files of a step that the origin no longer has."""
-
-
-async def block_times(chain: Chain, events: Sequence[Event]) -> dict[int, int]:
-    """Return the timestamps of the blocks that hold the events."""
-    numbers = sorted({event.at.block for event in events})
-    blocks = await in_one_trip(chain.web3, *(chain.web3.eth.get_block(number) for number in numbers))
-    return {number: block["timestamp"] for number, block in zip(numbers, blocks, strict=True)}
 
 
 def committed(events: Sequence[Event], times: Mapping[int, int], pay: int) -> list[Payment]:
