@@ -23,8 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "muster"
 EXTRAS = ("cpu", "dev")
 TOOLS = ("uv",)
-UNPINNED = {"triton"}
-"""A CUDA build of torch asks for one exact version, a CPU build for none."""
+OVERRIDES = ("overrides.txt", "overrides-cpu.txt")
 
 HEADER = """\
 # Exact versions of everything Muster installs. Written by scripts/freeze.py; used by make setup.
@@ -33,8 +32,8 @@ HEADER = """\
 
 
 def excluded() -> set[str]:
-    """Return the packages that overrides.txt keeps out: those it asks for nowhere."""
-    lines = (ROOT / "overrides.txt").read_text().splitlines()
+    """Return the packages that OVERRIDES keep out: those they ask for nowhere."""
+    lines = [line for name in OVERRIDES for line in (ROOT / name).read_text().splitlines()]
     overrides = [Requirement(line) for line in lines if line and not line.startswith("#")]
     return {canonicalize_name(one.name) for one in overrides if one.marker and not one.marker.evaluate()}
 
@@ -78,7 +77,7 @@ def closure(requirements: list[Requirement], skip: set[str]) -> dict[str, str]:
 
 
 def main() -> int:
-    pins = closure(project_requirements(), excluded() | UNPINNED)
+    pins = closure(project_requirements(), excluded())
     for tool in TOOLS:
         pins[tool] = distribution(tool).version
     text = HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))

@@ -29,6 +29,8 @@ PYTHON = VENV / "bin" / "python"
 SERVERS = ROOT / ".servers"
 CHARTS = ROOT / "orchestrator" / "page" / "static" / "vendor" / "uplot"
 EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
+OVERRIDES = ("overrides.txt", *(("overrides-cpu.txt",) if EXTRA == "cpu" else ()))
+MACHINE = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 """Programs that the page's tests can run in, the best first (also benchmarks/testbed/browser.py)."""
 INSTALL_BROWSER = ("apt-get", "install", "-y", "--no-install-recommends", "chromium")
@@ -133,7 +135,8 @@ def _runs(python: Path) -> bool:
 
 def install_python_packages() -> None:
     command = [VENV / "bin" / "uv", "pip", "install", "--python", PYTHON]
-    command += ["--constraints", "constraints.txt", "--overrides", "overrides.txt"]
+    command += ["--constraints", "constraints.txt"]
+    command += [word for name in OVERRIDES for word in ("--overrides", name)]
     command += ["--editable", f".[{EXTRA},dev]"]
     call(command, hint="check the network, then run it again", env=uv_environment())
 
@@ -255,11 +258,20 @@ def steps(*, tests: bool = False) -> list[Step]:
 
 def _test_steps() -> list[Step]:
     missing = ROOT / "no-browser"
-    return [Step("browser", "a browser for the page's tests", (), browser() or missing, install_browser, needs=())]
+    return [
+        Step("browser", "a browser for the page's tests", (), browser() or missing, install_browser, needs=()),
+        Step(
+            "servers",
+            "S3 servers for the tests, in an environment of their own",
+            ("tests/servers.txt",),
+            SERVERS / "bin" / "moto_server",
+            install_servers,
+            MACHINE + str(ROOT),
+        ),
+    ]
 
 
 def _steps() -> list[Step]:
-    machine = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "contracts").rglob("*.sol"))
     kernels = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "muster" / "proofs" / "native").glob("*.c"))
     guest = sorted(
@@ -267,11 +279,11 @@ def _steps() -> list[Step]:
     )
     sources += ["scripts/build_contracts.py", "scripts/bindings.py", "muster/contracts/abi.py"]
     return [
-        Step("venv", "a Python environment in .venv", (), VENV / "bin" / "uv", make_venv, machine + pinned("uv"), ()),
+        Step("venv", "a Python environment in .venv", (), VENV / "bin" / "uv", make_venv, MACHINE + pinned("uv"), ()),
         Step(
             "python",
             f"Python packages (the {EXTRA} set, 2 to 6 GB, a minute or more)",
-            ("pyproject.toml", "constraints.txt", "overrides.txt"),
+            ("pyproject.toml", "constraints.txt", *OVERRIDES),
             VENV / "bin" / "muster",
             install_python_packages,
             EXTRA + str(ROOT),
@@ -318,19 +330,11 @@ def _steps() -> list[Step]:
         Step(
             "bytecode",
             "Python's bytecode of what the processes import",
-            ("constraints.txt", "overrides.txt", "scripts/set_up.py"),
+            ("constraints.txt", *OVERRIDES, "scripts/set_up.py"),
             VENV / "bin" / "muster",
             compile_bytecode,
-            machine + EXTRA + str(ROOT),
+            MACHINE + EXTRA + str(ROOT),
             ("python", "contracts", "native"),
-        ),
-        Step(
-            "servers",
-            "S3 servers for the tests, in an environment of their own",
-            ("tests/servers.txt",),
-            SERVERS / "bin" / "moto_server",
-            install_servers,
-            machine + str(ROOT),
         ),
     ]
 
