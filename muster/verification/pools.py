@@ -29,6 +29,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -71,6 +72,10 @@ REASONS: Final[dict[str, tuple[Reason, str]]] = {
 
 _CHOICES: Final = len(REASONS) * WINDOW * (WINDOW + 1) // 2
 """Statistics, first and last commitments that an accuser may choose from."""
+
+
+LEAST_UNITS: Final = 6
+"""Leaning units without which no pool rejects."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,7 @@ def evidence(leaning: int, count: int) -> float:
     return (most + math.log(sum(math.exp(one - most) for one in logs) / len(logs))) / math.log(10)
 
 
+@lru_cache(maxsize=1 << 12)
 def pool_evidence(leaning: int, count: int) -> float:
     """Return the evidence of a pool, its choices paid for."""
     return evidence(leaning, count) - math.log10(_CHOICES)
@@ -179,6 +185,8 @@ def judge_pool(works: Sequence[PooledWork], profile: Profile, *, about: int) -> 
     `works` are of one node, by consecutive indices, and at most WINDOW of them around it count.
     """
     known = [work for work in works if abs(work.index - about) < WINDOW]
+    if not _may_reject(known, profile.pool):
+        return None
     found = [
         finding
         for first, work in enumerate(known)
@@ -192,6 +200,12 @@ def judge_pool(works: Sequence[PooledWork], profile: Profile, *, about: int) -> 
     )
     best = best or max(found, key=lambda one: one.evidence, default=None)
     return best if best is not None and best.evidence >= REJECT else None
+
+
+def _may_reject(works: Sequence[PooledWork], limits: PoolLimits) -> bool:
+    """Return whether enough rows lean for any window to reject: a mean leans only where one of its rows does."""
+    rows = [unit_statistics(row.sums) for work in works for row in work.rows]
+    return any(sum(row[name] > getattr(limits, name, 0.0) for row in rows) >= LEAST_UNITS for name in REASONS)
 
 
 def pool_findings(works: Sequence[PooledWork], profile: Profile) -> list[PoolFinding]:

@@ -15,6 +15,7 @@ from muster.verification.pools import (
     ALTERNATIVES,
     CONVICT,
     HONEST_SHARE,
+    LEAST_UNITS,
     REASONS,
     REJECT,
     UNIT_TOKENS,
@@ -23,6 +24,7 @@ from muster.verification.pools import (
     PooledWork,
     evidence,
     judge_pool,
+    pool_evidence,
     pool_findings,
     pooled_from_json,
     pooled_to_json,
@@ -164,6 +166,26 @@ def test_the_shortest_window_that_accuses_is_the_one_shown() -> None:
     assert (found.first, found.last, found.accuse) == (22, 33, True)
     assert judge_pool(pool[:26], BF16, about=25) is None
     assert judge_pool(honest(0, 40), BF16, about=20) is None
+
+
+def test_no_pool_rejects_by_fewer_leaning_units_than_the_least() -> None:
+    assert pool_evidence(LEAST_UNITS, LEAST_UNITS) >= REJECT > pool_evidence(LEAST_UNITS - 1, LEAST_UNITS - 1)
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_looking_at_rows_first_changes_no_finding(statistic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random pools around the limits: rows that lean alone, beside rows that do not."""
+    random, limit, found = Random(3), getattr(BF16.pool, statistic), set[bool]()
+    for share in (0.01, 0.02, 0.03, 0.2, 0.5, 1.0):
+        errors = [limit * (random.uniform(1.0, 3.0) if random.random() < share else 0.5) for _ in range(160)]
+        rows = [sums(UNIT_TOKENS // 4, **{STATISTICS[statistic]: error}) for error in errors]
+        pool = [work(index, *rows[8 * index : 8 * index + 8]) for index in range(20)]
+        quick = judge_pool(pool, BF16, about=19)
+        with monkeypatch.context() as patch:
+            patch.setattr("muster.verification.pools._may_reject", lambda *_: True)
+            assert judge_pool(pool, BF16, about=19) == quick
+        found.add(quick is not None)
+    assert found == {True, False}
 
 
 def test_a_pool_never_reaches_beyond_its_window() -> None:
