@@ -300,8 +300,8 @@ class Validator:
             self.journal.put_off(item.verdict, now + _pause(now - item.seen_at))
 
     async def _court(self, juror: Juror, challenger: Challenger, accuser: GradeAccuser) -> bool:
-        head = await self.chain.head()
-        if self._seen >= head.number - self.settings.chain.confirmations:
+        head = self.cursor.head
+        if head is not None and self._seen >= head.number - self.settings.chain.confirmations:
             await juror.poll(head)
             await challenger.poll(head)
             await accuser.poll(head)
@@ -310,9 +310,10 @@ class Validator:
         return False
 
     async def _seal(self, sealer: HourSealer) -> bool:
-        if self._seen < 0 or self._retired:
+        head = self.cursor.head
+        if head is None or self._seen < 0 or self._retired:
             return False
-        return await sealer.poll(await self.chain.block(self._seen))
+        return await sealer.poll(head if head.number == self._seen else await self.chain.block(self._seen))
 
 
 def _pause(age: float) -> float:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from muster.chain.client import Chain
+from muster.chain.types import Block
 from muster.clients.machine_report import MachineMeter
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import registry, runs
+from muster.contracts.codec import Call
 from muster.contracts.registry import Status
 from muster.errors import RevertError, UnfundedError
 from muster.protocol.terms import Terms
@@ -47,6 +49,8 @@ class WorkerContext:
     delivered: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the journal has room for another file."""
     _min_validators: int | None = None
+    _facts: tuple[bytes, NodeState] | None = None
+    """The latest block's hash and the node's state when it was."""
 
     @property
     def run(self) -> int:
@@ -62,17 +66,20 @@ class WorkerContext:
         return self.chain.signer.address
 
     async def facts(self) -> NodeState:
-        """Read the node's state from the chain."""
+        """Read the node's state from the chain, once a block."""
+        head = await self.chain.head()
+        if self._facts is None or self._facts[0] != head.hash:
+            self._facts = head.hash, await self._read_facts(head)
+        return self._facts[1]
+
+    async def _read_facts(self, head: Block) -> NodeState:
         if self._min_validators is None:
             self._min_validators = await self.chain.call(runs.min_validators())
         # A conviction ends a node's work in the same transaction: read after its work, a node whose work has ended
         # is seen jailed, and never as one that only brought a file late.
-        work, state, info = await asyncio.gather(
-            self.chain.call(runs.work(self.node)),
-            self.chain.call(runs.run_state(self.run)),
-            self.chain.call(runs.run_info(self.run)),
-        )
-        node, head = await asyncio.gather(self.chain.call(registry.node(self.node)), self.chain.head())
+        calls: list[Call[Any]] = [runs.work(self.node), runs.run_state(self.run), runs.run_info(self.run)]
+        work, state, info = await self.chain.call_all(calls)
+        node = await self.chain.call(registry.node(self.node))
         leaving = node.status not in (Status.NONE, Status.ACTIVE)
         withdrawable_at = await self.chain.call(registry.withdrawable_at(self.node)) if leaving else 0
         pay = self.terms.pay_of(node.work_class) if node.work_class < len(self.terms.classes) else 0

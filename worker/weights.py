@@ -81,7 +81,8 @@ class NewestCheckpoint:
 
     async def poll(self) -> None:
         """Fetch the newest checkpoint that is published, unless it is here."""
-        latest = await self._chain.latest_checkpoint(self._run)
+        known = self._newest.checkpoint.step if self._newest else 0
+        latest = await self._chain.latest_checkpoint(self._run, known)
         if latest is None or (self._newest and self._newest.checkpoint == latest):
             return
         begun, generated = time.monotonic(), self.generating.seconds

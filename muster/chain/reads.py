@@ -22,6 +22,7 @@ from muster.contracts import registry, runs, token
 from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Call, Event
 from muster.contracts.registry import Node, Registered, Role, Status
+from muster.contracts.runs import Checkpoint
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.terms import Terms, check_tools
@@ -217,14 +218,15 @@ class ChainReader:
         found = await self.call(runs.checkpoint(run, step))
         if not any(found.anchor):
             raise ChainError(f"step {step} of run {run} is not published")
-        return PolicyStep(step, found.manifest_root, found.batch_root, found.entropy, found.anchor)
+        return _policy_step(step, found)
 
     async def draw_source(self, node: str) -> DrawSource:
         """Return what a worker's draws follow from. Raises ChainError before the step that it joined for is published.
 
         After a reorg that may be something else.
         """
-        work, terms = await asyncio.gather(self.call(runs.work(node)), self.call(runs.draw_terms(node)))
+        calls: list[Call[Any]] = [runs.work(node), runs.draw_terms(node)]
+        work, terms = await self.call_all(calls)
         if not any(terms.entropy):
             raise ChainError(f"step {work.joined_step}, by which {node} draws, is not published")
         return DrawSource(node, terms.entropy, work.work_class)
@@ -234,10 +236,15 @@ class ChainReader:
         terms, source = await self.terms(run), await self.draw_source(node)
         return draw_of(source, index, terms, chain_id=self.chain_id, runs=self.addresses.runs, run=run)
 
-    async def latest_checkpoint(self, run: int) -> PolicyStep | None:
-        """Return the newest step, or None before the first."""
-        steps = (await self.call(runs.run_state(run))).steps
-        return await self.checkpoint(run, steps - 1) if steps else None
+    async def latest_checkpoint(self, run: int, known: int = 0) -> PolicyStep | None:
+        """Return the newest step, or None before the first; in one round trip where it is the step `known`."""
+        calls: list[Call[Any]] = [runs.run_state(run), runs.checkpoint(run, known)]
+        state, found = await self.call_all(calls)
+        if not state.steps:
+            return None
+        if state.steps - 1 == known and any(found.anchor):
+            return _policy_step(known, found)
+        return await self.checkpoint(run, state.steps - 1)
 
     async def nodes(self, addresses: Sequence[str]) -> list[Node]:
         return await self.call_all([registry.node(address) for address in addresses])
@@ -297,3 +304,7 @@ async def find_deployment(web3: Web3, settings: ChainSettings, book: AddressBook
                 hint=f"delete {settings.addresses} and deploy again, or get the book of this run",
             )
     return book
+
+
+def _policy_step(step: int, found: Checkpoint) -> PolicyStep:
+    return PolicyStep(step, found.manifest_root, found.batch_root, found.entropy, found.anchor)

@@ -212,7 +212,9 @@ class CheckpointFetcher:
         Raises as `muster.shardcast.fetch` and `Relays.urls`, and MismatchError when it is not of the model that the
         terms promise.
         """
-        root = await self._anchored(step)
+        return await self._get(step, await self._anchored(step))
+
+    async def _get(self, step: int, root: bytes) -> Path:
         known = self._verified.get(step)
         if known and known[0] == root and known[1].is_dir():
             await asyncio.to_thread(touch, known[1])
@@ -230,8 +232,9 @@ class CheckpointFetcher:
     @asynccontextmanager
     async def used(self, step: int) -> AsyncIterator[Path]:
         """Yield what `get` returns, and keep the folder until left, however many other steps are requested."""
-        with self.held(await self._anchored(step)):
-            yield await self.get(step)
+        root = await self._anchored(step)
+        with self.held(root):
+            yield await self._get(step, root)
 
     async def _fetch(self, root: bytes, step: int) -> Path:
         """Fetch from the current relays, and report sources that sent wrong bytes, also where the fetch fails."""
