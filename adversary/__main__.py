@@ -20,7 +20,7 @@ from muster.models.weights import read_weights
 from muster.runtime.process import STOP_SECONDS, run_process
 from muster.settings.schema import Settings
 from muster.verification.profiles import Profile
-from worker.engine import Engine, EngineLimits
+from worker.engine import Engine, EngineLimits, import_vllm
 from worker.service import serve
 
 NOISE: Final = {"float32": 0.02, "bfloat16": 0.1}
@@ -54,4 +54,5 @@ async def cheat(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_process("adversary", "generate rollouts with noisy weights", cheat, stop_seconds=STOP_SECONDS))
+    what = "generate rollouts with noisy weights"
+    sys.exit(run_process("adversary", what, cheat, stop_seconds=STOP_SECONDS, prepare=import_vllm))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import sys
 
+from muster.models.init import import_transformers
 from muster.runtime.process import run_process
 from trainer.distributed import is_first
 from trainer.launch import serve
 
 if __name__ == "__main__":
-    sys.exit(run_process("trainer", "train one run's model on accepted work", serve, metrics=is_first()))
+    what = "train one run's model on accepted work"
+    sys.exit(run_process("trainer", what, serve, metrics=is_first(), prepare=import_transformers))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 
 from muster.runtime.process import STOP_SECONDS, run_process
+from worker.engine import import_vllm
 from worker.service import serve
 
 if __name__ == "__main__":
-    sys.exit(run_process("worker", "generate rollouts for one run", serve, stop_seconds=STOP_SECONDS))
+    what = "generate rollouts for one run"
+    sys.exit(run_process("worker", what, serve, stop_seconds=STOP_SECONDS, prepare=import_vllm))

@@ -21,6 +21,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -300,16 +301,33 @@ def start_vllm(model_dir: Path, arguments: dict[str, Any]) -> LLMEngine:
         gc.enable()
 
 
+def import_vllm() -> None:
+    """Import what the first engine would: most of the time that it takes to start."""
+    _set_environment()
+    gc.disable()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import_module("vllm.v1.engine.llm_engine")
+        import_module(f"vllm.v1.worker.{'cpu' if device_kind() == 'cpu' else 'gpu'}_worker")
+    gc.enable()
+
+
+def _set_environment() -> None:
+    """Set what vLLM reads when it is imported."""
+    replaced = sorted(name for name, value in VLLM_REQUIRED.items() if os.environ.get(name, value) != value)
+    if replaced:
+        log.warning("variables of the environment are replaced", names=replaced, reason="work could not be replayed")
+    os.environ.update({**VLLM_DEFAULTS, **os.environ, **VLLM_REQUIRED})
+    for name in ("vllm", "torch._library.triton"):
+        logging.getLogger(name).setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+
+
 def make_config(model_dir: Path, arguments: dict[str, Any]) -> VllmConfig:
     """Set the environment and return vLLM's configuration for these EngineArgs on this machine's device.
 
     Raises ConfigError when it has what no replay follows, whatever vLLM was told, and ValueError as vLLM does.
     """
-    replaced = sorted(name for name, value in VLLM_REQUIRED.items() if os.environ.get(name, value) != value)
-    if replaced:
-        log.warning("variables of the environment are replaced", names=replaced, reason="work could not be replayed")
-    os.environ.update({**VLLM_DEFAULTS, **os.environ, **VLLM_REQUIRED})
-    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+    _set_environment()
     from vllm.engine.arg_utils import EngineArgs
 
     _register_in_process(model_dir)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -119,6 +120,12 @@ def make_model(tokenizer: PreTrainedTokenizerBase, shape: ModelShape, seed: int)
         return Qwen2ForCausalLM(config)
 
 
+def import_transformers() -> None:
+    """Import what loading a model and its tokenizer would."""
+    for name in ("modeling_auto", "tokenization_auto"):
+        import_module(f"transformers.models.auto.{name}")
+
+
 def load_model(path: str | Path, dtype: torch.dtype = torch.float32, matmul: Matmul = "native") -> PreTrainedModel:
     """Load a causal language model by folder or Hugging Face name, from safetensors and without its code.
 
@@ -163,12 +170,12 @@ class WarmUp:
     """Longest completion when measuring."""
     jitter: int = 3
     """The texts miss their budget by up to this many tokens: keeping it better is left to reinforcement learning."""
-    batch: int = 64
-    learning_rate: float = 1e-3
+    batch: int = 32
+    learning_rate: float = 2e-3
     """AdamW's, after its warm-up; half of it from a third of the target on, so that accuracy rises evenly."""
     warmup_steps: int = 10
-    min_steps: int = 10
-    """Steps before the first measurement."""
+    min_steps: int = 30
+    """Steps before the first measurement: by then no model is near the target."""
     max_steps: int = 1000
 
     def steps_until_check(self, accuracy: float) -> int:

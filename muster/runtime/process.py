@@ -34,6 +34,9 @@ STOP_SECONDS: Final = 4.0
 THREAD_SECONDS: Final = 1.0
 """From the end of all tasks to the end of the process: threads may still end by themselves and free what they hold."""
 
+WAIT_POLL_SECONDS: Final = 0.05
+"""Pause between two looks for a settings file that is waited for."""
+
 Main = Callable[[Settings], Coroutine[Any, Any, None]]
 T = TypeVar("T")
 
@@ -46,18 +49,26 @@ def run_process(
     *,
     metrics: bool = True,
     stop_seconds: float | None = None,
+    prepare: Callable[[], object] | None = None,
 ) -> int:
     """Run `main` with the settings of `--config` until it ends, fails or a signal comes; return the exit code.
 
     `role` names the process in logs where the settings do not; `what` is the line that --help shows. `metrics`: serve
     them, if the settings say so; of several processes with the same settings only one can. `stop_seconds`: longest
-    time from a signal to the end of the process; None waits for every thread.
+    time from a signal to the end of the process; None waits for every thread. `prepare`: called before it waits for its
+    settings (`--wait`), to load what it needs whatever they say.
     """
     # 1. Settings and logs.
     parser = argparse.ArgumentParser(prog=f"python -m {role}", description=what, epilog=EXIT_CODES)
     parser.add_argument("--config", type=Path, required=True, help="settings file (TOML)")
+    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="for the settings file, at most")
     options = parser.parse_args(arguments)
     log = telemetry.logger(role)
+    if options.wait and prepare is not None:
+        prepare()
+    deadline = time.monotonic() + options.wait
+    while not options.config.exists() and time.monotonic() < deadline:
+        time.sleep(WAIT_POLL_SECONDS)
     try:
         settings = load_settings(options.config)
         telemetry.configure(settings.name or role, log_file=settings.log.file, level=settings.log.level)

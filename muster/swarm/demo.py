@@ -73,23 +73,31 @@ class Swarm(RunningSwarm):
             layout = self.request.layout
             await asyncio.to_thread(stage.fill_run_folder, layout.run_folder, layout.tasks, layout.model)
             self.run, self.participants = await stage.open_run(self.request, self.keys, self.tips, task_set)
-            await asyncio.to_thread(stage.write_settings, self.request, self.run)
 
     async def _deploy(self) -> None:
-        """Start the chain, deploy the contracts, give out tokens, make the validators' draw secrets."""
+        """Start the chain, deploy the contracts, give out tokens, make the validators' draw secrets.
+
+        Trainer and nodes start too, and import what they need while the model is made.
+        """
         await self.supervisor.start(chain_process(self.request))
+        await self.start_nodes(*(process(self.request, name) for name in self._working))
         self.view.stage("deploying the contracts, making a model")
         await stage.deploy_contracts(self.request, self.keys)
         await stage.draw_tokens(self.request, self.keys)
         self.tips = await asyncio.to_thread(stage.make_draw_tips, self.request)
 
+    @property
+    def _working(self) -> tuple[str, ...]:
+        """Return the names of the processes that wait for the services."""
+        return ("trainer", *(node.name for node in nodes(self.request)))
+
     async def start(self) -> None:
-        """Services, trainer, validators, workers."""
+        """Start the services, then let trainer, validators and workers begin."""
         with self.measure("start"):
-            await self.start_services(*(process(self.request, name) for name in ("orchestrator", "origin", "relay")))
+            await asyncio.to_thread(stage.write_settings, self.request, self.run, stage.SERVICES)
+            await self.start_services(*(process(self.request, name) for name in stage.SERVICES))
             await stage.name_nodes(self.request, self.run, self.keys, self.participants)
-            names = ("trainer", *(node.name for node in nodes(self.request)))
-            await self.start_nodes(*(process(self.request, name) for name in names))
+            await asyncio.to_thread(stage.write_settings, self.request, self.run, self._working)
 
     # Watching
 

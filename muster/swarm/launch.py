@@ -62,12 +62,16 @@ def role_of(name: str) -> str:
     return name.rpartition("-")[0] or name
 
 
-def process_spec(name: str, config: Path, log: Path, port: int = 0) -> ProcessSpec:
-    """Return how one of our processes is started, by its name. port: where it serves `/readyz`; 0: it is no service."""
+def process_spec(name: str, config: Path, log: Path, port: int = 0, *, wait_seconds: int = 0) -> ProcessSpec:
+    """Return how one of our processes is started, by its name. port: where it serves `/readyz`; 0: it is no service.
+
+    wait_seconds: how long its settings file may take to come.
+    """
     role = ROLES[role_of(name)]
+    wait = ("--wait", str(wait_seconds)) if wait_seconds else ()
     return ProcessSpec(
         name=name,
-        command=(sys.executable, "-P", "-m", role.module, "--config", str(config)),
+        command=(sys.executable, "-P", "-m", role.module, "--config", str(config), *wait),
         log=log,
         environment=CHILD_ENVIRONMENT,
         ready_url=f"http://127.0.0.1:{port}/readyz" if port else "",

@@ -44,6 +44,11 @@ LOCAL_TERMS: Final[Mapping[str, Any]] = {
 }
 """The owner's choices of a local run: small groups, seconds for case deadlines, a stake that hurts to lose."""
 
+MODEL_SECONDS: Final = 300
+"""Longest time that making or fetching the model takes."""
+START_SECONDS: Final = 300
+"""Longest time from then on until all services run, for which trainer and nodes wait."""
+
 LASTING_GROUPS: Final = 32
 """Groups per commitment of a swarm that lasts: a node makes 255 commitments an hour at most, so each is large."""
 LASTING_PAY: Final = TOKEN // 100
@@ -239,7 +244,8 @@ def process(request: SwarmRequest, name: str) -> ProcessSpec:
     """Return how one of our processes is started, by its name."""
     layout = request.layout
     port = getattr(request.ports, name, 0)  # those with a port of their own are called by their role
-    return process_spec(name, layout.config(name), layout.output(name), port)
+    wait = 0 if port else MODEL_SECONDS + START_SECONDS
+    return process_spec(name, layout.config(name), layout.output(name), port, wait_seconds=wait)
 
 
 def model_process(request: SwarmRequest) -> ProcessSpec:
@@ -256,7 +262,7 @@ def model_process(request: SwarmRequest) -> ProcessSpec:
         command=command,
         log=layout.output("make-model"),
         environment=CHILD_ENVIRONMENT,
-        ready_seconds=300,
+        ready_seconds=MODEL_SECONDS,
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from muster.errors import UsageError
 from muster.models.files import dtype_of
-from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.verification.profiles import profile_for
 
 
@@ -60,8 +59,8 @@ DIGITS: Final = Scenario(
     profile="cpu-fp32-projection-v2",
     budgets=(8, 12, 16),
     groups_per_batch=64,
-    groups_per_commitment=LOCAL_DEFAULTS["groups_per_commitment"],
-    steps=50,
+    groups_per_commitment=16,
+    steps=40,
     title="Sorting digits",
     about="A small model, made on this machine, learns to sort digits within a thinking budget.\n"
     "Everything is local: the chain, the nodes, and a cheater for validators to find.",

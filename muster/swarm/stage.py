@@ -23,6 +23,7 @@ from muster.contracts.registry import Role
 from muster.errors import UsageError
 from muster.models.files import FIXED_FILES, context_of, model_hash, tokenizer_hash
 from muster.protocol.terms import Terms, check_context
+from muster.runtime.files import write_atomically
 from muster.settings.schema import ChainSettings
 from muster.settings.toml import to_toml
 from muster.swarm.opening import (
@@ -45,7 +46,7 @@ MARKER = ".muster-swarm"
 KEPT = ("log.jsonl", "output.log", "muster.toml")
 """Of each process, once an interrupted swarm has ended."""
 
-SERVICES = ("orchestrator", "origin", "relay", "trainer")
+SERVICES = ("orchestrator", "origin", "relay")
 
 
 def fresh_folder(folder: Path) -> None:
@@ -73,7 +74,7 @@ def keep_logs(folder: Path) -> None:
 
 def make_keys(request: SwarmRequest) -> dict[str, Signer]:
     """Make a key for every role, in 0600 files: nodes, their operators, owner, trainer, orchestrator."""
-    names = ["owner", *SERVICES]
+    names = ["owner", "trainer", *SERVICES]
     for node in nodes(request):
         names += [node.name, operator_of(node.name)]
     keys: dict[str, Signer] = {}
@@ -119,12 +120,10 @@ def fill_run_folder(run_folder: Path, tasks: Path, model: Path) -> None:
             shutil.copy2(model / name, run_folder / name)
 
 
-def write_settings(request: SwarmRequest, run: int) -> None:
-    """Write one settings file per process."""
-    for name in (*SERVICES, *(node.name for node in nodes(request))):
-        path = request.layout.config(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(to_toml(settings_of(request, name, run)), encoding="utf-8")
+def write_settings(request: SwarmRequest, run: int, names: Sequence[str]) -> None:
+    """Write a settings file for each of these processes."""
+    for name in names:
+        write_atomically(request.layout.config(name), to_toml(settings_of(request, name, run)))
 
 
 def chain_settings(request: SwarmRequest) -> ChainSettings:

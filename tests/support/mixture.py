@@ -147,7 +147,7 @@ def make_warm_model(folder: Path, sets: Path) -> Path:
     known, _ = mix_sets(sets / "known", [(own[name], 1) for name in ANSWERED], near=1.0)
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, SHAPE, seed=3)
-    warm = WarmUp(target=0.3, budgets=BUDGETS, max_tokens=MAX_TOKENS, learning_rate=3e-3)
+    warm = WarmUp(target=0.3, budgets=BUDGETS, max_tokens=MAX_TOKENS, batch=64, learning_rate=3e-3)
     warm_models.share(init.warm_up)(model, tokenizer, known, warm, seed=3)
     save_model(model, tokenizer, folder)
     return folder

@@ -12,7 +12,6 @@ from muster.chain.types import Block
 from muster.errors import ChainError, MalformedError, MusterError, UnreachableError
 from muster.settings.schema import ChainSettings
 
-
 HASH = "0x" + "ab" * 32
 
 

@@ -129,7 +129,7 @@ def test_a_model_is_warmed_up_by_completions_that_score(
     monkeypatch.setattr(init, "_supervised_loss", loss)
     warm_up(make_model(tokenizer, SMALL, 0), tokenizer, tasks, WarmUp(target=0.0, min_steps=1), seed=0)
     answers = {task.reference["answer"] for _, task in tasks.train}
-    assert len(seen) == 64
+    assert len(seen) == WarmUp.batch
     for text in seen:
         thought, mark, answer = text.removesuffix("<|end|>").rpartition("</think>")
         assert answer in answers

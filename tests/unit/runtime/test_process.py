@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.testbed.waiting import BOUND
+from muster.errors import ConfigError
+from muster.runtime.files import write_atomically
 from muster.runtime.process import to_the_end
 
 
@@ -89,3 +91,36 @@ def test_a_process_ends_in_time_whatever_its_threads_are_at(tmp_path: Path, numb
     last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert last["event"] == "ended without waiting for threads"
     assert "asyncio_0" in last["threads"]
+
+
+WAITING = """
+import sys
+from muster.runtime.process import run_process
+
+async def main(settings):
+    print("settings of", settings.name)
+
+def prepare():
+    print("prepared", flush=True)
+
+sys.exit(run_process("waiting", "wait", main, sys.argv[1:], prepare=prepare))
+"""
+
+
+def test_a_process_prepares_while_it_waits_for_its_settings(tmp_path: Path) -> None:
+    config = tmp_path / "muster.toml"
+    command = [sys.executable, "-c", WAITING, "--config", str(config), "--wait", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "prepared\n"
+        write_atomically(config, 'name = "late"\n')
+        assert process.stdout.read() == "settings of late\n"
+    assert process.returncode == 0
+
+
+def test_settings_that_do_not_come_in_time_are_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WAITING, "--config", str(tmp_path / "muster.toml"), "--wait", "0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == ConfigError.exit_code
+    assert done.stdout.startswith("prepared\n")
+    assert f"error: no settings file at {tmp_path / 'muster.toml'}" in done.stderr

@@ -55,7 +55,7 @@ def request_(tmp_path: Path) -> SwarmRequest:
 
 
 def names(request: SwarmRequest) -> list[str]:
-    return [*SERVICES, *(node.name for node in nodes(request))]
+    return [*SERVICES, "trainer", *(node.name for node in nodes(request))]
 
 
 def test_who_takes_part(request_: SwarmRequest) -> None:
@@ -70,7 +70,7 @@ def test_who_takes_part(request_: SwarmRequest) -> None:
 
 
 def test_every_settings_file_loads_and_says_what_the_plan_says(request_: SwarmRequest) -> None:
-    write_settings(request_, run=3)
+    write_settings(request_, 3, names(request_))
     for name in names(request_):
         settings = load_settings(Layout(request_.folder).config(name))
         assert (settings.run, settings.name) == (3, name)
@@ -159,10 +159,10 @@ def test_a_swarm_that_lasts_never_runs_out_of_commitments_or_pay(
 
 
 def test_a_demo_is_short_and_keeps_every_step(request_: SwarmRequest) -> None:
-    assert local_terms(request_) == LOCAL_TERMS
+    assert local_terms(request_) == {**LOCAL_TERMS, "groups_per_commitment": 16}
     assert {name: LOCAL_TERMS[name] for name in LOCAL_DEFAULTS} == LOCAL_DEFAULTS
     trainer = settings_of(request_, "trainer", 1)
-    assert (trainer["trainer.max_files"], trainer["shardcast.whole_versions"]) == (8, 47)
+    assert (trainer["trainer.max_files"], trainer["shardcast.whole_versions"]) == (4, 47)
 
 
 def test_a_swarm_of_language_fetches_its_model_and_fits_its_tasks(request_: SwarmRequest, tmp_path: Path) -> None:
@@ -276,10 +276,10 @@ def test_toml_says_what_was_meant(tmp_path: Path) -> None:
 def test_a_swarm_that_is_left_alone_forgets_old_weights_and_a_demo_keeps_all_it_reports_on(
     request_: SwarmRequest,
 ) -> None:
-    write_settings(request_, run=3)
+    write_settings(request_, 3, names(request_))
     demo = load_settings(Layout(request_.folder).config("trainer")).shardcast
     assert (demo.published_versions, demo.whole_versions) == (47, 47)
-    write_settings(replace(request_, lasting=True), run=3)
+    write_settings(replace(request_, lasting=True), 3, ["trainer"])
     left_alone = load_settings(Layout(request_.folder).config("trainer")).shardcast
     assert (left_alone.published_versions, left_alone.whole_versions) == (16, 2)
 
