@@ -1,0 +1,34 @@
+"""What a demo costs, by role: helpers of a process count for the one that started them."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.demo import DemoRun, figures, role_in
+
+
+@pytest.mark.parametrize(
+    ("command", "role"),
+    [
+        ("/x/.venv/bin/python -P -m validator --config /tmp/swarm/validator-3/muster.toml --wait 600", "validator"),
+        ("/x/.venv/bin/python -P -m adversary --config /tmp/swarm/cheater/muster.toml", "cheater"),
+        ("/x/.venv/bin/python -m muster model init /tmp/swarm/model --seed 0", "model"),
+        ("/x/node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil --host 127.0.0.1", "chain"),
+        ("/x/.venv/bin/python -P -m muster.rollouts.sandbox", "trainer"),
+    ],
+)
+def test_a_process_has_the_role_that_its_command_names(command: str, role: str) -> None:
+    assert role_in(command.split(), "trainer") == role
+
+
+def run(cpu: float, after: float, wrong: str = "") -> DemoRun:
+    summary = {"seed": 0, "steps": 40, "held_out": {"before": 0.5, "after": after, "tasks": 640}, "slashes": [{}]}
+    return DemoRun(100.0, {"trainer": cpu, "worker": cpu}, 1.0, summary, wrong)
+
+
+def test_figures_name_the_least_gain_and_compare_medians() -> None:
+    found = {one["name"]: one for one in figures([run(100, 0.8), run(110, 0.9, "no")], [run(140, 0.8), run(140, 0.8)])}
+    assert (found["demo_cpu"]["ratio"], found["demo_cpu"]["holds"]) == (0.75, True)
+    assert (found["demo_gain"]["ratio"], found["demo_gain"]["mean"], found["demo_gain"]["holds"]) == (0.3, 0.35, True)
+    assert (found["demo_convicted"]["ratio"], found["demo_convicted"]["holds"]) == (0.0, False)
+    assert [one["name"] for one in figures([run(100, 0.8)], [])] == ["demo_seconds", "demo_gain", "demo_convicted"]
