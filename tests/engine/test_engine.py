@@ -47,7 +47,7 @@ OTHER_EOS = 40
 @pytest.fixture(scope="session")
 def other_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint unlike `model_dir` whose completions are long. Like published ones it recommends how to sample."""
-    folder = save_changed(model_dir, tmp_path_factory.mktemp("other") / "model", with_noise(1.0))
+    folder = save_changed(model_dir, tmp_path_factory.mktemp("other") / "model", with_noise(3.0))
     recommended = {"do_sample": True, "temperature": 0.3, "top_p": 0.5, "top_k": 2, "eos_token_id": [EOS, OTHER_EOS]}
     (folder / "generation_config.json").write_text(json.dumps(recommended))
     return folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -209,21 +209,19 @@ async def test_a_worker_convicted_while_it_reads_its_state_says_so(
     leaves[7] = replace(leaves[7], position=8)
     tree = await scene.commit("caught", leaves)
     journal = WorkJournal(tmp_path, node)
-    one_at_a_time = asyncio.Lock()
     async with run_fixture.chain("caught") as chain:
         terms, settings = await chain.terms(run_fixture.run), Settings.model_validate({"run": run_fixture.run})
         context = WorkerContext(settings, chain, None, terms, CPU_FP32, journal)  # type: ignore[arg-type]
-        read = chain.call
+        read = chain.call_all
 
-        async def convicted_after_the_first(call: Call[T]) -> T:
-            async with one_at_a_time:
-                found = await read(call)
-                if call.label in ("Registry.node", "Runs.work") and not await scene.is_jailed("caught"):
-                    shown = court.Opening(leaves[7], tree.proof(7))
-                    await scene.stranger.send(court.prove(court.Target(node, 0, 0, tree.root), [shown]))
-                return found
+        async def convicted_after_the_first(calls: Sequence[Call[T]]) -> list[T]:
+            found = await read(calls)
+            if not await scene.is_jailed("caught"):
+                shown = court.Opening(leaves[7], tree.proof(7))
+                await scene.stranger.send(court.prove(court.Target(node, 0, 0, tree.root), [shown]))
+            return found
 
-        monkeypatch.setattr(chain, "call", convicted_after_the_first)
+        monkeypatch.setattr(chain, "call_all", convicted_after_the_first)
         facts = await context.facts()
         assert facts.node.status is Status.JAILED
         with pytest.raises(ConvictedError, match="this worker is jailed"):

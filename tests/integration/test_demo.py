@@ -16,10 +16,12 @@ from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
+from muster.swarm.scenarios import DIGITS
 from muster.swarm.stage import KEPT, MARKER
 from tests.support.demo_process import TOKEN, processes_of, start, to_the_end, wait_for
 
 STEPS = 3
+FILES_OF_A_STEP = DIGITS.groups_per_batch // DIGITS.groups_per_commitment
 STAKE = 1_000 * TOKEN
 DEMO_SECONDS = 900
 
@@ -82,10 +84,13 @@ def test_the_honest_were_paid_for_everything_and_never_rejected(summary: dict[st
     for name in ("worker-1", "worker-2"):
         node = nodes[name]
         assert node["rejected"] == {}
-        assert node["rollouts"] == node["commitments"] * 128
+        assert node["rollouts"] == node["commitments"] * DIGITS.groups_per_commitment * LOCAL_DEFAULTS["group_size"]
         assert node["earned"] == claims[name]["paid"] == node["commitments"] * LOCAL_DEFAULTS["pay"]
         assert claims[name]["voided"] == 0
-    assert sum(nodes[name]["used"] for name in ("worker-1", "worker-2")) == STEPS * 8
+    assert (
+        sum(nodes[name]["used"] for name in ("worker-1", "worker-2"))
+        == STEPS * FILES_OF_A_STEP
+    )
     assert {node["role"] for node in summary["nodes"]} == {"worker", "validator"}
     assert sum(node["role"] == "validator" for node in summary["nodes"]) == 4
 

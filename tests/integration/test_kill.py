@@ -14,9 +14,11 @@ import pytest
 
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.runtime.failpoints import POINTS
+from muster.swarm.scenarios import DIGITS
 from tests.support.demo_process import processes_of, start, to_the_end
 
 STEPS = 4
+FILES_OF_A_STEP = DIGITS.groups_per_batch // DIGITS.groups_per_commitment
 SECONDS = 1200
 OF_PROCESSES = frozenset(point for point in POINTS if not point.startswith(("owner.", "keys.", "up.")))
 """Those of an owner are in tests/integration/test_run_init.py, those of who makes a node in test_up.py beside it."""
@@ -61,7 +63,10 @@ def test_no_reward_was_lost_and_nothing_was_committed_twice(survived: tuple[set[
             assert node["rejected"] == {}
             assert node["earned"] == claims[node["name"]]["paid"] == node["commitments"] * LOCAL_DEFAULTS["pay"]
     # Two roots for one index, or one file in two batches, would show here.
-    assert sum(node.get("used", 0) for node in summary["nodes"]) == STEPS * 8
+    assert (
+        sum(node.get("used", 0) for node in summary["nodes"])
+        == STEPS * FILES_OF_A_STEP
+    )
     assert summary["solvent"] is True
 
 

@@ -21,7 +21,8 @@ def save_smaller(source: Path, target: Path, task_set: TaskSet, *, steps: int = 
     layers: Any = model.base_model.layers
     whole, last = layers[-1], len(layers) - 1
     del layers[-1]
-    warm_up(model, tokenizer, task_set, WarmUp(target=0.0, check_tasks=8, min_steps=steps), seed=4)
+    warm = WarmUp(target=0.0, check_tasks=8, batch=64, learning_rate=1e-3, min_steps=steps)
+    warm_up(model, tokenizer, task_set, warm, seed=4)
     layers.append(whole)
     with torch.no_grad():
         layers[last].self_attn.o_proj.weight.zero_()
