@@ -59,14 +59,15 @@ class DemoRun:
         return held_out["after"] - held_out["before"]
 
 
-def sample(process: psutil.Process, seconds: dict[tuple[str, int, float], float]) -> None:
-    """Note the CPU seconds of a process and all below it so far, by role, process number and start."""
+def sample(process: psutil.Process, seconds: dict[tuple[int, float], tuple[str, float]]) -> None:
+    """Note the role and the CPU seconds of a process and all below it so far, by process number and start."""
     roles: dict[int, str] = {}
     for one in (process, *process.children(recursive=True)):
         with suppress(psutil.Error):  # it has just ended
-            times = one.cpu_times()
-            roles[one.pid] = role_in(one.cmdline(), roles.get(one.ppid(), "supervisor"))
-            seconds[roles[one.pid], one.pid, one.create_time()] = times.user + times.system
+            key, times, command = (one.pid, one.create_time()), one.cpu_times(), one.cmdline()
+            known = seconds[key][0] if key in seconds else roles.get(one.ppid(), "supervisor")
+            roles[one.pid] = role_in(command, known) if command else known  # a process that ends has no command
+            seconds[key] = roles[one.pid], times.user + times.system
 
 
 def role_in(command: Sequence[str], parent: str) -> str:
@@ -93,7 +94,7 @@ def run(checkout: Path, seed: int, steps: int | None) -> DemoRun:
         command += ["--folder", f"{folder}/swarm", "--report", f"{folder}/report.html"]
         command += [] if steps is None else ["--steps", str(steps)]
         output, errors = Path(folder) / "summary.json", Path(folder) / "errors"
-        loads, times, begun = list[float](), dict[tuple[str, int, float], float](), time.monotonic()
+        loads, times, begun = list[float](), dict[tuple[int, float], tuple[str, float]](), time.monotonic()
         with output.open("wb") as stdout, errors.open("wb") as stderr:
             process = psutil.Popen(command, stdout=stdout, stderr=stderr, cwd=checkout, env=environment)
             while process.poll() is None:
@@ -107,9 +108,10 @@ def run(checkout: Path, seed: int, steps: int | None) -> DemoRun:
         wrong = "; ".join(re.findall(r"check failed: (.*)", said))
         summary = json.loads(output.read_text())
     cpu: Counter[str] = Counter()
-    for (role, _, _), used in times.items():
-        cpu[role] += round(used, 2)
-    return DemoRun(seconds, dict(cpu.most_common()), statistics.mean(loads), summary, wrong)
+    for role, used in times.values():
+        cpu[role] += used
+    rounded = {role: round(used, 2) for role, used in cpu.most_common()}
+    return DemoRun(seconds, rounded, statistics.mean(loads), summary, wrong)
 
 
 def figures(ours: Sequence[DemoRun], peers: Sequence[DemoRun]) -> list[report.Figure]:
