@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, Literal, get_args
 
 from eth_utils.address import to_checksum_address
@@ -35,6 +37,9 @@ REFRESH_SECONDS: Final = 8
 LIST_REFRESH_SECONDS: Final = 20
 """The same of a list."""
 
+Values = Callable[..., Awaitable[dict[str, Any]]]
+Route = Callable[..., Awaitable[Response]]
+
 pages = APIRouter(include_in_schema=False)
 
 
@@ -46,15 +51,33 @@ async def static(request: Request, service: Here, path: str) -> Response:
     return found
 
 
-@pages.get("/")
-async def overview(request: Request, service: Here) -> Response:
-    async def make() -> Page:
-        run, feed = await service.page.boards.overview(), await service.page.boards.feed()
-        now, tone = state_sentence(step=run.step, finished=run.finished, blocked=run.blocked, demand=run.demand)
-        values = {"run": run, "feed": feed, "now": now, "tone": tone, "charts": await _charts(service)}
-        return Page("overview.html", "/", LIST_REFRESH_SECONDS, values=values)
+def page(path: str, template: str, here: str = "", refresh: int = 0) -> Callable[[Values], Route]:
+    """Route requests for a page: the function returns what its template shows, once for all who ask at a time.
 
-    return await service.page.site.respond(request, make)
+    here, refresh: those of `Page`.
+    """
+
+    def route(values: Values) -> Route:
+        async def respond(request: Request, service: OrchestratorService, **asked: Any) -> Response:
+            async def make() -> Page:
+                return Page(template, here, refresh, values=await values(service, **asked))
+
+            return await service.page.site.respond(request, make)
+
+        own = inspect.signature(values, eval_str=True)
+        request = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
+        signature = own.replace(parameters=[request, *own.parameters.values()], return_annotation=Response)
+        respond.__signature__ = signature  # type: ignore[attr-defined]
+        return pages.get(path)(respond)
+
+    return route
+
+
+@page("/", "overview.html", "/", LIST_REFRESH_SECONDS)
+async def overview(service: Here) -> dict[str, Any]:
+    run, feed = await service.page.boards.overview(), await service.page.boards.feed()
+    now, tone = state_sentence(step=run.step, finished=run.finished, blocked=run.blocked, demand=run.demand)
+    return {"run": run, "feed": feed, "now": now, "tone": tone, "charts": await _charts(service)}
 
 
 async def _charts(service: OrchestratorService) -> dict[str, list[tuple[str, str]]]:
@@ -66,158 +89,99 @@ async def _charts(service: OrchestratorService) -> dict[str, list[tuple[str, str
     }
 
 
-@pages.get("/leaderboard")
+@page("/leaderboard", "leaderboard.html", "/leaderboard", LIST_REFRESH_SECONDS)
 async def leaderboard(
-    request: Request,
     service: Here,
     chosen: Annotated[Literal["workers", "validators", "others"], Query(alias="list")] = "workers",
     order: Annotated[str, Query(max_length=20)] = "",
     offset: Annotated[int, Query(ge=0, lt=1 << 31)] = 0,
     search: Search = "",
-) -> Response:
-    async def make() -> Page:
-        values: dict[str, Any] = {"list": chosen, "order": order, "search": search, "offset": offset or ""}
-        if chosen == "workers":
-            by_work: WorkerOrder = next((one for one in get_args(WorkerOrder) if one == order), "accepted")
-            page: Any = await service.page.boards.workers(by_work, offset, LINES, search)
-        elif chosen == "validators":
-            by_verdicts: ValidatorOrder = next((one for one in get_args(ValidatorOrder) if one == order), "inspections")
-            page = await service.page.boards.validators(by_verdicts, offset, LINES, search)
-        else:
-            page = await service.page.boards.others()
-        shown = {"list": chosen, "page": page, "values": values, "limit": LINES}
-        return Page("leaderboard.html", "/leaderboard", LIST_REFRESH_SECONDS, values=shown)
-
-    return await service.page.site.respond(request, make)
+) -> dict[str, Any]:
+    values: dict[str, Any] = {"list": chosen, "order": order, "search": search, "offset": offset or ""}
+    if chosen == "workers":
+        by_work: WorkerOrder = next((one for one in get_args(WorkerOrder) if one == order), "accepted")
+        lines: Any = await service.page.boards.workers(by_work, offset, LINES, search)
+    elif chosen == "validators":
+        by_verdicts: ValidatorOrder = next((one for one in get_args(ValidatorOrder) if one == order), "inspections")
+        lines = await service.page.boards.validators(by_verdicts, offset, LINES, search)
+    else:
+        lines = await service.page.boards.others()
+    return {"list": chosen, "page": lines, "values": values, "limit": LINES}
 
 
-@pages.get("/nodes/{address}")
-async def node(request: Request, service: Here, address: AddressPath, before: Before = None) -> Response:
-    async def make() -> Page:
-        checksummed = to_checksum_address(address)
-        found = await service.page.views.node(checksummed)
-        listed = await service.page.views.commitments(checksummed, before, LISTED)
-        if found is None or listed is None:
-            raise problems.no_node(checksummed, service.run)
-        hours = [(line.hour, line.counts.model_dump(exclude={"total"})) for line in found.hours]
-        values = {"node": found, "commitments": listed.commitments, "before": listed.before, "timeline": strip(hours)}
-        return Page("node.html", "/leaderboard", REFRESH_SECONDS, values=values)
-
-    return await service.page.site.respond(request, make)
+@page("/nodes/{address}", "node.html", "/leaderboard", REFRESH_SECONDS)
+async def node(service: Here, address: AddressPath, before: Before = None) -> dict[str, Any]:
+    checksummed = to_checksum_address(address)
+    found = await service.page.views.node(checksummed)
+    listed = await service.page.views.commitments(checksummed, before, LISTED)
+    hours = [(line.hour, line.counts.model_dump(exclude={"total"})) for line in found.hours]
+    return {"node": found, "commitments": listed.commitments, "before": listed.before, "timeline": strip(hours)}
 
 
-@pages.get("/nodes/{address}/{index}")
-async def commitment(request: Request, service: Here, address: AddressPath, index: Index) -> Response:
-    async def make() -> Page:
-        checksummed = to_checksum_address(address)
-        found = await service.page.views.commitment(checksummed, index)
-        if found is None:
-            raise problems.no_commitment(checksummed, index, service.run)
-        return Page(
-            "commitment.html", "/leaderboard", REFRESH_SECONDS, values={"work": found, "now": service.queries.chain.now}
-        )
-
-    return await service.page.site.respond(request, make)
+@page("/nodes/{address}/{index}", "commitment.html", "/leaderboard", REFRESH_SECONDS)
+async def commitment(service: Here, address: AddressPath, index: Index) -> dict[str, Any]:
+    found = await service.page.views.commitment(to_checksum_address(address), index)
+    return {"work": found, "now": service.queries.chain.now}
 
 
-@pages.get("/court")
-async def court(request: Request, service: Here, before: Before = None) -> Response:
-    async def make() -> Page:
-        return Page(
-            "court.html", "/court", REFRESH_SECONDS, values={"page": await service.page.views.cases(before, LISTED)}
-        )
-
-    return await service.page.site.respond(request, make)
+@page("/court", "court.html", "/court", REFRESH_SECONDS)
+async def court(service: Here, before: Before = None) -> dict[str, Any]:
+    return {"page": await service.page.views.cases(before, LISTED)}
 
 
-@pages.get("/court/{number}")
-async def case(request: Request, service: Here, number: CaseId) -> Response:
-    async def make() -> Page:
-        found = await service.page.views.case(number)
-        if found is None:
-            raise problems.no_case(number, service.run)
-        return Page("case.html", "/court", REFRESH_SECONDS, values={"view": found})
-
-    return await service.page.site.respond(request, make)
+@page("/court/{number}", "case.html", "/court", REFRESH_SECONDS)
+async def case(service: Here, number: CaseId) -> dict[str, Any]:
+    return {"view": await service.page.views.case(number)}
 
 
-@pages.get("/steps")
-async def steps(request: Request, service: Here, before: Before = None) -> Response:
-    async def make() -> Page:
-        return Page(
-            "steps.html",
-            "/steps",
-            LIST_REFRESH_SECONDS,
-            values={"page": await service.page.views.steps(before, LISTED)},
-        )
-
-    return await service.page.site.respond(request, make)
+@page("/steps", "steps.html", "/steps", LIST_REFRESH_SECONDS)
+async def steps(service: Here, before: Before = None) -> dict[str, Any]:
+    return {"page": await service.page.views.steps(before, LISTED)}
 
 
-@pages.get("/steps/{number}")
-async def step(request: Request, service: Here, number: Index) -> Response:
-    async def make() -> Page:
-        found = await service.page.views.step(number)
-        if found is None:
-            raise problems.no_step(number, service.run)
-        run = await service.page.boards.overview()
-        newest = max(run.step or 0, run.metrics_step or 0)
-        return Page("step.html", "/steps", values={"view": found, "files": found.batch[:FILES], "newest": newest})
-
-    return await service.page.site.respond(request, make)
+@page("/steps/{number}", "step.html", "/steps")
+async def step(service: Here, number: Index) -> dict[str, Any]:
+    found, run = await service.page.views.step(number), await service.page.boards.overview()
+    newest = max(run.step or 0, run.metrics_step or 0)
+    return {"view": found, "files": found.batch[:FILES], "newest": newest}
 
 
-@pages.get("/rollouts")
+@page("/rollouts", "rollouts.html", "/rollouts")
 async def rollouts(
-    request: Request,
     service: Here,
     chosen: Annotated[str, Query(alias="step", max_length=10, pattern="^[0-9]*$")] = "",
     before: Before = None,
-) -> Response:
-    async def make() -> Page:
-        policy_step = int(chosen) if chosen else None
-        listed = await service.page.views.files(policy_step, None, before, LISTED)
-        values = {"compared": await service.page.views.compared(), "page": listed, "values": {"step": policy_step}}
-        return Page("rollouts.html", "/rollouts", values=values)
-
-    return await service.page.site.respond(request, make)
+) -> dict[str, Any]:
+    policy_step = int(chosen) if chosen else None
+    listed = await service.page.views.files(policy_step, None, before, LISTED)
+    return {"compared": await service.page.views.compared(), "page": listed, "values": {"step": policy_step}}
 
 
-@pages.get("/rollouts/{file_hash}")
+@page("/rollouts/{file_hash}", "rollout.html", "/rollouts")
 async def rollout(
-    request: Request, service: Here, file_hash: HashPath, position: Annotated[int, Query(ge=0, lt=1 << 31)] = 0
-) -> Response:
-    async def make() -> Page:
-        return Page("rollout.html", "/rollouts", values={"row": await service.page.views.rollout(file_hash, position)})
-
-    return await service.page.site.respond(request, make)
+    service: Here, file_hash: HashPath, position: Annotated[int, Query(ge=0, lt=1 << 31)] = 0
+) -> dict[str, Any]:
+    return {"row": await service.page.views.rollout(file_hash, position)}
 
 
-@pages.get("/join")
-async def join(request: Request, service: Here) -> Response:
-    async def make() -> Page:
-        terms = service.queries.terms
-        values = {
-            "terms": terms,
-            "pays": [terms.pay_of(number) for number in range(len(terms.classes))],
-            "earnings": await service.page.views.earnings(),
-            "admitter": "" if terms.admitter == NOBODY else terms.admitter,
-            "document": service.join.model_dump_json(indent=2),
-            "listed": terms_lines(terms),
-            "window": WINDOW_HOURS,
-            "first_pay": SEALED_HOURS,
-        }
-        return Page("join.html", "/join", values=values)
-
-    return await service.page.site.respond(request, make)
+@page("/join", "join.html", "/join")
+async def join(service: Here) -> dict[str, Any]:
+    terms = service.queries.terms
+    return {
+        "terms": terms,
+        "pays": [terms.pay_of(number) for number in range(len(terms.classes))],
+        "earnings": await service.page.views.earnings(),
+        "admitter": "" if terms.admitter == NOBODY else terms.admitter,
+        "document": service.join.model_dump_json(indent=2),
+        "listed": terms_lines(terms),
+        "window": WINDOW_HOURS,
+        "first_pay": SEALED_HOURS,
+    }
 
 
-@pages.get("/explain")
-async def explain(request: Request, service: Here) -> Response:
-    async def make() -> Page:
-        return Page("explain.html", values={"sections": SECTIONS, "anchor_of": anchor_of})
-
-    return await service.page.site.respond(request, make)
+@page("/explain", "explain.html")
+async def explain(service: Here) -> dict[str, Any]:
+    return {"sections": SECTIONS, "anchor_of": anchor_of}
 
 
 def terms_lines(terms: Terms) -> list[tuple[str, str]]:

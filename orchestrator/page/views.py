@@ -5,15 +5,17 @@ One per service. Whoever shows them, as JSON or as HTML, asks here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from sqlalchemy import Connection
 
+from muster.errors import RefusedError
 from muster.protocol.announcements import DayEarnings
 from muster.rollouts.parquet import FileLimits
+from orchestrator import problems
 from orchestrator.page.commitments import CommitmentView, commitment_view
 from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
 from orchestrator.page.earnings import earnings_of
@@ -73,68 +75,55 @@ class Views:
         async with self._reading.running(), self.counter.counting():
             yield self
 
-    async def node(self, address: str) -> NodeView | None:
-        """Return a node; None for a stranger."""
+    async def node(self, address: str) -> NodeView:
+        """Return a node. Raises RefusedError for a stranger, as the others do for what does not exist."""
 
         async def make() -> NodeView | None:
             facts = await self._source.queries.facts()
             return await self._read(lambda connection: node_view(connection, self._source, address, facts))
 
-        return await self._short.get(("node", address), make)
+        return _existing(await self._short.get(("node", address), make), problems.no_node(address, self._source.run))
 
-    async def commitments(self, address: str, before: int | None, limit: int) -> CommitmentPage | None:
-        """Return a node's commitments before an index, newest first; None for a stranger."""
-        return await self._kept(
-            self._short,
-            ("commitments", address, before, limit),
-            lambda connection: commitment_page(connection, self._source, address, before, limit),
-        )
+    async def commitments(self, address: str, before: int | None, limit: int) -> CommitmentPage:
+        """Return a node's commitments before an index, newest first."""
+        found = await self._kept(self._short, commitment_page, address, before, limit)
+        return _existing(found, problems.no_node(address, self._source.run))
 
-    async def commitment(self, address: str, index: int) -> CommitmentView | None:
-        """Return a commitment; None when the chain has none at this index."""
-        return await self._kept(
-            self._short,
-            ("commitment", address, index),
-            lambda connection: commitment_view(connection, self._source, address, index),
-        )
+    async def commitment(self, address: str, index: int) -> CommitmentView:
+        """Return a commitment."""
+        found = await self._kept(self._short, commitment_view, address, index)
+        return _existing(found, problems.no_commitment(address, index, self._source.run))
 
     async def cases(self, before: int | None, limit: int) -> CasePage:
         """Return the cases before a number, newest first."""
-        return await self._kept(
-            self._short,
-            ("cases", before, limit),
-            lambda connection: case_page(connection, self._source, before, limit),
-        )
+        return await self._kept(self._short, case_page, before, limit)
 
-    async def case(self, number: int) -> CaseView | None:
-        """Return a case; None when there is none of this number."""
-        return await self._kept(
-            self._short, ("case", number), lambda connection: case_view(connection, self._source, number)
-        )
+    async def case(self, number: int) -> CaseView:
+        """Return a case."""
+        found = await self._kept(self._short, case_view, number)
+        return _existing(found, problems.no_case(number, self._source.run))
 
     async def steps(self, before: int | None, limit: int) -> StepPage:
         """Return the steps before one, newest first."""
-        return await self._kept(
-            self._lists,
-            ("steps", before, limit),
-            lambda connection: step_page(connection, self._source, self._relays.listed(), before, limit),
-        )
 
-    async def step(self, number: int) -> StepView | None:
-        """Return a step; None where neither chain nor trainer knows it."""
-        return await self._kept(
-            self._lists,
-            ("step", number),
-            lambda connection: step_view(connection, self._source, self._relays.listed(), number),
-        )
+        def make(connection: Connection) -> StepPage:
+            return step_page(connection, self._source, self._relays.listed(), before, limit)
+
+        return await self._lists.get(("steps", before, limit), lambda: self._read(make))
+
+    async def step(self, number: int) -> StepView:
+        """Return a step that chain or trainer knows."""
+
+        def make(connection: Connection) -> StepView | None:
+            return step_view(connection, self._source, self._relays.listed(), number)
+
+        found = await self._lists.get(("step", number), lambda: self._read(make))
+        return _existing(found, problems.no_step(number, self._source.run))
 
     async def files(self, step: int | None, node: str | None, before: int | None, limit: int) -> RolloutFiles:
         """Return accepted files, newest policy step first: of one step, of one node, or before a step."""
-        return await self._kept(
-            self._lists,
-            ("files", step, node, before, limit),
-            lambda connection: self._rollouts.files(connection, step, node, before, limit),
-        )
+        asked = step, node, before, limit
+        return await self._lists.get(asked, lambda: self._read(lambda one: self._rollouts.files(one, *asked)))
 
     async def rollout(self, file_hash: str, position: int) -> RolloutView:
         """Return a row of an accepted file. Raises as `Rollouts.row`."""
@@ -146,25 +135,36 @@ class Views:
 
     async def earnings(self) -> DayEarnings:
         """Return what workers that are active now made in the last day."""
-        return await self._kept(self._earnings, "earnings", lambda connection: earnings_of(connection, self._source))
+        return await self._kept(self._earnings, earnings_of)
 
     async def badge(self) -> str:
         """Return the badge as SVG."""
-        return await self._kept(
-            self._pictures, "badge", lambda connection: badge_svg(badge_of(connection, self._source.run))
-        )
+        return await self._kept(self._pictures, _badge)
 
     async def chart(self, name: str) -> str:
         """Return a chart of a metric over the whole run as SVG."""
+        return await self._kept(self._pictures, _chart, name)
 
-        def make(connection: Connection) -> str:
-            last = newest_step(connection) or 0
-            return chart_svg(read_series(connection, self._source.run, [name], 0, last, POINTS), name)
-
-        return await self._kept(self._pictures, ("chart", name), make)
-
-    async def _kept(self, answers: KeptAnswers, key: object, make: Callable[[Connection], T]) -> T:
-        return await answers.get(key, lambda: self._read(make))
+    async def _kept(self, answers: KeptAnswers, make: Callable[..., T], *asked: Hashable) -> T:
+        """Return what `make` reads with these arguments, after the connection and the source."""
+        return await answers.get(
+            (make, *asked), lambda: self._read(lambda connection: make(connection, self._source, *asked))
+        )
 
     async def _read(self, make: Callable[[Connection], T]) -> T:
         return await self._source.read(make)
+
+
+def _existing(found: T | None, refusal: RefusedError) -> T:
+    if found is None:
+        raise refusal
+    return found
+
+
+def _badge(connection: Connection, source: PageSource) -> str:
+    return badge_svg(badge_of(connection, source.run))
+
+
+def _chart(connection: Connection, source: PageSource, name: str) -> str:
+    last = newest_step(connection) or 0
+    return chart_svg(read_series(connection, source.run, [name], 0, last, POINTS), name)

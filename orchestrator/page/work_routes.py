@@ -11,7 +11,6 @@ from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, Path, Query, Response
 
 from muster.protocol.announcements import DayEarnings
-from orchestrator import problems
 from orchestrator.page.commitments import CommitmentView
 from orchestrator.page.courtroom import MAX_CASES, CasePage, CaseView
 from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView
@@ -40,11 +39,7 @@ work = APIRouter(prefix="/v1/runs/{run}", tags=["page"], responses=documented(40
 @work.get("/nodes/{address}", response_model=NodeView)
 async def node(service: Here, _: OurRun, address: AddressPath) -> Response:
     """Send one node: its work, what became of it, and its money by the hour."""
-    checksummed = to_checksum_address(address)
-    found = await service.page.views.node(checksummed)
-    if found is None:
-        raise problems.no_node(checksummed, service.run)
-    return document_response(found)
+    return document_response(await service.page.views.node(to_checksum_address(address)))
 
 
 @work.get("/nodes/{address}/commitments", response_model=CommitmentPage)
@@ -56,21 +51,13 @@ async def commitments(
     limit: Annotated[int, Query(ge=1, le=MAX_COMMITMENTS)] = 50,
 ) -> Response:
     """Send a node's commitments, newest first."""
-    checksummed = to_checksum_address(address)
-    found = await service.page.views.commitments(checksummed, before, limit)
-    if found is None:
-        raise problems.no_node(checksummed, service.run)
-    return document_response(found)
+    return document_response(await service.page.views.commitments(to_checksum_address(address), before, limit))
 
 
 @work.get("/nodes/{address}/commitments/{index}", response_model=CommitmentView)
 async def commitment(service: Here, _: OurRun, address: AddressPath, index: Index) -> Response:
     """Send one commitment: what was drawn, what validators measured, and what reproduces it."""
-    checksummed = to_checksum_address(address)
-    found = await service.page.views.commitment(checksummed, index)
-    if found is None:
-        raise problems.no_commitment(checksummed, index, service.run)
-    return document_response(found)
+    return document_response(await service.page.views.commitment(to_checksum_address(address), index))
 
 
 @work.get("/cases", response_model=CasePage)
@@ -84,10 +71,7 @@ async def cases(
 @work.get("/cases/{case}", response_model=CaseView)
 async def one_case(service: Here, _: OurRun, case: CaseId) -> Response:
     """Send one case: charge, votes, deadlines, and what re-runs its evidence."""
-    found = await service.page.views.case(case)
-    if found is None:
-        raise problems.no_case(case, service.run)
-    return document_response(found)
+    return document_response(await service.page.views.case(case))
 
 
 @work.get("/checkpoints", response_model=StepPage)
@@ -101,10 +85,7 @@ async def checkpoints(
 @work.get("/checkpoints/{step}", response_model=StepView)
 async def checkpoint(service: Here, _: OurRun, step: Index) -> Response:
     """Send one step, and the batch that it was made of."""
-    found = await service.page.views.step(step)
-    if found is None:
-        raise problems.no_step(step, service.run)
-    return document_response(found)
+    return document_response(await service.page.views.step(step))
 
 
 @work.get("/rollouts", response_model=RolloutFiles)

@@ -174,6 +174,6 @@ async def test_the_page_of_a_large_step_lists_some_of_its_files(run: SampleRun) 
     )
     scope = {"type": "http", "method": "GET", "path": "/steps/3", "query_string": b"", "headers": []}
     service: Any = SimpleNamespace(page=page)
-    html = bytes((await html_routes.step(Request(scope), service, 3)).body).decode()
+    html = bytes((await html_routes.step(Request(scope), service, number=3)).body).decode()
     assert f"{FILES + 5} files, of which {FILES} are listed" in html
     assert html.count('<a href="/rollouts/0x') == FILES
