@@ -65,11 +65,11 @@ def publish(folder: Path, checkpoint: Path) -> None:
 
 def fetch(folder: Path, source: str) -> None:
     from muster.runtime import telemetry
-    from muster.shardcast import fetch_version
+    from muster.shardcast import Wanted, fetch_version
 
     telemetry.configure("client", level="error")
     root = begin()
-    asyncio.run(fetch_version(bytes.fromhex(root[2:]), RUN, STEP, [source], folder))
+    asyncio.run(fetch_version(Wanted(bytes.fromhex(root[2:]), RUN, STEP, [source], folder)))
     print("done", flush=True)
 
 

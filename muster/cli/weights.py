@@ -21,6 +21,7 @@ from muster.contracts import runs
 from muster.errors import CheckError
 from muster.protocol.terms import Terms
 from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.fetch import Wanted
 from muster.shardcast.format.store import read_manifest, verify_folder
 
 app = typer.Typer()
@@ -47,16 +48,16 @@ async def fetch(
 
         # 2. The weights, checked against the root.
         with bar(session, f"step {checkpoint.step}") as show:
-            fetched = await fetch_step(
+            wanted = Wanted(
                 checkpoint.manifest_root,
                 run,
                 checkpoint.step,
                 relays,
                 out,
-                anchored=anchored,
+                session.settings.shardcast,
                 progress=lambda state: show(state.done, state.total),
-                settings=session.settings.shardcast,
             )
+            fetched = await fetch_step(wanted, anchored)
     # 3. What came, and how.
     session.result(
         {

@@ -30,7 +30,7 @@ from muster.sandbox.native_walls import require_walls
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.download import Progress
-from muster.shardcast.fetch.fetch import OnReceived
+from muster.shardcast.fetch.fetch import OnReceived, Wanted
 from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import prune, touch
 from muster.tasksets.document import MAX_DOCUMENT_BYTES
@@ -249,20 +249,20 @@ class CheckpointFetcher:
                 logged_at = time.monotonic()
                 _log.info("fetching", step=step, arrived=str(state))
 
+        wanted = Wanted(
+            root,
+            self._run,
+            step,
+            urls,
+            self._folder,
+            self._settings,
+            progress=log_progress,
+            on_bad_source=bad_sources.append,
+            on_received=self._on_received,
+            hold=self.held,
+        )
         try:
-            fetched = await fetch_step(
-                root,
-                self._run,
-                step,
-                urls,
-                self._folder,
-                anchored=self._anchored,
-                settings=self._settings,
-                on_bad_source=bad_sources.append,
-                on_received=self._on_received,
-                progress=log_progress,
-                hold=self.held,
-            )
+            fetched = await fetch_step(wanted, self._anchored)
         except MusterError:
             self._relays.expire()
             await self._relays.report(root, bad_sources)

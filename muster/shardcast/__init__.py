@@ -7,7 +7,7 @@ below. Used by `clients`, `swarm`, the processes and `muster weights`.
 """
 
 from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.fetch import FetchedVersion, fetch_version
+from muster.shardcast.fetch.fetch import FetchedVersion, Wanted, fetch_version
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import prune, verify_folder
 from muster.shardcast.publish import publish
@@ -15,6 +15,7 @@ from muster.shardcast.publish import publish
 __all__ = [
     "FetchedVersion",
     "Manifest",
+    "Wanted",
     "fetch_step",
     "fetch_version",
     "prune",

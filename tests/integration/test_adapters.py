@@ -16,7 +16,7 @@ from muster.shardcast import Manifest, publish, verify_folder
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
 from muster.shardcast.delta.frames import write_frames
 from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.fetch import FetchedVersion
+from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format.store import read_manifest, version_path, versions
 from tests.support.delta_samples import keeping, publish_steps, replace_difference
 from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
@@ -68,7 +68,7 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fet
     async def anchored(step: int) -> bytes:
         return made[step].root
 
-    return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, settings=QUICK)
+    return await fetch_step(Wanted(made[step].root, RUN, step, sources, dest, QUICK), anchored)
 
 
 def test_each_step_is_the_adapter_that_leads_there_from_the_first(run_fixture: Path, made: list[Manifest]) -> None:

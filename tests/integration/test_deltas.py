@@ -19,7 +19,7 @@ from muster.errors import ChainError, UnreachableError
 from muster.shardcast import Manifest, publish, verify_folder
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.delta_fetch import DELTAS
-from muster.shardcast.fetch.fetch import FetchedVersion
+from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format import partial, store
 from muster.shardcast.format.manifest import Shard
 from muster.shardcast.format.store import (
@@ -47,7 +47,7 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str, **chan
         return roots[step]
 
     settings = QUICK.model_copy(update=changes)
-    return await fetch_step(roots[step], RUN, step, sources, dest, anchored=anchored, settings=settings)
+    return await fetch_step(Wanted(roots[step], RUN, step, sources, dest, settings), anchored)
 
 
 @pytest.fixture(scope="module")

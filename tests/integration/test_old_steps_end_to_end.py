@@ -14,7 +14,7 @@ from muster.errors import UnreachableError
 from muster.shardcast import Manifest, verify_folder
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.delta_fetch import DELTAS
-from muster.shardcast.fetch.fetch import FetchedVersion
+from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format.store import (
     Index,
     IndexEntry,
@@ -64,7 +64,7 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str, **chan
         return made[step].root
 
     settings = QUICK.model_copy(update=changes)
-    return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, settings=settings)
+    return await fetch_step(Wanted(made[step].root, RUN, step, sources, dest, settings), anchored)
 
 
 def is_step(run_fixture: Path, made: list[Manifest], step: int, path: Path) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from muster.errors import ChainError, MismatchError, UnreachableError
 from muster.shardcast import Manifest
 from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.fetch import FetchedVersion
+from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format.store import version_path
 from tests.support.delta_client import give
 from tests.support.delta_samples import RUN, SHARD, forge_difference, keeping, publish_steps
@@ -47,9 +47,8 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> tup
             raise ChainError(f"step {step} is not published")
         return roots[step]
 
-    fetched = await fetch_step(
-        roots[step], RUN, step, sources, dest, anchored=anchored, settings=QUICK, on_received=received.add
-    )
+    wanted = Wanted(roots[step], RUN, step, sources, dest, QUICK, on_received=received.add)
+    fetched = await fetch_step(wanted, anchored)
     return fetched, received
 
 
@@ -140,17 +139,9 @@ async def test_what_arrived_before_a_fetch_failed_counts(
             return made[step].root
 
         settings = QUICK.model_copy(update={"give_up_seconds": 1.0, "stall_seconds": 1.0, "streams": 1})
+        wanted = Wanted(made[5].root, RUN, 5, [url], tmp_path / "in", settings, on_received=received.add)
         with pytest.raises(UnreachableError):
-            await fetch_step(
-                made[5].root,
-                RUN,
-                5,
-                [url],
-                tmp_path / "in",
-                anchored=anchored,
-                settings=settings,
-                on_received=received.add,
-            )
+            await fetch_step(wanted, anchored)
         assert broken
     assert 0 < received[url] < made[5].total_bytes
     rest = (await get(made, 5, tmp_path / "in", source))[1]

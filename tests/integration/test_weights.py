@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from benchmarks.testbed.anvil import free_port
 from benchmarks.testbed.waiting import BOUND, until
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
-from muster.shardcast import Manifest, fetch_version, verify_folder
+from muster.shardcast import Manifest, Wanted, fetch_version, verify_folder
 from muster.shardcast.fetch import sources
 from muster.shardcast.format.store import incomplete, version_path, versions
 from tests.support.weight_servers import (
@@ -97,12 +97,12 @@ async def test_any_static_server_with_ranges_is_a_source(run_fixture: Path, mani
 async def test_what_is_here_is_verified_and_not_fetched(manifest: Manifest, origin: Server, tmp_path: Path) -> None:
     path = await get(manifest, tmp_path, origin.url)
     before = origin.stats["served_bytes"]
-    again = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, settings=QUICK)
+    again = await fetch_version(Wanted(manifest.root, RUN, 3, [origin.url], tmp_path, QUICK))
     assert (again.path, again.found_bytes, again.fetched_bytes) == (path, manifest.total_bytes, 0)
     data = bytearray((path / "model.safetensors").read_bytes())
     data[0] ^= 1
     (path / "model.safetensors").write_bytes(data)
-    repaired = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, settings=QUICK)
+    repaired = await fetch_version(Wanted(manifest.root, RUN, 3, [origin.url], tmp_path, QUICK))
     assert repaired.fetched_bytes == manifest.shards[1].size
     assert verify_folder(repaired.path, manifest.root).problems == ()
     assert origin.stats["served_bytes"] - before == manifest.shards[1].size
@@ -123,7 +123,7 @@ async def test_a_relay_that_flips_one_bit_is_dropped_and_the_fetch_succeeds(
     run_fixture: Path, manifest: Manifest, origin: Server, liar: Path, tmp_path: Path
 ) -> None:
     async with odd_source(liar) as (lies, _, _):
-        fetched = await fetch_version(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", settings=QUICK)
+        fetched = await fetch_version(Wanted(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", QUICK))
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     reports = {report.url: report for report in fetched.sources}
     assert [report.url for report in fetched.bad_sources] == [lies]
@@ -135,7 +135,7 @@ async def test_a_liar_is_dropped_by_its_first_lie(
     run_fixture: Path, manifest: Manifest, origin: Server, all_lies: Path, tmp_path: Path
 ) -> None:
     async with odd_source(all_lies) as (lies, shelf, _):
-        fetched = await fetch_version(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", settings=QUICK)
+        fetched = await fetch_version(Wanted(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", QUICK))
         shards_asked_for = [name for name in shelf.opened if name != "manifest.json"]
         assert len(shards_asked_for) <= QUICK.streams
     assert [(report.url, report.bytes) for report in fetched.bad_sources] == [(lies, 0)]
@@ -160,7 +160,7 @@ async def test_what_a_liar_left_does_no_harm(
     async with odd_source(liar) as (lies, _, _):
         with pytest.raises(MismatchError):
             await get(manifest, tmp_path / "in", lies)
-    fetched = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path / "in", settings=QUICK)
+    fetched = await fetch_version(Wanted(manifest.root, RUN, 3, [origin.url], tmp_path / "in", QUICK))
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     assert fetched.found_bytes + fetched.fetched_bytes == manifest.total_bytes
     assert fetched.fetched_bytes >= manifest.shards[1].size
@@ -220,14 +220,14 @@ async def test_a_root_nobody_has_and_a_root_of_something_else(
 ) -> None:
     hasty, small = (QUICK.model_copy(update=change) for change in ({"give_up_seconds": 0.5}, {"max_bytes": 1000}))
     with pytest.raises(UnreachableError, match="404") as caught:
-        await fetch_version(bytes(32), RUN, 3, [origin.url], tmp_path, settings=hasty)
+        await fetch_version(Wanted(bytes(32), RUN, 3, [origin.url], tmp_path, hasty))
     assert "curl" in caught.value.hint
     with pytest.raises(MismatchError, match="is the root of step 3 of run 1, and not of step 4 of run 1"):
-        await fetch_version(manifest.root, RUN, 4, [origin.url], tmp_path, settings=QUICK)
+        await fetch_version(Wanted(manifest.root, RUN, 4, [origin.url], tmp_path, QUICK))
     with pytest.raises(MismatchError, match="and not of step 3 of run 2"):
-        await fetch_version(manifest.root, 2, 3, [origin.url], tmp_path, settings=QUICK)
+        await fetch_version(Wanted(manifest.root, 2, 3, [origin.url], tmp_path, QUICK))
     with pytest.raises(MalformedError, match="at most 1000 are accepted"):
-        await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, settings=small)
+        await fetch_version(Wanted(manifest.root, RUN, 3, [origin.url], tmp_path, small))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -246,7 +246,7 @@ async def test_a_difference_is_not_loaded_as_if_it_were_a_checkpoint(
 @pytest.mark.parametrize("sources", [[], ["relay:8700"], ["ftp://relay"], ["http://relay/?x=1"], [""]])
 async def test_sources_that_are_no_urls_are_a_config_error(sources: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        await fetch_version(bytes(32), RUN, 3, sources, tmp_path)
+        await fetch_version(Wanted(bytes(32), RUN, 3, sources, tmp_path))
     assert caught.value.hint
 
 
@@ -257,7 +257,7 @@ async def test_a_relay_that_is_down_costs_nothing_but_its_share(
     run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     dead = f"http://127.0.0.1:{free_port()}"
-    fetched = await fetch_version(manifest.root, RUN, 3, [dead, origin.url], tmp_path, settings=QUICK)
+    fetched = await fetch_version(Wanted(manifest.root, RUN, 3, [dead, origin.url], tmp_path, QUICK))
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     reports = {report.url: report for report in fetched.sources}
     assert reports[dead].failures >= 1
@@ -291,7 +291,7 @@ async def test_a_source_that_never_answers_holds_nobody_up(
     run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     async with silent_source() as silent:
-        fetched = await fetch_version(manifest.root, RUN, 3, [silent, origin.url], tmp_path, settings=QUICK)
+        fetched = await fetch_version(Wanted(manifest.root, RUN, 3, [silent, origin.url], tmp_path, QUICK))
         assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
         sat, served = fetched.sources
         assert (sat.bytes, served.bytes) == (0, manifest.total_bytes)
@@ -305,7 +305,7 @@ async def test_transfers_that_break_off_are_tried_again_elsewhere(
 ) -> None:
     async with odd_source(run_fixture / "published") as (broken, shelf, _):
         shelf.bend = lambda name, item: Broken(item.file, item.size) if name == "model.safetensors" else item
-        fetched = await fetch_version(manifest.root, RUN, 3, [broken, origin.url], tmp_path / "1", settings=QUICK)
+        fetched = await fetch_version(Wanted(manifest.root, RUN, 3, [broken, origin.url], tmp_path / "1", QUICK))
         assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
         assert fetched.sources[0].failures >= 1
         assert fetched.bad_sources == ()
@@ -319,7 +319,7 @@ async def test_a_server_without_ranges_gives_what_it_can(
 ) -> None:
     async with odd_source(run_fixture / "published") as (plain, shelf, _):
         shelf.hear = lambda request: replace(request, headers={})
-        fetched = await fetch_version(manifest.root, RUN, 3, [plain, origin.url], tmp_path, settings=QUICK)
+        fetched = await fetch_version(Wanted(manifest.root, RUN, 3, [plain, origin.url], tmp_path, QUICK))
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     report = fetched.sources[0]
     assert (report.dropped, report.last_failure) == ("", f"{plain} answers 200 OK")
@@ -390,11 +390,11 @@ async def test_a_cap_holds_on_either_side(
 ) -> None:
     rate = manifest.total_bytes  # a second, less the last piece of each stream
     capped = QUICK.model_copy(update={"download_rate": rate})
-    fetched = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path / "1", settings=capped)
+    fetched = await fetch_version(Wanted(manifest.root, RUN, 3, [origin.url], tmp_path / "1", capped))
     assert fetched.seconds > 0.8
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     slow = await asyncio.to_thread(Server(tmp_path / "slow", dir=run_fixture / "published", upload_rate=rate).start)
     with ended(slow):
-        fetched = await fetch_version(manifest.root, RUN, 3, [slow.url], tmp_path / "2", settings=QUICK)
+        fetched = await fetch_version(Wanted(manifest.root, RUN, 3, [slow.url], tmp_path / "2", QUICK))
     assert fetched.seconds > 0.8
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")

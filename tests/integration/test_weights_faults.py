@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.testbed.waiting import until
-from muster.shardcast.fetch.fetch import FetchedVersion, fetch_version
+from muster.shardcast.fetch.fetch import FetchedVersion, Wanted, fetch_version
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.serve.store import OpenFile
 from tests.support.weight_servers import QUICK, RUN, Gate, Server, contents, ended, odd_source, publish_step
@@ -45,7 +45,7 @@ def origin(run_fixture: Path, manifest: Manifest) -> Iterator[Server]:
 
 
 async def get(manifest: Manifest, dest: Path, *urls: str) -> FetchedVersion:
-    return await fetch_version(manifest.root, RUN, STEP, urls, dest, settings=QUICK)
+    return await fetch_version(Wanted(manifest.root, RUN, STEP, urls, dest, QUICK))
 
 
 def assert_whole(fetched: FetchedVersion, run_fixture: Path) -> None:

@@ -15,7 +15,7 @@ from benchmarks.testbed.run_fixture import RunFixture
 from benchmarks.testbed.waiting import BOUND, until
 from muster.contracts import runs
 from muster.errors import MismatchError, UnreachableError
-from muster.shardcast import Manifest, fetch_version, verify_folder
+from muster.shardcast import Manifest, Wanted, fetch_version, verify_folder
 from muster.shardcast.fetch.download import Progress
 from muster.shardcast.format.store import Index, IndexEntry, incomplete, versions
 from muster.shardcast.serve.relay import Relay
@@ -99,7 +99,7 @@ async def test_a_relay_serves_what_it_has_while_the_rest_is_on_its_way(
         async with relaying(tmp_path / "relayed", upstream, hold_seconds=5) as (url, _):
             told: list[Progress] = []
             fetching = asyncio.create_task(
-                fetch_version(manifest.root, RUN, 3, [url], tmp_path / "client", settings=QUICK, progress=told.append)
+                fetch_version(Wanted(manifest.root, RUN, 3, [url], tmp_path / "client", QUICK, progress=told.append))
             )
             await until(lambda: bool(told) and told[-1].done >= half)
             assert not fetching.done()
@@ -222,8 +222,8 @@ async def test_a_relay_relays_what_the_chain_has(deployment: Any, tmp_path: Path
             bounds = QUICK.model_copy(update={"give_up_seconds": 1})
             for refused, status in ((forged, "502"), (unpublished, "404")):
                 with pytest.raises(UnreachableError, match=status):
-                    await fetch_version(refused.root, run, refused.step, [relay.url], tmp_path / "in", settings=bounds)
-            fetched = await fetch_version(anchored.root, run, 0, [relay.url], tmp_path / "in", settings=QUICK)
+                    await fetch_version(Wanted(refused.root, run, refused.step, [relay.url], tmp_path / "in", bounds))
+            fetched = await fetch_version(Wanted(anchored.root, run, 0, [relay.url], tmp_path / "in", QUICK))
     assert verify_folder(fetched.path, anchored.root).problems == ()
     assert [version.root for version in versions(tmp_path / "relayed")] == [anchored.root]
 

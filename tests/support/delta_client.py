@@ -20,6 +20,7 @@ from muster.runtime import telemetry
 from muster.errors import ChainError, MusterError
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.fetch import Wanted
 telemetry.configure("client")
 step, dest, roots, sources = int(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
 async def anchored(step):
@@ -28,7 +29,7 @@ async def anchored(step):
     return bytes.fromhex(roots[str(step)][2:])
 async def main():
     settings = ShardcastSettings(fetch_seconds=300, give_up_seconds=120, stall_seconds=30)
-    return await fetch_step(await anchored(step), 1, step, sources, dest, anchored=anchored, settings=settings)
+    return await fetch_step(Wanted(await anchored(step), 1, step, sources, dest, settings), anchored)
 try:
     found = asyncio.run(main())
 except MusterError as error:

@@ -18,7 +18,7 @@ from typing import Any, Self
 from benchmarks.testbed.processes import Stoppable
 from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast import fetch_version, publish
+from muster.shardcast import Wanted, fetch_version, publish
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import Index
 from muster.shardcast.serve.http_server import FileProblem, FileRequest, FileServer, ServerLimits
@@ -260,13 +260,13 @@ import asyncio, json, sys
 from pathlib import Path
 from muster.runtime import telemetry
 from muster.errors import MusterError
-from muster.shardcast import fetch_version
+from muster.shardcast import Wanted, fetch_version
 from muster.settings.schema import ShardcastSettings
 telemetry.configure("fetcher")
 root, step, dest, sources = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
 try:
     settings = ShardcastSettings(fetch_seconds=300)
-    found = asyncio.run(fetch_version(bytes.fromhex(root[2:]), 1, step, sources, dest, settings=settings))
+    found = asyncio.run(fetch_version(Wanted(bytes.fromhex(root[2:]), 1, step, sources, dest, settings)))
 except MusterError as error:
     print(f"{type(error).__name__}: {error} ({error.hint})", file=sys.stderr)
     sys.exit(error.exit_code)
@@ -285,5 +285,5 @@ def fetcher(manifest: Manifest, dest: Path, *sources: str, before: str = "", **e
 async def get(manifest: Manifest, dest: Path, *sources: str, **changes: float) -> Path:
     """Fetch a version within QUICK bounds, some of them changed."""
     settings = QUICK.model_copy(update=changes)
-    fetched = await fetch_version(manifest.root, RUN, manifest.step, sources, dest, settings=settings)
+    fetched = await fetch_version(Wanted(manifest.root, RUN, manifest.step, sources, dest, settings))
     return fetched.path

@@ -1,6 +1,6 @@
 """Fetch a step by what has changed since one that is here, and only the rest whole.
 
-    fetched = await fetch_step(root, run, step, sources, dest, anchored=chain_root)
+    fetched = await fetch_step(Wanted(root, run, step, sources, dest), chain_root)
 
 Differences are looked up, fetched and applied first. Each shard that comes out as the anchored manifest says is put
 where the ordinary fetch would have put it. Then the ordinary fetch gets what is missing, all of it if need be: it
@@ -11,59 +11,27 @@ byte; whatever goes wrong costs time. An old step that nobody offers whole is ma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from muster.errors import MismatchError, UnreachableError
-from muster.settings.schema import ShardcastSettings
-from muster.shardcast.fetch.delta_fetch import Anchored, DeltaFetch, Hold, Wanted
-from muster.shardcast.fetch.download import Progress
-from muster.shardcast.fetch.fetch import FetchedVersion, OnReceived, exclusive, fetch_version
-from muster.shardcast.fetch.sources import SourceReport
+from muster.shardcast.fetch.delta_fetch import Anchored, DeltaFetch
+from muster.shardcast.fetch.fetch import FetchedVersion, Wanted, exclusive, fetch_version
 from muster.shardcast.format.store import version_path
 
 
-async def fetch_step(
-    root: bytes,
-    run: int,
-    step: int,
-    sources: Sequence[str],
-    dest: Path,
-    *,
-    anchored: Anchored,
-    settings: ShardcastSettings | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    on_bad_source: Callable[[SourceReport], None] | None = None,
-    on_received: OnReceived | None = None,
-    hold: Hold = nullcontext,
-) -> FetchedVersion:
+async def fetch_step(wanted: Wanted, anchored: Anchored) -> FetchedVersion:
     """Do as `fetch_version`, raising the same, but by way of differences where that costs fewer bytes.
 
     Differences also lead to a step that no source has whole. A source of a wrong difference is only avoided, not
     reported, since no anchored root says what a difference is; its bytes count as received once it has made what the
-    anchored root says. hold: called for the step that differences are applied to.
+    anchored root says.
     """
-    version = Wanted(root, run, step, sources, dest, settings or ShardcastSettings())
-    delta = DeltaFetch(version, anchored, progress=progress, hold=hold, on_received=on_received)
-
-    fetch_rest = partial(
-        fetch_version,
-        root,
-        run,
-        step,
-        sources,
-        dest,
-        settings=version.settings,
-        progress=progress,
-        on_bad_source=on_bad_source,
-        on_received=on_received,
-        verified=delta.verified,
-    )
+    step, dest, root = wanted.step, wanted.dest, wanted.root
+    delta = DeltaFetch(wanted, anchored)
+    fetch_rest = partial(fetch_version, wanted, verified=delta.verified)
     try:
-        async with exclusive(dest, root, version.settings.fetch_seconds):
+        async with exclusive(dest, root, wanted.settings.fetch_seconds):
             # 1. What differences give.
             if not await asyncio.to_thread(version_path(dest, root).is_dir):
                 await delta.run()

@@ -12,15 +12,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from muster.errors import MalformedError, MismatchError, MusterError
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
-from muster.settings.schema import ShardcastSettings
 from muster.shardcast.delta.difference import (
     TIMES_SMALLER,
     TargetStep,
@@ -30,8 +29,8 @@ from muster.shardcast.delta.difference import (
     same_tiling,
 )
 from muster.shardcast.delta.kinds import check_difference, is_adapter, open_difference
-from muster.shardcast.fetch.download import Download, Progress
-from muster.shardcast.fetch.fetch import OnReceived, exclusive, fetch_version
+from muster.shardcast.fetch.download import Download
+from muster.shardcast.fetch.fetch import Wanted, exclusive, fetch_version
 from muster.shardcast.fetch.route import MAX_CHAIN_STEPS, Offer, Route, cheapest
 from muster.shardcast.fetch.source_offers import MAX_FAILED_OFFERS, SourceOffers
 from muster.shardcast.fetch.sources import MAX_SOURCES, Pool
@@ -57,26 +56,11 @@ MAX_BAD_SHARDS: Final = 4
 Anchored = Callable[[int], Awaitable[bytes]]
 """The manifest root that the chain has for a step. Raises ChainError when it has none."""
 
-Hold = Callable[[bytes], AbstractContextManager[None]]
-"""Keeps the version with this root on the disk meanwhile."""
-
 
 _in_use: Final[Counter[Path]] = Counter()
 """Differences that this process is about to apply, by folder: several steps may be made at the same time."""
 
 _log = telemetry.logger("shardcast")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A version to be fetched into `dest`."""
-
-    root: bytes
-    run: int
-    step: int
-    sources: Sequence[str]
-    dest: Path
-    settings: ShardcastSettings
 
 
 @dataclass(frozen=True)
@@ -94,38 +78,31 @@ class DeltaFetch:
 
     def __init__(
         self,
-        version: Wanted,
+        wanted: Wanted,
         anchored: Anchored | None,
-        *,
         accept: Callable[[Manifest], Awaitable[None]] | None = None,
-        progress: Callable[[Progress], None] | None = None,
-        hold: Hold = nullcontext,
-        on_received: OnReceived | None = None,
     ) -> None:
         """Prepare an attempt. Without `anchored` a route can only begin with a step that is held here.
 
         accept: called with the manifest that differences lead to, the right one by its root, before files are made for
-        it; raises a MusterError to refuse it. on_received: called for each source of differences that made right shards
-        only, and of a step to begin with.
+        it; raises a MusterError to refuse it. `Wanted.on_received` is called for each source of differences that made
+        right shards only, and of a step to begin with.
         """
-        self.offers = SourceOffers(version.run, version.step, version.sources, version.settings)
+        self.offers = SourceOffers(wanted.run, wanted.step, wanted.sources, wanted.settings)
         self.fetched_bytes = 0
         """Of differences, and of a step to begin with."""
         self.tried: list[str] = []
         """For error messages: the routes that failed, or why there is none."""
         self.verified: set[int] = set()
         """Shards of the step that are on disk, hashed and right. That holds as long as the caller's lock does."""
-        self._version = version
-        self._settings = version.settings
+        self._wanted = wanted
+        self._settings = wanted.settings
         self._anchored = anchored
         self._accept = accept
-        self._progress = progress
-        self._hold = hold
-        self._on_received = on_received
         self._arrived: dict[bytes, Counter[str]] = {}
         """By root of a difference that was fetched and is not known to be right: bytes by source."""
-        give_up = min(version.settings.give_up_seconds, DELTA_IDLE_SECONDS)
-        self._quick = version.settings.model_copy(update={"give_up_seconds": give_up})
+        give_up = min(wanted.settings.give_up_seconds, DELTA_IDLE_SECONDS)
+        self._quick = wanted.settings.model_copy(update={"give_up_seconds": give_up})
         self._suspects: tuple[Offer, ...] = ()
         """What is to blame if the route that is followed fails now."""
         self._bad_starts: set[int] = set()
@@ -140,7 +117,7 @@ class DeltaFetch:
         is done here where a source offers it whole and no route costs less. Raises ConfigError for urls that are no
         sources.
         """
-        root, step = self._version.root, self._version.step
+        root, step = self._wanted.root, self._wanted.step
         await self.offers.load(indexes)
         deadline = time.monotonic() + self._settings.fetch_seconds
         for number in range(MAX_FAILED_OFFERS * MAX_SOURCES):
@@ -171,7 +148,7 @@ class DeltaFetch:
         urls = sorted({url for offer in route.offers for url in offer.urls})
         _log.info(
             "fetching differences",
-            step=self._version.step,
+            step=self._wanted.step,
             start=route.start,
             start_is_here=route.begin_with is None,
             differences=len(route.chain),
@@ -182,12 +159,10 @@ class DeltaFetch:
             applied = await self._follow(route, held, whole, whole_too)
         except (MusterError, TimeoutError) as error:
             why = str(error) or type(error).__name__
-            _log.warning("cannot use differences", step=self._version.step, start=route.start, why=why)
+            _log.warning("cannot use differences", step=self._wanted.step, start=route.start, why=why)
             self.offers.mark_failed(self._suspects)
         else:
-            _log.info(
-                "used differences", step=self._version.step, start=route.start, good=applied.good, bad=applied.bad
-            )
+            _log.info("used differences", step=self._wanted.step, start=route.start, good=applied.good, bad=applied.bad)
             if not applied.bad:
                 self._count(route)
                 return True
@@ -201,28 +176,28 @@ class DeltaFetch:
         """Count what came of a route's differences as received: they made what the anchored root says."""
         for offer in route.chain:
             for url, size in self._arrived.pop(offer.root, {}).items():
-                if size and self._on_received is not None:
-                    self._on_received(url, size)
+                if size and self._wanted.on_received is not None:
+                    self._wanted.on_received(url, size)
 
     def _offers(self, whole: bool) -> list[Offer]:
         """Return the offers that a route may use. whole: those of the step itself included."""
-        offers = self.offers.usable([] if whole else [self._version.root])
+        offers = self.offers.usable([] if whole else [self._wanted.root])
         return (
-            offers if self._anchored else [o for o in offers if o.base_step is not None or o.root == self._version.root]
+            offers if self._anchored else [o for o in offers if o.base_step is not None or o.root == self._wanted.root]
         )
 
     def _held(self) -> dict[int, TargetStep]:
         """Return the steps of the run that are held here whole."""
         return {
             manifest.step: TargetStep(version.path, manifest)
-            for version, manifest in described(self._version.dest, self._version.run)
+            for version, manifest in described(self._wanted.dest, self._wanted.run)
             if manifest.base_step is None and manifest.step not in self._bad_starts
         }
 
     def _whole(self, offers: Sequence[Offer], held: dict[int, TargetStep]) -> int:
         """Return the bytes of a whole step: by its manifest if known, else by steps held here, else by offers."""
         ours = [step.manifest.total_bytes for step in held.values()]
-        theirs = [offer.size for offer in offers if offer.root == self._version.root]
+        theirs = [offer.size for offer in offers if offer.root == self._wanted.root]
         others = [offer.size for offer in offers if offer.base_step is None]
         known = self._step_bytes or max(ours or theirs or others, default=self._settings.max_bytes)
         return min(known, self._settings.max_bytes)
@@ -242,10 +217,10 @@ class DeltaFetch:
             if start is None:
                 assert route.begin_with is not None
                 self._suspects = (route.begin_with,)
-                stack.enter_context(self._hold(route.begin_with.root))
+                stack.enter_context(self._wanted.hold(route.begin_with.root))
                 start = await self._fetch_start(route.begin_with)
             else:
-                stack.enter_context(self._hold(start.manifest.root))
+                stack.enter_context(self._wanted.hold(start.manifest.root))
             # 3. The shards.
             self._suspects = route.chain
             await asyncio.to_thread(touch, start.path)
@@ -280,8 +255,8 @@ class DeltaFetch:
         return folders
 
     async def _check_last(self, route: Route, whole_too: bool, folder: Path, target: Manifest) -> None:
-        if target.root != self._version.root:
-            raise MismatchError(f"a difference leads to {target.id} instead of 0x{self._version.root.hex()}")
+        if target.root != self._wanted.root:
+            raise MismatchError(f"a difference leads to {target.id} instead of 0x{self._wanted.root.hex()}")
         if self._accept is not None:
             await self._accept(target)
         expensive = whole_too and route.cost >= target.total_bytes
@@ -289,17 +264,8 @@ class DeltaFetch:
             raise MismatchError("the route costs more than the whole step, and its difference is no adapter")
 
     async def _fetch_start(self, offer: Offer) -> TargetStep:
-        fetched = await fetch_version(
-            offer.root,
-            self._version.run,
-            offer.step,
-            self._version.sources,
-            self._version.dest,
-            settings=self._settings,
-            progress=self._progress,
-            on_received=self._on_received,
-            retry="busy",
-        )
+        start = replace(self._wanted, root=offer.root, step=offer.step, on_bad_source=None)
+        fetched = await fetch_version(start, retry="busy")
         self.fetched_bytes += fetched.fetched_bytes
         return TargetStep(fetched.path, fetched.manifest)
 
@@ -310,7 +276,7 @@ class DeltaFetch:
     @contextmanager
     def _used(self, root: bytes) -> Iterator[None]:
         """Keep a difference until left; then prune those not in use, the one used longest ago first."""
-        folder = self._version.dest / DELTAS
+        folder = self._wanted.dest / DELTAS
         path = version_path(folder, root)
         _in_use[path] += 1
         try:
@@ -328,11 +294,11 @@ class DeltaFetch:
         async def accept(manifest: Manifest) -> None:
             assert offer.base_step is not None
             largest = min(offer.size, whole // TIMES_SMALLER, self._settings.max_bytes)
-            check_difference(manifest, self._version.run, offer.step, offer.base_step, largest)
+            check_difference(manifest, self._wanted.run, offer.step, offer.base_step, largest)
 
-        folder = self._version.dest / DELTAS
+        folder = self._wanted.dest / DELTAS
         async with Pool(offer.urls, self._quick) as pool, exclusive(folder, offer.root):
-            download = Download(offer.root, folder, pool, accept=accept, progress=self._progress, retry="busy")
+            download = Download(offer.root, folder, pool, accept=accept, progress=self._wanted.progress, retry="busy")
             try:
                 path = await download.run()
             finally:
@@ -350,7 +316,7 @@ class DeltaFetch:
         target = chain[-1].target
         if not all(same_tiling(start.manifest, difference.target) for difference in chain):
             raise MalformedError("differences between steps that are cut differently")
-        partial = PartialVersion.prepare(self._version.dest, target)
+        partial = PartialVersion.prepare(self._wanted.dest, target)
         if partial.fresh:
             self.verified.clear()
         # 2. Make each shard, hash it, and write it only if it is right.

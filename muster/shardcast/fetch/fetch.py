@@ -1,6 +1,6 @@
 """Fetch a version whole. Nodes come here by way of `catch_up.fetch_step`, which first applies differences.
 
-    fetched = await fetch_version(root, run, step, ["http://relay:8700"], Path(".muster/worker/weights"))
+    fetched = await fetch_version(Wanted(root, run, step, ["http://relay:8700"], Path(".muster/worker/weights")))
 
 The root comes from the chain. What comes back is a folder in which every byte has been checked against it; nothing is
 ever seen under that name before. A fetch that was killed goes on where it was.
@@ -12,8 +12,8 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.errors import MalformedError, MismatchError, UnreachableError
@@ -27,8 +27,32 @@ from muster.shardcast.format.store import disk_errors, lock_path, locked
 OnReceived = Callable[[str, int], None]
 """Takes the base URL of a source, and how many bytes came from it and were right."""
 
+Hold = Callable[[bytes], AbstractContextManager[object]]
+"""Keeps the version with this root on the disk meanwhile."""
+
 _LOCK_POLL_SECONDS = 0.1
 _log = telemetry.logger("shardcast")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A version to be fetched into a folder inside `dest`: the weights of (run, step)."""
+
+    root: bytes
+    """Of its manifest, by the chain."""
+    run: int
+    step: int
+    sources: Sequence[str]
+    """Base URLs."""
+    dest: Path
+    settings: ShardcastSettings = field(default_factory=ShardcastSettings)
+    progress: Callable[[Progress], None] | None = None
+    on_bad_source: Callable[[SourceReport], None] | None = None
+    """Called at the end, also of a fetch that fails, for each source that sent something else than the root says."""
+    on_received: OnReceived | None = None
+    """The same for each source that sent right bytes."""
+    hold: Hold = nullcontext
+    """Called for the step that differences are applied to."""
 
 
 @dataclass(frozen=True)
@@ -53,28 +77,15 @@ class FetchedVersion:
 
 
 async def fetch_version(
-    root: bytes,
-    run: int,
-    step: int,
-    sources: Sequence[str],
-    dest: Path,
-    *,
-    progress: Callable[[Progress], None] | None = None,
-    settings: ShardcastSettings | None = None,
-    on_bad_source: Callable[[SourceReport], None] | None = None,
-    on_received: OnReceived | None = None,
-    retry: Retry = "all",
-    verified: Collection[int] | None = None,
+    wanted: Wanted, *, retry: Retry = "all", verified: Collection[int] | None = None
 ) -> FetchedVersion:
-    """Fetch the weights of (run, step), whose manifest root the chain says is `root`, into a folder inside `dest`.
+    """Fetch a version whole.
 
     Waits for sources that are not ready yet, resumes what an earlier fetch left, and returns at once (after checking
     it) what is here already.
 
-    on_bad_source, on_received: called at the end, also of a fetch that fails, for each source that sent something else
-    than the root says, and for each that sent right shards. retry: which sources that do not have the version are asked
-    again. verified: for a caller that holds the version's lock (`exclusive`), shards that it has hashed and written
-    under it; else the lock is taken here.
+    retry: which sources that do not have the version are asked again. verified: for a caller that holds the version's
+    lock (`exclusive`), shards that it has hashed and written under it; else the lock is taken here.
 
     Raises one of these:
 
@@ -84,32 +95,31 @@ async def fetch_version(
     - StorageError: the disk is full or refuses
     - ConfigError: `sources` is empty or holds what is no base URL
     """
-    bounds = settings or ShardcastSettings()
-    started = time.monotonic()
+    started, seconds = time.monotonic(), wanted.settings.fetch_seconds
 
     async def accept(manifest: Manifest) -> None:
-        _check_is_wanted(manifest, run, step, bounds.max_bytes)
+        _check_is_wanted(manifest, wanted)
 
     # 1. Fetch within the time-out, alone in this folder.
-    async with Pool(sources, bounds) as pool:
-        download = Download(root, dest, pool, accept=accept, progress=progress, retry=retry)
-        lock = exclusive(dest, root) if verified is None else nullcontext()
+    async with Pool(wanted.sources, wanted.settings) as pool:
+        download = Download(wanted.root, wanted.dest, pool, accept=accept, progress=wanted.progress, retry=retry)
+        lock = exclusive(wanted.dest, wanted.root) if verified is None else nullcontext()
         try:
-            async with asyncio.timeout(bounds.fetch_seconds), lock:
+            async with asyncio.timeout(seconds), lock:
                 path = await download.run(verified or ())
         except TimeoutError as error:
             raise UnreachableError(
-                f"step {step} was not complete after {bounds.fetch_seconds:g} s "
+                f"step {wanted.step} was not complete after {seconds:g} s "
                 f"({download.found_bytes + download.fetched_bytes} bytes are kept)",
                 hint="try again: it goes on where it was",
             ) from error
         finally:
             # 2. Name the bad sources, and count what the good ones sent, however it ended.
             for report in pool.reports:
-                if report.dropped and on_bad_source is not None:
-                    on_bad_source(report)
-                if report.bytes and on_received is not None:
-                    on_received(report.url, report.bytes)
+                if report.dropped and wanted.on_bad_source is not None:
+                    wanted.on_bad_source(report)
+                if report.bytes and wanted.on_received is not None:
+                    wanted.on_received(report.url, report.bytes)
 
     # 3. Say what came from where.
     assert download.version is not None
@@ -121,22 +131,23 @@ async def fetch_version(
         seconds=time.monotonic() - started,
         sources=pool.reports,
     )
-    _log.info("fetched", step=step, bytes=fetched.fetched_bytes, found=fetched.found_bytes, seconds=fetched.seconds)
+    found = {"bytes": fetched.fetched_bytes, "found": fetched.found_bytes, "seconds": fetched.seconds}
+    _log.info("fetched", step=wanted.step, **found)
     return fetched
 
 
-def _check_is_wanted(manifest: Manifest, run: int, step: int, max_bytes: int) -> None:
-    if (manifest.run, manifest.step) != (run, step):
+def _check_is_wanted(manifest: Manifest, wanted: Wanted) -> None:
+    if (manifest.run, manifest.step) != (wanted.run, wanted.step):
         raise MismatchError(
             f"{manifest.id} is the root of step {manifest.step} of run {manifest.run}, "
-            f"and not of step {step} of run {run}",
+            f"and not of step {wanted.step} of run {wanted.run}",
             hint="take the root from the chain: muster run show",
         )
     if manifest.base_step is not None:
         raise MalformedError(f"{manifest.id} is a difference to step {manifest.base_step}, and no step")
-    if manifest.total_bytes > max_bytes:
+    if manifest.total_bytes > (most := wanted.settings.max_bytes):
         raise MalformedError(
-            f"step {step} has {manifest.total_bytes} bytes; at most {max_bytes} are accepted",
+            f"step {wanted.step} has {manifest.total_bytes} bytes; at most {most} are accepted",
             hint="raise shardcast.max_bytes if that is what you want",
         )
 

@@ -17,8 +17,9 @@ from typing import Final
 from muster.errors import ConfigError, MalformedError, MismatchError, MusterError, StorageError, UnreachableError
 from muster.runtime import telemetry
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast.fetch.delta_fetch import DELTAS, DeltaFetch, Wanted
+from muster.shardcast.fetch.delta_fetch import DELTAS, DeltaFetch
 from muster.shardcast.fetch.download import Download
+from muster.shardcast.fetch.fetch import Wanted
 from muster.shardcast.fetch.indexes import UpstreamPages
 from muster.shardcast.fetch.sources import Pool, check_urls
 from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest, Shard
@@ -256,8 +257,8 @@ class Relay:
         largest = max((folder_bytes(version.path) for version in stored), default=0)
         if not largest:
             return ()
-        version = Wanted(root, entry.run, entry.step, self.upstreams, self.folder, self.settings)
-        delta = DeltaFetch(version, anchored=None, accept=self._accept)
+        wanted = Wanted(root, entry.run, entry.step, self.upstreams, self.folder, self.settings)
+        delta = DeltaFetch(wanted, anchored=None, accept=self._accept)
         async with self._making:
             try:
                 async with asyncio.timeout(MAKE_SECONDS + largest / MAKE_RATE):

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError
 from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.fetch import Wanted
 from muster.shardcast.fetch.sources import check_urls
 
 
@@ -53,7 +54,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind_that_asyncio_repo
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         before = asyncio.all_tasks()
-        fetch = asyncio.create_task(fetch_step(bytes(32), 1, 0, [url], tmp_path, anchored=anchored))
+        fetch = asyncio.create_task(fetch_step(Wanted(bytes(32), 1, 0, [url], tmp_path), anchored))
         await asked.wait()
         fetch.cancel()
         with pytest.raises(asyncio.CancelledError):
