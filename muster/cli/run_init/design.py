@@ -6,7 +6,7 @@ What nobody chose follows from the network, from the model being new or made by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from eth_utils.address import to_checksum_address
@@ -59,23 +59,14 @@ PROMPT_BYTES: Final = 4
 class RunDesign:
     """A run as it will be, apart from what only its model and tasks can say."""
 
-    network: Network
-    title: str
-    about: str
-    model: str
-    """`new`, or what `muster model fetch` takes, or a folder."""
     tasks: str
     """A folder, or families of the generator."""
     levels: tuple[int, ...]
     train: int
     held_out: int
     """Tasks of each family."""
-    seed: int
     budgets: tuple[int, ...]
-    max_prompt_tokens: int | None
-    """None: as long as the longest prompt."""
     max_completion_tokens: int
-    recipe: RecipeName
     learning_rate: float | None
     """None: the recipe's."""
     batch_groups: int
@@ -91,16 +82,25 @@ class RunDesign:
     case_fee: int
     jury_deposit: int
     """Money in token wei."""
-    steps: int
-    """For which the escrow should pay."""
-    validators: str
-    """`open`, `owner`, or the address that admits."""
-    host: str
-    rpc_url: str
-    """Of a chain elsewhere; empty: a local run's own chain, or the network's public endpoint."""
     ports: tuple[int, int, int]
     """Of a local run's own chain, of the orchestrator, of the weights."""
-    local_workers: int
+    network: Network = "local"
+    title: str = ""
+    about: str = ""
+    model: str = NEW_MODEL
+    """`new`, or what `muster model fetch` takes, or a folder."""
+    seed: int = 0
+    max_prompt_tokens: int | None = None
+    """None: as long as the longest prompt."""
+    recipe: RecipeName = "muster"
+    steps: int = FUNDED_STEPS
+    """For which the escrow should pay."""
+    validators: str = OPEN
+    """`open`, `owner`, or the address that admits."""
+    host: str = "127.0.0.1"
+    rpc_url: str = ""
+    """Of a chain elsewhere; empty: a local run's own chain, or the network's public endpoint."""
+    local_workers: int = 2
 
     @property
     def is_local(self) -> bool:
@@ -136,7 +136,7 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
     context: of the model, in tokens; None where it is not known before the model is fetched.
     """
     # 1. Where, and of what.
-    network = choices.network or "local"
+    network: Network = choices.network or "local"
     local, model = network == "local", choices.model or NEW_MODEL
     defaults = LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS
     if not local and choices.host is None:
@@ -150,40 +150,29 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
     recipe: RecipeName = choices.recipe or "muster"
     batch, groups, files = _batch(choices, recipe, defaults, local=local)
 
-    # 3. Pace and money.
+    # 3. Pace and money; then what was chosen, in place of what would hold.
     hourly = choices.commitments_per_hour or defaults["commitments_per_hour"]
-    workers = choices.local_workers or 2
-    money = _money(choices, hourly, defaults)
+    interval = step_interval(choices.local_workers or RunDesign.local_workers, files, hourly)
     made_rate = None if model == NEW_MODEL or "learning_rate" in RECIPES[recipe] else FETCHED_LEARNING_RATE
-    return RunDesign(
-        network=network,
-        title=choices.title or "",
-        about=choices.about or "",
-        model=model,
-        tasks=tasks,
-        levels=choices.levels or (SUMS_LEVELS if summed else SORT_LEVELS),
-        train=choices.train or (288 if summed else 4096),
-        held_out=choices.held_out or (48 if summed else 640),
-        seed=choices.seed or 0,
-        budgets=budgets,
-        max_prompt_tokens=choices.max_prompt_tokens,
-        max_completion_tokens=choices.max_completion_tokens or 2 * max(budgets),
-        recipe=recipe,
-        learning_rate=choices.learning_rate or made_rate,
-        batch_groups=batch,
-        group_size=choices.group_size or (LOCAL_GROUP if local else defaults["group_size"]),
-        groups_per_commitment=groups,
-        most_files=min(MAX_ACCEPTED, WASTE * files),
-        commitments_per_hour=hourly,
-        min_step_interval=step_interval(workers, files, hourly) if local else defaults["min_step_interval"],
-        **money,
-        steps=FUNDED_STEPS if choices.steps is None else choices.steps,
-        validators=choices.validators or OPEN,
-        host=choices.host or "127.0.0.1",
-        rpc_url=choices.rpc_url or "",
-        ports=_ports(choices, local),
-        local_workers=workers,
-    )
+    decided: dict[str, Any] = {
+        "network": network,
+        "tasks": tasks,
+        "levels": SUMS_LEVELS if summed else SORT_LEVELS,
+        "train": 288 if summed else 4096,
+        "held_out": 48 if summed else 640,
+        "budgets": budgets,
+        "max_completion_tokens": 2 * max(budgets),
+        "learning_rate": made_rate,
+        "batch_groups": batch,
+        "group_size": LOCAL_GROUP if local else defaults["group_size"],
+        "groups_per_commitment": groups,
+        "most_files": min(MAX_ACCEPTED, WASTE * files),
+        "commitments_per_hour": hourly,
+        "min_step_interval": interval if local else defaults["min_step_interval"],
+        "ports": (8545, 8546, 8547) if local else (8545, 8600, 8700),
+    }
+    chosen = choices.model_dump(exclude_none=True, exclude={"pay", "stake", "operator", "password_file"})
+    return RunDesign(**{**decided, **chosen, **_money(choices, hourly, defaults)})
 
 
 def _batch(choices: RunChoices, recipe: RecipeName, defaults: Any, *, local: bool) -> tuple[int, int, int]:
@@ -214,11 +203,6 @@ def _money(choices: RunChoices, hourly: int, defaults: Any) -> dict[str, int]:
         "case_fee": max(1, min(fee, burn_of(stake, slash, bounty))),
         "jury_deposit": fee,
     }
-
-
-def _ports(choices: RunChoices, local: bool) -> tuple[int, int, int]:
-    chain, orchestrator, weights = choices.ports or ((8545, 8546, 8547) if local else (8545, 8600, 8700))
-    return chain, orchestrator, weights
 
 
 @dataclass(frozen=True)
@@ -257,18 +241,9 @@ def terms_of(design: RunDesign, parts: RunParts, keys: OwnerKeys) -> Terms:
     prompt = design.max_prompt_tokens or parts.longest_prompt or foreseen
     # 2. What was chosen, before the defaults.
     chosen = {
+        **{field.name: getattr(design, field.name) for field in fields(Terms) if hasattr(design, field.name)},
         "admitter": admitter,
-        "pay": design.pay,
-        "worker_stake": design.worker_stake,
-        "validator_stake": design.validator_stake,
-        "case_fee": design.case_fee,
-        "jury_deposit": design.jury_deposit,
-        "group_size": design.group_size,
-        "groups_per_commitment": design.groups_per_commitment,
-        "commitments_per_hour": design.commitments_per_hour,
-        "min_step_interval": design.min_step_interval,
         "max_prompt_tokens": prompt,
-        "max_completion_tokens": design.max_completion_tokens,
         "temperature_micro": MICRO,
     }
     terms = Terms(
