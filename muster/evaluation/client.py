@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from muster import errors
 from muster.errors import MusterError
-from muster.evaluation.request import CompletionRequest, EvalRequest, TaskCompletions, TaskResult
+from muster.evaluation.request import CompletionRequest, EvalRequest, TaskCompletions, TaskResult, request_line
 
 MAX_LINE_BYTES: Final = 1 << 30
 """Longest line of the process: all answers to one prompt."""
@@ -85,7 +85,7 @@ async def _answering(questions: EvalRequest | CompletionRequest) -> AsyncIterato
     try:
         assert process.stdin is not None
         with suppress(ConnectionError):  # it ended at once; its status says more than this error
-            process.stdin.write(questions.to_line().encode() + b"\n")
+            process.stdin.write(request_line(questions).encode() + b"\n")
             await process.stdin.drain()
         yield process
         with suppress(TimeoutError):

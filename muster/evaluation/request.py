@@ -100,24 +100,6 @@ class EvalRequest:
         """Load the tasks from `first` on, each with what scores it. Raises as `TaskSet.open` and `TaskSet.task`."""
         return part_of(TaskSet.open(self.tasks, self.root), self.part)[self.first : self.count]
 
-    def to_line(self) -> str:
-        """Return one line of ASCII, whatever bytes the names of the files are."""
-        document = asdict(self) | {"model": str(self.model), "tasks": str(self.tasks), "root": self.root.hex()}
-        return json.dumps(document)
-
-    @classmethod
-    def from_line(cls, line: str) -> EvalRequest:
-        document: dict[str, Any] = json.loads(line)
-        return cls(
-            **document
-            | {
-                "model": Path(document["model"]),
-                "tasks": Path(document["tasks"]),
-                "root": bytes.fromhex(document["root"]),
-                "sampling": Sampling.from_document(document["sampling"]),
-            }
-        )
-
 
 @dataclass(frozen=True)
 class CompletionRequest:
@@ -149,28 +131,21 @@ class CompletionRequest:
             raise MismatchError(f"{self.prompts} has changed since it was written")
         return [Task.from_line(line) for line in data.splitlines()][: self.count]
 
-    def to_line(self) -> str:
-        """Return one line of ASCII, whatever bytes the names of the files are."""
-        paths = {"model": str(self.model), "prompts": str(self.prompts), "digest": self.digest.hex()}
-        return json.dumps(asdict(self) | paths)
 
-    @classmethod
-    def from_line(cls, line: str) -> CompletionRequest:
-        document: dict[str, Any] = json.loads(line)
-        return cls(
-            **document
-            | {
-                "model": Path(document["model"]),
-                "prompts": Path(document["prompts"]),
-                "digest": bytes.fromhex(document["digest"]),
-                "sampling": Sampling.from_document(document["sampling"]),
-            }
-        )
+def request_line(request: EvalRequest | CompletionRequest) -> str:
+    """Return a request as one line of ASCII, whatever bytes the names of the files are."""
+    return json.dumps(asdict(request), default=lambda value: value.hex() if isinstance(value, bytes) else str(value))
 
 
 def request_from_line(line: str) -> EvalRequest | CompletionRequest:
     """Read a request of either kind."""
-    return CompletionRequest.from_line(line) if "prompts" in json.loads(line) else EvalRequest.from_line(line)
+    document: dict[str, Any] = json.loads(line)
+    prompts = "prompts" in document
+    kind, files, digest = (CompletionRequest, "prompts", "digest") if prompts else (EvalRequest, "tasks", "root")
+    paths = {name: Path(document[name]) for name in ("model", files)}
+    document |= {digest: bytes.fromhex(document[digest]), "sampling": Sampling.from_document(document["sampling"])}
+    read: dict[str, Any] = document | paths
+    return kind(**read)
 
 
 @dataclass(frozen=True)

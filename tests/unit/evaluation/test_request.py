@@ -23,7 +23,7 @@ from muster.errors import CheckError, ConfigError, MismatchError, MusterError, S
 from muster.evaluation.cache import AnswerJournal
 from muster.evaluation.client import ask, refusal_line
 from muster.evaluation.pass_at_k import mean_pass_at_k
-from muster.evaluation.request import EvalRequest, Sampling, TaskResult
+from muster.evaluation.request import EvalRequest, Sampling, TaskResult, request_from_line, request_line
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.protocol.terms import Terms
 from muster.swarm.plan import LOCAL_TERMS
@@ -129,10 +129,10 @@ def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
 @pytest.mark.parametrize("name", ["tasks", "--json", "a\nb", "a b'\"$(x)", "t\u00e4sks", os.fsdecode(b"caf\xe9"), "{}"])
 def test_questions_travel_whatever_the_files_are_called(name: str) -> None:
     questions = EvalRequest(Path(name) / "model", Path(name), b"\x01" * 32, "train", 10, SAMPLING, 2, 1 << 30, 4)
-    line = questions.to_line()
+    line = request_line(questions)
     assert line.isascii()
     assert "\n" not in line
-    assert EvalRequest.from_line(line) == questions
+    assert request_from_line(line) == questions
 
 
 def test_questions_are_the_tasks_that_are_left_of_the_right_set(tasks_folder: Path, task_set: TaskSet) -> None:
