@@ -33,9 +33,9 @@ from benchmarks.testbed.calibration import GRID, pairs, run_weights
 from benchmarks.testbed.task_sets import generated
 from muster.models.init import init_model
 from muster.verification.calibration import pool_units
-from muster.verification.measured import MeasuredCell, read_cells
+from muster.verification.measured import MeasuredCell, read_cell
 from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
-from muster.verification.statistics import row_statistics
+from muster.verification.statistics import scaled_errors
 from validator.replay import Measurement, judge
 
 WORDS = {
@@ -82,7 +82,7 @@ def calibrate(scale: float, save: Path, only: str = "") -> list[MeasuredCell]:
         # The largest first, so that none is left with one of them at the end.
         chosen = [pair for pair in pairs(list(PROFILES)) if only in GRID[pair[1]].name]
         list(pool.map(measure, reversed(chosen)))
-    return sorted(read_cells(save), key=lambda cell: list(PROFILES).index(cell.profile))
+    return sorted(map(read_cell, sorted(save.glob("*.npz"))), key=lambda cell: list(PROFILES).index(cell.profile))
 
 
 def measure_child(profile: str, place: int, demo: Path, scale: float, save: Path) -> None:
@@ -116,7 +116,9 @@ class HonestCell:
 
 def judged(cell: MeasuredCell) -> HonestCell:
     profile = PROFILES[cell.profile]
-    rows = [Measurement(**asdict(row_statistics(row, profile)), position=i) for i, row in enumerate(cell.rows)]
+    rows = [
+        Measurement(**asdict(scaled_errors(row, profile).statistics()), position=i) for i, row in enumerate(cell.rows)
+    ]
     findings = [finding for row in rows if (finding := judge([row], profile))]
     return HonestCell(
         *(cell.profile, cell.model, cell.cell, cell.large, cell.tokens, cell.distinct),

@@ -69,7 +69,7 @@ def anvil_command(
 
 
 class LocalChain:
-    """Control of a local chain: move the clock, give ether, rewrite the last blocks. Make it with `open`."""
+    """Control of a local chain: move the clock, give ether. Make it with `open`."""
 
     def __init__(self, web3: Web3) -> None:
         self.web3 = web3
@@ -106,7 +106,3 @@ class LocalChain:
     async def fund(self, addresses: Iterable[str], wei: int = 100 * TOKEN) -> None:
         """Give each of them `wei` for gas."""
         await self.web3.provider.batch([("anvil_setBalance", [address, hex(wei)]) for address in addresses])
-
-    async def reorg(self, depth: int) -> None:
-        """Replace the last `depth` blocks by as many empty ones: their transactions are gone."""
-        await self.request("anvil_reorg", depth, [])

@@ -35,13 +35,6 @@ def epochs_over(terms: Terms, steps: int) -> int:
     return max(epochs_begun(terms, steps) - 1, 0)
 
 
-def epochs_to_publish(terms: Terms, step: int) -> int:
-    """Return how many masters must be public before `step` can be published."""
-    if not terms.has_private_tests:
-        return 0
-    return max(min(step // terms.grade_epoch_steps, terms.grade_epochs) - 1, 0)
-
-
 def earlier_master(master: bytes, epoch: int, wanted: int) -> bytes:
     """Return the master of epoch `wanted`, out of that of the same or a later epoch; for epoch 0, the tip.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -90,9 +90,3 @@ def read_cell(path: Path) -> MeasuredCell:
         return MeasuredCell(**about, rows=rows)
     except _BROKEN as error:
         raise MalformedError(f"{path} holds no measured cell: {error}", hint="remove it, and measure again") from error
-
-
-def read_cells(folder: Path) -> Iterator[MeasuredCell]:
-    """Read every cell in a folder, in the order of the files' names."""
-    for path in sorted(folder.glob("*.npz")):
-        yield read_cell(path)

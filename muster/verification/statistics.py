@@ -194,11 +194,6 @@ def scaled_errors(errors: TokenErrors, profile: Profile) -> ScaledErrors:
     return ScaledErrors(errors.gaps / expected_gaps, logprobs, states, errors.distance)
 
 
-def row_statistics(errors: TokenErrors, profile: Profile) -> RowStatistics:
-    """Return the statistics of one row of T ≥ 1 tokens."""
-    return scaled_errors(errors, profile).statistics()
-
-
 def log_odds(logprobs: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Return log(p / (1 - p)) for log-probabilities [T], each taken to be below zero by `least` [T]: float64 [T]."""
     below = np.minimum(logprobs.astype(np.float64), -least)

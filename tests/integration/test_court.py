@@ -31,6 +31,7 @@ from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork
 from tests.support.chain import Deployment, deploy_on, funded_on
+from tests.support.reorgs import reorg
 from validator.journal import ValidatorJournal
 from validator.sealing import vouch_leaf, vouch_tree
 from worker.context import WorkerContext
@@ -326,7 +327,7 @@ def test_a_reorg_moves_no_vote_to_another_case(start_anvil: Callable[..., Anvil]
             assert await cases() == {1: (cheat, "none")}
             (seen,) = journal.cases()
             journal.seal_ballot(seen, True, bytes(32))
-            await dev.reorg(1)
+            await reorg(dev, 1)
             await accuse("v3", "honest")
             await accuse("v1", "cheat")
             assert await cases() == {1: (honest, "none"), 2: (cheat, "none")}

@@ -27,6 +27,7 @@ from muster.errors import ConfigError, UnreachableError
 from muster.settings.schema import ChainSettings
 from tests.support.balancer import always, balanced, never
 from tests.support.chain import Deployment, deploy_on, funded_on
+from tests.support.reorgs import reorg
 
 Start = Callable[..., Anvil]
 
@@ -133,7 +134,7 @@ async def test_a_reorg_takes_the_cursor_back_and_is_announced(
         await chain.send(registry.deposit(2))
         await chain.send(registry.deposit(3))
         assert await drain(cursor) == [2, 3]
-        await dev.reorg(2)
+        await reorg(dev, 2)
         await chain.send(registry.deposit(4))
 
         if restarted:
@@ -155,7 +156,7 @@ async def test_a_reorg_without_new_blocks_is_announced_once(place: Deployment, t
         cursor = cursor_on(chain, tmp_path)
         await chain.send(registry.deposit(1))
         await drain(cursor)
-        await (await LocalChain.open(chain.web3)).reorg(1)
+        await reorg(await LocalChain.open(chain.web3), 1)
         batch = await cursor.poll()
         assert batch.rewound_to is not None
         assert amounts(batch) == []
@@ -171,7 +172,7 @@ async def test_a_reorg_deeper_than_memory_begins_at_the_first_block(place: Deplo
         for _ in range(REMEMBERED_BLOCKS + 2):
             await dev.mine()
             await drain(cursor)
-        await dev.reorg(REMEMBERED_BLOCKS + 1)
+        await reorg(dev, REMEMBERED_BLOCKS + 1)
         batch = await cursor.poll()
         assert batch.rewound_to == chain.addresses.from_block - 1
         assert amounts(batch) == [1]

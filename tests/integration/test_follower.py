@@ -25,6 +25,7 @@ from orchestrator.chain_follower import Follower
 from orchestrator.database import Database, upsert
 from orchestrator.queries import Queries
 from tests.support.balancer import always, balanced, first, never
+from tests.support.reorgs import reorg
 
 Start = Callable[..., Anvil]
 pytestmark = pytest.mark.usefixtures("built_contracts")
@@ -192,7 +193,7 @@ async def test_after_a_reorg_a_long_chain_is_read_anew_at_once(
         assert await followed.members() == 0
         assert await followed.follower.poll() is True
         assert await followed.members() == len(VALIDATORS)
-        await dev.reorg(1)
+        await reorg(dev, 1)
         assert await followed.follower.poll() is True
         assert await followed.members() == len(VALIDATORS)
 

@@ -27,6 +27,7 @@ from muster.errors import RefusedError, UnreachableError
 from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
 from orchestrator.database import Database
+from tests.support.reorgs import reorg
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +261,7 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(
 
     async def forget_last_block() -> None:
         async with run_fixture.local_chain() as dev:
-            await dev.reorg(1)
+            await reorg(dev, 1)
 
     try:
         asyncio.run(run_fixture.commit("w1", 0, some_hash("kept")))

@@ -27,7 +27,6 @@ from muster.protocol.masters import (
     check_master,
     epoch_of,
     epochs_begun,
-    epochs_to_publish,
     grades_commitment,
 )
 from muster.protocol.merkle import LeafTree
@@ -45,6 +44,7 @@ from muster.verification.bundles import EvidenceBundle
 from muster.verification.profiles import profile_hash
 from muster.verification.rules import CommittedWork
 from scripts.contract_vectors import terms_with
+from tests.support.epochs import epochs_to_publish
 from tests.support.hash_chain import opens_chain
 from tests.support.paths import ROOT
 from tests.support.signing_samples import a_verdict

@@ -20,12 +20,12 @@ from muster.protocol.masters import (
     epoch_of,
     epochs_begun,
     epochs_over,
-    epochs_to_publish,
     grades_commitment,
 )
 from muster.protocol.messages import Grade
 from muster.protocol.terms import Terms, WorkClass, check_tools
 from scripts.contract_vectors import terms_with
+from tests.support.epochs import epochs_to_publish
 from tests.support.signing_samples import ELSEWHERE, HASH, HERE, KEY, OTHER, Key, a_verdict
 
 PLAIN = terms_with(1, WorkClass(10_000, (8,)))

@@ -13,7 +13,7 @@ import pytest
 
 from muster.errors import MalformedError
 from muster.rollouts.schema import Rollout
-from muster.verification.measured import MeasuredCell, count_distinct, read_cell, read_cells, write_cell
+from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
 from muster.verification.profiles import BF16
 from muster.verification.statistics import TokenErrors
 from tests.support.rollout_samples import make_row
@@ -49,13 +49,6 @@ def test_claims_that_are_no_numbers_stay_what_they_are(tmp_path: Path) -> None:
     [found] = read_cell(tmp_path / "a.npz").rows
     np.testing.assert_array_equal(found.claimed, odd)
     assert found.distance == np.inf
-
-
-def test_a_folder_s_cells_come_in_the_order_of_their_names(tmp_path: Path) -> None:
-    for name in ("b", "a", "c"):
-        write_cell(replace(CELL, cell=name), tmp_path / f"{name}.npz")
-    (tmp_path / "d.part").write_bytes(b"unfinished")
-    assert [one.cell for one in read_cells(tmp_path)] == ["a", "b", "c"]
 
 
 def test_an_interrupted_cell_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

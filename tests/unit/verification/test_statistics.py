@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, STATISTICS, Profile
-from muster.verification.statistics import CLIP, PRIOR_OUTLIERS, PRIOR_TOKENS, TokenErrors, log_odds, row_statistics
+from muster.verification.statistics import (
+    CLIP,
+    PRIOR_OUTLIERS,
+    PRIOR_TOKENS,
+    RowStatistics,
+    TokenErrors,
+    log_odds,
+    scaled_errors,
+)
 
 LEAST = np.full(1, 1e-5)
 
@@ -29,6 +37,10 @@ def row(tokens: int, *, probability: float = 0.5, scale: float = 5.0, magnitude:
         logprob_scales=scales,
         magnitudes=np.full(tokens, magnitude, dtype=np.float32),
     )
+
+
+def row_statistics(errors: TokenErrors, profile: Profile) -> RowStatistics:
+    return scaled_errors(errors, profile).statistics()
 
 
 def at(values: np.ndarray, token: int, value: float) -> np.ndarray:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, STATISTICS, Profile
-from muster.verification.statistics import TokenErrors, row_statistics
+from muster.verification.statistics import TokenErrors, scaled_errors
 from muster.verification.tolerance import SURE, ModelSizes, tolerated_error
 from tests.support.examples import up_to
 
@@ -34,7 +34,7 @@ def row(logprobs: np.ndarray, sizes: ModelSizes, distance: float) -> TokenErrors
 
 
 def passes(errors: TokenErrors, profile: Profile) -> bool:
-    found = row_statistics(errors, profile)
+    found = scaled_errors(errors, profile).statistics()
     return all(getattr(found, name) <= getattr(profile, name).reject for name in STATISTICS)
 
 
