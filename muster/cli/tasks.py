@@ -1,6 +1,6 @@
 """muster tasks: make or import the task set that a run's terms name, look into it, check and seal it.
 
-Long verbs have rooms of their own: `tasks_import`, `tasks_seal`, `tasks_filter`. Rooms that a command alone needs are
+Long verbs have rooms of their own: `tasks_import`, `tasks_filter`. Rooms that a command alone needs are
 imported within it: `muster --help` must not wait for them.
 """
 
@@ -17,7 +17,6 @@ from muster.cli.sampling import progress
 from muster.cli.session import Session, command, parse_numbers
 from muster.cli.tasks_filter import filter_
 from muster.cli.tasks_import import import_
-from muster.cli.tasks_seal import seal
 from muster.cli.tasks_table import about_set, set_for_people
 from muster.cli.token_counter import TokenizerOption, token_counter
 from muster.errors import CheckError, UsageError
@@ -89,7 +88,42 @@ def _open_or_unpack(path: Path, folder: Path) -> TaskSet:
     return unpack(read_pack_file(path), folder, local_component().hash)
 
 
-command(app, "seal")(seal)
+@command(app, "seal")
+def seal(
+    session: Session,
+    tasks: Annotated[Path, typer.Argument(help="Folder of a task set, finished: mixed, filtered and checked.")],
+    part: Annotated[list[str], typer.Option("--part", help="Training part whose references are sealed.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write.")],
+    masters: Annotated[Path, typer.Option(help="New file for the secret that opens them. Keep it; show it to nobody.")],
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs that the tasks are shared out over.")] = 1,
+    epoch_steps: Annotated[
+        int, typer.Option("--epoch-steps", min=0, help="Steps of an epoch but the last; needed with --epochs.")
+    ] = 0,
+) -> None:
+    """Seal the references of a part: nobody can read them before you reveal an epoch's master on chain.
+
+    Prints the three terms that go into the run's terms file.
+    """
+    from muster.chain.keys import refuse_existing
+    from muster.chain.masters_file import write_masters
+    from muster.grading.masters import Masters
+    from muster.tasksets.sealing import seal_set
+
+    if (epochs > 1) != (epoch_steps > 0):
+        raise UsageError("--epochs and --epoch-steps go together", hint="one epoch, the default, is the whole run")
+    if out.resolve() == tasks.resolve():
+        raise UsageError("OUT is TASKS: the references would be gone", hint="name another folder to write")
+    refuse_existing(masters)
+    made = Masters.make(epochs)
+    write_masters(masters, made)
+    try:
+        sealed = seal_set(TaskSet.open(tasks), part, out, made)
+    except BaseException:
+        masters.unlink()  # nothing is sealed under them
+        raise
+    terms = {"grade_tip": made.tip, "grade_epochs": epochs, "grade_epoch_steps": epoch_steps or 1}
+    document = {"path": str(out), **about_set(sealed), "masters": str(masters), **terms}
+    session.result(document, set_for_people(document))
 
 
 @command(app, "show")
