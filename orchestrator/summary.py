@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import Field
@@ -16,6 +16,7 @@ from muster.protocol.work_rules import RunFacts, blocking_reason, run_blocking_r
 from orchestrator.attribution import Attribution, AuthorLine
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
+from orchestrator.page.kept import KeptAnswers
 from orchestrator.queries import Queries
 from orchestrator.run_facts import latest_step
 from orchestrator.tables import cases, checkpoints, counts, events, nodes, steps, tallies
@@ -86,13 +87,14 @@ class CaseLine(Message):
     challenger: str
     kind: str
     outcome: str
+    """open, guilty, not_guilty and so on, as `muster.contracts.court.Outcome` names them."""
     evidence: str
     jury: int
     reveals: int
     guilty_votes: int
     opened_in: str
-    """Transaction."""
     resolved_in: str | None
+    """Transactions."""
 
 
 class EventLine(Message):
@@ -132,44 +134,36 @@ class Summary(Message):
     events: list[EventLine]
 
 
+@dataclass(eq=False)
 class Summaries:
     """Makes summaries, at most one per FRESH_SECONDS however many ask."""
 
-    def __init__(
-        self,
-        database: Database,
-        queries: Queries,
-        follower: Follower,
-        chain_id: int,
-        attribution: Attribution | None = None,
-    ) -> None:
-        self._database = database
-        self._queries = queries
-        self._follower = follower
-        self._chain_id = chain_id
-        self._attribution = attribution
-        self._making = asyncio.Lock()
-        self._kept: tuple[float, bytes] = (-FRESH_SECONDS, b"")
+    database: Database
+    queries: Queries
+    follower: Follower
+    chain_id: int
+    attribution: Attribution | None = None
+
+    def __post_init__(self) -> None:
+        self._answers = KeptAnswers(FRESH_SECONDS)
 
     async def json(self) -> bytes:
         """Return the summary as JSON, at most FRESH_SECONDS old."""
-        async with self._making:
-            made, body = self._kept
-            if time.monotonic() - made >= FRESH_SECONDS:
-                body = (await self.make()).model_dump_json().encode()
-                self._kept = (time.monotonic(), body)
-            return body
+        return await self._answers.get("json", self._json)
+
+    async def _json(self) -> bytes:
+        return (await self.make()).model_dump_json().encode()
 
     async def make(self) -> Summary:
-        demand, facts = await self._queries.demand(), await self._queries.facts()
-        return await self._database.read(lambda connection: self._make(connection, demand, facts))
+        demand, facts = await self.queries.demand(), await self.queries.facts()
+        return await self.database.read(lambda connection: self._make(connection, demand, facts))
 
     def _make(self, connection: Connection, demand: Demand, facts: RunFacts) -> Summary:
         return Summary(
-            run=self._queries.run,
-            chain_id=self._chain_id,
-            block=self._follower.head_number,
-            block_time=self._follower.head_time,
+            run=self.queries.run,
+            chain_id=self.chain_id,
+            block=self.follower.head_number,
+            block_time=self.follower.head_time,
             time=time.time(),
             step=latest_step(connection),
             demand=demand,
@@ -178,13 +172,13 @@ class Summaries:
             steps=_steps(connection),
             nodes=self._nodes(connection, facts),
             cases=_cases(connection),
-            authors=self._attribution.lines(connection) if self._attribution else [],
+            authors=self.attribution.lines(connection) if self.attribution else [],
             events=_events(connection, None, MAX_EVENTS).events,
         )
 
     async def events_after(self, after: int) -> EventPage:
         """Return the events after `after`, oldest first."""
-        return await self._database.read(lambda connection: _events(connection, after, MAX_EVENT_PAGE))
+        return await self.database.read(lambda connection: _events(connection, after, MAX_EVENT_PAGE))
 
     def _nodes(self, connection: Connection, facts: RunFacts) -> list[NodeLine]:
         # 1. What is known of each node, by its address.
@@ -206,7 +200,7 @@ class Summaries:
             lines.append(
                 NodeLine(
                     **{name: node[name] for name in ("address", "operator", "role", "status", "work_class")},
-                    **self._queries.tally(statuses[address]),
+                    **self.queries.tally(statuses[address]),
                     used=numbers[address]["files"],
                     accepts=numbers[address]["accepts"],
                     rejections=numbers[address]["rejections"],

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -171,6 +172,7 @@ def make_rules(chain: ChainReader, run: int, terms: Terms, tasks: RunTasks, chec
     )
 
 
+@dataclass(eq=False)
 class CheckpointFetcher:
     """The checkpoints of a run on this machine's disk: fetched on request, the ones used last are kept.
 
@@ -182,24 +184,16 @@ class CheckpointFetcher:
     in use.
     """
 
-    def __init__(
-        self,
-        chain: ChainReader,
-        run: int,
-        terms: Terms,
-        relays: Relays,
-        settings: ShardcastSettings,
-        folder: Path,
-        on_received: OnReceived | None = None,
-    ) -> None:
-        """Fetch into `folder`. `on_received`: counts what arrives and is right, by source."""
-        self._chain = chain
-        self._run = run
-        self._terms = terms
-        self._relays = relays
-        self._settings = settings
-        self._folder = folder
-        self._on_received = on_received
+    chain: ChainReader
+    run: int
+    terms: Terms
+    relays: Relays
+    settings: ShardcastSettings
+    folder: Path
+    on_received: OnReceived | None = None
+    """Counts what arrives and is right, by source."""
+
+    def __post_init__(self) -> None:
         self._verified: dict[int, tuple[bytes, Path]] = {}
         self._newest: dict[int, bytes] = {}
         """The newest steps that were requested, by step, and their roots."""
@@ -224,8 +218,8 @@ class CheckpointFetcher:
             await asyncio.to_thread(touch, path)
             self._newest = dict(sorted([*self._newest.items(), (step, root)])[-NEWEST:])
             protected = {*self._wanted, *self._newest.values()}
-            await asyncio.to_thread(prune, self._folder, self._settings.keep_versions, protected)
-        await asyncio.to_thread(check_fixed, path, step, self._terms)
+            await asyncio.to_thread(prune, self.folder, self.settings.keep_versions, protected)
+        await asyncio.to_thread(check_fixed, path, step, self.terms)
         self._verified[step] = root, path
         return path
 
@@ -239,7 +233,7 @@ class CheckpointFetcher:
     async def _fetch(self, root: bytes, step: int) -> Path:
         """Fetch from the current relays, and report sources that sent wrong bytes, also where the fetch fails."""
         bad_sources: list[SourceReport] = []
-        urls = await self._relays.urls()
+        urls = await self.relays.urls()
         _log.info("fetching", step=step, sources=urls)
         logged_at = time.monotonic()
 
@@ -251,23 +245,23 @@ class CheckpointFetcher:
 
         wanted = Wanted(
             root,
-            self._run,
+            self.run,
             step,
             urls,
-            self._folder,
-            self._settings,
+            self.folder,
+            self.settings,
             progress=log_progress,
             on_bad_source=bad_sources.append,
-            on_received=self._on_received,
+            on_received=self.on_received,
             hold=self.held,
         )
         try:
             fetched = await fetch_step(wanted, self._anchored)
         except MusterError:
-            self._relays.expire()
-            await self._relays.report(root, bad_sources)
+            self.relays.expire()
+            await self.relays.report(root, bad_sources)
             raise
-        await self._relays.report(root, bad_sources)
+        await self.relays.report(root, bad_sources)
         return fetched.path
 
     @contextmanager
@@ -281,7 +275,7 @@ class CheckpointFetcher:
             self._wanted += Counter()  # drop roots that are no longer held
 
     async def _anchored(self, step: int) -> bytes:
-        return (await self._chain.checkpoint(self._run, step)).manifest_root
+        return (await self.chain.checkpoint(self.run, step)).manifest_root
 
 
 def check_fixed(checkpoint: Path, step: int, terms: Terms) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from muster.errors import TRANSIENT
@@ -20,24 +21,19 @@ Poll = Callable[[], Awaitable[bool | str | None]]
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class PollLoop:
     """One loop of a process. Every wait ends with its event, or after `seconds`."""
 
-    def __init__(
-        self,
-        log: Any,
-        what: str,
-        seconds: float,
-        *,
-        transient: tuple[type[Exception], ...] = TRANSIENT,
-        fatal: tuple[type[Exception], ...] = (),
-    ) -> None:
-        """Name the loop in the log by `what`. Errors that are `transient` and not `fatal` are logged and waited on."""
-        self._log = log
-        self._what = what
-        self._seconds = seconds
-        self._transient = transient
-        self._fatal = fatal
+    log: Any
+    what: str
+    """Names the loop in the log."""
+    seconds: float
+    transient: tuple[type[Exception], ...] = field(default=TRANSIENT, kw_only=True)
+    """Errors that are logged and waited on, unless they are `fatal`."""
+    fatal: tuple[type[Exception], ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
         self._repeats = Repeats()
 
     async def run(self, poll: Poll, event: asyncio.Event | None = None) -> None:
@@ -47,8 +43,8 @@ class PollLoop:
             outcome = await self.until_done(poll, event)
             if outcome is not True and outcome != "":
                 if outcome:
-                    self._say(outcome, self._log.info)
-                await wait_for_event(event, self._seconds)
+                    self._say(outcome, self.log.info)
+                await wait_for_event(event, self.seconds)
 
     async def until_done(self, attempt: Callable[[], Awaitable[T]], event: asyncio.Event | None = None) -> T:
         """Repeat `attempt` until it returns, and return its result. Raises what is not transient."""
@@ -57,16 +53,16 @@ class PollLoop:
             event.clear()
             try:
                 return await attempt()
-            except self._transient as error:
-                if isinstance(error, self._fatal):
+            except self.transient as error:
+                if isinstance(error, self.fatal):
                     raise
-                self._say(str(error), self._log.warning)
-            await wait_for_event(event, self._seconds)
+                self._say(str(error), self.log.warning)
+            await wait_for_event(event, self.seconds)
 
     def _say(self, reason: str, log: Callable[..., object]) -> None:
-        times = self._repeats.count((self._what, reason), time.monotonic())
+        times = self._repeats.count((self.what, reason), time.monotonic())
         if times is not None:
-            log("waiting", what=self._what, reason=reason, **({"times": times} if times > 1 else {}))
+            log("waiting", what=self.what, reason=reason, **({"times": times} if times > 1 else {}))
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> None:

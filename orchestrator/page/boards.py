@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from sqlalchemy import Connection
@@ -42,43 +43,35 @@ FEED_LINES: Final = 60
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Boards:
     """Answers about one run. One per service."""
 
-    def __init__(
-        self,
-        known: RunIdentity,
-        database: Database,
-        queries: Queries,
-        follower: Follower,
-        directory: RelayDirectory,
-        attribution: Attribution,
-        turns: Turns,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.known = known
-        self._database = database
-        self._queries = queries
-        self._follower = follower
-        self._directory = directory
-        self._attribution = attribution
-        self._turns = turns
-        self._clock = clock
-        self._kept = KeptAnswers(LEAST_SECONDS, clock)
+    known: RunIdentity
+    database: Database
+    queries: Queries
+    follower: Follower
+    directory: RelayDirectory
+    attribution: Attribution
+    turns: Turns
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._kept = KeptAnswers(LEAST_SECONDS, self.clock)
         # Of their own: who asks for many displaces no others. Few, since one may take a megabyte.
-        self._charts = KeptAnswers(LEAST_SECONDS, clock, most=MAX_CHARTS)
+        self._charts = KeptAnswers(LEAST_SECONDS, self.clock, most=MAX_CHARTS)
         self._costly: dict[str, tuple[float, object]] = {}
         """Answers that took long, and until when they are given again."""
 
     async def overview(self) -> Overview:
         async def make() -> Overview:
-            chain, members = self._queries.chain, await self.members()
+            chain, members = self.queries.chain, await self.members()
             state = RunState(
-                block=self._follower.head_number,
-                block_time=self._follower.head_time,
+                block=self.follower.head_number,
+                block_time=self.follower.head_time,
                 escrow_free=chain.free_escrow,
-                facts=await self._queries.facts(),
-                demand=await self._queries.demand(),
+                facts=await self.queries.facts(),
+                demand=await self.queries.demand(),
                 members=members,
             )
             return await self._kept_by_cost("overview", lambda connection: read_overview(connection, self.known, state))
@@ -95,21 +88,21 @@ class Boards:
 
     async def feed(self) -> list[FeedLine]:
         """Return the newest notable events, newest first."""
-        read = self._database.read
+        read = self.database.read
         lines, _ = await self._kept.get("feed", lambda: read(lambda connection: read_feed(connection, 0, FEED_LINES)))
         return lines[::-1]
 
     async def others(self) -> Others:
         def read(connection: Connection) -> Others:
-            authors = self._attribution.lines(connection)
-            return read_others(connection, self.known.run, self.known.terms, self._directory.known(), authors)
+            authors = self.attribution.lines(connection)
+            return read_others(connection, self.known.run, self.known.terms, self.directory.known(), authors)
 
         return await self._kept.get("others", lambda: self._kept_by_cost("others", read))
 
     async def metrics(self) -> MetricList:
         run = self.known.run
         return await self._kept.get(
-            "metrics", lambda: self._database.read(lambda connection: series.metric_list(connection, run))
+            "metrics", lambda: self.database.read(lambda connection: series.metric_list(connection, run))
         )
 
     async def series(self, names: Sequence[str], first: int, last: int | None, points: int) -> SeriesPage:
@@ -120,8 +113,8 @@ class Boards:
             until = max(first, until or 0)
             return series.read_series(connection, self.known.run, names, first, until, points)
 
-        async with self._turns.turn():
-            return await self._database.read(read)
+        async with self.turns.turn():
+            return await self.database.read(read)
 
     async def series_json(self, names: Sequence[str], first: int, last: int | None, points: int) -> tuple[bytes, bytes]:
         """Return the same as JSON, plain and compressed, kept for a while: browsers ask for nothing that is longer."""
@@ -133,7 +126,7 @@ class Boards:
         return await self._charts.get((tuple(names), first, last, points), make)
 
     async def members(self) -> Members:
-        now = self._queries.chain.now
+        now = self.queries.chain.now
 
         def read(connection: Connection) -> Members:
             return read_members(connection, self.known.terms, now)
@@ -143,10 +136,10 @@ class Boards:
     async def _kept_by_cost(self, key: str, make: Callable[[Connection], T]) -> T:
         """Return an answer, made anew only once in a while that follows from how long making it took."""
         until, answer = self._costly.get(key, (float("-inf"), None))
-        began = self._clock()
+        began = self.clock()
         if began < until:
             return answer  # type: ignore[return-value]
-        made = await self._database.read(make)
-        took = self._clock() - began
+        made = await self.database.read(make)
+        took = self.clock() - began
         self._costly[key] = began + min(MOST_SECONDS, took / SHARE), made
         return made
