@@ -18,6 +18,7 @@ from muster.protocol.messages import Message, Verdict
 from muster.protocol.reasons import EXPLANATIONS
 from muster.runtime.units import Tokens
 from orchestrator.page.source import PageSource, names_of, rows_of
+from orchestrator.summary import CaseLine
 from orchestrator.tables import cases, commitments, nodes, proofs, verdicts, votes
 
 MAX_CASES: Final = 200
@@ -26,33 +27,19 @@ MAX_PROOFS: Final = 50
 """Proofs of one answer."""
 
 
-class CaseRow(Message):
-    id: int
-    node: str
-    """The accused."""
+class CaseRow(CaseLine):
+    """A case as the page shows it; `node` is the accused, `jury` are the judges who may vote."""
+
     name: str
-    index: int
     work_of: str
     """Whose commitment it is about: the accused's, or of a wrong grade somebody else's; empty where nobody knows."""
     step: int
-    kind: str
-    challenger: str
     challenger_name: str
-    outcome: str
-    """open, guilty, not_guilty and so on, as `muster.contracts.court.Outcome` names them."""
-    jury: int
-    """Judges who may vote."""
     commits: int
-    reveals: int
-    guilty_votes: int
     opened_at: int
     commit_ends: int
     reveal_ends: int
     """The chain's seconds."""
-    evidence: str
-    opened_in: str
-    resolved_in: str | None
-    """Transactions."""
 
 
 class ProofLine(Message):

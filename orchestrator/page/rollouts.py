@@ -18,7 +18,7 @@ from muster.protocol.messages import Message
 from muster.tasksets.document import TaskSetPart
 from orchestrator import problems
 from orchestrator.page.reading import ReadingProcess
-from orchestrator.page.rows import RowRead, ShownText
+from orchestrator.page.rows import RowRead, RowText
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import same_work
 from orchestrator.tables import checkpoints, commitments, file_tokens, nodes, step_tallies, uploads
@@ -37,7 +37,7 @@ class ScorePart(Message):
     weight: float
 
 
-class RolloutView(Message):
+class RolloutView(RowText):
     """One row of an accepted file."""
 
     run: int
@@ -47,21 +47,8 @@ class RolloutView(Message):
     index: int
     policy_step: int
     position: int
-    rows: int
-    """Of the file."""
-    group: int
-    sample: int
-    task: int
     part: str
     environment: str
-    prompt: ShownText
-    thinking: ShownText | None
-    """What stands before the end of the thinking, where the task asks for any."""
-    answer: ShownText
-    budget: int
-    tokens: int
-    finish: str
-    """Why it ended: stop, or length."""
     graded: bool
     """False where tests are private, and the row says nothing of a score."""
     reward: float

@@ -50,7 +50,7 @@ class ReadRequest(Message):
     thinking: Thinking = "tags"
 
 
-class RowRead(Message):
+class RowText(Message):
     """A row as text."""
 
     rows: int
@@ -61,13 +61,20 @@ class RowRead(Message):
     budget: int
     tokens: int
     finish: str
+    """Why it ended: stop, or length."""
+    prompt: ShownText
+    thinking: ShownText | None
+    """What stands before the end of the thinking, where the task asks for any."""
+    answer: ShownText
+
+
+class RowRead(RowText):
+    """A row as text, and what it is worth in millionths, as in the file."""
+
     reward: int
     length_reward: int
     parts: list[int]
-    """In millionths, as in the file; none where the row says nothing of a score."""
-    prompt: ShownText
-    thinking: ShownText | None
-    answer: ShownText
+    """None where the row says nothing of a score."""
 
 
 Failure = Literal["", "missing", "malformed", "no_row", "no_tokenizer", "storage", "machine"]
@@ -106,16 +113,12 @@ def read_row(tokenizer: Tokenizer, rollout: Rollout, rows: int, thinking: Thinki
     tokens = rollout.completion_tokens.tolist()
     completion = decoded(tokenizer, tokens[:-1] if rollout.finish_reason == "stop" else tokens)
     thought, answer = split_thinking(completion, thinking)
-    return RowRead(
+    return RowRead.of(
+        rollout,
         rows=rows,
-        group=rollout.group,
-        sample=rollout.sample,
-        task=rollout.task,
-        budget=rollout.budget,
         tokens=len(tokens),
         finish=rollout.finish_reason,
         reward=rollout.task_reward,
-        length_reward=rollout.length_reward,
         parts=rollout.parts.tolist(),
         prompt=cut_text(decoded(tokenizer, rollout.prompt_tokens.tolist())),
         thinking=None if thought is None else cut_text(thought),

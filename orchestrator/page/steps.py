@@ -25,9 +25,9 @@ class StepRow(Message):
     """One policy step. A step can be on chain before its report is here, and the other way round."""
 
     step: int
-    manifest_root: str | None
-    batch_root: str | None
-    transaction: str | None
+    manifest_root: str | None = None
+    batch_root: str | None = None
+    transaction: str | None = None
     reported: float | None
     files: int
     reward: float | None
@@ -70,9 +70,9 @@ class BatchFile(Message):
 class StepView(Message):
     run: int
     step: StepRow
-    entropy: str | None
-    anchor: str | None
-    block: int | None
+    entropy: str | None = None
+    anchor: str | None = None
+    block: int | None = None
     metrics: dict[str, float | None] = Field(default_factory=dict)
     stages: dict[str, float] = Field(default_factory=dict)
     """Seconds by stage."""
@@ -117,14 +117,11 @@ def step_view(connection: Connection, source: PageSource, relays: Sequence[str],
     (row,) = step_rows(connection, source, [number])
     # 2. The files that it was made of.
     batch = report.batch if report else []
-    return StepView(
+    return StepView.of(
+        chain,
+        report,
         run=source.run,
         step=row,
-        entropy=chain and chain.entropy,
-        anchor=chain and chain.anchor,
-        block=chain and chain.block,
-        metrics=report.metrics if report else {},
-        stages=report.stages if report else {},
         batch=batch_files(connection, source, batch[:MAX_BATCH]),
         batch_files=len(batch),
         dropped=len(report.dropped) if report else 0,
@@ -148,11 +145,9 @@ def step_rows(connection: Connection, source: PageSource, numbers: Sequence[int]
         report = StepReport.model_validate_json(kept.document) if kept else None
         metrics = report.metrics if report else {}
         found.append(
-            StepRow(
+            StepRow.of(
+                chain,
                 step=number,
-                manifest_root=chain and chain.manifest_root,
-                batch_root=chain and chain.batch_root,
-                transaction=chain and chain.transaction,
                 reported=kept and kept.received,
                 files=len(report.batch) if report else 0,
                 reward=metrics.get(REWARD),
