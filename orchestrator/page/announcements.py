@@ -20,6 +20,7 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from eth_utils.address import to_checksum_address
@@ -66,33 +67,26 @@ ANNOUNCED: Final = telemetry.counter("announcements", "Names, machines and score
 log = telemetry.logger("orchestrator")
 
 
+@dataclass(eq=False)
 class Announcements:
     """Receives announcements. One per service."""
 
-    def __init__(
-        self,
-        where: Domain,
-        owner: str,
-        queries: Queries,
-        database: Database,
-        directory: RelayDirectory,
-        *,
-        storage_url: str,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._where = where
-        self._owner = owner
-        self._queries = queries
-        self._database = database
-        self._directory = directory
-        self._clock = clock
+    where: Domain
+    owner: str
+    queries: Queries
+    database: Database
+    directory: RelayDirectory
+    storage_url: str = field(kw_only=True)
+    clock: Callable[[], float] = field(default=time.time, kw_only=True)
+
+    def __post_init__(self) -> None:
         self._naming = asyncio.Lock()
         self._named_at: dict[str, float] = {}
         """By node: when it was named last, since the start."""
         self._last_report: dict[str, str] = {}
         """By node: the hash of its last report, since the start."""
-        self.names = ContentStore(storage_url, "names")
-        self.scores = ContentStore(storage_url, "scores")
+        self.names = ContentStore(self.storage_url, "names")
+        self.scores = ContentStore(self.storage_url, "scores")
 
     # Names
 
@@ -103,19 +97,19 @@ class Announcements:
         if problem := name_problem(announced.name):
             raise problems.malformed(f"the name {announced.name!r} {problem}", "choose another one")
         self._expect_past(announced.named, "the name")
-        signer = recover_signer(self._where, announced)
-        if not await self._database.read(lambda connection: self._is_new_name(connection, announced, signer)):
+        signer = recover_signer(self.where, announced)
+        if not await self.database.read(lambda connection: self._is_new_name(connection, announced, signer)):
             return False
 
         # 2. One change at a time, and of a node one a minute: storage, then the database.
         node = to_checksum_address(announced.node)
         async with self._naming:
-            wait = self._named_at.get(node, 0) + NAME_SECONDS - self._clock()
+            wait = self._named_at.get(node, 0) + NAME_SECONDS - self.clock()
             if wait > 0:
                 raise problems.conflict(f"{node} was named less than a minute ago", f"try again in {wait:.0f} s")
             await self.names.put(announced.model_dump_json().encode())
-            new = await self._database.write(lambda connection: self._write_name(connection, announced, signer))
-            self._named_at[node] = self._clock()
+            new = await self.database.write(lambda connection: self._write_name(connection, announced, signer))
+            self._named_at[node] = self.clock()
         ANNOUNCED.labels("name").inc()
         log.info("named", node=node, name=announced.name)
         return new
@@ -125,7 +119,7 @@ class Announcements:
         node = to_checksum_address(announced.node)
         member = member_of(connection, node)
         if member is None:
-            raise problems.no_node(node, self._queries.run)
+            raise problems.no_node(node, self.queries.run)
         if member.operator != signer:
             raise problems.not_allowed(
                 f"the name is signed by {signer}; the operator of {node} is {member.operator}",
@@ -153,27 +147,27 @@ class Announcements:
         """Raise CheckError unless a name from storage is one, and signed by somebody."""
         if problem := name_problem(announced.name):
             raise MalformedError(f"the name {announced.name!r} {problem}")
-        recover_signer(self._where, announced)
+        recover_signer(self.where, announced)
 
     async def restore_names(self, kept: Iterable[NodeName], operators: Operators) -> None:
         """Fill a new database: of each node the latest name that its operator signed."""
         by_node: dict[str, list[NodeName]] = defaultdict(list)
         for announced in sorted(kept, key=lambda one: one.named, reverse=True):
-            if announced.run == self._queries.run:
+            if announced.run == self.queries.run:
                 by_node[to_checksum_address(announced.node)].append(announced)
         found: list[NodeName] = []
         nodes = list(by_node)
         for first in range(0, len(nodes), AT_ONCE):
             some = nodes[first : first + AT_ONCE]
             for node, operator in zip(some, await operators(some), strict=True):
-                signed = (one for one in by_node[node] if recover_signer(self._where, one) == operator)
+                signed = (one for one in by_node[node] if recover_signer(self.where, one) == operator)
                 found += [one for one in [next(signed, None)] if one is not None]
 
         def write(connection: Connection) -> None:
             for announced in found:
                 _keep_name(connection, announced)
 
-        await self._database.write(write)
+        await self.database.write(write)
 
     # Machines
 
@@ -181,7 +175,7 @@ class Announcements:
         """Take what a node says of its machine; return whether it is new."""
         member = caller.member
         if member is None or not member.active:
-            raise problems.not_allowed(f"{caller.address} is no active node of run {self._queries.run}")
+            raise problems.not_allowed(f"{caller.address} is no active node of run {self.queries.run}")
         self._expect_run(run, report.run)
         received: Counter[str] = Counter()
         for source in report.received:
@@ -192,7 +186,7 @@ class Announcements:
             "device": clean_device(report.device),
             "devices": report.devices,
             "tokens_per_second": report.tokens_per_second if member.role == "worker" else 0.0,
-            "received": self._clock(),
+            "received": self.clock(),
         }
 
         def write(connection: Connection) -> bool:
@@ -207,7 +201,7 @@ class Announcements:
             self._last_report[caller.address] = caller.request.body_hash
             return True
 
-        new = await self._database.write(write, news=False)  # a report a second would undo what answers are kept
+        new = await self.database.write(write, news=False)  # a report a second would undo what answers are kept
         ANNOUNCED.labels("machine").inc()
         return new
 
@@ -233,16 +227,16 @@ class Announcements:
         """Return those of the sources that the directory has ever listed: rows are about no others."""
         query = select(served.c.url).where(served.c.url.in_(received)).distinct()
         before = set(connection.execute(query).scalars())
-        return [url for url in received if url in before or self._directory.has_listed(url)]
+        return [url for url in received if url in before or self.directory.has_listed(url)]
 
     # Scores
 
     def expect_scorer(self, address: str) -> None:
         """Raise RefusedError for who is neither the run's trainer nor its owner."""
-        if address not in (self._queries.terms.trainer, self._owner):
+        if address not in (self.queries.terms.trainer, self.owner):
             raise problems.not_allowed(
-                f"{address} is neither the trainer of run {self._queries.run}, {self._queries.terms.trainer}, "
-                f"nor its owner, {self._owner}",
+                f"{address} is neither the trainer of run {self.queries.run}, {self.queries.terms.trainer}, "
+                f"nor its owner, {self.owner}",
                 "use the trainer's or the owner's key",
             )
 
@@ -255,13 +249,13 @@ class Announcements:
             raise problems.malformed(f"a score of {score.score:g} is not within {score.low:g} to {score.high:g}")
         if not score.tasks or not score.samples:
             raise problems.malformed("a score of no answers")
-        self.expect_scorer(recover_signer(self._where, score))
+        self.expect_scorer(recover_signer(self.where, score))
 
         # 2. Storage, then the database.
-        if not await self._database.read(lambda connection: self._is_new_score(connection, score)):
+        if not await self.database.read(lambda connection: self._is_new_score(connection, score)):
             return False
         await self.scores.put(score.model_dump_json().encode())
-        new = await self._database.write(lambda connection: self._write_score(connection, score))
+        new = await self.database.write(lambda connection: self._write_score(connection, score))
         ANNOUNCED.labels("score").inc()
         log.info("scored", step=score.step, benchmark=score.benchmark, score=score.score)
         return new
@@ -298,18 +292,18 @@ class Announcements:
 
     def check_score(self, score: BenchmarkScore) -> None:
         """Raise CheckError unless a score from storage is this run's, and its trainer's or owner's."""
-        if score.run == self._queries.run:
-            self.expect_scorer(recover_signer(self._where, score))
+        if score.run == self.queries.run:
+            self.expect_scorer(recover_signer(self.where, score))
 
     async def restore_scores(self, kept: Iterable[BenchmarkScore]) -> None:
         """Fill a new database: of each step and benchmark the score that was measured last."""
-        ours = sorted((one for one in kept if one.run == self._queries.run), key=lambda one: one.measured)
+        ours = sorted((one for one in kept if one.run == self.queries.run), key=lambda one: one.measured)
 
         def write(connection: Connection) -> None:
             for score in ours:
                 _keep_score(connection, score)
 
-        await self._database.write(write)
+        await self.database.write(write)
 
     # Both
 
@@ -318,7 +312,7 @@ class Announcements:
             raise problems.another_run(named, run)
 
     def _expect_past(self, second: int, what: str) -> None:
-        if second > self._clock() + REQUEST_LIFETIME_SECONDS:
+        if second > self.clock() + REQUEST_LIFETIME_SECONDS:
             raise problems.malformed(f"{what} is of the future", "set this machine's clock")
 
 

@@ -241,7 +241,7 @@ async def test_a_source_that_was_counted_is_known_to_a_new_process(
 ) -> None:
     directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
     await said.receive_machine(caller(b"1"), RUN, report((ELSEWHERE, 5)))
-    said._directory = RelayDirectory(RUN, "https://hub.example", [], database, storage_url=f"file:{tmp_path}")  # noqa: SLF001
+    said.directory = RelayDirectory(RUN, "https://hub.example", [], database, storage_url=f"file:{tmp_path}")
     clock.now += 120
     await said.receive_machine(caller(b"2"), RUN, report((ELSEWHERE, 6), (RELAY, 7)))
     assert await rows(database, served, "url", "bytes") == [(ELSEWHERE, 11)]
