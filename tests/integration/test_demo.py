@@ -87,10 +87,7 @@ def test_the_honest_were_paid_for_everything_and_never_rejected(summary: dict[st
         assert node["rollouts"] == node["commitments"] * DIGITS.groups_per_commitment * LOCAL_DEFAULTS["group_size"]
         assert node["earned"] == claims[name]["paid"] == node["commitments"] * LOCAL_DEFAULTS["pay"]
         assert claims[name]["voided"] == 0
-    assert (
-        sum(nodes[name]["used"] for name in ("worker-1", "worker-2"))
-        == STEPS * FILES_OF_A_STEP
-    )
+    assert sum(nodes[name]["used"] for name in ("worker-1", "worker-2")) == STEPS * FILES_OF_A_STEP
     assert {node["role"] for node in summary["nodes"]} == {"worker", "validator"}
     assert sum(node["role"] == "validator" for node in summary["nodes"]) == 4
 

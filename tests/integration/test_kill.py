@@ -63,10 +63,7 @@ def test_no_reward_was_lost_and_nothing_was_committed_twice(survived: tuple[set[
             assert node["rejected"] == {}
             assert node["earned"] == claims[node["name"]]["paid"] == node["commitments"] * LOCAL_DEFAULTS["pay"]
     # Two roots for one index, or one file in two batches, would show here.
-    assert (
-        sum(node.get("used", 0) for node in summary["nodes"])
-        == STEPS * FILES_OF_A_STEP
-    )
+    assert sum(node.get("used", 0) for node in summary["nodes"]) == STEPS * FILES_OF_A_STEP
     assert summary["solvent"] is True
 
 
