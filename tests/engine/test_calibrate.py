@@ -1,10 +1,13 @@
-"""muster run calibrate, for real: engine and replay in their processes, over the whole grid of a small model."""
+"""muster run calibrate, for real: engine and replay in their processes, over a grid of a small model.
+
+`make test` measures a few cells of it, `make test-rest` the whole grid.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 
@@ -12,13 +15,12 @@ import numpy as np
 import pytest
 
 from muster.cli import calibrate
-from muster.models.arithmetic import HONEST
+from muster.models import arithmetic, variants
 from muster.models.files import model_hash
 from muster.models.matmul import choose_matmul
-from muster.models.variants import CHEAPER
 from muster.protocol.hashes import content_hash
 from muster.rollouts.parquet import read_rollouts
-from muster.runtime.processor import EMULATIONS, lacks_bfloat16
+from muster.runtime.processor import lacks_bfloat16
 from muster.settings.schema import Matmul
 from muster.verification.calibration import parse_calibration
 from muster.verification.measured import read_cell
@@ -31,12 +33,29 @@ from validator.replay import Replayer, judge
 WORDS = ("--tokens", 6000, "--max-tokens", 8, "--sharpened", "", "--folder", "kept")
 """As little as gives a calibration: the processes' starts take most of the time."""
 FIRST = calibrate.WAYS[0].name
-OLDER = tuple(name for old in EMULATIONS for name in (old, f"generated on {old}"))
+INT4 = "int4 weights"
 MAPPED = "tests.support.mapped_probe"
 
 
+@pytest.fixture(scope="module", params=["a few cells", pytest.param("the whole grid", marks=pytest.mark.slow)])
+def grid(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How much of the grid there is: all, or one way to run the engine, two to compute, and one cheat."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "a few cells":
+            patch.setattr(calibrate, "WAYS", calibrate.WAYS[:1])
+            patch.setattr(calibrate, "_environments", dict)
+            patch.setattr(arithmetic, "HONEST", {"bfloat16": ("split sums", "sums in float32")})
+            patch.setattr(variants, "CHEAPER", {INT4: variants.CHEAPER[INT4]})
+        yield request.param
+
+
+def older() -> tuple[str, ...]:
+    """Cells of the older processors that are emulated."""
+    return tuple(name for old in calibrate._environments() for name in (old, f"generated on {old}"))  # noqa: SLF001
+
+
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+def machine(grid: str, tmp_path_factory: pytest.TempPathFactory) -> Machine:
     made = Machine(tmp_path_factory.mktemp("machine"), "http://127.0.0.1:1")
     small_model(made.folder / "model")
     return made
@@ -78,7 +97,7 @@ def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: d
     assert found.profile == BF16.name
     assert found.model_hash == "0x" + model_hash(machine.folder / "model").hex()
     assert found.temperature_micro == 1_000_000
-    expected = [FIRST, *HONEST["bfloat16"], *OLDER, *(way.name for way in calibrate.WAYS[1:])]
+    expected = [FIRST, *arithmetic.HONEST["bfloat16"], *older(), *(way.name for way in calibrate.WAYS[1:])]
     assert [one.cell for one in found.cells] == expected
     assert {one.model for one in found.cells} == {"as it is"}
     # Honest work is off by something, no row is rejected, and the margins are kept.
@@ -88,7 +107,7 @@ def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: d
     same = {pair for pair in combinations(states, 2) if states[pair[0]] == states[pair[1]]}
     if lacks_bfloat16():  # what is emulated elsewhere is what this processor does
         assert (FIRST, "sums in float32") in same
-        assert same <= {(FIRST, "sums in float32"), OLDER}
+        assert same <= {(FIRST, "sums in float32"), older()}
     else:
         assert same == set(), "each was computed otherwise"
     assert all(0 < one.worst["activation"] < BF16.activation.reject for one in found.cells)
@@ -98,8 +117,8 @@ def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: d
     assert found.pool.activation < BF16.pool.activation, "tighter than limits that hold for every model"
     # Of the known cheats the coarsest is beyond these limits in every unit. The others are smaller than what bfloat16
     # does to larger models, below which no calibration may set its limits.
-    assert [one.name for one in found.cheats] == list(CHEAPER)
-    int4 = found.cheats[list(CHEAPER).index("int4 weights")]
+    assert [one.name for one in found.cheats] == list(variants.CHEAPER)
+    int4 = found.cheats[list(variants.CHEAPER).index(INT4)]
     assert int4.rejected > 0.9
     assert (max(int4.leaning.values()), int4.units_to_reject, int4.units_to_accuse) == (1.0, 6, 11)
 
@@ -108,8 +127,12 @@ def test_rows_are_all_different_also_where_prompts_are_repeated(calibrated: dict
     assert all(one["distinct"] == one["rows"] for one in calibrated["cells"])
 
 
-@pytest.mark.skipif(not OLDER, reason="no older processor is emulated here")
+@pytest.mark.parametrize(
+    "grid", [pytest.param("the whole grid", marks=pytest.mark.slow)], indirect=True, scope="module"
+)
 def test_an_emulated_engine_loads_the_older_kernels(machine: Machine, calibrated: dict) -> None:
+    if not older():
+        pytest.skip("no older processor is emulated here")
     kernels = cell_file(machine, "as it is, generated on AVX2").with_suffix(".kernels")
     assert kernels.read_text() == "_C_AVX2"
 
@@ -119,7 +142,7 @@ def test_real_rows_pass_however_a_replay_multiplies(matmul: Matmul, machine: Mac
     """Rows of this processor and of an older one. The cells that are computed so have these very bits."""
     replayer = Replayer(machine.folder / "model", BF16, 1.0, matmul=matmul)
     exact = {FIRST: matmul == choose_matmul("auto"), "sums in float32": matmul == "float32"}
-    for name in (*exact, *OLDER):
+    for name in (*exact, *older()):
         rows = read_rollouts(
             cell_file(machine, f"as it is, {FIRST if name in exact else name}").with_suffix(".parquet").read_bytes()
         )
@@ -209,10 +232,10 @@ def test_cells_of_another_grid_never_count(machine: Machine, calibrated: dict) -
 
 @pytest.mark.usefixtures("no_process")
 def test_a_broken_cell_is_named(machine: Machine, calibrated: dict) -> None:
-    path = cell_file(machine, "as it is, AVX2")
+    path = cell_file(machine, "as it is, split sums")
     whole = path.read_bytes()
     path.write_bytes(whole[:100])
     refused = machine.json("run", "calibrate", "model", *WORDS, status=3)
     path.write_bytes(whole)
-    assert refused["error"].startswith("kept/as it is, AVX2.npz holds no measured cell")
+    assert refused["error"].startswith("kept/as it is, split sums.npz holds no measured cell")
     assert refused["hint"] == "remove it, and measure again"
