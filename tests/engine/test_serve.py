@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx2
 import psutil
+import pytest
 
 from benchmarks.testbed.waiting import BOUND
 from muster.models.files import model_hash
@@ -62,12 +63,15 @@ def serving(folder: Path, *words: str, forked: bool) -> Iterator[dict[str, Any]]
                 one.kill()
 
 
-def test_a_checkpoint_is_served_to_who_has_the_key_until_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "forked", [pytest.param(True, id="forked"), pytest.param(False, id="from a shell", marks=pytest.mark.slow)]
+)
+def test_a_checkpoint_is_served_to_who_has_the_key_until_interrupted(forked: bool, tmp_path: Path) -> None:
     model = tmp_path / "small"
     save_model(make_model(make_tokenizer(), ModelShape(), seed=1), make_tokenizer(), model)
     (tmp_path / "key").write_text(KEY)
     (tmp_path / "key").chmod(0o600)
-    with serving(tmp_path, "small", "--api-key-file", "key", forked=False) as document:
+    with serving(tmp_path, "small", "--api-key-file", "key", forked=forked) as document:
         assert document["model_hash"] == "0x" + model_hash(model).hex()
         url, question = document["base_url"], {"model": "small", "messages": [{"role": "user", "content": "2+3"}]}
         assert url.startswith("http://127.0.0.1:")
