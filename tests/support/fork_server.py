@@ -5,6 +5,7 @@ twenty times. `install` replaces `subprocess.Popen`: `python -m MODULE` with a m
 command runs as ever. A forked process has its own pid, session, environment, folder and standard streams, and is our
 child: it is waited for, signalled and killed like any other. Only /proc/PID/cmdline shows the fork server's command.
 What a module of STARTERS spawns by `multiprocessing`, as vLLM does, is forked too and is given what it would be given.
+A forked `muster` that becomes another module of FORKED by `os.execv` runs it where it is.
 The processes that pytest-xdist shares the tests out to are forked as well, so that a run imports everything once.
 
 `exec_process` starts a process in the plain way, and so does every other start with another PYTHONPATH, with variables
@@ -37,6 +38,7 @@ import warnings
 from typing import Any, Final, NoReturn
 
 import psutil
+import structlog
 from execnet.gateway_io import popen_bootstrapline
 
 from benchmarks.testbed.waiting import BOUND
@@ -52,11 +54,13 @@ FORKED: Final = frozenset(
         "tests.engine.gpu_config",
         "tests.engine.split_engine",
         "tests.support.learner_process",
+        "tests.support.other_model_probe",
         "tests.support.ranks_process",
         "torch.distributed.run",
         "trainer",
         "validator",
         "validator.measure",
+        "validator.probe",
         "vllm.entrypoints.openai.api_server",
         "worker",
         "worker.answering",
@@ -315,15 +319,37 @@ def run(request: dict[str, Any], streams: list[int], added: dict[str, str]) -> N
     sys.stdout.reconfigure(line_buffering=request["lines"])  # type: ignore[union-attr]
     if request["quiet"]:
         warnings.simplefilter("ignore")
+    if os.environ.get("TORCH_COMPILE_DISABLE") == "1":  # torch reads it when it is imported
+        sys.modules["torch._dynamo.config"].disable = True  # type: ignore[attr-defined]
+    os.execv = _become
+    _to_its_end(request["module"], request["arguments"])
+
+
+def _become(path: str, words: list[str]) -> NoReturn:
+    """Stand for `os.execv`: what a forked process becomes is imported already."""
+    module = module_of(list(words))
+    if module is None:
+        _exec(path, words)
+    _call_this_process(module)
+    logging.root.handlers.clear()
+    structlog.reset_defaults()
+    _to_its_end(module, words[words.index(module) + 1 :])
+
+
+_exec = os.execv
+
+
+def _to_its_end(module: str, arguments: list[str]) -> NoReturn:
+    """Run a module, and end as its process would."""
     status = 0
     try:
-        if request["module"] in (SPAWNED, PYTEST):
-            code, *words = request["arguments"]
+        if module in (SPAWNED, PYTEST):
+            code, *words = arguments
             sys.argv = ["-c", *words]
             exec(code, {"__name__": "__main__"})
         else:
-            sys.argv = [request["module"], *request["arguments"]]
-            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+            sys.argv = [module, *arguments]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         if isinstance(ended.code, str):
