@@ -7,6 +7,7 @@ the impure ones are found by the guest's other settings; that they score alike w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from muster.tasksets.duplicates import read_benchmarks
 from tests.support.contribution_samples import TASKS, contribution, one_part, source_of, task
 
 NO_OPTIONS = CheckOptions()
+slow = partial(pytest.param, marks=pytest.mark.slow)
+"""One more of a kind that `make test` tries: for `make test-rest`."""
 EXACT = 'answer = completion.strip()\nright = answer == str(task["answer"])\n'
 
 
@@ -82,15 +85,15 @@ def test_a_good_environment_passes(checked: Checked) -> None:
     "body",
     [
         "return {'correct': 1_000_000 * (right and hash(answer) % 2)}",
-        "return {'correct': 1_000_000 * (right and hash((answer, 1)) % 2)}",
-        "return {'correct': 1_000_000 * (right and id(answer) // 16 % 2)}",
+        slow("return {'correct': 1_000_000 * (right and hash((answer, 1)) % 2)}"),
+        slow("return {'correct': 1_000_000 * (right and id(answer) // 16 % 2)}"),
         "return {'correct': (id(object()) // 16 % 1000) if right else 0}",
-        "return {'correct': int(repr(object())[-9:-1], 16) % 1_000_000 if right else 0}",
+        slow("return {'correct': int(repr(object())[-9:-1], 16) % 1_000_000 if right else 0}"),
         "import datetime\nreturn {'correct': datetime.datetime.now().second if right else 0}",
-        "import random\nreturn {'correct': random.randrange(1_000_000)}",
+        slow("import random\nreturn {'correct': random.randrange(1_000_000)}"),
         "for word in set(completion.split()):\n    return {'correct': len(word)}\nreturn {'correct': 0}",
-        "words = {word for word in completion.split()}\nreturn {'correct': len(words.pop()) if words else 0}",
-        "words = frozenset(completion.split())\nreturn {'correct': len(max(words, key=lambda w: 0, default=''))}",
+        slow("words = {word for word in completion.split()}\nreturn {'correct': len(words.pop()) if words else 0}"),
+        slow("words = frozenset(completion.split())\nreturn {'correct': len(max(words, key=lambda w: 0, default=''))}"),
         "words = set(completion.split()) | {'zeta'}\nreturn {'correct': len(list(words)[0])}",
     ],
 )
@@ -111,13 +114,13 @@ def test_a_source_that_is_not_pure_is_found(checked: Checked, monkeypatch: pytes
     "body",
     [
         "words = set(completion.split())\nreturn {'correct': 1_000_000 * (right and sorted(words) == [answer])}",
-        "words = {*completion.split()} & {answer}\nreturn {'correct': 1_000_000 * (right and words == {answer})}",
+        slow("words = {*completion.split()} & {answer}\nreturn {'correct': 1_000_000 * (right and words == {answer})}"),
         "ok = isinstance({1}, set) and {1} | {2} == {2, 1} and len({1, 2} - {2}) == 1 and 3 in {3}\n"
         "return {'correct': 1_000_000 * (right and ok)}",
         "ok = hash(7) == 7 and hash((1, 2)) == hash((1, 2)) and {frozenset('ab'): 1}[frozenset('ba')] == 1\n"
         "return {'correct': 1_000_000 * (right and ok)}",
-        "import random\nreturn {'correct': 1_000_000 * (right and random.Random(7).random() < 1)}",
-        "from collections import Counter\nreturn {'correct': 1_000_000 * (right and Counter('abca')['a'] == 2)}",
+        slow("import random\nreturn {'correct': 1_000_000 * (right and random.Random(7).random() < 1)}"),
+        slow("from collections import Counter\nreturn {'correct': 1_000_000 * (right and Counter('abca')['a'] == 2)}"),
         "both = set('ab')\nboth |= {'c'}\nboth.add('d')\nboth.discard('a')\n"
         "return {'correct': 1_000_000 * (right and both == set('bcd') and both.union('e') > both)}",
     ],
