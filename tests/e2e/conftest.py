@@ -16,7 +16,7 @@ from benchmarks.testbed.big_run.process import BigRun, big_run
 from benchmarks.testbed.big_run.shape import Shape
 from benchmarks.testbed.browser import find_browser, open_browser
 
-SMALL = Shape(steps=400, nodes=120, commitments=4_000, step_seconds=1_200, at_work=30)
+SMALL = Shape(steps=200, nodes=120, commitments=2_000, step_seconds=2_400, at_work=30)
 """Five days with everything that a run has: claims, convictions, lost cases, an open one."""
 ABOUT = 'title = "Sums"\nabout = "Trains a small model to add.\\nFor everybody."'
 

@@ -99,6 +99,13 @@ async def test_hostile_text_adds_nothing_but_text_to_a_page(browser: Browser, ho
     async with visiting(browser, hostile.host) as visitor:
         page = await visitor.open(pages_of(hostile)[name])
         await expect_only_text(page, visitor.problems, visitor.elsewhere)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGE_NAMES)
+async def test_a_page_of_hostile_text_passes_axe(browser: Browser, hostile: BigRun, name: str) -> None:
+    async with visiting(browser, hostile.host) as visitor:
+        page = await visitor.open(pages_of(hostile)[name])
         assert await page_checks.axe(page) == []
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 SLOW = pytest.mark.slow
 
 PICTURES = ROOT / "cache" / "e2e"
-FEW_TABS = 40
+FEW_TABS = 24
 """Elements of each page that `make test` tries with the Tab key."""
 SAME = re.compile(r"0x[0-9a-f]+|[0-9]+")
 """What differs in links of one kind."""

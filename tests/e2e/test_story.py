@@ -48,8 +48,8 @@ class Witness:
 
 @pytest.fixture(scope="module")
 def swarm(browser: Browser, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSwarm]:
-    """A small swarm with a cheater; it trains until the tests are done."""
-    with live_swarm(tmp_path_factory.mktemp("live"), "--workers", "1", "--cheaters", "1", "--seed", "1") as running:
+    """A small swarm with a cheater; it trains all weights until the tests are done."""
+    with live_swarm(tmp_path_factory.mktemp("live"), "--workers", "1", "--cheaters", "1", "--seed", "0") as running:
         yield running
 
 

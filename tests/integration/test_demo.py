@@ -26,7 +26,7 @@ STAKE = 1_000 * TOKEN
 DEMO_SECONDS = 900
 
 
-# --- To the end
+# --- To the end. `make test` asserts most of it on a swarm in which processes are killed (test_kill.py).
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,7 @@ def summary(finished: tuple[Path, dict[str, Any], str]) -> dict[str, Any]:
     return finished[1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(DEMO_SECONDS + 200)
 def test_every_step_was_trained_on_rewards_and_measured(summary: dict[str, Any]) -> None:
     assert (summary["steps"], summary["seed"]) == (STEPS, 1)
@@ -54,6 +55,7 @@ def test_every_step_was_trained_on_rewards_and_measured(summary: dict[str, Any])
     assert set(summary["stage_seconds"]) >= {"prepare", "start", "train", "judge", "claim", "trainer_update"}
 
 
+@pytest.mark.slow
 def test_the_cheater_was_convicted_by_a_jury_on_evidence(summary: dict[str, Any]) -> None:
     (slash,) = summary["slashes"]
     assert (slash["node"], slash["stake_before"], slash["stake_after"]) == ("cheater", STAKE, STAKE // 2)
@@ -67,6 +69,7 @@ def test_the_cheater_was_convicted_by_a_jury_on_evidence(summary: dict[str, Any]
     assert len(slash["transaction"]) == 66
 
 
+@pytest.mark.slow
 def test_nothing_of_the_cheater_counted_or_paid(summary: dict[str, Any]) -> None:
     nodes = {node["name"]: node for node in summary["nodes"]}
     cheater = nodes["cheater"]
@@ -78,6 +81,7 @@ def test_nothing_of_the_cheater_counted_or_paid(summary: dict[str, Any]) -> None
     assert summary["escrow_kept"] == summary["voided"] == pay
 
 
+@pytest.mark.slow
 def test_the_honest_were_paid_for_everything_and_never_rejected(summary: dict[str, Any]) -> None:
     nodes = {node["name"]: node for node in summary["nodes"]}
     claims = {claim["name"]: claim for claim in summary["claims"]}
@@ -92,6 +96,7 @@ def test_the_honest_were_paid_for_everything_and_never_rejected(summary: dict[st
     assert sum(node["role"] == "validator" for node in summary["nodes"]) == 4
 
 
+@pytest.mark.slow
 def test_the_books_are_covered_and_the_weights_are_those_on_chain(summary: dict[str, Any]) -> None:
     assert summary["solvent"] is True
     assert summary["balances"] == summary["owed"]
@@ -101,6 +106,7 @@ def test_the_books_are_covered_and_the_weights_are_those_on_chain(summary: dict[
     assert summary["bytes_broadcast"] > 1_000_000
 
 
+@pytest.mark.slow
 def test_weights_travelled_while_the_engines_generated(summary: dict[str, Any]) -> None:
     honest = [row for row in summary["weights"] if row["node"].startswith("worker-")]
     assert len(honest) == 2
@@ -111,6 +117,7 @@ def test_weights_travelled_while_the_engines_generated(summary: dict[str, Any]) 
     assert any(row["generating"] > 0 for row in honest)
 
 
+@pytest.mark.slow
 def test_the_report_and_the_picture(finished: tuple[Path, dict[str, Any], str]) -> None:
     folder, summary, _ = finished
     page = (folder / "report.html").read_text()
@@ -120,6 +127,7 @@ def test_the_report_and_the_picture(finished: tuple[Path, dict[str, Any], str]) 
     assert (folder / "run.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind(finished: tuple[Path, dict[str, Any], str]) -> None:
     folder, _, said = finished
     assert processes_of(folder) == []

@@ -55,7 +55,9 @@ def live_swarm(folder: Path, *words: str) -> Iterator[LiveSwarm]:
     """A demo's swarm with more steps than anybody waits for, from the moment that its orchestrator is ready."""
     log, place = folder / "swarm.log", folder / "swarm"
     command = [*MUSTER, "swarm", "demo", "--folder", str(place), "--steps", "2000", *words]
-    with running(command, log, folder=folder) as process:
+    # A step each while, and few held-out tasks: what it computes meanwhile, tests and browser lack.
+    slowly = {"MUSTER_TRAINER__POLL_SECONDS": "10", "MUSTER_TRAINER__EVAL_TASKS": "64"}
+    with running(command, log, folder=folder, **slowly) as process:
 
         def ready() -> str:
             url = swarm_url(place)
