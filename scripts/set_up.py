@@ -227,6 +227,12 @@ def build_contracts() -> None:
     call([PYTHON, "scripts/build_contracts.py"], hint="read the compiler's message above")
 
 
+def compile_contract_tests() -> None:
+    forge = ROOT / "node_modules" / ".bin" / "forge"
+    unlinted = os.environ | {"FOUNDRY_LINT_LINT_ON_BUILD": "false"}  # what forge finds dangerous is a test's purpose
+    call([forge, "build"], hint="read the compiler's message above", env=unlinted)
+
+
 def build_kernels() -> None:
     call([PYTHON, "-m", "muster.proofs.native"], hint="MUSTER_NATIVE=0 does without compiled kernels")
 
@@ -258,7 +264,16 @@ def steps(*, tests: bool = False) -> list[Step]:
 
 def _test_steps() -> list[Step]:
     missing = ROOT / "no-browser"
+    solidity = [path for part in ("contracts", "tests/contracts") for path in (ROOT / part).rglob("*.sol")]
     return [
+        Step(
+            "contract tests",
+            "the contracts' tests",
+            ("foundry.toml", "package-lock.json", *sorted(str(path.relative_to(ROOT)) for path in solidity)),
+            ROOT / "out" / "Story.t.sol" / "StoryTest.json",
+            compile_contract_tests,
+            needs=("contracts",),
+        ),
         Step("browser", "a browser for the page's tests", (), browser() or missing, install_browser, needs=()),
         Step(
             "servers",
