@@ -19,7 +19,7 @@ from tests.support.machine import Machine
 def typed(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder, in a process of its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-    command = [Path(sys.executable).with_name("muster"), *words]
+    command = [sys.executable, "-m", "muster", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=BOUND)
 
 
