@@ -42,7 +42,7 @@ import structlog
 from execnet.gateway_io import popen_bootstrapline
 
 from benchmarks.testbed.waiting import BOUND
-from tests.support import warm_models
+from tests.support import derived_keys, warm_models
 from tests.support.paths import ROOT
 
 FORKED: Final = frozenset(
@@ -274,6 +274,8 @@ def import_everything() -> None:
             importlib.import_module(module)
     init = sys.modules["muster.models.init"]
     init.warm_up = warm_models.share(init.warm_up)  # type: ignore[attr-defined]
+    keyfile = importlib.import_module("eth_keyfile.keyfile")
+    keyfile.scrypt = derived_keys.share(keyfile.scrypt)  # type: ignore[attr-defined]
     gc.enable()
 
 

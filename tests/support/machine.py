@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import io
 import json
 import logging
@@ -17,7 +16,6 @@ from typing import Any
 from unittest import mock
 
 import structlog
-from Crypto.Protocol.KDF import scrypt
 from eth_keyfile import keyfile
 
 from benchmarks.testbed.anvil import Anvil
@@ -29,11 +27,10 @@ from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 from muster.settings.schema import ChainSettings
 from muster.verification.profiles import CPU_FP32, profile_hash
+from tests.support import derived_keys
 
 PASSWORD = "correct horse"
-
-scrypt_once = functools.cache(scrypt)
-"""Takes a second, on purpose: commands that are typed one after the other ask for the same keys again and again."""
+derive = derived_keys.share(keyfile.scrypt)
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ class Machine:
         out, err = io.StringIO(), io.StringIO()
         with (
             mock.patch.dict(os.environ, {**kept, "HOME": str(self.home), **environment}, clear=True),
-            mock.patch.object(keyfile, "scrypt", scrypt_once),
+            mock.patch.object(keyfile, "scrypt", derive),
             mock.patch.object(sys, "argv", ["muster", *map(str, words)]),
             mock.patch.object(sys, "stdin", io.StringIO(typed)),
             contextlib.chdir(self.folder),
