@@ -31,6 +31,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import traceback
@@ -123,7 +124,8 @@ class ForkedPopen(EXEC):  # type: ignore[type-arg]
         wanted = os.environ if env is None else env
         special = any(wanted.get(name) != os.environ.get(name) for name in ("PYTHONPATH", "ATEN_CPU_CAPABILITY"))
         special |= wanted.get("MUSTER_TEST_FORKS") == "0"
-        special |= (executable, preexec_fn, gid, gids, uid) != (None,) * 5 or bool(pass_fds) or max(umask, group) >= 0
+        special |= preexec_fn not in (None, take_terminal) or bool(pass_fds) or max(umask, group) >= 0
+        special |= (executable, gid, gids, uid) != (None,) * 4
         words = [] if isinstance(args, (str, bytes, os.PathLike)) else [os.fspath(word) for word in args]
         module = module_of(words)
         if module is None or shell or special:
@@ -136,7 +138,8 @@ class ForkedPopen(EXEC):  # type: ignore[type-arg]
             "folder": os.path.abspath(cwd or os.getcwd()),
             "environment": dict(wanted),
             "session": bool(new_session),
-            "lines": "-u" in words[:name],
+            "terminal": preexec_fn is take_terminal,
+            "lines": "-u" in words[:name] or preexec_fn is take_terminal,
             "quiet": "-W" in words[:name],
         }
         streams = [own if given == -1 else given for own, given in enumerate((stdin, stdout, stderr))]
@@ -178,6 +181,7 @@ def _fork_spawned(path: Any, words: list[str], descriptors: list[int]) -> int:
         "folder": os.getcwd(),
         "environment": dict(os.environ),
         "session": False,
+        "terminal": False,
         "lines": False,
         "quiet": True,
         "descriptors": given,
@@ -236,6 +240,11 @@ def close() -> None:
     if _channel is not None:
         _channel.close()
         _channel = None
+
+
+def take_terminal() -> None:
+    """Make the standard input the terminal of this process's session. A `preexec_fn` with which it can be forked."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def adopt_orphans() -> None:
@@ -309,6 +318,8 @@ def run(request: dict[str, Any], streams: list[int], added: dict[str, str]) -> N
     if request["session"]:
         os.setsid()
     _put_in_place(streams, [0, 1, 2, *request.get("descriptors", ())])
+    if request["terminal"]:
+        take_terminal()
     os.environ.clear()
     os.environ.update(added | request["environment"])
     time.tzset()

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.testbed.waiting import BOUND
+from tests.support.fork_server import take_terminal
 
 ROWS, COLUMNS = 40, 140
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -39,7 +40,7 @@ class Terminal:
             cwd=folder,
             env=kept | {"TERM": "xterm-256color", **environment},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=take_terminal,
         )
         os.close(theirs)
         self.shown = ""
