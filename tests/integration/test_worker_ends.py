@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
+import pytest
 
 from benchmarks.testbed.waiting import until
 from muster.contracts import registry
@@ -34,10 +35,14 @@ async def interrupted(process: NodeProcess) -> float:
     return spent
 
 
-async def test_a_worker_ends_in_time_while_its_engine_starts_and_while_it_generates(world: World) -> None:
+@pytest.mark.parametrize(
+    "forked", [pytest.param(True, id="forked"), pytest.param(False, id="from a shell", marks=pytest.mark.slow)]
+)
+async def test_a_worker_ends_in_time_while_its_engine_starts_and_while_it_generates(world: World, forked: bool) -> None:
     world.settings("w1")
     worker = NodeProcess("worker", world.run_fixture.folder / "w1")
-    worker.environment["MUSTER_TEST_FORKS"] = "0"  # what vLLM's import writes and how it is interrupted belongs to this
+    if not forked:  # what vLLM's import writes and how it is interrupted belongs to this
+        worker.environment["MUSTER_TEST_FORKS"] = "0"
 
     async def said(event: str) -> None:
         before = len(worker.events(event))
@@ -65,7 +70,7 @@ async def test_a_worker_ends_in_time_while_its_engine_starts_and_while_it_genera
         assert list(temporary.iterdir()) == [], "where vLLM's ranks met is gone"
         (temporary / "half").write_bytes(b"left by one that was killed")
         world.settings("w1", run=99)
-        del worker.environment["MUSTER_TEST_FORKS"]  # this one ends before it imports vLLM
+        worker.environment.pop("MUSTER_TEST_FORKS", None)  # this one ends before it imports vLLM
         worker.start()
         assert await worker.ends() != 0, "there is no such run"
         assert list(temporary.iterdir()) == [], "cleared at the next start"
