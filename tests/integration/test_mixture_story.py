@@ -55,6 +55,7 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         yield made
 
 
+@pytest.mark.slow
 async def test_honest_work_on_a_poisoned_mixture_is_accepted_and_false_scores_are_convicted(world: World) -> None:
     torch.set_num_threads(1)
     run_fixture = world.run_fixture
