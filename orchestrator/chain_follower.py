@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
@@ -50,23 +50,19 @@ MAX_WAITING: Final = 64
 log = telemetry.logger("orchestrator")
 
 
+@dataclass(eq=False)
 class Follower:
     """Reads the chain into the database. Start it with `following`."""
 
-    def __init__(
-        self,
-        chain: Chain,
-        database: Database,
-        queries: Queries,
-        settings: ChainSettings,
-        attribution: Attribution | None = None,
-    ) -> None:
-        self._chain = chain
-        self._database = database
-        self._queries = queries
-        self._projection = ChainProjection(queries, attribution)
+    chain: Chain
+    database: Database
+    queries: Queries
+    settings: ChainSettings
+    attribution: Attribution | None = None
+
+    def __post_init__(self) -> None:
+        self._projection = ChainProjection(self.queries, self.attribution)
         self._observed = float("-inf")
-        self._settings = settings
         self._place: tuple[int, bytes] | None = None
         self._absence = OutageTimer()
         self._polls = 0
@@ -112,7 +108,7 @@ class Follower:
     async def following(self) -> AsyncIterator[None]:
         """Follow the chain while the block runs. An unexpected error of the follower ends the block too."""
         async with asyncio.TaskGroup() as group:
-            loop = PollLoop(log, "chain", self._settings.poll_seconds, transient=(*TRANSIENT, StorageError))
+            loop = PollLoop(log, "chain", self.settings.poll_seconds, transient=(*TRANSIENT, StorageError))
             task = group.create_task(loop.run(self._poll_and_notify), name="follower")
             try:
                 yield
@@ -139,10 +135,10 @@ class Follower:
 
         After a reorg everything is read at once, however long the chain is.
         """
-        head = await self._chain.head()
-        self._place = self._place or await self._database.read(_place_in)
-        last = head.number - self._settings.confirmations
-        first, anew = self._chain.addresses.from_block, False
+        head = await self.chain.head()
+        self._place = self._place or await self.database.read(_place_in)
+        last = head.number - self.settings.confirmations
+        first, anew = self.chain.addresses.from_block, False
         if self._place is not None:
             number, digest = self._place
             anew = await self._is_gone(number, digest, head)
@@ -159,10 +155,10 @@ class Follower:
 
     async def _observe(self, head: Block) -> None:
         """Read what changes without an event, every OBSERVE_SECONDS, and give the queries that and the chain's time."""
-        seen = self._queries.chain
+        seen = self.queries.chain
         if time.monotonic() - self._observed >= OBSERVE_SECONDS:
-            calls: list[Call[Any]] = [runs.run_state(self._queries.run), runs.paused_until(), runs.min_validators()]
-            state, paused_until, min_validators = await self._chain.call_all(calls)
+            calls: list[Call[Any]] = [runs.run_state(self.queries.run), runs.paused_until(), runs.min_validators()]
+            state, paused_until, min_validators = await self.chain.call_all(calls)
             seen = ChainState(
                 min_validators=min_validators,
                 free_escrow=state.balance - state.reserved,
@@ -170,7 +166,7 @@ class Follower:
                 sealed_through=state.sealed_through,
             )
             self._observed = time.monotonic()
-        self._queries.chain = replace(seen, now=head.timestamp, read_at=time.monotonic())
+        self.queries.chain = replace(seen, now=head.timestamp, read_at=time.monotonic())
 
     async def _is_gone(self, number: int, digest: bytes, head: Block) -> bool:
         """Return whether a block is gone from the chain. Raises UnreachableError while the endpoint may just lag."""
@@ -181,7 +177,7 @@ class Follower:
         return await self._hash(number, head) != digest
 
     async def _hash(self, number: int, head: Block) -> bytes:
-        return head.hash if number == head.number else await self._chain.block_hash(number)
+        return head.hash if number == head.number else await self.chain.block_hash(number)
 
     async def _read(self, first: int, last: int, last_hash: bytes, *, anew: bool) -> None:
         """Apply the events of some blocks and move the place to their end, in one transaction.
@@ -190,8 +186,8 @@ class Follower:
         The hash is read before the events: a reorg in between leaves a place that is not in the chain, which the next
         poll notices.
         """
-        events = await self._chain.events(INTERESTING, first, last)
-        times = await self._chain.block_times(self._projection.timed_blocks(events))
+        events = await self.chain.events(INTERESTING, first, last)
+        times = await self.chain.block_times(self._projection.timed_blocks(events))
 
         def write(connection: Connection) -> None:
             if _place_in(connection) != self._place:
@@ -203,7 +199,7 @@ class Follower:
             upsert(connection, meta, {"key": "place", "value": f"{last} 0x{last_hash.hex()}"})
 
         try:
-            await self._database.write(write, news=anew or bool(events))
+            await self.database.write(write, news=anew or bool(events))
         except StorageError:
             self._place = None  # read again: the write may have been kept, or a backup restored
             raise

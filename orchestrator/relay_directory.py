@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -66,25 +66,23 @@ class KnownRelay:
     """Whether clients are told of it now."""
 
 
+@dataclass(eq=False)
 class RelayDirectory:
     """The relays of one run. One per service."""
 
-    def __init__(
-        self,
-        run: int,
-        url: str,
-        own: list[str],
-        database: Database,
-        *,
-        storage_url: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`url` is the orchestrator's own; `own` are the owner's relays, always listed first."""
-        self._run = run
-        self._own = list(dict.fromkeys(url.rstrip("/") for url in own))
-        self._local = _is_private(url)
-        self.database = database
-        self._clock = clock
+    run: int
+    url: str
+    """The orchestrator's own."""
+    own: list[str]
+    """The owner's relays, always listed first."""
+    database: Database
+    _: KW_ONLY
+    storage_url: str
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._own = list(dict.fromkeys(url.rstrip("/") for url in self.own))
+        self._local = _is_private(self.url)
         self._offers: dict[str, _Offer] = {}
         """By member."""
         self._offered: dict[str, tuple[str, str]] = {}
@@ -93,11 +91,11 @@ class RelayDirectory:
         """How many members' last offer is of each of these."""
         self._accused: dict[str, dict[str, float]] = {}
         """By URL: when each operator's report expires."""
-        self.copies = ContentStore(storage_url, "misbehaviour")
+        self.copies = ContentStore(self.storage_url, "misbehaviour")
 
     def listed(self) -> list[str]:
         """Return base URLs to fetch from, each once."""
-        now = self._clock()
+        now = self.clock()
         self._forget(now)
         offers = sorted(self._offers.values(), key=lambda offer: offer.until, reverse=True)
         urls = [*self._own, *(offer.url for offer in offers if not self._hidden(offer))]
@@ -116,15 +114,15 @@ class RelayDirectory:
         """Take a member's offer, in place of its last; return whether it is a new one."""
         member = caller.member
         if member is None or not member.active:
-            raise problems.not_allowed(f"{caller.address} is no active node of run {self._run}")
+            raise problems.not_allowed(f"{caller.address} is no active node of run {self.run}")
         if offered.run != run:
-            raise problems.another_run(offered.run, self._run)
+            raise problems.another_run(offered.run, self.run)
         problem = url_problem(offered.url)
         if not problem and _is_private(offered.url) and not self._local:  # others would reach their own machines
             problem = "is not an address of the public network"
         if problem:
             raise problems.malformed(f"{offered.url!r} cannot be listed: it {problem}")
-        url, now = offered.url.rstrip("/"), self._clock()
+        url, now = offered.url.rstrip("/"), self.clock()
         before = self._offers.get(caller.address)
         self._offers[caller.address] = _Offer(url, member.operator, now + OFFER_SECONDS)
         self._remember(caller.address, url, member.operator)
@@ -146,13 +144,13 @@ class RelayDirectory:
     async def report(self, caller: Caller, run: int, report: MisbehaviourReport) -> bool:
         """Take a report of a misbehaving source; return whether its operator had not reported that source yet."""
         if caller.member is None:
-            raise problems.not_allowed(f"{caller.address} is no node of run {self._run}")
+            raise problems.not_allowed(f"{caller.address} is no node of run {self.run}")
         if report.run != run:
-            raise problems.another_run(report.run, self._run)
-        url, now = report.url.rstrip("/"), self._clock()
+            raise problems.another_run(report.run, self.run)
+        url, now = report.url.rstrip("/"), self.clock()
         self._forget(now)
         if url not in self.listed() and url not in self._accused:
-            raise problems.not_found(f"{report.url!r} is no relay of run {self._run}")
+            raise problems.not_found(f"{report.url!r} is no relay of run {self.run}")
         operator = caller.member.operator
         new = operator not in self._accused.get(url, {})
         if new and sum(operator in reporters for reporters in self._accused.values()) >= MAX_REPORTS:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -63,26 +63,24 @@ class _Position:
     """A rewind that its owner has not acknowledged yet."""
 
 
+@dataclass(eq=False)
 class EventCursor:
     """One consumer's place in the chain. Not to be shared between tasks or processes."""
 
-    def __init__(
-        self,
-        chain: ChainReader,
-        path: Path,
-        kinds: Sequence[type[Event]],
-        name: str = "",
-        *,
-        run: int | None = None,
-        span: int = LOG_SPAN,
-    ) -> None:
-        """`path` is the file it remembers in; with a `run`, other runs' events are left out; `span` bounds a batch."""
-        self.chain = chain
-        self.path = path
-        self.kinds = tuple(kinds)
-        self.name = name or path.stem
-        self.run = run
-        self.span = span
+    chain: ChainReader
+    path: Path
+    """The file it remembers in."""
+    kinds: Sequence[type[Event]]
+    name: str = ""
+    _: KW_ONLY
+    run: int | None = None
+    """Other runs' events are left out; None leaves out none."""
+    span: int = LOG_SPAN
+    """Bounds a batch, in blocks."""
+
+    def __post_init__(self) -> None:
+        self.kinds = tuple(self.kinds)
+        self.name = self.name or self.path.stem
         self.head: Block | None = None
         """The latest block that was seen."""
         self._position: _Position | None = None

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from muster.clients.orchestrator import OrchestratorClient
@@ -100,28 +101,23 @@ class MachineMeter:
         self._received -= Counter(reported)
 
 
+@dataclass(eq=False)
 class MachineReporter:
     """Reports one node's machine."""
 
-    def __init__(
-        self,
-        client: OrchestratorClient,
-        run: int,
-        meter: MachineMeter,
-        device: Callable[[], str],
-        devices: int = 1,
-        *,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        """`device`: names what the node computes on; may block. `devices`: how many of them it uses."""
-        self._client = client
-        self._run = run
-        self._meter = meter
-        self._device = device
-        self._devices = devices
-        self._clock = clock
+    client: OrchestratorClient
+    run_id: int
+    meter: MachineMeter
+    device: Callable[[], str]
+    """Names what the node computes on; may block."""
+    devices: int = 1
+    """How many of them it uses."""
+    _: KW_ONLY
+    clock: Clock = time.monotonic
+
+    def __post_init__(self) -> None:
         self._pause = FIRST_SECONDS
-        self._due = clock()
+        self._due = self.clock()
 
     async def run(self) -> None:
         """Report until cancelled. What goes wrong is logged, and the next report is sent all the same."""
@@ -129,18 +125,18 @@ class MachineReporter:
 
     async def poll(self) -> None:
         """Send a report if one is due. Raises as `OrchestratorClient.report_machine`; what arrived is kept then."""
-        now = self._clock()
+        now = self.clock()
         if now < self._due:
             return
         self._due, self._pause = now + self._pause, min(2 * self._pause, REPORT_SECONDS)
-        device = clean_device(await asyncio.to_thread(self._device))
-        received = self._meter.received()
+        device = clean_device(await asyncio.to_thread(self.device))
+        received = self.meter.received()
         report = MachineReport(
-            run=self._run,
+            run=self.run_id,
             device=device,
-            devices=self._devices,
-            tokens_per_second=min(self._meter.rate.take(), 1e9),
+            devices=self.devices,
+            tokens_per_second=min(self.meter.rate.take(), 1e9),
             received=[ReceivedBytes(url=url, bytes=min(size, (1 << 53) - 1)) for url, size in received.items()],
         )
-        await self._client.report_machine(report)
-        self._meter.forget(received)
+        await self.client.report_machine(report)
+        self.meter.forget(received)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from pydantic import ValidationError
@@ -34,24 +35,21 @@ _MAX_REPORTED: Final = 256
 _log = telemetry.logger("shardcast")
 
 
+@dataclass(eq=False)
 class Relays:
     """The sources of one run's weights, as one node sees them."""
 
-    def __init__(
-        self,
-        settings: ShardcastSettings,
-        client: OrchestratorClient | None,
-        run: int,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Use `settings.relays`, or the directory of `client`: without a client, at least one relay must be named."""
+    settings: ShardcastSettings
+    client: OrchestratorClient | None
+    """Whose directory is used unless settings name relays: without a client, at least one must be named."""
+    run: int
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self.own = ""
         """Base URL at which this node serves weights itself, if it does; it is never fetched from."""
-        self._chosen = list(settings.relays)
-        self._client = client
-        self._run = run
-        self._clock = clock
+        self._chosen = list(self.settings.relays)
         self._listed: list[str] = []
         self._fresh_until = -float("inf")
         self._reported: dict[tuple[str, bytes], None] = {}
@@ -65,7 +63,7 @@ class Relays:
         urls = self._chosen or [url for url in await self._directory() if url != self.own]
         if not urls:
             raise UnreachableError(
-                f"no relay of run {self._run} is known",
+                f"no relay of run {self.run} is known",
                 hint="set shardcast.relays, or wait until the orchestrator names one",
             )
         return urls
@@ -80,18 +78,18 @@ class Relays:
         Takes REPORT_SECONDS at most. A directory that does not answer raises nothing: other nodes report as well.
         """
         new = [source for source in bad_sources if (source.url, root) not in self._reported]
-        if not new or self._client is None:
+        if not new or self.client is None:
             return
         self.expire()
         try:
             async with asyncio.timeout(REPORT_SECONDS):
-                await asyncio.gather(*(self._report(self._client, root, source) for source in new))
+                await asyncio.gather(*(self._report(self.client, root, source) for source in new))
         except TimeoutError:
-            _log.warning("the directory does not answer reports", run=self._run)
+            _log.warning("the directory does not answer reports", run=self.run)
 
     async def _report(self, client: OrchestratorClient, root: bytes, source: SourceReport) -> None:
         try:
-            report = MisbehaviourReport(run=self._run, url=source.url, root=f"0x{root.hex()}", why=source.dropped[:300])
+            report = MisbehaviourReport(run=self.run, url=source.url, root=f"0x{root.hex()}", why=source.dropped[:300])
             await client.report_misbehaviour(report)
         except (MusterError, ValidationError) as error:  # its operator may have set a URL that no directory takes
             _log.warning("the directory did not take a report", url=source.url, error=str(error))
@@ -101,10 +99,10 @@ class Relays:
             del self._reported[next(iter(self._reported))]
 
     async def _directory(self) -> list[str]:
-        if self._client is None or self._clock() < self._fresh_until:
+        if self.client is None or self.clock() < self._fresh_until:
             return self._listed
         try:
-            listed = await self._client.relays(self._run)
+            listed = await self.client.relays(self.run)
         except TRANSIENT as error:
             if not self._listed:
                 raise
@@ -114,5 +112,5 @@ class Relays:
             if wrong := set(listed) - set(self._listed):
                 _log.warning("the directory names what is no base URL", urls=sorted(wrong)[:8])
         if any(url != self.own for url in self._listed):
-            self._fresh_until = self._clock() + FRESH_SECONDS
+            self._fresh_until = self.clock() + FRESH_SECONDS
         return self._listed

@@ -73,36 +73,31 @@ class _Applied:
     """Which differences of the chain made bad ones, by their places; -1 for the step to begin with."""
 
 
+@dataclass(eq=False)
 class DeltaFetch:
     """One attempt to come to a step by differences. Its caller has the version's lock, or the folder's."""
 
-    def __init__(
-        self,
-        wanted: Wanted,
-        anchored: Anchored | None,
-        accept: Callable[[Manifest], Awaitable[None]] | None = None,
-    ) -> None:
-        """Prepare an attempt. Without `anchored` a route can only begin with a step that is held here.
+    wanted: Wanted
+    """`on_received` is called only for sources of differences that made right shards, and of a step to begin with."""
+    anchored: Anchored | None
+    """Without it a route can only begin with a step that is held here."""
+    accept: Callable[[Manifest], Awaitable[None]] | None = None
+    """Called with the manifest that differences lead to, the right one by its root, before files are made for it;
+    raises a MusterError to refuse it."""
 
-        accept: called with the manifest that differences lead to, the right one by its root, before files are made for
-        it; raises a MusterError to refuse it. `Wanted.on_received` is called for each source of differences that made
-        right shards only, and of a step to begin with.
-        """
-        self.offers = SourceOffers(wanted.run, wanted.step, wanted.sources, wanted.settings)
+    def __post_init__(self) -> None:
+        self.offers = SourceOffers(self.wanted.run, self.wanted.step, self.wanted.sources, self.wanted.settings)
         self.fetched_bytes = 0
         """Of differences, and of a step to begin with."""
         self.tried: list[str] = []
         """For error messages: the routes that failed, or why there is none."""
         self.verified: set[int] = set()
         """Shards of the step that are on disk, hashed and right. That holds as long as the caller's lock does."""
-        self._wanted = wanted
-        self._settings = wanted.settings
-        self._anchored = anchored
-        self._accept = accept
+        self._settings = self.wanted.settings
         self._arrived: dict[bytes, Counter[str]] = {}
         """By root of a difference that was fetched and is not known to be right: bytes by source."""
-        give_up = min(wanted.settings.give_up_seconds, DELTA_IDLE_SECONDS)
-        self._quick = wanted.settings.model_copy(update={"give_up_seconds": give_up})
+        give_up = min(self.wanted.settings.give_up_seconds, DELTA_IDLE_SECONDS)
+        self._quick = self.wanted.settings.model_copy(update={"give_up_seconds": give_up})
         self._suspects: tuple[Offer, ...] = ()
         """What is to blame if the route that is followed fails now."""
         self._bad_starts: set[int] = set()
@@ -117,7 +112,7 @@ class DeltaFetch:
         is done here where a source offers it whole and no route costs less. Raises ConfigError for urls that are no
         sources.
         """
-        root, step = self._wanted.root, self._wanted.step
+        root, step = self.wanted.root, self.wanted.step
         await self.offers.load(indexes)
         deadline = time.monotonic() + self._settings.fetch_seconds
         for number in range(MAX_FAILED_OFFERS * MAX_SOURCES):
@@ -148,7 +143,7 @@ class DeltaFetch:
         urls = sorted({url for offer in route.offers for url in offer.urls})
         _log.info(
             "fetching differences",
-            step=self._wanted.step,
+            step=self.wanted.step,
             start=route.start,
             start_is_here=route.begin_with is None,
             differences=len(route.chain),
@@ -159,10 +154,10 @@ class DeltaFetch:
             applied = await self._follow(route, held, whole, whole_too)
         except (MusterError, TimeoutError) as error:
             why = str(error) or type(error).__name__
-            _log.warning("cannot use differences", step=self._wanted.step, start=route.start, why=why)
+            _log.warning("cannot use differences", step=self.wanted.step, start=route.start, why=why)
             self.offers.mark_failed(self._suspects)
         else:
-            _log.info("used differences", step=self._wanted.step, start=route.start, good=applied.good, bad=applied.bad)
+            _log.info("used differences", step=self.wanted.step, start=route.start, good=applied.good, bad=applied.bad)
             if not applied.bad:
                 self._count(route)
                 return True
@@ -176,28 +171,26 @@ class DeltaFetch:
         """Count what came of a route's differences as received: they made what the anchored root says."""
         for offer in route.chain:
             for url, size in self._arrived.pop(offer.root, {}).items():
-                if size and self._wanted.on_received is not None:
-                    self._wanted.on_received(url, size)
+                if size and self.wanted.on_received is not None:
+                    self.wanted.on_received(url, size)
 
     def _offers(self, whole: bool) -> list[Offer]:
         """Return the offers that a route may use. whole: those of the step itself included."""
-        offers = self.offers.usable([] if whole else [self._wanted.root])
-        return (
-            offers if self._anchored else [o for o in offers if o.base_step is not None or o.root == self._wanted.root]
-        )
+        offers = self.offers.usable([] if whole else [self.wanted.root])
+        return offers if self.anchored else [o for o in offers if o.base_step is not None or o.root == self.wanted.root]
 
     def _held(self) -> dict[int, TargetStep]:
         """Return the steps of the run that are held here whole."""
         return {
             manifest.step: TargetStep(version.path, manifest)
-            for version, manifest in described(self._wanted.dest, self._wanted.run)
+            for version, manifest in described(self.wanted.dest, self.wanted.run)
             if manifest.base_step is None and manifest.step not in self._bad_starts
         }
 
     def _whole(self, offers: Sequence[Offer], held: dict[int, TargetStep]) -> int:
         """Return the bytes of a whole step: by its manifest if known, else by steps held here, else by offers."""
         ours = [step.manifest.total_bytes for step in held.values()]
-        theirs = [offer.size for offer in offers if offer.root == self._wanted.root]
+        theirs = [offer.size for offer in offers if offer.root == self.wanted.root]
         others = [offer.size for offer in offers if offer.base_step is None]
         known = self._step_bytes or max(ours or theirs or others, default=self._settings.max_bytes)
         return min(known, self._settings.max_bytes)
@@ -217,10 +210,10 @@ class DeltaFetch:
             if start is None:
                 assert route.begin_with is not None
                 self._suspects = (route.begin_with,)
-                stack.enter_context(self._wanted.hold(route.begin_with.root))
+                stack.enter_context(self.wanted.hold(route.begin_with.root))
                 start = await self._fetch_start(route.begin_with)
             else:
-                stack.enter_context(self._wanted.hold(start.manifest.root))
+                stack.enter_context(self.wanted.hold(start.manifest.root))
             # 3. The shards.
             self._suspects = route.chain
             await asyncio.to_thread(touch, start.path)
@@ -243,7 +236,7 @@ class DeltaFetch:
             folder = await self._fetch_difference(offer, whole)
             target = await asyncio.to_thread(read_target, folder, None)
             if offer is not route.chain[-1]:
-                if self._anchored is not None and target.root != await self._anchor(offer.step):
+                if self.anchored is not None and target.root != await self._anchor(offer.step):
                     raise MismatchError(f"a difference leads to {target.id}, which is not step {offer.step} on chain")
             else:
                 await self._check_last(route, whole_too, folder, target)
@@ -255,28 +248,28 @@ class DeltaFetch:
         return folders
 
     async def _check_last(self, route: Route, whole_too: bool, folder: Path, target: Manifest) -> None:
-        if target.root != self._wanted.root:
-            raise MismatchError(f"a difference leads to {target.id} instead of 0x{self._wanted.root.hex()}")
-        if self._accept is not None:
-            await self._accept(target)
+        if target.root != self.wanted.root:
+            raise MismatchError(f"a difference leads to {target.id} instead of 0x{self.wanted.root.hex()}")
+        if self.accept is not None:
+            await self.accept(target)
         expensive = whole_too and route.cost >= target.total_bytes
         if expensive and not await asyncio.to_thread(is_adapter, folder):
             raise MismatchError("the route costs more than the whole step, and its difference is no adapter")
 
     async def _fetch_start(self, offer: Offer) -> TargetStep:
-        start = replace(self._wanted, root=offer.root, step=offer.step, on_bad_source=None)
+        start = replace(self.wanted, root=offer.root, step=offer.step, on_bad_source=None)
         fetched = await fetch_version(start, retry="busy")
         self.fetched_bytes += fetched.fetched_bytes
         return TargetStep(fetched.path, fetched.manifest)
 
     async def _anchor(self, step: int) -> bytes:
-        assert self._anchored is not None, "a route that begins with a step that is not here"
-        return await self._anchored(step)
+        assert self.anchored is not None, "a route that begins with a step that is not here"
+        return await self.anchored(step)
 
     @contextmanager
     def _used(self, root: bytes) -> Iterator[None]:
         """Keep a difference until left; then prune those not in use, the one used longest ago first."""
-        folder = self._wanted.dest / DELTAS
+        folder = self.wanted.dest / DELTAS
         path = version_path(folder, root)
         _in_use[path] += 1
         try:
@@ -294,11 +287,11 @@ class DeltaFetch:
         async def accept(manifest: Manifest) -> None:
             assert offer.base_step is not None
             largest = min(offer.size, whole // TIMES_SMALLER, self._settings.max_bytes)
-            check_difference(manifest, self._wanted.run, offer.step, offer.base_step, largest)
+            check_difference(manifest, self.wanted.run, offer.step, offer.base_step, largest)
 
-        folder = self._wanted.dest / DELTAS
+        folder = self.wanted.dest / DELTAS
         async with Pool(offer.urls, self._quick) as pool, exclusive(folder, offer.root):
-            download = Download(offer.root, folder, pool, accept=accept, progress=self._wanted.progress, retry="busy")
+            download = Download(offer.root, folder, pool, accept=accept, progress=self.wanted.progress, retry="busy")
             try:
                 path = await download.run()
             finally:
@@ -316,7 +309,7 @@ class DeltaFetch:
         target = chain[-1].target
         if not all(same_tiling(start.manifest, difference.target) for difference in chain):
             raise MalformedError("differences between steps that are cut differently")
-        partial = PartialVersion.prepare(self._wanted.dest, target)
+        partial = PartialVersion.prepare(self.wanted.dest, target)
         if partial.fresh:
             self.verified.clear()
         # 2. Make each shard, hash it, and write it only if it is right.

@@ -12,7 +12,7 @@ import heapq
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -113,6 +113,7 @@ class DownloadPlan:
             heapq.heappush(self._todo, index)
 
 
+@dataclass(eq=False)
 class Download:
     """One version on its way into `folder`; `run` it once. Its parts can be waited for while it runs.
 
@@ -120,25 +121,18 @@ class Download:
     MusterError to refuse it.
     """
 
-    def __init__(
-        self,
-        root: bytes,
-        folder: Path,
-        pool: Pool,
-        *,
-        accept: Callable[[Manifest], Awaitable[None]],
-        progress: Callable[[Progress], None] | None = None,
-        retry: Retry = "all",
-    ) -> None:
-        self.root = root
-        self.folder = folder
+    root: bytes
+    folder: Path
+    pool: Pool
+    _: KW_ONLY
+    accept: Callable[[Manifest], Awaitable[None]]
+    progress: Callable[[Progress], None] | None = None
+    retry: Retry = "all"
+
+    def __post_init__(self) -> None:
         self.found_bytes = 0
         """Of shards that were on disk already."""
         self.fetched_bytes = 0
-        self._pool = pool
-        self._accept = accept
-        self._progress = progress
-        self._retry: Retry = retry
         self.version: PartialVersion | None = None
         """Its manifest, and where its files are now, once the manifest is known and accepted."""
         self._plan = DownloadPlan(0)
@@ -157,7 +151,7 @@ class Download:
         if version is None:
             version = await self._complete(verified)
         else:
-            await self._accept(version.manifest)
+            await self.accept(version.manifest)
             self._begin(version)
             for shard in version.manifest.shards:
                 self._found(version.manifest, shard)
@@ -168,8 +162,8 @@ class Download:
         """Take up what is on disk, fetch the rest, and give the version its name."""
         manifest = await asyncio.to_thread(PartialVersion.stored_manifest, self.folder, self.root)
         if manifest is None:
-            manifest = await self._pool.manifest(self.root, self._retry)
-        await self._accept(manifest)
+            manifest = await self.pool.manifest(self.root, self.retry)
+        await self.accept(manifest)
         version = await asyncio.to_thread(PartialVersion.prepare, self.folder, manifest)
         self._begin(version)
         for shard in () if version.fresh else manifest.shards:
@@ -209,9 +203,9 @@ class Download:
     async def _fetch_missing(self, version: PartialVersion) -> None:
         if self._plan.finished:
             return
-        settings = self._pool.settings
+        settings = self.pool.settings
         largest = max(shard.size for shard in version.manifest.shards)
-        sources = self._pool.live
+        sources = self.pool.live
         per_source = max(1, min(settings.streams, MEMORY_BYTES // (largest * max(1, len(sources)))))
         self._last_good = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -230,9 +224,9 @@ class Download:
         while not self._plan.finished:
             if self._disk_failure is not None:
                 return self._disk_failure
-            if not self._pool.live or time.monotonic() - self._last_good > give_up:
+            if not self.pool.live or time.monotonic() - self._last_good > give_up:
                 missing = self._plan.count - len(self._plan.have)
-                return self._pool.nothing_left(f"{missing} of {self._plan.count} shards of 0x{self.root.hex()}")
+                return self.pool.nothing_left(f"{missing} of {self._plan.count} shards of 0x{self.root.hex()}")
             await self.wait_change(_POLL_SECONDS)
         return None
 
@@ -277,6 +271,6 @@ class Download:
 
     def _report(self, manifest: Manifest) -> None:
         self.notify()
-        if self._progress:
+        if self.progress:
             found, fetched = self.found_bytes, self.fetched_bytes
-            self._progress(Progress(done=found + fetched, total=manifest.total_bytes, found=found))
+            self.progress(Progress(done=found + fetched, total=manifest.total_bytes, found=found))

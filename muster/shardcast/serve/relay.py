@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from muster.errors import ConfigError, MalformedError, MismatchError, MusterError, StorageError, UnreachableError
@@ -111,6 +112,7 @@ class IncomingFile(OpenFile):
         return min(end, stop)
 
 
+@dataclass(eq=False)
 class Relay:
     """A `VersionStore` over a folder of its own, filled from upstreams. Use as an async context manager.
 
@@ -119,33 +121,28 @@ class Relay:
     Raises ConfigError when there is no upstream or another relay has the folder, StorageError when it cannot be made.
     """
 
-    def __init__(
-        self,
-        settings: ShardcastSettings,
-        stats: Stats,
-        *,
-        run: int | None = None,
-        anchor: Anchor | None = None,
-    ) -> None:
-        self.folder = settings.dir
-        self.upstreams = check_urls(settings.upstreams)
-        self.settings = settings
-        self.stats = stats
-        self.run = run
+    settings: ShardcastSettings
+    stats: Stats
+    _: KW_ONLY
+    run: int | None = None
+    anchor: Anchor | None = None
+
+    def __post_init__(self) -> None:
+        self.folder = self.settings.dir
+        self.upstreams = check_urls(self.settings.upstreams)
         self.follower: asyncio.Task[None] | None = None
         """The task that follows the upstreams. Runs until cancelled; ends early where there is none to follow."""
-        self._anchor = anchor
         self._pulls: dict[bytes, VersionPull] = {}
         self._failed: dict[bytes, tuple[float, FileProblem]] = {}
         """When, and how, a version failed; the latest MAX_FAILURES."""
-        self.upstream_answers = not settings.follow
+        self.upstream_answers = not self.settings.follow
         self._room = asyncio.Lock()
         self._making = asyncio.Lock()
         self._indexes: dict[str, Index] = {}
         """The last index of each upstream."""
         self._newest_roots: set[bytes] = set()
         """Of the versions that upstreams listed as newest when last asked; they are removed last."""
-        self._upstream_pages = UpstreamPages(self.upstreams, run, settings)
+        self._upstream_pages = UpstreamPages(self.upstreams, self.run, self.settings)
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Relay:
@@ -308,8 +305,8 @@ class Relay:
             raise MalformedError(f"{manifest.id} belongs to run {manifest.run}; this relay serves run {self.run}")
         if manifest.total_bytes > min(self.settings.cache_bytes, self.settings.max_bytes):
             raise StorageError(f"{manifest.id} has {manifest.total_bytes} bytes, more than this relay keeps")
-        if self._anchor is not None:
-            await self._anchor(manifest)
+        if self.anchor is not None:
+            await self.anchor(manifest)
         async with self._room:
             busy = {root for root, pull in self._pulls.items() if pull.running}
             for root in await asyncio.to_thread(self._make_room, manifest, busy):
