@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
@@ -30,6 +30,7 @@ from muster.contracts.court import CaseOpened, GradeAccused
 from muster.contracts.registry import Permit, Registration, Role
 from muster.errors import ChainError, ConfigError
 from muster.protocol.hashes import hash_bytes
+from muster.runtime.closing import AsyncClosing
 from muster.runtime.units import Ether
 from muster.settings.schema import ChainSettings
 
@@ -72,7 +73,7 @@ def event_of(receipt: TxReceipt, kind: type[E]) -> E:
     raise ChainError(f"transaction 0x{receipt.hash.hex()} emitted no {kind.__name__}")
 
 
-class Chain(ChainReader):
+class Chain(AsyncClosing, ChainReader):
     """A deployment and, where it sends, one key. Make it with `connect`, and `close` it."""
 
     def __init__(
@@ -83,12 +84,6 @@ class Chain(ChainReader):
         self._resources = resources
         """What `close` closes: the connection and the journal; of a dry run, nothing."""
         self._is_dry_run = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         await self._resources.aclose()

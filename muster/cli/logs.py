@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Literal, Self
+from typing import Annotated, Any, BinaryIO, Final, Literal
 
 import typer
 
 from muster.cli.session import Session, command
 from muster.errors import ConfigError, UsageError
+from muster.runtime.closing import Closing
 from muster.runtime.printable import printable
 from muster.runtime.telemetry import short_line
 
@@ -129,7 +130,7 @@ def last_lines(path: Path, wanted: LineFilter, count: int) -> tuple[list[dict[st
         span *= 8
 
 
-class Tail:
+class Tail(Closing):
     """Reads a file's lines to its end, and then those that are added, also in a new file of the same name."""
 
     def __init__(self, path: Path, start: int = 0) -> None:
@@ -140,10 +141,7 @@ class Tail:
         self._rest = b""
         """The beginning of a line whose end is not written yet."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._file is not None:
             self._file.close()
 

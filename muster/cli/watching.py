@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Never, Self
+from typing import Annotated, Any, Final, Never
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -20,6 +20,7 @@ from muster.cli.node_log import NodeLog
 from muster.cli.node_view import node_rows, picture
 from muster.cli.session import PLAIN_WIDTH, Session, as_table
 from muster.errors import MusterError, UsageError
+from muster.runtime.closing import Closing
 from muster.runtime.units import Moment
 
 WATCH_SECONDS: Final = 10.0
@@ -78,7 +79,7 @@ def live(console: Console, draw: Callable[[], RenderableType]) -> Live:
     return Live(console=console, get_renderable=draw, auto_refresh=False)
 
 
-class LogFile:
+class LogFile(Closing):
     """Follows the log of a node's process; without a path there is nothing in it."""
 
     def __init__(self, path: Path | None, start: int | None = None) -> None:
@@ -88,12 +89,9 @@ class LogFile:
         if path is not None:
             self._tail = Tail(path, max(0, log_size(path) - FIRST_BYTES) if start is None else start)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._tail is not None:
-            self._tail.__exit__()
+            self._tail.close()
 
     def read(self) -> NodeLog:
         """Read what was written since the last time; return what is known from all lines."""

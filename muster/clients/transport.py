@@ -20,6 +20,7 @@ from muster.protocol.eip712 import Domain, TypedSigner
 from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import Problem
 from muster.protocol.requests import sign_request
+from muster.runtime.closing import AsyncClosing
 from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry, retry_after
 from muster.runtime.tls import tls_context
 
@@ -46,7 +47,7 @@ _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 T = TypeVar("T")
 
 
-class SignedClient:
+class SignedClient(AsyncClosing):
     """Requests to one orchestrator. Use as an async context manager, or `close` it.
 
     `signer` may be None for a client that only reads. A call makes at most `attempts` attempts and takes at most
@@ -83,12 +84,6 @@ class SignedClient:
     def on_chain(cls, url: str, chain: ChainReader, signer: TypedSigner | None = None, *, timeout: float = 30) -> Self:
         """Return a client of the orchestrator at `url`, whose signatures are for this chain's contracts."""
         return cls(url, signer, chain_id=chain.chain_id, registry=chain.addresses.registry, timeout=timeout)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         await self._client.aclose()

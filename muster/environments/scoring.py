@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from muster.environments.base import Environment, ScorerCall
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.registry import make_environment
 from muster.environments.task import Task
 from muster.errors import MalformedError
+from muster.runtime.closing import Closing
 from muster.sandbox.client import Sandbox
 from muster.sandbox.native import Native
 from muster.sandbox.scorer import NativeManifest, Outcome
 
 
-class Scorers:
+class Scorers(Closing):
     """Scores by any manifest. Blocking and thread-safe; its processes start when a score first needs them."""
 
     def __init__(self, components: Path | None = None) -> None:
@@ -24,12 +25,6 @@ class Scorers:
         self.sandbox = Sandbox(components)
         self.native = Native(components)
         self._environments: dict[bytes, Environment] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the sandbox's processes."""

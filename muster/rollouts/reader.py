@@ -14,13 +14,14 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Self
+from typing import Final
 
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import MalformedError, UnreachableError
 from muster.rollouts.parquet import Columns, FileLimits
 from muster.rollouts.sandbox import ANSWER, HEAD, PACKED_OVERHEAD, ParseStatus
 from muster.rollouts.schema import Rollout
+from muster.runtime.closing import AsyncClosing
 
 CPU_SECONDS: Final = 10.0
 """CPU time for one file. The largest honest one takes about a tenth of it."""
@@ -31,7 +32,7 @@ _GRACE_SECONDS: Final = 10.0
 _KEPT_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 
 
-class RolloutReader:
+class RolloutReader(AsyncClosing):
     """Parses one file at a time. Use as an async context manager, or `close` it."""
 
     def __init__(self, *, cpu_seconds: float = CPU_SECONDS, wall_seconds: float = WALL_SECONDS) -> None:
@@ -39,12 +40,6 @@ class RolloutReader:
         self.wall_seconds = wall_seconds
         self._lock = asyncio.Lock()
         self.server: asyncio.subprocess.Process | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
         """Return the rows of a file, in its order. They fit the schema; nothing else is checked.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from muster.errors import ConfigError, StorageError
+from muster.runtime.closing import Closing
 
 LOCK_NAME: Final = "lock"
 _BUSY_SECONDS: Final = 10.0
@@ -76,7 +77,7 @@ def lock_holder(folder: Path) -> int | None:
     return None
 
 
-class Journal:
+class Journal(Closing):
     """A SQLite database whose changes are on disk when a call returns. Calls block for one write to disk."""
 
     def __init__(
@@ -123,12 +124,6 @@ class Journal:
 
     def close(self) -> None:
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from muster.errors import UnreachableError
+from muster.runtime.closing import Closing
 from muster.sandbox.component import compiled, find_component
 from muster.sandbox.scorer import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES, Outcome, ScorerManifest
 from muster.sandbox.server import ANSWER, HEAD, CallStatus
@@ -32,7 +33,7 @@ CLOSED: Final = "the sandbox was closed: this process is ending"
 _KEPT_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 
 
-class Sandbox:
+class Sandbox(Closing):
     """Calls functions of components, each call in a fresh instance, one at a time per component.
 
     Processes start when they are first needed and end with `close`, or with this process. Thread-safe.
@@ -45,12 +46,6 @@ class Sandbox:
         self._lock = threading.Lock()
         self._servers: dict[str, _ScorerProcess] = {}
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def call(self, scorer: ScorerManifest, payload: Any) -> Outcome:
         """Return the outcome of one call.

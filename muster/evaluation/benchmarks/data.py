@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from muster.environments.base import Environment
 from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError, UsageError
 from muster.evaluation.benchmarks.definitions import Benchmark, BenchmarkItem
 from muster.evaluation.benchmarks.livecodebench import contest_day
+from muster.runtime.closing import Closing
 from muster.tasksets.rows import BadRow, Row, read_rows
 from muster.tasksets.sources import ImportReport, without_task_name
 from muster.tasksets.sources_code import RunReference
@@ -59,7 +60,7 @@ class ContestWindow:
 
 
 @dataclass
-class BenchmarkData:
+class BenchmarkData(Closing):
     """A benchmark's items, in the order of its files. Use as a context manager."""
 
     files: list[dict[str, Any]] = field(default_factory=list)
@@ -71,12 +72,6 @@ class BenchmarkData:
     def __post_init__(self) -> None:
         self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._places: list[tuple[int, int]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Forget the references."""

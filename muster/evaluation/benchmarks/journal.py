@@ -12,17 +12,18 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from muster.errors import ConfigError, MalformedError, StorageError
 from muster.evaluation.benchmarks.scoring import ScoredCompletion
+from muster.runtime.closing import Closing
 
 MAX_LINE_BYTES: Final = 1 << 30
 
 
-class RecordFile:
+class RecordFile(Closing):
     """The records of one evaluation. Use as a context manager."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
@@ -47,10 +48,7 @@ class RecordFile:
             self._file.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def add(self, name: str, units: int, samples: Sequence[ScoredCompletion]) -> None:

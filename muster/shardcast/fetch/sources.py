@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Literal, TypeVar
 
 from blake3 import blake3
 
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, MusterError, UnreachableError
 from muster.runtime import telemetry
+from muster.runtime.closing import AsyncClosing
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.connection import PIECE_BYTES, Answer, Connection, url_problem
 from muster.shardcast.fetch.rate_limit import TokenBucket
@@ -277,7 +278,7 @@ def check_urls(urls: Sequence[str]) -> list[str]:
     return bases
 
 
-class Pool:
+class Pool(AsyncClosing):
     """The sources of one fetch, and the threads that receive from them. Use as an async context manager.
 
     Raises ConfigError as `check_urls`.
@@ -292,10 +293,7 @@ class Pool:
         rate_limit = TokenBucket(settings.download_rate)
         self.sources = [Source(base, settings, self._threads, rate_limit) for base in chosen]
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
         for source in self.sources:
             source.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
