@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from muster.chain.client import Chain, event_of
 from muster.chain.types import Block
 from muster.contracts import court, registry, runs
+from muster.contracts.codec import Transaction
 from muster.contracts.court import CaseOpened, Kind, Outcome
 from muster.contracts.registry import Status
 from muster.errors import CheckError, RevertError, UnreachableError
@@ -23,6 +26,7 @@ from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.verification.bundles import parse_bundle
 from muster.verification.evidence import read_rows, verify_evidence
+from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
@@ -44,6 +48,19 @@ log = telemetry.logger("validator")
 CASES = telemetry.counter("validator_cases_opened", "Cases opened by this validator")
 
 
+@dataclass(frozen=True)
+class PendingCase:
+    """A case that this validator may open."""
+
+    accused: dict[str, str]
+    """Its address, by what the log calls it."""
+    commitment: CommittedWork
+    close: Callable[[str], None]
+    """Notes that a case was opened, or why there will be none."""
+    delay: Callable[[float], None]
+    """Lets the accused be accused of nothing before this second."""
+
+
 @dataclass
 class Challenger:
     """Opens cases about rejected work of one run, or proves to the contract what it can check itself."""
@@ -63,42 +80,49 @@ class Challenger:
         """Bring what is due. `head` is a block up to which the journal has every event."""
         charges = {case.charge for case in self.journal.cases() if case.outcome == Outcome.OPEN}
         self._opinions = {charge: guilty for charge, guilty in self._opinions.items() if charge in charges}
-        for accusation in self.journal.accusations(time.time(), first=PROVABLE):
-            c = accusation.commitment
-            open_cases = await self._screen(accusation, head)
-            if open_cases is None:
-                continue
-            try:
-                if accusation.kind in PROVABLE and await self.prove(accusation):
-                    self.journal.close_accusation(c, "proven")
-                else:
-                    await self.accuse(accusation, open_cases, head)
-            except (UnreachableError, CheckError, RevertError) as error:  # others are accused meanwhile
-                if isinstance(error, RevertError) and error.name not in TEMPORARY:
-                    log.warning("no case", node=c.node, index=c.index, error=str(error))
-                    self.journal.close_accusation(c, error.name or "refused")
-                    continue
-                log.warning("cannot accuse yet", node=c.node, index=c.index, error=str(error), hint=error.hint)
-                self.journal.delay_accusations(c.node, time.time() + RETRY_SECONDS)
+        for verdict in self.journal.accusations(time.time(), first=PROVABLE):
+            c = verdict.commitment
+            close = partial(self.journal.close_accusation, c)
+            accusation = PendingCase({"node": c.node}, c, close, partial(self.journal.delay_accusations, c.node))
+            await self.bring(accusation, head, partial(self._accuse, verdict, accusation, head))
 
-    async def _screen(self, accusation: StoredVerdict, head: Block) -> int | None:
-        """Return the number of open cases against the node, or None where it cannot be accused, now or ever."""
-        c = accusation.commitment
+    async def bring(self, accusation: PendingCase, head: Block, accuse: Callable[[int], Awaitable[None]]) -> None:
+        """Call `accuse` with the number of open cases against the accused, unless it cannot be accused, now or ever."""
+        c, [accused] = accusation.commitment, accusation.accused.values()
         node, work, until = await asyncio.gather(
-            self.chain.call(registry.node(c.node)),
-            self.chain.call(runs.work(c.node)),
+            self.chain.call(registry.node(accused)),
+            self.chain.call(runs.work(accused)),
             self.chain.call(runs.challengeable_until(c.node, c.index)),
         )
         if node.status in (Status.JAILED, Status.WITHDRAWN):
-            self.journal.close_accusation(c, "moot")
-        elif self.journal.cases_ended(Outcome.NOT_GUILTY) >= MAX_LOST_CASES:
-            log.error("accusing nobody any more: too many cases were lost", node=c.node, lost=MAX_LOST_CASES)
-            self.journal.delay_accusations(c.node, time.time() + SUSPECT_SECONDS)
-        elif until < head.timestamp:
-            self.journal.close_accusation(c, "late")
-        else:
-            return work.open_cases
+            return accusation.close("moot")
+        if self.journal.cases_ended(Outcome.NOT_GUILTY) >= MAX_LOST_CASES:
+            log.error("accusing nobody any more: too many cases were lost", node=accused, lost=MAX_LOST_CASES)
+            return accusation.delay(time.time() + SUSPECT_SECONDS)
+        if until < head.timestamp:
+            return accusation.close("late")
+        try:
+            await accuse(work.open_cases)
+        except (UnreachableError, CheckError, RevertError) as error:  # others are accused meanwhile
+            about = {**accusation.accused, "index": c.index, "error": str(error)}
+            if isinstance(error, RevertError) and error.name not in TEMPORARY:
+                log.warning("no case", **about)
+                return accusation.close(error.name or "refused")
+            log.warning("cannot accuse yet", **about, hint=error.hint)
+            accusation.delay(time.time() + RETRY_SECONDS)
         return None
+
+    async def open_case(self, accusation: PendingCase, call: Transaction, **about: object) -> None:
+        """Open a case by this call. `about` is what the log says of it."""
+        receipt = await self.chain.send(call)
+        failpoint("validator.accused")
+        accusation.close("opened")
+        CASES.inc()
+        log.info("accused", **accusation.accused, **about, case=event_of(receipt, CaseOpened).case_id)
+
+    def wait(self, accusation: PendingCase) -> None:
+        """Accuse later, since an open case makes this one needless."""
+        accusation.delay(time.time() + max(1.0, self.stagger_seconds))
 
     async def prove(self, accusation: StoredVerdict) -> bool:
         """Show the contract the row that is wrong. Return False where its leaf is good: tokens are not in it."""
@@ -116,32 +140,27 @@ class Challenger:
         log.info("proven", node=c.node, index=c.index, kind=kind.name.lower(), tx=mined.hash)
         return True
 
-    async def accuse(self, accusation: StoredVerdict, open_cases: int, head: Block) -> None:
-        """Open a case, unless one of the `open_cases` makes it needless or the evidence does not hold."""
-        c, kind, verdict = accusation.commitment, accusation.kind, accusation.verdict
+    async def _accuse(self, shown: StoredVerdict, accusation: PendingCase, head: Block, open_cases: int) -> None:
+        """Prove it, or open a case, unless one of the `open_cases` makes it needless or the evidence does not hold."""
+        c, kind, verdict = shown.commitment, shown.kind, shown.verdict
+        if kind in PROVABLE and await self.prove(shown):
+            return accusation.close("proven")
+
         # 1. Wait while a case is open that makes this one needless.
         if open_cases and await self.is_needless(c.node, (kind, c.index), open_cases, head):
-            return self.journal.delay_accusations(c.node, time.time() + max(1.0, self.stagger_seconds))
+            return self.wait(accusation)
 
         # 2. Verify the evidence as a juror will, with a model loaded anew: a false accusation is the worst outcome.
         await self.context.model.reload()
-        inspection = await verify_evidence(accusation.evidence or b"", kind, c, self.context)
+        inspection = await verify_evidence(shown.evidence or b"", kind, c, self.context)
         if not inspection.guilty:
             log.error("not accusing: a second inspection finds nothing", node=c.node, index=c.index, why=inspection.why)
-            return self.journal.close_accusation(c, "withdrawn")
+            return accusation.close("withdrawn")
 
         # 3. Open the case.
-        receipt = await self.chain.send(
-            court.open_case(
-                c.node, c.index, c.step, c.root, kind, verdict.position or 0, hash_bytes(verdict.evidence or "")
-            )
-        )
-        failpoint("validator.accused")
-        self.journal.close_accusation(c, "opened")
-        CASES.inc()
-        case_id = event_of(receipt, CaseOpened).case_id
-        log.info("accused", node=c.node, index=c.index, kind=kind.name.lower(), case=case_id)
-        return None
+        evidence = hash_bytes(verdict.evidence or "")
+        call = court.open_case(c.node, c.index, c.step, c.root, kind, verdict.position or 0, evidence)
+        return await self.open_case(accusation, call, index=c.index, kind=kind.name.lower())
 
     async def is_needless(self, accused: str, charge: tuple[Kind, int], open_cases: int, head: Block) -> bool:
         """Return whether one of the open cases against a node makes one of this kind and index needless."""
