@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -36,46 +36,21 @@ class BenchmarkOptions:
     of_run: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class BenchmarkArguments:
-    """The options that only benchmarks have, as they were typed."""
+def window_of(name: str, since: str | None, until: str | None, platform: str | None) -> ContestWindow:
+    """Return the contests asked for. Raises UsageError for days that are none, or a benchmark without contests."""
+    if (since, until, platform) != (None, None, None) and not BENCHMARKS[name].dated:
+        raise UsageError(f"{name} has no contests", hint="leave out --since, --until and --platform")
+    return ContestWindow(_day("--since", since), _day("--until", until), platform)
 
-    data: Sequence[Path] | None
-    against: Sequence[Path] | None
-    skip_trained: bool
-    prompt: str | None
-    since: str | None
-    until: str | None
-    platform: str | None
 
-    def window(self, name: str) -> ContestWindow:
-        """Return the contests asked for. Raises UsageError for days that are none, or a benchmark without contests."""
-        given = (self.since, self.until, self.platform)
-        if any(one is not None for one in given) and not BENCHMARKS[name].dated:
-            raise UsageError(f"{name} has no contests", hint="leave out --since, --until and --platform")
-        return ContestWindow(_day("--since", self.since), _day("--until", self.until), self.platform)
-
-    def task_sets(self) -> tuple[TaskSet, ...]:
-        """Open the task sets of --against. Raises as `TaskSet.open`."""
-        return tuple(TaskSet.open(path) for path in self.against or ())
-
-    def check_unused(self, tasks: str | None) -> None:
-        """Raise UsageError where one is given for what is no benchmark."""
-        names = {
-            "--data": self.data,
-            "--against": self.against,
-            "--skip-trained": self.skip_trained,
-            "--prompt": self.prompt,
-            "--since": self.since,
-            "--until": self.until,
-            "--platform": self.platform,
-        }
-        if given := [name for name, value in names.items() if value]:
-            what = "nothing" if tasks is None else f"{tasks}, which is none" + " (it exists)" * (tasks in BENCHMARKS)
-            raise UsageError(
-                f"{', '.join(given)} is for a benchmark, and {what} was named",
-                hint=f"name one of {', '.join(BENCHMARKS)}",
-            )
+def check_unused(tasks: str | None, options: Mapping[str, object]) -> None:
+    """Raise UsageError where one of the options that only benchmarks have is given for what is no benchmark."""
+    if given := [name for name, value in options.items() if value]:
+        what = "nothing" if tasks is None else f"{tasks}, which is none" + " (it exists)" * (tasks in BENCHMARKS)
+        raise UsageError(
+            f"{', '.join(given)} is for a benchmark, and {what} was named",
+            hint=f"name one of {', '.join(BENCHMARKS)}",
+        )
 
 
 def is_benchmark(name: str | None) -> bool:

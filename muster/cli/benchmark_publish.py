@@ -7,11 +7,11 @@ is refused before the engine is asked, which can take hours.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from muster.cli.benchmark_options import BenchmarkArguments, BenchmarkOptions
+from muster.cli.benchmark_options import BenchmarkOptions
 from muster.cli.sampling import parse_ks
 from muster.cli.session import Session
 from muster.cli.weights import checkpoint_of
@@ -83,16 +83,14 @@ class BenchmarkPublisher:
         return {"published": {"step": self.step, "score": figure["value"], "by": signer.address, "at": client.url}}
 
 
-def check_publishable(options: BenchmarkOptions, given: BenchmarkArguments) -> None:
+def check_publishable(options: BenchmarkOptions, contests: Mapping[str, str | None]) -> None:
     """Raise UsageError for options by which a benchmark is not what was published."""
     changes = {
         "--limit": options.limit,
         "--prompt": options.prompt,
         "--temperature": options.temperature,
         "--max-tokens": options.max_tokens,
-        "--since": given.since,
-        "--until": given.until,
-        "--platform": given.platform,
+        **contests,
     }
     if named := [name for name, value in changes.items() if value is not None]:
         raise UsageError(

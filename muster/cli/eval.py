@@ -14,7 +14,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from muster.cli.benchmark_options import BenchmarkArguments, BenchmarkOptions, is_benchmark
+from muster.cli.benchmark_options import BenchmarkOptions, check_unused, is_benchmark, window_of
 from muster.cli.benchmark_publish import check_publishable, prepare_publisher
 from muster.cli.sampling import (
     BudgetsOption,
@@ -116,7 +116,7 @@ async def evaluate(
         raise UsageError(f"{out} {what}", hint="name a file with --out, in a folder that is there")
     if not publish and (unused := [name for name, value in _for_publishing(session).items() if value]):
         raise UsageError(f"{', '.join(unused)} is for --publish", hint="leave it out, or add --publish")
-    given = BenchmarkArguments(data, against, skip_trained, prompt, since, until, platform)
+    contests = {"--since": since, "--until": until, "--platform": platform}
     named = model if run is not None and tasks is None else tasks
     if is_benchmark(named):
         assert named is not None
@@ -125,7 +125,7 @@ async def evaluate(
         options = BenchmarkOptions(
             name=named,
             data=data or (),
-            against=given.task_sets(),
+            against=[TaskSet.open(path) for path in against or ()],
             skip_trained=skip_trained,
             prompt=prompt,
             samples=samples,
@@ -134,15 +134,16 @@ async def evaluate(
             max_tokens=max_tokens,
             seed=seed,
             limit=limit,
-            window=given.window(named),
+            window=window_of(named, since, until, platform),
             profile=profile,
             out=out,
         )
         if publish:
-            check_publishable(options, given)
+            check_publishable(options, contests)
         await _of_benchmark(session, None if run is not None else model, options, run, step, publish=publish)
         return
-    given.check_unused(named)
+    benchmark = {"--data": data, "--against": against, "--skip-trained": skip_trained, "--prompt": prompt}
+    check_unused(named, benchmark | contests)
     if publish:
         raise UsageError("--publish is for a published benchmark", hint="muster eval --run NUMBER gsm8k --publish")
 

@@ -193,9 +193,8 @@ def test_a_hub_that_cannot_be_reached_says_which_files_to_fetch(tmp_path: Path) 
 
 
 def test_contests_reach_the_window(tmp_path: Path) -> None:
-    from muster.cli.benchmark_options import BenchmarkArguments
+    from muster.cli.benchmark_options import window_of
 
-    given = BenchmarkArguments(None, None, False, None, "2024-08-01", "2025-01-31", "atcoder")
-    window = given.window("livecodebench")
+    window = window_of("livecodebench", "2024-08-01", "2025-01-31", "atcoder")
     assert [row["question_id"] for row in LIVECODEBENCH if window.holds(row)] == ["pairs", "mean"]
     assert window.to_document() == {"since": "2024-08-01", "until": "2025-01-31", "platform": "atcoder"}
