@@ -35,11 +35,13 @@ ANYWHERE: Final = Domain(0, "0x" + "0" * 40)
 """The domain of an author's signature."""
 
 _TEXTS: Final = ("scorer", "readme", "tasks")
-_FIELDS: Final = {
+_PLAIN: Final = {
     **dict.fromkeys(("author", "credit", "description", "licence", "name", "thinking"), str),
     **dict.fromkeys(("fuel", "version"), int),
-    **dict.fromkeys(("weights", *_TEXTS), dict),
+    "weights": dict,
 }
+"""Fields of a contribution that the header holds as they are, and their kinds."""
+_FIELDS: Final = {**_PLAIN, **dict.fromkeys(_TEXTS, dict)}
 
 
 @dataclass(frozen=True)
@@ -96,15 +98,7 @@ def read_pack(data: bytes) -> Pack:
     if texts["tasks"].count(b"\n") >= MAX_TASKS:
         raise MalformedError(f"the environment has more than {MAX_TASKS} tasks")
     contribution = Contribution(
-        name=header["name"],
-        version=header["version"],
-        licence=header["licence"],
-        credit=header["credit"],
-        description=header["description"],
-        author=header["author"],
-        thinking=header["thinking"],
-        fuel=header["fuel"],
-        weights=header["weights"],
+        **{name: header[name] for name in _PLAIN},
         source=_text(texts["scorer"], "scorer"),
         readme=_text(texts["readme"], "readme"),
         tasks=tuple(Task.from_line(line) for line in texts["tasks"].split(b"\n")),
@@ -128,15 +122,7 @@ def _content(contribution: Contribution) -> bytes:
         "tasks": b"\n".join(task.to_line() for task in contribution.tasks),
     }
     header = {
-        "author": contribution.author,
-        "credit": contribution.credit,
-        "description": contribution.description,
-        "fuel": contribution.fuel,
-        "licence": contribution.licence,
-        "name": contribution.name,
-        "thinking": contribution.thinking,
-        "version": contribution.version,
-        "weights": dict(contribution.weights),
+        **{name: kind(getattr(contribution, name)) for name, kind in _PLAIN.items()},
         **{name: {"bytes": len(text), "hash": content_hash(text)} for name, text in texts.items()},
     }
     content = b"".join([MAGIC, canonical_json(header), b"\n", *texts.values()])
