@@ -100,7 +100,7 @@ class RunVerificationContext:
             return None
         for event in await self.chain.events([WorkCommitted], block, block):
             if isinstance(event, WorkCommitted) and (event.run, event.node, event.index) == (run, node, index):
-                return CommittedWork(run, event.step, node, index, event.root, event.hour, block)
+                return CommittedWork.of(event)
         return None
 
     async def block_hash(self, number: int) -> bytes:

@@ -183,15 +183,8 @@ async def _grade(context: RunVerificationContext, work: CommittedWork) -> tuple[
 
 
 async def _works(chain: ChainReader, run: int) -> dict[tuple[str, int, str], CommittedWork]:
-    head = await chain.head()
-    events = await chain.events([WorkCommitted], chain.addresses.from_block, head.number)
-    return {
-        (event.node, event.index, hex_hash(event.root)): CommittedWork(
-            run, event.step, event.node, event.index, event.root, event.hour, event.at.block
-        )
-        for event in events
-        if isinstance(event, WorkCommitted) and event.run == run
-    }
+    events = [event for event in await chain.all_events(WorkCommitted) if event.run == run]
+    return {(event.node, event.index, hex_hash(event.root)): CommittedWork.of(event) for event in events}
 
 
 async def _verdicts(client: OrchestratorClient, run: int) -> dict[tuple[str, str, int, str], Verdict]:

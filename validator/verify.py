@@ -65,7 +65,7 @@ async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> Non
     """Re-run the evidence of a case. Raises BadWorkError when it does not show what it says."""
     inspection: Inspection | None = None
     async with verification_context(settings) as context:
-        opened = await _opened(context.chain, case_id)
+        opened = await context.chain.opened(case_id)
         graded = await _graded(context.chain, opened)
         node = opened.node if graded is None else graded.node
         commitment = await _committed(context.chain, opened.run, node, opened.index)
@@ -119,19 +119,10 @@ def _parse(name: str) -> tuple[str, int]:
 
 
 async def _committed(chain: ChainReader, run: int, node: str, index: int) -> CommittedWork:
-    head = await chain.head()
-    for event in await chain.events([WorkCommitted], chain.addresses.from_block, head.number):
-        if isinstance(event, WorkCommitted) and (event.run, event.node, event.index) == (run, node, index):
-            return CommittedWork(run, event.step, node, index, event.root, event.hour, event.at.block)
+    for event in await chain.all_events(WorkCommitted):
+        if (event.run, event.node, event.index) == (run, node, index):
+            return CommittedWork.of(event)
     raise MismatchError(f"{node} has made no commitment {index} in run {run}", hint="muster worker status")
-
-
-async def _opened(chain: ChainReader, case_id: int) -> CaseOpened:
-    head = await chain.head()
-    for event in await chain.events([CaseOpened], chain.addresses.from_block, head.number):
-        if isinstance(event, CaseOpened) and event.case_id == case_id:
-            return event
-    raise MismatchError(f"there is no case {case_id}", hint="muster slash list")
 
 
 async def _graded(chain: ChainReader, opened: CaseOpened) -> GradeAccused | None:

@@ -21,11 +21,11 @@ from muster.chain.consent import CONSENT_SECONDS, sign_consent, sign_permit
 from muster.chain.events import decode_logs
 from muster.chain.keys import Signer
 from muster.chain.provider import Web3, connected
-from muster.chain.reads import ChainReader, find_deployment
+from muster.chain.reads import ChainReader, E, find_deployment
 from muster.chain.sender import GAS_HEADROOM, TxSender
 from muster.chain.types import AddressBook, TxReceipt, TxRequest
 from muster.contracts import court, registry, token
-from muster.contracts.codec import Event, Transaction
+from muster.contracts.codec import Transaction
 from muster.contracts.court import CaseOpened, GradeAccused
 from muster.contracts.registry import Permit, Registration, Role
 from muster.errors import ChainError, ConfigError
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from muster.protocol.messages import UploadReceipt
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Event)
 
 NO_TIP: Final = bytes(32)
 """Hash-chain tip of a worker, which needs none."""

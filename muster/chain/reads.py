@@ -21,9 +21,10 @@ from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
 from muster.contracts import registry, runs, token
 from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Call, Event
+from muster.contracts.court import CaseOpened
 from muster.contracts.registry import Node, Registered, Role, Status
 from muster.contracts.runs import Checkpoint
-from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
+from muster.errors import ChainError, ConfigError, MalformedError, MismatchError, UnreachableError, WrongChainError
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.terms import Terms, check_tools
 from muster.settings.schema import ChainSettings
@@ -40,6 +41,7 @@ BEHIND_SECONDS: Final = 120.0
 chain has lost the block: a public chain is soon longer than it was before a reorg, a local one may be set back."""
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Event)
 
 
 def behind(what: str) -> UnreachableError:
@@ -192,6 +194,18 @@ class ChainReader:
         if not isinstance(logs, list):
             raise MalformedError("eth_getLogs: the answer is not a list")
         return tuple(event for event in decode_logs(logs, self.addresses) if isinstance(event, tuple(kinds)))
+
+    async def all_events(self, kind: type[E]) -> list[E]:
+        """Return the events of a kind so far, in order. Raises as `events`."""
+        found = await self.events([kind], self.addresses.from_block, (await self.head()).number)
+        return [event for event in found if isinstance(event, kind)]
+
+    async def opened(self, case_id: int) -> CaseOpened:
+        """Return the event that opened a case. Raises MismatchError where there is none."""
+        for event in await self.all_events(CaseOpened):
+            if event.case_id == case_id:
+                return event
+        raise MismatchError(f"there is no case {case_id}", hint="muster slash list")
 
     # What takes more than one question, or is worth remembering
 

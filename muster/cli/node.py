@@ -156,8 +156,7 @@ async def _of_operator(session: Session, operator: str) -> list[NodeRow]:
     """
     limit = asyncio.Semaphore(AT_ONCE)
     async with session.chain() as chain:
-        events = await chain.events([Registered], chain.addresses.from_block, (await chain.head()).number)
-        found = [one for one in events if isinstance(one, Registered) and one.operator == operator]
+        found = [one for one in await chain.all_events(Registered) if one.operator == operator]
         if len(found) > MAX_NODES:
             session.note(f"{operator} registered {len(found)} nodes: only the last {MAX_NODES} are listed")
         async with session.orchestrator(chain) as client:

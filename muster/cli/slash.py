@@ -117,7 +117,7 @@ async def dismiss(
     from muster.protocol.receipts import check_receipt
 
     async with session.operator() as chain:
-        opened = await _opening_of(chain, case)
+        opened = await chain.opened(case)
         shown = await _receipt_of(session, chain, opened, receipt)
         said = (shown.run, shown.node, shown.index, shown.root)
         if said != (opened.run, opened.node, opened.index, "0x" + opened.root.hex()):
@@ -134,16 +134,6 @@ async def dismiss(
             lambda chain: chain.dismiss(case, opened.step, shown),
             {"case": case, "outcome": court.Outcome.DISMISSED.name.lower()},
         )
-
-
-async def _opening_of(chain: Chain, case: int) -> CaseOpened:
-    """Return the event that opened a case."""
-    from muster.contracts.court import CaseOpened
-
-    for event in await chain.events([CaseOpened], chain.addresses.from_block, (await chain.head()).number):
-        if isinstance(event, CaseOpened) and event.case_id == case:
-            return event
-    raise CheckError(f"there is no case {case}", hint="muster slash list")
 
 
 async def _receipt_of(session: Session, chain: Chain, opened: CaseOpened, file: Path | None) -> UploadReceipt:

@@ -113,8 +113,8 @@ def _explained(verdict: Verdict) -> dict[str, Any]:
 
 
 async def _cases(chain: Chain, address: str, index: int) -> list[dict[str, Any]]:
-    opened = await chain.events([CaseOpened], chain.addresses.from_block, (await chain.head()).number)
-    ids = [one.case_id for one in opened if isinstance(one, CaseOpened) and (one.node, one.index) == (address, index)]
+    opened = await chain.all_events(CaseOpened)
+    ids = [one.case_id for one in opened if (one.node, one.index) == (address, index)]
     rows = []
     for number in ids:
         case = await chain.call(court.case_of(number))

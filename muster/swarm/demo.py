@@ -142,11 +142,8 @@ class Swarm(RunningSwarm):
 
     async def _last_hour(self, chain: Chain) -> int:
         """Return the hour of the last commitment, or of the chain's clock when there is none."""
-        head = await chain.head()
-        found = await chain.events([WorkCommitted], chain.addresses.from_block, head.number)
-        return max(
-            (one.hour for one in found if isinstance(one, WorkCommitted)), default=head.timestamp // HOUR_SECONDS
-        )
+        now = (await chain.head()).timestamp // HOUR_SECONDS
+        return max((one.hour for one in await chain.all_events(WorkCommitted)), default=now)
 
     async def _sealed(self, chain: Chain, hour: int) -> None:
         """Wait until a quorum of validators has sealed an hour, for at most SEAL_SECONDS; then continue without."""

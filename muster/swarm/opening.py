@@ -106,8 +106,7 @@ async def ensure_run(chain: Chain, terms: Terms) -> int:
 
 async def funded(chain: Chain, run: int) -> int:
     """Return the token wei that anybody has ever put into a run's escrow."""
-    events = await chain.events([Funded], chain.addresses.from_block, (await chain.head()).number)
-    return sum(event.amount for event in events if isinstance(event, Funded) and event.run == run)
+    return sum(event.amount for event in await chain.all_events(Funded) if event.run == run)
 
 
 async def ensure_escrow(chain: Chain, run: int, wei: int) -> int:

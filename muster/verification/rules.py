@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from muster.contracts.runs import WorkCommitted
 from muster.environments.manifest import Score
 from muster.environments.scoring import Scorers, worthless
 from muster.environments.task import Task
@@ -45,6 +46,11 @@ class CommittedWork:
     hour: int
     block: int
     """Number of the block that holds it."""
+
+    @classmethod
+    def of(cls, event: WorkCommitted) -> CommittedWork:
+        """Return the commitment that an event states."""
+        return cls(event.run, event.step, event.node, event.index, event.root, event.hour, event.at.block)
 
 
 @dataclass(frozen=True)
