@@ -9,8 +9,8 @@ from muster.constants import MICRO
 from muster.environments.answers import after_thinking, last_number
 from muster.environments.base import ScorerCall
 from muster.environments.exact import ExactAnswer
-from muster.environments.manifest import EnvironmentManifest, Score
-from muster.environments.options import THINKING, OneOf, Option, failed, read_options
+from muster.environments.manifest import Score
+from muster.environments.options import THINKING, OneOf, Option, failed
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
@@ -25,19 +25,15 @@ class Arithmetic(ExactAnswer):
     NAME: ClassVar[str] = "arithmetic"
     OPTIONS: ClassVar[Mapping[str, Option]] = {"answer": OneOf(("exact", "number")), "thinking": THINKING}
 
-    def __init__(self, manifest: EnvironmentManifest) -> None:
-        super().__init__(manifest)
-        self._exact = read_options(manifest, type(self))["answer"] == "exact"
-
     def check(self, task: Task) -> None:
         """Raise MalformedError unless the reference's answer can be given, and found."""
         super().check(task)
-        if not self._exact and last_number(task.reference["answer"]) != task.reference["answer"]:
+        if self._answer == "number" and last_number(task.reference["answer"]) != task.reference["answer"]:
             raise MalformedError(f"task {task.id[:80]!r} has an answer that is no number")
 
     def score(self, task: Task, completion: str, call: ScorerCall) -> Score:
         """Return 1 when the answer, or its last number, is exactly the reference's, else 0."""
-        if self._exact:
+        if self._answer == "exact":
             return super().score(task, completion, call)
         answer = after_thinking(completion, self._thinking)
         number = None if answer is None else last_number(answer)

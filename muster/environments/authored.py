@@ -14,7 +14,7 @@ from muster.constants import MICRO
 from muster.environments.answers import MAX_TEXT_CHARS, THINK_END, after_thinking, completion_of
 from muster.environments.base import ScorerCall
 from muster.environments.manifest import EnvironmentManifest, Score
-from muster.environments.options import THINKING, Option, Text, only, read_options, text_of
+from muster.environments.options import THINKING, Option, OptionsEnvironment, Text, only, text_of
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
@@ -33,7 +33,7 @@ DEFAULT_SOURCE: Final = '''def score(task, completion):
 '''
 
 
-class Authored:
+class Authored(OptionsEnvironment):
     """An author's scorer. Reference: `{"answer": any JSON, "oracle": text}`.
 
     The scorer gets the task as `{"id", "level", "messages": [{"role", "content"}], "answer"}`, and of the completion
@@ -41,7 +41,6 @@ class Authored:
     """
 
     NAME: ClassVar[str] = "authored"
-    VERSION: ClassVar[int] = 1
     PARTS: ClassVar[tuple[str, ...]] = ("correct",)
     """Of the default source. Others name their own, by the weights of the manifest."""
     FUNCTION: ClassVar[str] = "authored"
@@ -51,9 +50,7 @@ class Authored:
     }
 
     def __init__(self, manifest: EnvironmentManifest) -> None:
-        self.manifest = manifest
-        options = read_options(manifest, type(self), manifest.parts)
-        self._source, self._thinking = options["source"], options["thinking"]
+        super().__init__(manifest, manifest.parts)
 
     def check(self, task: Task) -> None:
         """Raise MalformedError unless the task has an answer, and an oracle that can be given."""
@@ -77,7 +74,7 @@ class Authored:
             return self._zero(f"an answer over {MAX_TEXT_CHARS} characters")
 
         # 2. Let the source judge it.
-        outcome = call({"completion": answer, "source": self._source, "task": _shown(task)})
+        outcome = call({"completion": answer, "source": self._options["source"], "task": _shown(task)})
         match outcome.value:
             case {"parts": dict(parts)}:
                 return self._score(parts, outcome.fuel)

@@ -8,15 +8,15 @@ from typing import ClassVar, Final
 from muster.constants import MICRO
 from muster.environments.answers import after_thinking, completion_of, last_box, last_letter
 from muster.environments.base import ScorerCall
-from muster.environments.manifest import EnvironmentManifest, Score
-from muster.environments.options import THINKING, OneOf, Option, failed, only, read_options, text_of
+from muster.environments.manifest import Score
+from muster.environments.options import THINKING, OneOf, Option, OptionsEnvironment, failed, only, text_of
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-class MultipleChoice:
+class MultipleChoice(OptionsEnvironment):
     r"""Questions with lettered answers. Reference: `{"answer": "B", "choices": 4}`.
 
     Option `answer`: "letter" takes the last letter that stands alone, one in a box first; "exact" wants nothing but
@@ -24,15 +24,7 @@ class MultipleChoice:
     """
 
     NAME: ClassVar[str] = "choice"
-    VERSION: ClassVar[int] = 1
-    PARTS: ClassVar[tuple[str, ...]] = ("correct",)
-    FUNCTION: ClassVar[str] = ""
     OPTIONS: ClassVar[Mapping[str, Option]] = {"answer": OneOf(("letter", "exact", "boxed")), "thinking": THINKING}
-
-    def __init__(self, manifest: EnvironmentManifest) -> None:
-        self.manifest = manifest
-        options = read_options(manifest, type(self))
-        self._answer, self._thinking = options["answer"], options["thinking"]
 
     def check(self, task: Task) -> None:
         """Raise MalformedError unless the reference is one of two to 26 letters."""

@@ -14,7 +14,7 @@ from muster.environments.answers import after_thinking, completion_of, last_code
 from muster.environments.base import Outcome, ScorerCall
 from muster.environments.comparing import MAX_OUTPUT_CHARS, measured, readable, same_lines, same_text, same_value
 from muster.environments.manifest import EnvironmentManifest, Score
-from muster.environments.options import THINKING, Between, OneOf, Option, failed, only, read_options, text_of
+from muster.environments.options import THINKING, Between, OneOf, Option, OptionsEnvironment, failed, only, text_of
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
@@ -23,7 +23,7 @@ COMPARISONS: Final = frozenset({"identical", "tolerance"})
 """What a function's test may say about how its output is compared, one of them at most."""
 
 
-class Code:
+class Code(OptionsEnvironment):
     """Programming problems. Reference: `{"kind": …, "tests": [{"input": …, "output": …}, …]}`.
 
     `kind` "stdin": a program reads `input` and prints `output`, both texts. `kind` "function": `entry` names the
@@ -43,7 +43,6 @@ class Code:
     """
 
     NAME: ClassVar[str] = "code"
-    VERSION: ClassVar[int] = 1
     PARTS: ClassVar[tuple[str, ...]] = ("passed",)
     FUNCTION: ClassVar[str] = "code"
     OPTIONS: ClassVar[Mapping[str, Option]] = {
@@ -56,15 +55,15 @@ class Code:
     }
 
     def __init__(self, manifest: EnvironmentManifest) -> None:
-        self.manifest = manifest
-        options = read_options(manifest, type(self))
+        super().__init__(manifest)
+        options = self._options
         if (options["runner"] == "native") != manifest.is_native:
             raise MalformedError(
                 f"environment code with runner={options['runner']} and the scorer of the other one",
                 hint="runner=native needs a native image, the other a component",
             )
-        self._partial, self._thinking = options["partial"], options["thinking"]
-        self._tolerance, self._tuples, self._lines = float(options["tolerance"]), options["tuples"], options["text"]
+        self._partial, self._tuples, self._lines = options["partial"], options["tuples"], options["text"]
+        self._tolerance = float(options["tolerance"])
 
     def check(self, task: Task) -> None:
         """Raise MalformedError unless the tests can be run and compared, and doing nothing passes not all of them."""

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from muster.constants import MICRO
 from muster.environments.answers import MAX_ANSWER_CHARS, THINK_END, completion_of, exact_answer
 from muster.environments.base import ScorerCall
-from muster.environments.manifest import EnvironmentManifest, Score
-from muster.environments.options import THINKING, Option, failed, only, read_options, text_of
+from muster.environments.manifest import Score
+from muster.environments.options import OptionsEnvironment, failed, only, text_of
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
 
-class ExactAnswer:
+class ExactAnswer(OptionsEnvironment):
     """Base of environments that compare texts. Reference: `{"answer": text}`."""
-
-    NAME: ClassVar[str]
-    VERSION: ClassVar[int] = 1
-    PARTS: ClassVar[tuple[str, ...]] = ("correct",)
-    FUNCTION: ClassVar[str] = ""
-    OPTIONS: ClassVar[Mapping[str, Option]] = {"thinking": THINKING}
-
-    def __init__(self, manifest: EnvironmentManifest) -> None:
-        self.manifest = manifest
-        self._thinking = read_options(manifest, type(self))["thinking"]
 
     def check(self, task: Task) -> None:
         """Raise MalformedError unless the reference's answer can be given."""

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final
 from muster.constants import MICRO
 from muster.environments.answers import MAX_TEXT_CHARS, after_thinking
 from muster.environments.base import ScorerCall
-from muster.environments.manifest import EnvironmentManifest, Score
-from muster.environments.options import THINKING, OneOf, Option, failed, only, read_options
+from muster.environments.manifest import Score
+from muster.environments.options import THINKING, OneOf, Option, OptionsEnvironment, failed, only
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
@@ -58,7 +58,7 @@ LANGUAGES: Final = frozenset(
 """Those that IFEval asks for, as langdetect names them."""
 
 
-class Instruction:
+class Instruction(OptionsEnvironment):
     """Prompts with instructions. Reference: `{"instructions": [{"id": name, "kwargs": {…}}, …]}`.
 
     Option `mode`: "strict" looks at the text as it is, "loose" forgives a first or last line and asterisks. Option
@@ -66,7 +66,6 @@ class Instruction:
     """
 
     NAME: ClassVar[str] = "instruction"
-    VERSION: ClassVar[int] = 1
     PARTS: ClassVar[tuple[str, ...]] = ("followed",)
     FUNCTION: ClassVar[str] = "instruction"
     OPTIONS: ClassVar[Mapping[str, Option]] = {
@@ -74,11 +73,6 @@ class Instruction:
         "partial": OneOf((False, True)),
         "thinking": THINKING,
     }
-
-    def __init__(self, manifest: EnvironmentManifest) -> None:
-        self.manifest = manifest
-        options = read_options(manifest, type(self))
-        self._mode, self._partial, self._thinking = options["mode"], options["partial"], options["thinking"]
 
     def check(self, task: Task) -> None:
         """Raise MalformedError unless every instruction is known and told what it needs, and nothing else."""
@@ -101,14 +95,15 @@ class Instruction:
         if len(text) > MAX_TEXT_CHARS:
             return failed(f"an answer over {MAX_TEXT_CHARS} characters")
         wanted = [[instruction["id"], instruction["kwargs"]] for instruction in task.reference["instructions"]]
-        outcome = call({"instructions": wanted, "mode": self._mode, "text": text})
+        outcome = call({"instructions": wanted, "mode": self._options["mode"], "text": text})
         match outcome.value:
             case {"followed": list(followed)} if len(followed) == len(wanted):
                 count = sum(one is True for one in followed)
                 if count == len(wanted):
                     return Score((MICRO,), outcome.fuel)
                 first = next(name for (name, _), one in zip(wanted, followed, strict=True) if one is not True)
-                return Score((MICRO * count // len(wanted) if self._partial else 0,), outcome.fuel, f"not {first}")
+                share = MICRO * count // len(wanted) if self._options["partial"] else 0
+                return Score((share,), outcome.fuel, f"not {first}")
         return failed(f"stopped: {outcome.stopped}"[:200], outcome.fuel)
 
     def reference_completion(self, task: Task) -> None:

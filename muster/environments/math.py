@@ -22,8 +22,8 @@ from muster.environments.answers import (
     last_number,
 )
 from muster.environments.base import ScorerCall
-from muster.environments.manifest import EnvironmentManifest, Score
-from muster.environments.options import THINKING, OneOf, Option, failed, only, read_options, text_of
+from muster.environments.manifest import Score
+from muster.environments.options import THINKING, OneOf, Option, OptionsEnvironment, failed, only, text_of
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
@@ -33,7 +33,7 @@ MAX_DIGITS: Final = 12
 _DIGITS: Final = frozenset("0123456789")
 
 
-class Math:
+class Math(OptionsEnvironment):
     r"""Problems with a mathematical answer. Reference: `{"answer": text}`, in LaTeX or plain.
 
     Option `answer`: "boxed" takes the last `\boxed{}`; "boxed_or_text" the whole answer where there is no box;
@@ -42,19 +42,12 @@ class Math:
     """
 
     NAME: ClassVar[str] = "math"
-    VERSION: ClassVar[int] = 1
-    PARTS: ClassVar[tuple[str, ...]] = ("correct",)
     FUNCTION: ClassVar[str] = "math_verify"
     OPTIONS: ClassVar[Mapping[str, Option]] = {
         "answer": OneOf(("boxed", "boxed_or_text", "text", "number")),
         "gold": OneOf(("latex", "text")),
         "thinking": THINKING,
     }
-
-    def __init__(self, manifest: EnvironmentManifest) -> None:
-        self.manifest = manifest
-        options = read_options(manifest, type(self))
-        self._answer, self._gold, self._thinking = options["answer"], options["gold"], options["thinking"]
 
     def check(self, task: Task) -> None:
         """Raise MalformedError unless the reference's answer can be given."""
@@ -83,13 +76,13 @@ class Math:
         gold = task.reference["answer"]
         if form == "latex" and gold == answer:
             return Score((MICRO,))
-        if form == "latex" and self._gold == "latex":
+        if form == "latex" and self._options["gold"] == "latex":
             ours, theirs = plain_integer(gold), plain_integer(answer)
             if ours is not None and theirs is not None:
                 return Score((MICRO,)) if ours == theirs else failed("another number")
 
         # 3. Let math-verify compare the rest.
-        outcome = call({"answer": answer, "answer_format": form, "gold": gold, "gold_format": self._gold})
+        outcome = call({"answer": answer, "answer_format": form, "gold": gold, "gold_format": self._options["gold"]})
         match outcome.value:
             case {"equal": True}:
                 return Score((MICRO,), outcome.fuel)
@@ -98,7 +91,7 @@ class Math:
     def reference_completion(self, task: Task) -> str:
         """Return the reference's answer, in a box unless a number is looked for or the reference is a text itself."""
         answer = task.reference["answer"]
-        boxed = self._answer in ("boxed", "boxed_or_text") or (self._answer, self._gold) == ("text", "latex")
+        boxed = self._answer in ("boxed", "boxed_or_text") or (self._answer, self._options["gold"]) == ("text", "latex")
         return completion_of(f"\\boxed{{{answer}}}" if boxed else answer, self._thinking)
 
     def _find(self, text: str) -> tuple[str | None, str]:

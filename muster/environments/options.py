@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
+from muster.environments.answers import Thinking
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.errors import MalformedError
 
@@ -65,20 +66,26 @@ THINKING: Final = OneOf(("tags", "none"))
 """Of every environment: whether a completion is `thinking</think>answer`, or all of it is the answer."""
 
 
-class EnvironmentClass(Protocol):
-    """What the registry knows of an environment before there is a manifest."""
+class OptionsEnvironment:
+    """Base of environments: what is known of one before there is a manifest, and the options of its manifest."""
 
     NAME: ClassVar[str]
-    VERSION: ClassVar[int]
-    PARTS: ClassVar[tuple[str, ...]]
+    VERSION: ClassVar[int] = 1
+    PARTS: ClassVar[tuple[str, ...]] = ("correct",)
     """Names of the parts of the score."""
-    FUNCTION: ClassVar[str]
+    FUNCTION: ClassVar[str] = ""
     """The component's function; empty where scoring needs none."""
-    OPTIONS: ClassVar[Mapping[str, Option]]
+    OPTIONS: ClassVar[Mapping[str, Option]] = {"thinking": THINKING}
+
+    def __init__(self, manifest: EnvironmentManifest, parts: tuple[str, ...] | None = None) -> None:
+        self.manifest = manifest
+        self._options = read_options(manifest, type(self), parts)
+        self._thinking: Thinking = self._options["thinking"]
+        self._answer: str = self._options.get("answer", "")
 
 
 def read_options(
-    manifest: EnvironmentManifest, cls: type[EnvironmentClass], parts: tuple[str, ...] | None = None
+    manifest: EnvironmentManifest, cls: type[OptionsEnvironment], parts: tuple[str, ...] | None = None
 ) -> dict[str, Any]:
     """Return every option's value, the defaults filled in. `parts`: those of the score, where the class does not say.
 

@@ -14,8 +14,8 @@ from muster.constants import MICRO
 from muster.environments.answers import MAX_TEXT_CHARS, THINK_END, after_thinking, completion_of
 from muster.environments.base import ScorerCall
 from muster.environments.comparing import measured, readable
-from muster.environments.manifest import EnvironmentManifest, Score
-from muster.environments.options import THINKING, OneOf, Option, failed, only, read_options, text_of
+from muster.environments.manifest import Score
+from muster.environments.options import THINKING, OneOf, Option, OptionsEnvironment, failed, only, text_of
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
@@ -57,7 +57,7 @@ DATASETS: Final = frozenset(
 """Datasets that the component scores as the package does: each one's gold answers, where it has any, score 1 there."""
 
 
-class ReasoningGym:
+class ReasoningGym(OptionsEnvironment):
     """Generated puzzles. Reference: `{"dataset": name, "entry": {…}, "config": {…}}`.
 
     `entry` is what the dataset made, as the typed JSON of `muster/sandbox/guest/typed_json.py`; `config`, which may be
@@ -68,15 +68,9 @@ class ReasoningGym:
     """
 
     NAME: ClassVar[str] = "reasoning_gym"
-    VERSION: ClassVar[int] = 1
     PARTS: ClassVar[tuple[str, ...]] = ("score",)
     FUNCTION: ClassVar[str] = "reasoning_gym"
     OPTIONS: ClassVar[Mapping[str, Option]] = {"answer": OneOf(("text", "tags")), "thinking": THINKING}
-
-    def __init__(self, manifest: EnvironmentManifest) -> None:
-        self.manifest = manifest
-        options = read_options(manifest, type(self))
-        self._tags, self._thinking = options["answer"] == "tags", options["thinking"]
 
     def check(self, task: Task) -> None:
         """Raise MalformedError unless the dataset can be scored and the entry has an answer."""
@@ -99,7 +93,7 @@ class ReasoningGym:
         """Return the scorer's float in millionths; 0 where it fails or runs out of fuel."""
         # 1. Find the answer.
         text = after_thinking(completion, self._thinking)
-        if text is not None and self._tags:
+        if text is not None and self._answer == "tags":
             text = _tagged(text)
         answer = None if text is None else text.strip(" \n")
         if not answer:
@@ -126,7 +120,7 @@ class ReasoningGym:
         answer = task.reference["entry"].get("answer")
         if answer is None:
             return None
-        return completion_of(f"{OPEN}{answer}{CLOSE}" if self._tags else answer, self._thinking)
+        return completion_of(f"{OPEN}{answer}{CLOSE}" if self._answer == "tags" else answer, self._thinking)
 
 
 def _tagged(text: str) -> str | None:
