@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from muster.chain.reads import ChainReader
-from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts.registry import Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import CheckError, UnreachableError, UsageError
@@ -31,6 +30,7 @@ from validator.context import RunVerificationContext
 from validator.verify import BadWorkError, show_document, verification_context
 
 _log = telemetry.logger("validator")
+T = TypeVar("T")
 
 MAX_EXAMPLES = 20
 """Wrong grades that are named."""
@@ -97,10 +97,12 @@ async def check_grades(settings: Settings, run: int | None, epoch: int | None, *
 async def grade_again(context: RunVerificationContext, run: int, epochs: set[int]) -> GradeReport:
     """Grade every commitment of these epochs again whose grades validators have shown."""
     # 1. What was committed, accepted and shown.
-    works = await _works(context.chain, run)
-    verdicts = await _verdicts(context.client, run)
+    committed = [event for event in await context.chain.all_events(WorkCommitted) if event.run == run]
+    works = {(event.node, event.index, hex_hash(event.root)): CommittedWork.of(event) for event in committed}
+    judged = await _all_pages(context.client.verdicts, run)
+    verdicts = {(one.validator, one.node, one.index, one.root): one for one in judged}
     by_work: dict[tuple[str, int, str], list[ShownGrades]] = defaultdict(list)
-    all_shown = await _shown(context.client, run)
+    all_shown = await _all_pages(context.client.grades, run)
     for shown in all_shown:
         said = shown.statement
         by_work[said.node, said.index, said.root].append(shown)
@@ -182,26 +184,11 @@ async def _grade(context: RunVerificationContext, work: CommittedWork) -> tuple[
     return await asyncio.to_thread(grade_rows, rollouts, draw, context.rules, master)
 
 
-async def _works(chain: ChainReader, run: int) -> dict[tuple[str, int, str], CommittedWork]:
-    events = [event for event in await chain.all_events(WorkCommitted) if event.run == run]
-    return {(event.node, event.index, hex_hash(event.root)): CommittedWork.of(event) for event in events}
-
-
-async def _verdicts(client: OrchestratorClient, run: int) -> dict[tuple[str, str, int, str], Verdict]:
-    found: dict[tuple[str, str, int, str], Verdict] = {}
+async def _all_pages(read: Callable[[int, str | None], Awaitable[tuple[list[T], str]]], run: int) -> list[T]:
+    found: list[T] = []
     cursor = None
     while True:
-        page, cursor = await client.verdicts(run, cursor)
-        if not page:
-            return found
-        found |= {(one.validator, one.node, one.index, one.root): one for one in page}
-
-
-async def _shown(client: OrchestratorClient, run: int) -> list[ShownGrades]:
-    found: list[ShownGrades] = []
-    cursor = None
-    while True:
-        page, cursor = await client.grades(run, cursor)
+        page, cursor = await read(run, cursor)
         if not page:
             return found
         found += page
