@@ -203,9 +203,14 @@ async def _accused(money: Money) -> None:
     page = money.page()
     assert page["status"] == "jailed"
     assert page["money"]["voided"] == 3 * 2 * 10**18
-    case = json.loads(money.orchestrator.get(f"/v1/runs/{run_fixture.run}/cases/{opened.case_id}")[1])
-    assert case["state"] == (
+    guilty = (
         f"Guilty by 3 of 3 votes: {node} lost its unsettled pay and 50 MUST, of which 10 MUST went to the challenger."
     )
+
+    def resolved() -> dict[str, Any]:
+        case = json.loads(money.orchestrator.get(f"/v1/runs/{run_fixture.run}/cases/{opened.case_id}")[1])
+        return case if case["state"] == guilty else {}
+
+    case = await until(lambda: asyncio.to_thread(resolved), guilty)  # an answer is kept for a moment
     assert (case["slashed"], case["bounty"]) == (50 * 10**18, 10 * 10**18)
     assert [vote["guilty"] for vote in case["votes"]] == [True] * 3

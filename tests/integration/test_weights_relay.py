@@ -224,8 +224,9 @@ async def test_a_relay_relays_what_the_chain_has(deployment: Any, tmp_path: Path
                 with pytest.raises(UnreachableError, match=status):
                     await fetch_version(Wanted(refused.root, run, refused.step, [relay.url], tmp_path / "in", bounds))
             fetched = await fetch_version(Wanted(anchored.root, run, 0, [relay.url], tmp_path / "in", QUICK))
-    assert verify_folder(fetched.path, anchored.root).problems == ()
-    assert [version.root for version in versions(tmp_path / "relayed")] == [anchored.root]
+            assert verify_folder(fetched.path, anchored.root).problems == ()
+            kept = await until(lambda: versions(tmp_path / "relayed"), "the relay keeps what it has passed on")
+    assert [version.root for version in kept] == [anchored.root]
 
 
 async def test_an_upstream_that_advertises_what_it_has_not_is_ignored(
