@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchmarks.testbed.waiting import BOUND
+from benchmarks.testbed.waiting import BOUND, wait_until
 from tests.support.fork_server import take_terminal
 
 ROWS, COLUMNS = 40, 140
@@ -74,6 +74,9 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def presses_control_c(self) -> None:
+        """Press Ctrl-C once the command sleeps: Python does not see a signal that comes just before it reads."""
+        state = Path(f"/proc/{self._process.pid}/stat")
+        wait_until(lambda: state.read_text().rpartition(") ")[2].startswith("S"), "the command waits")
         self.types("\x03")
 
     def ends(self) -> int:
