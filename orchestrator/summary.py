@@ -16,7 +16,7 @@ from muster.protocol.work_rules import RunFacts, blocking_reason, run_blocking_r
 from orchestrator.attribution import Attribution, AuthorLine
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
-from orchestrator.page.kept import KeptAnswers
+from orchestrator.kept import KeptAnswers
 from orchestrator.queries import Queries
 from orchestrator.run_facts import latest_step
 from orchestrator.tables import cases, checkpoints, counts, events, nodes, steps, tallies

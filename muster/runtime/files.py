@@ -30,6 +30,11 @@ def write_durably(path: Path, data: bytes) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror}", hint="is the disk full?") from error
 
 
+def cache_folder(name: str) -> Path:
+    """Return Muster's folder of this name in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / name
+
+
 def use_temporary_folder(path: Path) -> None:
     """Make `path` the folder for temporary files of this process and those it starts, and empty it.
 

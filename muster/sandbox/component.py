@@ -25,7 +25,7 @@ import pyarrow
 
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError
-from muster.runtime.files import write_durably
+from muster.runtime.files import cache_folder, write_durably
 
 BUILT: Final = Path(__file__).parent / "built"
 """Where scripts/build_component.py puts the one that it builds."""
@@ -151,7 +151,7 @@ def compiled(component: Component, folder: Path | None = None) -> Path:
 
 def default_folder() -> Path:
     """Return the folder of compiled components: in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / "components"
+    return cache_folder("components")
 
 
 def private_folder(folder: Path) -> Path:

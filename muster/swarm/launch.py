@@ -14,6 +14,7 @@ from typing import Final
 
 from muster.chain.anvil import anvil_command
 from muster.constants import CHAIN_ANVIL
+from muster.runtime.files import cache_folder
 from muster.swarm.supervisor import ProcessSpec
 
 BLOCK_SECONDS: Final = 1
@@ -24,7 +25,7 @@ CHILD_ENVIRONMENT: Final = {
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "TORCHINDUCTOR_CACHE_DIR": str(Path.home() / ".cache" / "muster" / "torch"),
+    "TORCHINDUCTOR_CACHE_DIR": str(cache_folder("torch")),
     "PYTHONUNBUFFERED": "1",
 }
 """A dozen processes share few cores: a thread each is faster than a pool each. Torch's cache, a folder that it makes

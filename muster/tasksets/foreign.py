@@ -27,6 +27,7 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from muster.errors import ConfigError, MalformedError, StorageError, UnreachableError
+from muster.runtime.files import cache_folder
 from muster.sandbox.component import locked
 
 EXPORTERS: Final = Path(__file__).resolve().parent / "exporters"
@@ -45,7 +46,7 @@ _KEPT_OUT: Final = ("MUSTER_", "PYTHON", "VIRTUAL_ENV", "UV_PROJECT")
 
 def environments_folder() -> Path:
     """Return where environments are kept, from one import to the next."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / "environments"
+    return cache_folder("environments")
 
 
 def own_environment(requirements: Sequence[str], cache: Path) -> Path:

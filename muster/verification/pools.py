@@ -74,8 +74,8 @@ _CHOICES: Final = len(REASONS) * WINDOW * (WINDOW + 1) // 2
 """Statistics, first and last commitments that an accuser may choose from."""
 
 
-LEAST_UNITS: Final = 6
-"""Leaning units without which no pool rejects."""
+LEAST_LEANING: Final = 6
+"""Fewer leaning units never reject a pool."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def judge_pool(works: Sequence[PooledWork], profile: Profile, *, about: int) -> 
 def _may_reject(works: Sequence[PooledWork], limits: PoolLimits) -> bool:
     """Return whether enough rows lean for any window to reject: a mean leans only where one of its rows does."""
     rows = [unit_statistics(row.sums) for work in works for row in work.rows]
-    return any(sum(row[name] > getattr(limits, name, 0.0) for row in rows) >= LEAST_UNITS for name in REASONS)
+    return any(sum(row[name] > getattr(limits, name, 0.0) for row in rows) >= LEAST_LEANING for name in REASONS)
 
 
 def pool_findings(works: Sequence[PooledWork], profile: Profile) -> list[PoolFinding]:

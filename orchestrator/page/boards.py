@@ -17,11 +17,11 @@ from sqlalchemy import Connection
 from orchestrator.attribution import Attribution
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
+from orchestrator.kept import KeptAnswers
 from orchestrator.page import series
 from orchestrator.page.assets import pack
 from orchestrator.page.feed import FeedLine
 from orchestrator.page.feed_log import read_feed
-from orchestrator.page.kept import KeptAnswers
 from orchestrator.page.leaderboard import Others, ValidatorOrder, ValidatorPage, WorkerOrder, WorkerPage
 from orchestrator.page.members import Members, read_members, read_others
 from orchestrator.page.overview import Overview, RunIdentity, RunState, read_overview

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from muster.errors import RefusedError
+from orchestrator.kept import KeptAnswers
 from orchestrator.page.assets import Assets, compressed, pack
-from orchestrator.page.kept import KeptAnswers
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.render import environment
 from orchestrator.page.turns import Turns

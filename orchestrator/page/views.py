@@ -16,10 +16,10 @@ from muster.errors import RefusedError
 from muster.protocol.announcements import DayEarnings
 from muster.rollouts.parquet import FileLimits
 from orchestrator import problems
+from orchestrator.kept import KeptAnswers
 from orchestrator.page.commitments import CommitmentView, commitment_view
 from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
 from orchestrator.page.earnings import earnings_of
-from orchestrator.page.kept import KeptAnswers
 from orchestrator.page.nodes import CommitmentPage, NodeView, commitment_page, node_view
 from orchestrator.page.pictures import POINTS, badge_of, badge_svg, chart_svg
 from orchestrator.page.reading import ReadingProcess, find_tokenizer
@@ -123,7 +123,9 @@ class Views:
     async def files(self, step: int | None, node: str | None, before: int | None, limit: int) -> RolloutFiles:
         """Return accepted files, newest policy step first: of one step, of one node, or before a step."""
         asked = step, node, before, limit
-        return await self._lists.get(asked, lambda: self._read(lambda one: self._rollouts.files(one, *asked)))
+        return await self._lists.get(
+            ("files", *asked), lambda: self._read(lambda one: self._rollouts.files(one, *asked))
+        )
 
     async def rollout(self, file_hash: str, position: int) -> RolloutView:
         """Return a row of an accepted file. Raises as `Rollouts.row`."""

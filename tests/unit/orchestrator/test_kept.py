@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from orchestrator.page.kept import MAX_KEPT, KeptAnswers
+from orchestrator.kept import MAX_KEPT, KeptAnswers
 
 
 class Maker:

@@ -15,7 +15,7 @@ from muster.verification.pools import (
     ALTERNATIVES,
     CONVICT,
     HONEST_SHARE,
-    LEAST_UNITS,
+    LEAST_LEANING,
     REASONS,
     REJECT,
     UNIT_TOKENS,
@@ -169,7 +169,7 @@ def test_the_shortest_window_that_accuses_is_the_one_shown() -> None:
 
 
 def test_no_pool_rejects_by_fewer_leaning_units_than_the_least() -> None:
-    assert pool_evidence(LEAST_UNITS, LEAST_UNITS) >= REJECT > pool_evidence(LEAST_UNITS - 1, LEAST_UNITS - 1)
+    assert pool_evidence(LEAST_LEANING, LEAST_LEANING) >= REJECT > pool_evidence(LEAST_LEANING - 1, LEAST_LEANING - 1)
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
