@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _serve(settings: Settings) -> None:
     """Serve, and answer /metrics, until a signal: uvicorn's handler takes the place of the one of `run_process`."""
-    signer = await asyncio.to_thread(load_signer, settings.keys, settings.chain.chain_id)
+    signer = load_signer(settings.keys, settings.chain.chain_id)
     with _listen(settings.orchestrator) as listener:
         descriptors = raise_descriptor_limit()
         budget, backlog = connection_budget(descriptors)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from muster.models.init import import_transformers
-from muster.runtime.process import STOP_SECONDS, run_process
+from muster.runtime.process import STOP_SECONDS, add_settings_options, run_process
 from validator.grade_check import check_grades
 from validator.service import serve
 from validator.verify import verify_case, verify_commitment
@@ -28,8 +28,7 @@ WHAT = "inspect the work of one run"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until stopped, or until what was asked for is verified; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m validator", description=WHAT)
-    parser.add_argument("--config", required=True, help="settings file (TOML)")
-    parser.add_argument("--wait", default="0", metavar="SECONDS", help="for the settings file, at most")
+    add_settings_options(parser)
     commands = parser.add_subparsers(dest="command")
     verify = commands.add_parser("verify", help="inspect one commitment and report to nobody")
     verify.add_argument("commitment", metavar="NODE:INDEX")
@@ -49,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.command == "grades":
         job = partial(check_grades, run=options.run, epoch=options.epoch, as_json=options.json)
         stop_seconds = None
-    shared = ["--config", options.config, "--wait", options.wait]
+    shared = ["--config", str(options.config), "--wait", str(options.wait)]
     return run_process("validator", WHAT, job, shared, stop_seconds=stop_seconds, prepare=import_transformers)
 
 

@@ -29,6 +29,7 @@ from muster.errors import ConfigError, UsageError
 from muster.runtime.failpoints import failpoint
 from muster.runtime.files import sync
 from muster.runtime.secret_files import read_secret, read_small
+from muster.runtime.terminal import asking
 from muster.settings.schema import KeySettings
 
 MIN_PASSWORD_LENGTH: Final = 8
@@ -95,7 +96,7 @@ class Signer:
 def load_signer(keys: KeySettings, chain_id: int) -> Signer:
     """Load the key that the settings name. Raises ConfigError with the command that helps.
 
-    Deriving a keystore's key takes about a second on purpose: call this before the event loop starts, or in a thread.
+    Deriving a keystore's key takes about a second on purpose: call this before an event loop has other work.
     """
     if keys.keystore is not None and keys.raw_key_file is not None:
         raise ConfigError("keys.keystore and keys.raw_key_file are both set", hint="keep one of them")
@@ -182,7 +183,8 @@ def read_password(path: Path | None, prompt: str) -> str:
             "the keystore needs a password and there is no terminal",
             hint="set keys.password_file, or add --password-file",
         )
-    return getpass.getpass(prompt)
+    with asking():
+        return getpass.getpass(prompt)
 
 
 def write_secret(path: Path, text: str) -> None:

@@ -11,7 +11,6 @@ import functools
 import inspect
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from rich.text import Text
 
 from muster.errors import ConfigError, MusterError, RevertError, UsageError
 from muster.runtime.printable import printable
+from muster.runtime.terminal import asking
 from muster.runtime.units import Ether, parse_amount
 from muster.settings.schema import KeySettings, Settings
 from muster.settings.sources import LoadedSettings, read_settings
@@ -148,8 +148,7 @@ class Session:
         keys = self.settings.keys if wallet is None else wallet_keys(wallet, password_file)
         if wallet is None and password_file is not None:
             keys = keys.model_copy(update={"password_file": password_file})
-        with asking():
-            return load_signer(keys, self.settings.chain.chain_id)
+        return load_signer(keys, self.settings.chain.chain_id)
 
     # Output
 
@@ -227,17 +226,6 @@ class Session:
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, command)
-
-
-@contextmanager
-def asking() -> Iterator[None]:
-    """Let Ctrl-C end the command while a person is asked: an event loop would wait for the answer first."""
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler) if sys.stdin.isatty() else None
-    try:
-        yield
-    finally:
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
 
 
 def wallet_folder() -> Path:

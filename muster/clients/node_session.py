@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ async def node_session(settings: Settings, state_dir: Path) -> AsyncIterator[Nod
     does not answer.
     """
     with FolderLock(state_dir):
-        signer = await asyncio.to_thread(load_signer, settings.keys, settings.chain.chain_id)
+        signer = load_signer(settings.keys, settings.chain.chain_id)
         async with (
             await Chain.connect(settings.chain, signer, journal_folder=state_dir / "transactions") as chain,
             OrchestratorClient.on_chain(settings.orchestrator.url, chain, signer) as client,

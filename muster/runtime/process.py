@@ -60,8 +60,7 @@ def run_process(
     """
     # 1. Settings and logs.
     parser = argparse.ArgumentParser(prog=f"python -m {role}", description=what, epilog=EXIT_CODES)
-    parser.add_argument("--config", type=Path, required=True, help="settings file (TOML)")
-    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="for the settings file, at most")
+    add_settings_options(parser)
     options = parser.parse_args(arguments)
     log = telemetry.logger(role)
     if options.wait and prepare is not None:
@@ -74,7 +73,10 @@ def run_process(
         telemetry.configure(settings.name or role, log_file=settings.log.file, level=settings.log.level)
         # 2. Run until the end or a signal.
         port = settings.log.metrics_port if metrics else 0
-        stopped = asyncio.run(_run_until_signal(main, settings, port, stop_seconds))
+        try:
+            stopped = asyncio.run(_run_until_signal(main, settings, port, stop_seconds))
+        except KeyboardInterrupt:  # while a person was asked for a password
+            stopped = True
     # 3. Say how it ended.
     except FinishedError as end:
         log.info("finished", reason=str(end), next=end.hint, exit_code=end.exit_code)
@@ -89,6 +91,12 @@ def run_process(
     if stopped and stop_seconds is not None:
         _leave()  # an interpreter that ends with an engine in it collects garbage for seconds
     return 0
+
+
+def add_settings_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `run_process` reads: --config and --wait."""
+    parser.add_argument("--config", type=Path, required=True, help="settings file (TOML)")
+    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait for the file so long, at most")
 
 
 def run_tool(job: Callable[[], None]) -> int:

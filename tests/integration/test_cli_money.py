@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from benchmarks.testbed.anvil import Anvil
@@ -72,6 +73,18 @@ def test_ctrl_c_at_a_question_ends_the_command(machine: Machine) -> None:
         terminal.presses_control_c()
         assert terminal.ends() == 130
     assert machine.json("wallet", "show", "./asked.json", "--offline")["keystore"] == "asked.json"
+
+
+@pytest.mark.parametrize("role", ["orchestrator", "trainer"])
+def test_ctrl_c_at_a_process_s_password_ends_it(machine: Machine, role: str) -> None:
+    """As a signal does, at once: no thread waits for the answer."""
+    machine.json("wallet", "new", f"./{role}.json", "--password-file", machine.password)
+    environment = {"HOME": str(machine.home), "MUSTER_KEYS__KEYSTORE": f"{role}.json", "MUSTER_DEBUG": ""}
+    with Terminal((role, "run"), machine.folder, environment) as terminal:
+        terminal.reads(f"Password of {role}.json: ")
+        terminal.presses_control_c()
+        assert terminal.ends() == 0
+        assert "Traceback" not in terminal.shown
 
 
 # --- Ether for gas

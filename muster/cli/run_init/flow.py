@@ -21,10 +21,11 @@ from muster.cli.run_init.parts import make_parts, model_folder
 from muster.cli.run_init.questions import EXAMPLE_KEYS
 from muster.cli.run_init.steps import ChainStatus, OwnerStep, RunOnDisk, owner_steps, step_documents, step_lines
 from muster.cli.run_init.table import economics, sentences
-from muster.cli.session import Session, asking
+from muster.cli.session import Session
 from muster.errors import ConfigError, MusterError, UnreachableError
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import read_terms, write_terms
+from muster.runtime.terminal import asking
 from muster.runtime.units import Tokens
 from muster.settings.sources import load_settings
 from muster.swarm.supervisor import interruptible

@@ -15,7 +15,7 @@ from muster.cli.run_init.choices import RunChoices
 from muster.cli.run_init.design import OwnerKeys, RunDesign
 from muster.cli.run_init.folder import OWNER, STORAGE, TRAINER, RunFolder
 from muster.cli.run_init.steps import ChainStatus
-from muster.cli.session import asking, wallet_keys
+from muster.cli.session import wallet_keys
 from muster.cli.wallet import read_address
 from muster.contracts import token
 from muster.errors import ConfigError, UnreachableError
@@ -64,8 +64,7 @@ async def owner_keys(folder: RunFolder, choices: RunChoices, chain_id: int) -> O
 
 async def owner_signer(folder: RunFolder, choices: RunChoices, chain_id: int) -> Signer:
     """Return the owner's key. Asks for its password where no file has it."""
-    with asking():
-        return load_signer(owner_wallet(folder, choices), chain_id)
+    return load_signer(owner_wallet(folder, choices), chain_id)
 
 
 def chain_settings(folder: RunFolder) -> ChainSettings:
