@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import httpx2
 import typer
@@ -26,10 +26,13 @@ from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
 from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ConfigError, MusterError, UsageError
 from muster.runtime.processor import read_features
+from muster.settings.schema import Matmul
 from muster.verification.devices import check_device, served_profiles
 
 MIN_DISK_BYTES: Final = 5 * 10**9
 MIN_MEMORY_BYTES: Final = 4 * 10**9
+CLEARLY_FASTER: Final = 1.5
+"""How many times as fast another way to multiply must be, before it is advised."""
 ACCELERATORS: Final = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 """Devices of kernels with NVIDIA's driver, with AMD's, and of Windows' subsystem for Linux."""
 
@@ -320,10 +323,12 @@ async def bfloat16(session: Session) -> Check:
         return Check("bfloat16", "skip", "no torch; only nodes and trainers need it")
     setting = session.settings.bfloat16_matmul
     chosen = choose_matmul(setting, kind)
-    native, wide = [await asyncio.to_thread(measure_matmul, way) for way in ("native", "float32")]
-    text = f"{native:.3g} GFLOP/s native, {wide:.3g} in float32; bfloat16_matmul = {setting} takes {chosen}"
-    if chosen != choose_matmul("auto", kind):
-        return Check("bfloat16", "warn", text, "set bfloat16_matmul to auto")
+    rates: dict[Matmul, float] = {way: await asyncio.to_thread(measure_matmul, way) for way in get_args(Matmul)}
+    text = f"{rates['native']:.3g} GFLOP/s native, {rates['float32']:.3g} in float32"
+    text += f"; bfloat16_matmul = {setting} takes {chosen}"
+    faster = max(rates, key=rates.__getitem__)
+    if kind == "cpu" and rates[faster] > CLEARLY_FASTER * rates[chosen]:
+        return Check("bfloat16", "warn", text, f"set bfloat16_matmul to {faster}")
     return Check("bfloat16", "ok", text)
 
 

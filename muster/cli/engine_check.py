@@ -59,6 +59,7 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
         raise UsageError("--model and --profile belong together", hint="without both the run of the settings is probed")
     if model is not None and profile is not None:
         source, spec = str(model), await asyncio.to_thread(model_spec, model, profile, rows)
+        spec = spec.model_copy(update={"matmul": session.settings.bfloat16_matmul})
         judged = PROFILES[profile]
     else:
         source, spec, judged = await _run_spec(session, rows)

@@ -1,6 +1,6 @@
 """How a model multiplies bfloat16 matrices: by torch's own kernels, or in float32 with one rounding.
 
-A processor without instructions for bfloat16 multiplies float32 many times as fast. Products of bfloat16 numbers are
+An x86 processor without AVX-512 multiplies float32 many times as fast as bfloat16. Products of bfloat16 numbers are
 exact in float32, so results differ as those of any two honest machines do: by the order of sums. Weights stay bfloat16.
 Each product widens them, which takes a tenth of the time of a product over some hundred tokens.
 """
@@ -21,10 +21,13 @@ from muster.settings.schema import Matmul, MatmulSetting
 
 
 def choose_matmul(setting: MatmulSetting, device: str = "cpu") -> Matmul:
-    """Return how to multiply bfloat16 on a kind of device. `auto` asks torch what it uses of the processor."""
-    if setting != "auto":
-        return setting
-    return "float32" if device == "cpu" and lacks_bfloat16() else "native"
+    """Return how to multiply bfloat16 on a kind of device: natively on all but processors.
+
+    `auto` asks torch what it uses of the processor.
+    """
+    if device != "cpu":
+        return "native"
+    return setting if setting != "auto" else "float32" if lacks_bfloat16() else "native"
 
 
 def wide(inputs: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -48,7 +48,7 @@ def used_features(path: Path = CPUINFO) -> tuple[str, ...]:
 
 
 def lacks_bfloat16() -> bool:
-    """Return whether torch multiplies bfloat16 without instructions for it: on x86 with nothing above AVX2."""
+    """Return whether torch multiplies bfloat16 as on x86 without AVX-512: number by number, in software."""
     import torch
 
     return bool(EMULATIONS) and torch.backends.cpu.get_cpu_capability() in _OLD

@@ -393,7 +393,7 @@ class Settings(Section):
     """What this process is called in logs and reports, e.g. worker-2; empty means its role."""
     bfloat16_matmul: MatmulSetting = "auto"
     """How a processor multiplies bfloat16: native leaves it to torch and vLLM, float32 multiplies in float32 and rounds
-    once. auto takes float32 where torch has no instructions for bfloat16. A trainer keeps what its run began with."""
+    once. auto takes float32 on x86 without AVX-512. A trainer keeps what its run began with."""
     log: LogSettings = LogSettings()
     notify: NotifySettings = NotifySettings()
     chain: ChainSettings = ChainSettings()

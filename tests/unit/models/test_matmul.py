@@ -76,9 +76,8 @@ def test_a_setting_wins_and_auto_asks_torch(old: bool, monkeypatch: pytest.Monke
     monkeypatch.setattr(room, "lacks_bfloat16", lambda: old)
     assert choose_matmul("auto") == ("float32" if old else "native")
     assert choose_matmul("auto", "cuda") == "native"
-    for device in ("cpu", "cuda"):
-        assert choose_matmul("native", device) == "native"
-        assert choose_matmul("float32", device) == "float32"
+    assert [choose_matmul("native", device) for device in ("cpu", "cuda")] == ["native", "native"]
+    assert [choose_matmul("float32", device) for device in ("cpu", "cuda")] == ["float32", "native"]
 
 
 def test_both_ways_can_be_measured_on_one_thread() -> None:
