@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from orchestrator.commitment_status import (
     commitment_status,
 )
 from orchestrator.database import Database
+from orchestrator.kept import KeptAnswers
 from orchestrator.run_facts import ChainState, KeptFacts, latest_step, read_facts
 from orchestrator.tables import WAITING, cases, commitments, grades, nodes, tallies, uploads, verdicts
 from orchestrator.tallies import find_commitment, set_status
@@ -39,8 +40,11 @@ from orchestrator.tallies import find_commitment, set_status
 MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50
 MAX_GRADES: Final = 200
-MAX_GRADES_ANSWER: Final = 6 << 20
-"""Characters of grades in one answer, unless a single one has more."""
+MAX_PAGE_CHARACTERS: Final = 6 << 20
+"""Characters of verdicts or grades in one answer, unless a single one has more."""
+
+MAX_KEPT_VERSIONS: Final = 4
+"""Answers that are kept, each of a version of the database and an hour: what all ask for, and what is being made."""
 
 _LISTED: Final = ("step", "node", "index", "root", "file_hash", "size")
 
@@ -74,8 +78,7 @@ class Queries:
         self.run = run
         self.terms = terms
         self._groups_wanted = batch_groups * demand_batches
-        self._kept: dict[str, tuple[tuple[int, int], asyncio.Task[Any]]] = {}
-        """Answers, finished or being made, and the version of the database and the hour that each is of."""
+        self._kept = KeptAnswers(math.inf, most=MAX_KEPT_VERSIONS)
         self.chain = ChainState()
         """What the follower read at its last poll."""
 
@@ -122,7 +125,7 @@ class Queries:
 
         As many, from the oldest, as fit into an answer: used ones make room for the next.
         """
-        found, room = [], MAX_GRADES_ANSWER
+        found, room = [], MAX_PAGE_CHARACTERS
         for work in works:
             opinions = opinions_of(connection, work.node, work.index, work.root)
             agreed = agreed_grades(opinions, self.terms.accepts_required)
@@ -145,7 +148,7 @@ class Queries:
         return GradePage(grades=[ShownGrades.model_validate_json(text) for text in documents], cursor=cursor)
 
     async def _after(self, table: Table, after: str | None, most: int) -> tuple[list[str], str]:
-        """Return the first documents after a cursor, MAX_GRADES_ANSWER characters of them, and the cursor behind."""
+        """Return the first documents after a cursor, MAX_PAGE_CHARACTERS characters of them, and the cursor behind."""
         identity, _, place = (after or "").partition(".")
         known = identity == self._database.identity and place.isascii() and place.isdigit() and len(place) < 19
         last = int(place) if known else 0
@@ -153,7 +156,7 @@ class Queries:
         query = query.order_by(table.c.id).limit(most).execution_options(yield_per=16)
 
         def read(connection: Connection) -> tuple[list[str], int]:
-            found, room, end = list[str](), MAX_GRADES_ANSWER, last
+            found, room, end = list[str](), MAX_PAGE_CHARACTERS, last
             with connection.execute(query) as rows:
                 for number, document in rows:
                     room -= len(document)
@@ -233,13 +236,7 @@ class Queries:
 
     async def _keep(self, name: str, hour: int, make: Callable[[Connection], Any]) -> Any:
         """Return an answer, computed once for each version of the database and hour, however many ask meanwhile."""
-        version = self._database.version, hour
-        kept = self._kept.get(name)
-        if kept is None or kept[0] != version or (kept[1].done() and _has_failed(kept[1])):
-            task = asyncio.create_task(self._database.read(make), name="kept answer")
-            task.add_done_callback(_has_failed)  # retrieves the exception: the caller may be cancelled
-            kept = self._kept[name] = (version, task)
-        return await asyncio.shield(kept[1])
+        return await self._kept.get((name, self._database.version, hour), lambda: self._database.read(make))
 
     def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
         """Decide a commitment's status anew, after a verdict or a case about it; return None when there is none."""
@@ -256,10 +253,6 @@ class Queries:
         )
         set_status(connection, committed, found.state, found.reason)
         return found
-
-
-def _has_failed(task: asyncio.Task[Any]) -> bool:
-    return task.cancelled() or task.exception() is not None
 
 
 # Single facts, for callers that have a connection

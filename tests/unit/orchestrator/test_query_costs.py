@@ -168,7 +168,7 @@ async def test_a_page_ends_before_the_document_that_no_longer_fits(
     await fill(database, 0, 1)
     size, cursor, given = len(VERDICT.model_dump_json()), None, []
     for room in (3 * size, 3 * size - 1, 1, 100 * size):
-        monkeypatch.setattr("orchestrator.queries.MAX_GRADES_ANSWER", room)
+        monkeypatch.setattr("orchestrator.queries.MAX_PAGE_CHARACTERS", room)
         page = await queries.verdict_page(cursor)
         given.append(len(page.verdicts))
         assert page.cursor == f"{database.identity}.{sum(given)}"
