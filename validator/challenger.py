@@ -80,54 +80,54 @@ class Challenger:
         """Bring what is due. `head` is a block up to which the journal has every event."""
         charges = {case.charge for case in self.journal.cases() if case.outcome == Outcome.OPEN}
         self._opinions = {charge: guilty for charge, guilty in self._opinions.items() if charge in charges}
-        for verdict in self.journal.accusations(time.time(), first=PROVABLE):
-            c = verdict.commitment
+        for judged in self.journal.accusations(time.time(), first=PROVABLE):
+            c = judged.commitment
             close = partial(self.journal.close_accusation, c)
-            accusation = PendingCase({"node": c.node}, c, close, partial(self.journal.delay_accusations, c.node))
-            await self.bring(accusation, head, partial(self._accuse, verdict, accusation, head))
+            case = PendingCase({"node": c.node}, c, close, partial(self.journal.delay_accusations, c.node))
+            await self.bring(case, head, partial(self._accuse, judged, case, head))
 
-    async def bring(self, accusation: PendingCase, head: Block, accuse: Callable[[int], Awaitable[None]]) -> None:
+    async def bring(self, case: PendingCase, head: Block, accuse: Callable[[int], Awaitable[None]]) -> None:
         """Call `accuse` with the number of open cases against the accused, unless it cannot be accused, now or ever."""
-        c, [accused] = accusation.commitment, accusation.accused.values()
+        c, [accused] = case.commitment, case.accused.values()
         node, work, until = await asyncio.gather(
             self.chain.call(registry.node(accused)),
             self.chain.call(runs.work(accused)),
             self.chain.call(runs.challengeable_until(c.node, c.index)),
         )
         if node.status in (Status.JAILED, Status.WITHDRAWN):
-            return accusation.close("moot")
+            return case.close("moot")
         if self.journal.cases_ended(Outcome.NOT_GUILTY) >= MAX_LOST_CASES:
             log.error("accusing nobody any more: too many cases were lost", node=accused, lost=MAX_LOST_CASES)
-            return accusation.delay(time.time() + SUSPECT_SECONDS)
+            return case.delay(time.time() + SUSPECT_SECONDS)
         if until < head.timestamp:
-            return accusation.close("late")
+            return case.close("late")
         try:
             await accuse(work.open_cases)
         except (UnreachableError, CheckError, RevertError) as error:  # others are accused meanwhile
-            about = {**accusation.accused, "index": c.index, "error": str(error)}
+            about = {**case.accused, "index": c.index, "error": str(error)}
             if isinstance(error, RevertError) and error.name not in TEMPORARY:
                 log.warning("no case", **about)
-                return accusation.close(error.name or "refused")
+                return case.close(error.name or "refused")
             log.warning("cannot accuse yet", **about, hint=error.hint)
-            accusation.delay(time.time() + RETRY_SECONDS)
+            case.delay(time.time() + RETRY_SECONDS)
         return None
 
-    async def open_case(self, accusation: PendingCase, call: Transaction, **about: object) -> None:
+    async def open_case(self, case: PendingCase, call: Transaction, **about: object) -> None:
         """Open a case by this call. `about` is what the log says of it."""
         receipt = await self.chain.send(call)
         failpoint("validator.accused")
-        accusation.close("opened")
+        case.close("opened")
         CASES.inc()
-        log.info("accused", **accusation.accused, **about, case=event_of(receipt, CaseOpened).case_id)
+        log.info("accused", **case.accused, **about, case=event_of(receipt, CaseOpened).case_id)
 
-    def wait(self, accusation: PendingCase) -> None:
+    def wait(self, case: PendingCase) -> None:
         """Accuse later, since an open case makes this one needless."""
-        accusation.delay(time.time() + max(1.0, self.stagger_seconds))
+        case.delay(time.time() + max(1.0, self.stagger_seconds))
 
-    async def prove(self, accusation: StoredVerdict) -> bool:
+    async def prove(self, judged: StoredVerdict) -> bool:
         """Show the contract the row that is wrong. Return False where its leaf is good: tokens are not in it."""
-        c, kind = accusation.commitment, accusation.kind
-        bundle = parse_bundle(accusation.evidence or b"")
+        c, kind = judged.commitment, judged.kind
+        bundle = parse_bundle(judged.evidence or b"")
         [rollout, *_] = await read_rows(bundle, self.context)
         proof = [hash_bytes(text) for text in bundle.proofs[0]]
         try:
@@ -140,27 +140,27 @@ class Challenger:
         log.info("proven", node=c.node, index=c.index, kind=kind.name.lower(), tx=mined.hash)
         return True
 
-    async def _accuse(self, shown: StoredVerdict, accusation: PendingCase, head: Block, open_cases: int) -> None:
+    async def _accuse(self, judged: StoredVerdict, case: PendingCase, head: Block, open_cases: int) -> None:
         """Prove it, or open a case, unless one of the `open_cases` makes it needless or the evidence does not hold."""
-        c, kind, verdict = shown.commitment, shown.kind, shown.verdict
-        if kind in PROVABLE and await self.prove(shown):
-            return accusation.close("proven")
+        c, kind, verdict = judged.commitment, judged.kind, judged.verdict
+        if kind in PROVABLE and await self.prove(judged):
+            return case.close("proven")
 
         # 1. Wait while a case is open that makes this one needless.
         if open_cases and await self.is_needless(c.node, (kind, c.index), open_cases, head):
-            return self.wait(accusation)
+            return self.wait(case)
 
         # 2. Verify the evidence as a juror will, with a model loaded anew: a false accusation is the worst outcome.
         await self.context.model.reload()
-        inspection = await verify_evidence(shown.evidence or b"", kind, c, self.context)
+        inspection = await verify_evidence(judged.evidence or b"", kind, c, self.context)
         if not inspection.guilty:
             log.error("not accusing: a second inspection finds nothing", node=c.node, index=c.index, why=inspection.why)
-            return accusation.close("withdrawn")
+            return case.close("withdrawn")
 
         # 3. Open the case.
         evidence = hash_bytes(verdict.evidence or "")
         call = court.open_case(c.node, c.index, c.step, c.root, kind, verdict.position or 0, evidence)
-        return await self.open_case(accusation, call, index=c.index, kind=kind.name.lower())
+        return await self.open_case(case, call, index=c.index, kind=kind.name.lower())
 
     async def is_needless(self, accused: str, charge: tuple[Kind, int], open_cases: int, head: Block) -> bool:
         """Return whether one of the open cases against a node makes one of this kind and index needless."""

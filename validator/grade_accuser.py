@@ -33,10 +33,10 @@ class GradeAccuser:
         for other in self.grades.accusations(time.time()):
             close = partial(self.grades.close_accusation, other)
             delay = partial(self.grades.delay_accusations, other.validator)
-            accusation = PendingCase({"validator": other.validator}, other.commitment, close, delay)
-            await self.challenger.bring(accusation, head, partial(self._accuse, other, accusation, head))
+            case = PendingCase({"validator": other.validator}, other.commitment, close, delay)
+            await self.challenger.bring(case, head, partial(self._accuse, other, case, head))
 
-    async def _accuse(self, other: OtherGrades, accusation: PendingCase, head: Block, open_cases: int) -> None:
+    async def _accuse(self, other: OtherGrades, case: PendingCase, head: Block, open_cases: int) -> None:
         """Open a case, unless an open one makes it needless or the evidence does not hold."""
         c, said, context = other.commitment, other.shown.statement, self.challenger.context
         assert other.position is not None
@@ -44,7 +44,7 @@ class GradeAccuser:
         # 1. Wait while a case is open that makes this one needless.
         charge = (Kind.WRONG_GRADE, c.index)
         if open_cases and await self.challenger.is_needless(other.validator, charge, open_cases, head):
-            return self.challenger.wait(accusation)
+            return self.challenger.wait(case)
 
         # 2. Show the row, and verify the evidence as a juror will, grading anew.
         upload = await context.upload(c)
@@ -58,7 +58,7 @@ class GradeAccuser:
         inspection = await verify_grade_evidence(bundle, c, other.validator, grades, context)
         if not inspection.guilty:
             log.error("not accusing: grading again finds nothing", validator=other.validator, why=inspection.why)
-            return accusation.close("withdrawn")
+            return case.close("withdrawn")
 
         # 3. Open the case.
         name = await context.client.put_evidence(bundle)
@@ -70,4 +70,4 @@ class GradeAccuser:
             bytes.fromhex(said.signature[2:]),
             hash_bytes(name),
         )
-        return await self.challenger.open_case(accusation, call, node=c.node, index=c.index, kind="wrong_grade")
+        return await self.challenger.open_case(case, call, node=c.node, index=c.index, kind="wrong_grade")
