@@ -1,8 +1,9 @@
 """Run one swarm, from an empty folder to its report: `muster swarm demo` and `muster swarm up`.
 
-Processes start in order of readiness: chain and model, deployment, run and nodes, services, trainer, validators,
-workers. The demo then waits until the trainer has done its steps and every case has ended, moves Anvil's clock past the
-window, claims for every operator, and collects the facts.
+Trainer, validators and workers start right after the chain: they load what they need while contracts and model are
+made, and wait for their settings, which are written once the services run. The demo then waits until the trainer has
+done its steps and every case has ended, moves Anvil's clock past the window, claims for every operator, and collects
+the facts.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Swarm(RunningSwarm):
         Trainer and nodes start too, and import what they need while the model is made.
         """
         await self.supervisor.start(chain_process(self.request))
-        await self.start_nodes(*(process(self.request, name) for name in self._working))
+        await self.supervisor.start_all([process(self.request, name) for name in self._working])
         self.view.stage("deploying the contracts, making a model")
         await stage.deploy_contracts(self.request, self.keys)
         await stage.draw_tokens(self.request, self.keys)
