@@ -28,7 +28,7 @@ export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
 # Bytecode is kept: what one process has compiled the others read. A quarter of pytest's start is compiling tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Processes of pytest, as many as cores and memory allow, that share the tests out by tests/support/schedule.py.
+# Processes of pytest, one more than cores where memory allows, that share the tests out by tests/support/schedule.py.
 PYTEST := pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 # Lint and contracts take what pytest leaves of the machine.
 AFTER := nice -n 5

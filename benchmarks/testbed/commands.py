@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,9 +11,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, Final, TypeVar
 
 from benchmarks.testbed.waiting import BOUND
@@ -71,6 +73,23 @@ def child(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.terminate()
         process.communicate(timeout=BOUND)
+
+
+async def run_to_end(
+    *command: object, folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
+    """Run a command; return its exit status, output and errors. Raises TimeoutError after BOUND, and kills it then."""
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command), cwd=folder, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(), BOUND)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, output.decode(), errors.decode()
 
 
 def wait_for(what: str, ready: Callable[[], T], seconds: float, process: subprocess.Popen[bytes], log: Path) -> T:

@@ -33,7 +33,6 @@ from muster.sandbox.component import local_component
 from muster.sandbox.scorer import Outcome, ScorerManifest
 
 FUEL: Final = 10**9
-"""Longest that an attack may hold the scorer up."""
 VARIABLE: Final = "MUSTER_CANARY"
 
 PROBE: Final = """

@@ -28,7 +28,6 @@ from muster.sandbox.scorer import NativeManifest, Outcome
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 LIMITS: Final = {"seconds": 2, "memory": 1 << 30}
-"""Longest that an attack may hold the scorer up."""
 PROBE: Final = "import os, sys; print(sorted(os.environ), sorted(os.listdir('/')), os.listdir('/task'), sys.flags)"
 VICTIM: Final = """
 import ctypes, os, signal, sys, time

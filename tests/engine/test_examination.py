@@ -39,7 +39,6 @@ from tests.support import fork_server
 from worker.answering import EvalSession
 from worker.engine import Engine
 
-"""Longest that any of these processes may take."""
 SAMPLING = Sampling(
     samples=4, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=3, profile="cpu-fp32-projection-v2"
 )

@@ -17,6 +17,7 @@ import httpx2
 import psutil
 import pytest
 
+from benchmarks.testbed.commands import MUSTER, run_to_end
 from benchmarks.testbed.waiting import BOUND
 from muster.models.files import model_hash
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
@@ -97,16 +98,11 @@ async def test_a_step_of_a_run_is_served_once_it_is_checked_against_the_chain(
                     return document, client.post(url, json={"model": document["model"], **question})
 
         document, answer = await asyncio.to_thread(ask)
-        missing = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "muster", "serve", "2", "--run", str(made.run)),
-            cwd=tmp_path,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, said = await missing.communicate()
+        status, _, said = await run_to_end(*MUSTER, "serve", "2", "--run", made.run, folder=tmp_path)
     assert (document["run"], document["step"], document["model"]) == (made.run, 0, "muster-step-0")
     assert document["model_hash"] == "0x" + model_hash(made.models[0]).hex()
     assert Path(tmp_path / document["checkpoint"] / "config.json").is_file()
     assert answer.status_code == 200, answer.text
     assert 1 <= answer.json()["usage"]["completion_tokens"] <= 3
-    assert missing.returncode == 3
-    assert f"run {made.run} has not published step 2" in said.decode()
+    assert status == 3
+    assert f"run {made.run} has not published step 2" in said

@@ -21,6 +21,7 @@ import pytest
 import muster
 from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import Signer
+from muster.constants import REQUEST_LIFETIME_SECONDS
 from muster.errors import EXIT_CODES
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
@@ -291,7 +292,11 @@ def test_doctor_names_what_is_wrong_and_the_way_out(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("ahead", "state", "words"),
-    [(0, "ok", "/readyz"), (3600, "fail", "the clocks differ by 3"), (None, "warn", "no date")],
+    [
+        (0, "ok", "/readyz"),
+        (-REQUEST_LIFETIME_SECONDS, "fail", "the clocks differ"),
+        (None, "warn", "no date"),
+    ],
 )
 def test_doctor_compares_clocks(machine: Machine, ahead: int | None, state: str, words: str) -> None:
     class Readyz(BaseHTTPRequestHandler):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.testbed.commands import run_to_end
 from benchmarks.testbed.waiting import until
 from muster.chain.anvil import LocalChain
 from muster.chain.provider import connected
@@ -140,13 +141,9 @@ async def anybody_can_check(world: World) -> None:
 
     async def look(*arguments: str) -> tuple[int, dict[str, Any]]:
         config = world.run_fixture.folder / "v4" / "muster.toml"
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "validator", "--config", str(config), *arguments, "--json"),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        output, _ = await process.communicate()
-        return process.returncode or 0, json.loads(output)
+        command = (sys.executable, "-m", "validator", "--config", config, *arguments, "--json")
+        status, output, _ = await run_to_end(*command)
+        return status, json.loads(output)
 
     guilty = next(event for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY)
     node = world.run_fixture.key("w2").address

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.testbed.commands import MUSTER, run_to_end
 from muster.models.files import model_hash
 from tests.support.chain import Deployment
 from tests.support.published_run import published_run
@@ -15,15 +14,9 @@ from tests.support.published_run import published_run
 
 async def typed(folder: Path, *words: object, status: int = 0) -> Any:
     """What a command printed."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "muster", *map(str, words), "--json"),
-        cwd=folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    assert process.returncode == status, (out + err).decode()
-    return json.loads(out)
+    ended, output, errors = await run_to_end(*MUSTER, *words, "--json", folder=folder)
+    assert ended == status, output + errors
+    return json.loads(output)
 
 
 async def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: Deployment, tmp_path: Path) -> None:

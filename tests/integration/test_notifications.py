@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.testbed.commands import run_to_end
 from benchmarks.testbed.run_fixture import TOKEN, RunFixture, some_hash
 from muster.chain.client import Chain, vote_hash
 from muster.contracts import court, runs
@@ -262,14 +262,9 @@ async def test_a_process_tells_why_it_ends(role: str, tmp_path: Path) -> None:
         config.write_text(
             f"name = '{role}-1'\nrun = 7\n[log]\nfile = 'log.jsonl'\n[notify]\nwebhook_file = 'webhook'\n"
         )
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", role, "--config", str(config)),
-            env={**os.environ, "MUSTER_DEBUG": ""},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await process.communicate()
-    assert process.returncode == 78, output.decode()
+        command = (sys.executable, "-m", role, "--config", config)
+        status, output, errors = await run_to_end(*command, environment={**os.environ, "MUSTER_DEBUG": ""})
+    assert status == 78, output + errors
     [post] = server.posts
     post.pop("time")
     reason, hint = post["details"].pop("reason"), post["details"].pop("next")
@@ -282,7 +277,7 @@ async def test_a_process_tells_why_it_ends(role: str, tmp_path: Path) -> None:
         "details": {"exit_code": 78},
     }
     assert reason.startswith("no key is set" if role == "worker" else "no draw secret at ")
-    assert "secret-path" not in output.decode() + (tmp_path / "log.jsonl").read_text()
+    assert "secret-path" not in output + errors + (tmp_path / "log.jsonl").read_text()
     [told] = json.loads((tmp_path / ".muster" / role / "notifications.json").read_text())
     assert told.startswith("stopped:ConfigError")
 

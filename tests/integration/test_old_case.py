@@ -5,13 +5,13 @@ Real chain, orchestrator, origin and replays. Of the step only the difference to
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from typing import Any
 
 import torch
 
+from benchmarks.testbed.commands import run_to_end
 from benchmarks.testbed.waiting import until
 from muster.contracts import registry
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteRevealed
@@ -27,14 +27,10 @@ DELTAS = keeping(whole_every=16, whole=1)
 
 async def verify(world: World, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """`muster validator verify` or `muster slash verify`: exit code, document, and what it said meanwhile."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "validator", "--config", str(world.run_fixture.folder / "v4" / "muster.toml")),
-        *(*arguments, "--json"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate()
-    return process.returncode or 0, json.loads(output or b"{}"), errors.decode()
+    config = world.run_fixture.folder / "v4" / "muster.toml"
+    command = (sys.executable, "-m", "validator", "--config", config, *arguments, "--json")
+    status, output, errors = await run_to_end(*command)
+    return status, json.loads(output or "{}"), errors
 
 
 async def test_a_jury_convicts_on_a_step_that_all_have_dropped(world: World) -> None:

@@ -31,7 +31,6 @@ from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "own-a-run.md"
 TOKEN = 10**18
-"""Longest that the processes may take to publish a step, and each to end."""
 
 
 @pytest.mark.usefixtures("built_contracts")

@@ -20,8 +20,6 @@ from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened, Kind
 from muster.protocol.hashes import hash_bytes
 
-"""For the orchestrator to have read a block, and to have looked at the seals, which it does every five seconds."""
-
 
 class Money:
     """A worker of a run, its page, and what the contracts say."""

@@ -158,7 +158,7 @@ class Gate(OpenFile):
 
     async def ready(self, start: int, stop: int) -> int:
         if start >= self.limit:
-            await self.moved.wait()
+            await asyncio.wait_for(self.moved.wait(), BOUND)
         return min(stop, self.limit)
 
 

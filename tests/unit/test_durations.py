@@ -10,9 +10,9 @@ import time
 from tests.support.durations import Meter, descendants, reaped
 from tests.support.fork_server import exec_process
 
-SECONDS = 0.2
+SECONDS = 0.3
 """CPU time of each burden."""
-NEAR = 0.1
+NEAR = 0.25
 """What an interpreter takes to start, and the clock ticks of several processes."""
 BURN = f"import time\nend = time.process_time() + {SECONDS}\nwhile time.process_time() < end: pass\n"
 PLAIN = [sys.executable, "-I", "-S", "-c"]

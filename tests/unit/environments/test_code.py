@@ -13,7 +13,7 @@ from muster.environments.manifest import EnvironmentManifest, Score, ScorerManif
 from muster.environments.registry import make_environment
 from muster.environments.task import Task, ask
 from muster.errors import MalformedError
-from tests.support.cpu_time import cpu_at_most
+from tests.support.cpu_time import SCORER_SECONDS, cpu_at_most
 
 DOUBLE = ask(
     "Double every number.",
@@ -337,7 +337,7 @@ HACKS = {
 
 @pytest.mark.parametrize("program", HACKS.values(), ids=HACKS)
 def test_no_hack_scores(code: Environment, call: ScorerCall, program: str) -> None:
-    with cpu_at_most(5):
+    with cpu_at_most(SCORER_SECONDS):
         score = code.score(DOUBLE, block(program), call)
     assert score.parts == (0,)
     assert score.reason

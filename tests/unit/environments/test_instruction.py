@@ -13,7 +13,7 @@ from muster.environments.instruction import INSTRUCTIONS, LANGUAGES
 from muster.environments.manifest import Score
 from muster.environments.task import Task, ask
 from muster.errors import MalformedError
-from tests.support.cpu_time import cpu_at_most
+from tests.support.cpu_time import SCORER_SECONDS, cpu_at_most
 
 AT_LEAST, LESS = "at least", "less than"
 CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
@@ -189,7 +189,7 @@ def test_hostile_texts_end(environment_of: Callable[..., Environment], call: Sco
     every = [{"id": name, "kwargs": arguments} for name, arguments, *_ in CASES]
     for instructions in (every[:16], every[16:]):
         environment = environment_of("instruction", mode="loose")
-        with cpu_at_most(5):
+        with cpu_at_most(SCORER_SECONDS):
             environment.score(ask("do", instructions=instructions), f"</think>{text}", call)
 
 

@@ -14,7 +14,7 @@ from muster.environments.manifest import Score
 from muster.environments.math import plain_integer
 from muster.environments.task import ask
 from muster.errors import MalformedError
-from tests.support.cpu_time import cpu_at_most
+from tests.support.cpu_time import SCORER_SECONDS, cpu_at_most
 
 EQUAL = [
     ("\\frac{1}{2}", "0.5"),
@@ -172,14 +172,14 @@ def test_only_a_true_counts(math: Environment, value: Any) -> None:
     ],
 )
 def test_hostile_answers_end(math: Environment, call: ScorerCall, text: str) -> None:
-    with cpu_at_most(5):
+    with cpu_at_most(SCORER_SECONDS):
         assert math.score(ask("?", answer="\\frac{1}{2}"), f"</think>{text}", call).parts == (0,)
 
 
 def test_hostile_texts_end(environment_of: Callable[..., Environment], call: ScorerCall) -> None:
     environment = environment_of("math", answer="text")
     for text in ("$" * 20_000, "answer is " * 5_000, "1" * 100_000, "= " * 20_000, "\\[" * 20_000, "x" * 1_000_000):
-        with cpu_at_most(5):
+        with cpu_at_most(SCORER_SECONDS):
             assert environment.score(ask("?", answer="\\frac{1}{2}"), f"</think>{text}", call).parts == (0,)
 
 

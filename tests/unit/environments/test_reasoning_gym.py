@@ -13,7 +13,7 @@ from muster.environments.manifest import Score
 from muster.environments.reasoning_gym import DATASETS, REFUSED
 from muster.environments.task import Task, ask
 from muster.errors import MalformedError
-from tests.support.cpu_time import cpu_at_most
+from tests.support.cpu_time import SCORER_SECONDS, cpu_at_most
 
 CHAIN = ask("1 + 2", dataset="chain_sum", entry={"question": "1 + 2", "answer": "3", "metadata": {}})
 COUNTDOWN = ask(
@@ -111,7 +111,7 @@ RUNS = [
 @pytest.mark.parametrize("task", [CHAIN, COUNTDOWN, SPIRAL, INTEGRAL], ids=lambda task: task.reference["dataset"])
 @pytest.mark.parametrize("answer", RUNS, ids=lambda answer: answer[:20].encode("ascii", "replace").decode())
 def test_an_answer_that_runs_gets_next_to_nothing(gym: Environment, call: ScorerCall, task: Task, answer: str) -> None:
-    with cpu_at_most(5):
+    with cpu_at_most(SCORER_SECONDS):
         assert gym.score(task, f"</think>{answer}", call).parts[0] <= MICRO // 10
 
 

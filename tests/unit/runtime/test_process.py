@@ -120,7 +120,7 @@ def test_a_process_prepares_while_it_waits_for_its_settings(tmp_path: Path) -> N
 
 def test_settings_that_do_not_come_in_time_are_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WAITING, "--config", str(tmp_path / "muster.toml"), "--wait", "0.1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == ConfigError.exit_code
     assert done.stdout.startswith("prepared\n")
     assert f"error: no settings file at {tmp_path / 'muster.toml'}" in done.stderr

@@ -13,6 +13,7 @@ from types import MappingProxyType
 import pytest
 import torch
 
+from benchmarks.testbed.waiting import BOUND
 from muster.runtime import processor
 from muster.runtime.processor import EMULATIONS, limit_vllm, processor_name, read_features, used_features
 from tests.support.paths import ROOT
@@ -66,7 +67,7 @@ def test_an_emulated_process_uses_avx2_and_multiplies_in_float32() -> None:
         env={**os.environ, **EMULATIONS["AVX2"]},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=BOUND,
         check=True,
     )
     chip, used, matmul, (before, *after) = json.loads(done.stdout)

@@ -54,7 +54,7 @@ _sleep = asyncio.sleep
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("trainer.batcher.time", clock)
-    monkeypatch.setattr("trainer.batcher.asyncio.sleep", clock.sleep)
+    monkeypatch.setattr("trainer.batcher.asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": clock.sleep}))
     return clock
 
 
