@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from itertools import repeat
@@ -79,10 +80,9 @@ def same_value(value: Any, expected: Any, tolerance: float, distinct: bool) -> b
 
     As in Python: numbers by value whatever their type (True is 1), mappings and sets without order. Two NaN are equal.
     """
-    if isinstance(expected, bool | int | float):
-        if not isinstance(value, bool | int | float):
-            return False
-        return value == expected or _near(expected, value, tolerance)
+    number, other = _number(expected), _number(value)
+    if number is not None:
+        return other is not None and (other == number or _near(number, other, tolerance))
     if expected is None or isinstance(expected, str):
         return type(value) is type(expected) and value == expected
     our_tag, our_body = _shape(expected, distinct)
@@ -104,10 +104,21 @@ def same_value(value: Any, expected: Any, tolerance: float, distinct: bool) -> b
     return body == our_body
 
 
+def _number(value: Any) -> float | None:
+    """Return a number, an integer of more than 63 bits included; None for what is no number."""
+    if isinstance(value, dict) and len(value) == 1 and isinstance(text := value.get("$int"), str):
+        with suppress(ValueError):
+            return int(text, 16)
+    return value if isinstance(value, bool | int | float) else None
+
+
 def _near(expected: float, value: float, tolerance: float) -> bool:
     if tolerance <= 0 or (isinstance(expected, int) and isinstance(value, int)):
         return False
-    return _close(float(expected), float(value), tolerance)
+    try:
+        return _close(float(expected), float(value), tolerance)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def _shape(value: Any, distinct: bool) -> tuple[str, Any]:
@@ -127,7 +138,8 @@ def _shape(value: Any, distinct: bool) -> tuple[str, Any]:
         case "$frozenset":
             return "$set", body
         case "$dict":
-            return "dict", body
+            whole = all(isinstance(pair, list) and len(pair) == 2 for pair in body)
+            return ("dict", body) if whole else ("malformed", None)
     return tag, body
 
 
@@ -135,7 +147,7 @@ def _pairs(body: Any, distinct: bool) -> dict[bytes, Any]:
     """Return a mapping's values under the digests of their keys, of either of its forms."""
     if isinstance(body, dict):
         return {_key(key, distinct): value for key, value in body.items()}
-    return {_key(pair[0], distinct): pair[1] for pair in body if isinstance(pair, list) and len(pair) == 2}
+    return {_key(key, distinct): value for key, value in body}
 
 
 def _key(value: Any, distinct: bool) -> bytes:
@@ -191,7 +203,7 @@ def readable(value: Any) -> bool:
     try:
         match tag:
             case "dict" if isinstance(body, list):
-                return all(isinstance(pair, list) and len(pair) == 2 and readable(pair) for pair in body)
+                return readable(body)
             case "dict":
                 return all(readable(one) for one in body.values())
             case "$tuple" | "$set" | "$frozenset":

@@ -51,6 +51,13 @@ encode = _guest_module().encode
         ({"$dict": [["a", 2]]}, {"a": 2}, True),
         ({"1": 2}, {"$dict": [[1, 2]]}, False),
         ({"$int": "0x10"}, {"$int": "0x10"}, True),
+        (1e20, {"$int": hex(10**20)}, True),
+        ({"$int": hex(10**20)}, 1e20, True),
+        ({"$int": hex(10**20 + 1)}, 1e20, False),
+        ({"$int": hex(10**20)}, {"$int": hex(10**20 + 1)}, False),
+        ({"$int": "ten"}, 10, False),
+        ({"$dict": [5]}, {}, False),
+        ({"$dict": [[1]]}, {}, False),
         ({"$float": "nan"}, {"$float": "nan"}, True),
         ({"$bytes": "00"}, {"$bytes": "01"}, False),
         ({"$complex": [1, 2]}, {"$complex": [1.0, 2]}, True),
@@ -69,6 +76,12 @@ def test_tuples_are_no_lists_where_the_option_says_so() -> None:
     assert not same_value([1, 2], {"$tuple": [1, 2]}, 0, distinct=True)
     assert same_value({"$tuple": [1, 2]}, {"$tuple": [1, 2]}, 0, distinct=True)
     assert not same_value({"$set": [[1]]}, {"$set": [{"$tuple": [1]}]}, 0, distinct=True)
+
+
+def test_a_large_integer_is_near_a_float_and_beyond_all_is_near_none() -> None:
+    assert same_value(1e20, {"$int": hex(10**20 + 1)}, 1e-6, distinct=True)
+    assert not same_value(1.1e20, {"$int": hex(10**20)}, 1e-6, distinct=True)
+    assert not same_value(1e20, {"$int": hex(10**400)}, 1e-6, distinct=True)
 
 
 def test_the_tolerance_is_absolute_or_relative() -> None:
