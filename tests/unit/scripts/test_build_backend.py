@@ -47,9 +47,12 @@ def test_a_wheel_of_a_clean_clone_is_refused_by_the_command_to_run_first(clean_c
     assert done.returncode != 0
     (reason,) = {line.strip() for line in done.stderr.splitlines() if "make setup" in line}
     assert reason == (
-        "run `make setup` first: it builds muster/contracts/abi/*.json, muster/sandbox/built/*, "
-        "orchestrator/page/static/vendor/uplot/*, muster/contracts/token.py, muster/contracts/registry.py, "
-        "muster/contracts/runs.py, muster/contracts/court.py, which a wheel must hold"
+        "run `make setup` first: it builds muster/contracts/abi/MusterToken.json, muster/contracts/abi/Registry.json, "
+        "muster/contracts/abi/Runs.json, muster/contracts/abi/SlashCourt.json, muster/sandbox/built/scorer.wasm.zst, "
+        "muster/sandbox/built/scorer.sha256, orchestrator/page/static/vendor/uplot/uPlot.esm.js, "
+        "orchestrator/page/static/vendor/uplot/uPlot.min.css, orchestrator/page/static/vendor/uplot/LICENSE, "
+        "muster/contracts/token.py, muster/contracts/registry.py, muster/contracts/runs.py, "
+        "muster/contracts/court.py, which a wheel must hold"
     )
     assert not list(clean_clone.rglob("*.whl"))
 
@@ -60,6 +63,17 @@ def call_backend(folder: Path, expression: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
+
+
+def test_one_file_that_was_not_built_is_enough_to_refuse(clean_clone: Path) -> None:
+    for name in GENERATED:
+        (clean_clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clean_clone / name).touch()
+    assert call_backend(clean_clone, "missing()") == "[]"
+    for name in GENERATED:
+        (clean_clone / name).unlink()
+        assert call_backend(clean_clone, "missing()") == str([name])
+        (clean_clone / name).touch()
 
 
 def test_a_clean_clone_can_be_installed_as_editable(clean_clone: Path) -> None:
