@@ -86,7 +86,7 @@ def _identity(requirement: str) -> list[str]:
     folder = Path(requirement)
     if not folder.is_dir():
         return [requirement]
-    with tempfile.TemporaryDirectory() as copies:
+    with tempfile.TemporaryDirectory(prefix="muster-copies-") as copies:
         copy = Path(_copied(requirement, Path(copies)))
         files = sorted(file for file in copy.rglob("*") if file.is_file())
         return [f"{file.relative_to(copy)} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files]

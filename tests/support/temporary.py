@@ -40,22 +40,22 @@ class TemporaryFolder:
         return sorted(path.name for path in self.path.iterdir() if path.name.startswith(OURS))
 
     def finish(self, session: pytest.Session) -> None:
-        """Fail a run of several processes, which have ended, if something of ours is left."""
+        """Fail a run of several processes, which have ended, if something of ours is left. It is kept then."""
         if session.config.getoption("numprocesses", None):
             try:
                 wait_until(lambda: not self.left, lambda: f"the temporary folder is clear of {self.left}")
             except AssertionError as error:
                 print(f"\n{error}")
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self.keeps = bool(session.testsfailed)
+        self.keeps = bool(session.testsfailed or self.left)
 
     def _remove(self) -> None:
         for path in self.path.iterdir():
-            if path.is_dir() and not (self.keeps and path.name == PYTEST):
+            if path.is_dir() and not (self.keeps and path.name.startswith((PYTEST, OURS))):
                 shutil.rmtree(path, ignore_errors=True)
             elif not path.is_dir():
                 path.unlink(missing_ok=True)
         if self.keeps:
-            print(f"\nfiles of the tests that failed: {self.path / PYTEST}")
+            print(f"\nfiles of the tests that failed, and what they left: {self.path}")
         else:
             shutil.rmtree(self.path, ignore_errors=True)
