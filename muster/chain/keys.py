@@ -183,8 +183,16 @@ def read_password(path: Path | None, prompt: str) -> str:
             "the keystore needs a password and there is no terminal",
             hint="set keys.password_file, or add --password-file",
         )
-    with asking():
-        return getpass.getpass(prompt)
+    return ask_secret(prompt)
+
+
+def ask_secret(prompt: str) -> str:
+    """Ask for a text without showing it. Raises ConfigError where the input ends instead."""
+    try:
+        with asking():
+            return getpass.getpass(prompt)
+    except EOFError as error:
+        raise ConfigError("nothing was typed", hint="type it, or give a file or a pipe instead") from error
 
 
 def write_secret(path: Path, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 from pathlib import Path
@@ -12,7 +11,15 @@ import typer
 from eth_utils.address import to_checksum_address
 
 from muster.chain.client import Chain
-from muster.chain.keys import Signer, create_keystore, import_keystore, read_password, read_secret, refuse_existing
+from muster.chain.keys import (
+    Signer,
+    ask_secret,
+    create_keystore,
+    import_keystore,
+    read_password,
+    read_secret,
+    refuse_existing,
+)
 from muster.cli.session import Session, command, parse_tokens, wallet_folder, wallet_path
 from muster.contracts import registry, token
 from muster.errors import ConfigError, UnreachableError, UsageError
@@ -41,7 +48,7 @@ def new(session: Session, wallet: Wallet, password_file: PasswordFile = None) ->
 def import_(session: Session, wallet: Wallet, password_file: PasswordFile = None) -> None:
     """Encrypt an existing key: 64 hex digits, asked for without echo or read from standard input."""
     refuse_existing(path := wallet_path(wallet))
-    text = getpass.getpass("Private key: ") if sys.stdin.isatty() else sys.stdin.read(1024)
+    text = ask_secret("Private key: ") if sys.stdin.isatty() else sys.stdin.read(1024)
     signer = Signer.from_key(text.strip())
     import_keystore(path, signer, new_password(password_file))
     session.result({"address": signer.address, "keystore": str(path)}, f"{signer.address}\nkept in {path}")

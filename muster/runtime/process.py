@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import faulthandler
 import logging
+import math
 import os
 import signal
 import sys
@@ -62,21 +63,20 @@ def run_process(
     parser = argparse.ArgumentParser(prog=f"python -m {role}", description=what, epilog=EXIT_CODES)
     add_settings_options(parser)
     options = parser.parse_args(arguments)
+    if not 0 <= options.wait < math.inf:
+        parser.error(f"--wait takes a number of seconds, not {options.wait}")
     log = telemetry.logger(role)
-    if options.wait and prepare is not None:
-        prepare()
-    deadline = time.monotonic() + options.wait
-    while not options.config.exists() and time.monotonic() < deadline:
-        time.sleep(WAIT_POLL_SECONDS)
     try:
+        if options.wait and prepare is not None:
+            prepare()
+        deadline = time.monotonic() + options.wait
+        while not options.config.exists() and time.monotonic() < deadline:
+            time.sleep(WAIT_POLL_SECONDS)
         settings = load_settings(options.config)
         telemetry.configure(settings.name or role, log_file=settings.log.file, level=settings.log.level)
         # 2. Run until the end or a signal.
         port = settings.log.metrics_port if metrics else 0
-        try:
-            stopped = asyncio.run(_run_until_signal(main, settings, port, stop_seconds))
-        except KeyboardInterrupt:  # while a person was asked for a password
-            stopped = True
+        stopped = asyncio.run(_run_until_signal(main, settings, port, stop_seconds))
     # 3. Say how it ended.
     except FinishedError as end:
         log.info("finished", reason=str(end), next=end.hint, exit_code=end.exit_code)
@@ -87,6 +87,8 @@ def run_process(
         if os.environ.get("MUSTER_DEBUG"):
             raise
         return error.exit_code
+    except KeyboardInterrupt:  # while it waited for settings, or for a password
+        stopped = True
     log.info("ended", exit_code=0)
     if stopped and stop_seconds is not None:
         _leave()  # an interpreter that ends with an engine in it collects garbage for seconds

@@ -8,14 +8,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Let Ctrl-C end the process while a person is asked: an event loop would wait for the answer first."""
+    """Let Ctrl-C, or a signal that ends a process, raise KeyboardInterrupt while a person is asked.
+
+    An event loop would wait for the answer first, and without a handler the terminal would be left without echo.
+    """
     is_ours = sys.stdin.isatty() and threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler) if is_ours else None
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ENDING} if is_ours else {}
     try:
         yield
     finally:
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,17 +73,28 @@ def test_ctrl_c_at_a_question_ends_the_command(machine: Machine) -> None:
         terminal.reads("Go on? [y/N]: ")
         terminal.presses_control_c()
         assert terminal.ends() == 130
+    with Terminal(("run", "init", "asked"), machine.folder, environment) as terminal:
+        terminal.reads("]: ")
+        terminal.presses_control_c()
+        assert terminal.ends() == 130
+    with Terminal(("wallet", "new", "./never.json"), machine.folder, environment) as terminal:
+        terminal.reads("New password: ")
+        terminal.types("\x04")
+        assert terminal.ends() == 78
+        assert "nothing was typed" in terminal.shown
     assert machine.json("wallet", "show", "./asked.json", "--offline")["keystore"] == "asked.json"
 
 
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("role", ["orchestrator", "trainer"])
-def test_ctrl_c_at_a_process_s_password_ends_it(machine: Machine, role: str) -> None:
-    """As a signal does, at once: no thread waits for the answer."""
-    machine.json("wallet", "new", f"./{role}.json", "--password-file", machine.password)
-    environment = {"HOME": str(machine.home), "MUSTER_KEYS__KEYSTORE": f"{role}.json", "MUSTER_DEBUG": ""}
+def test_a_signal_at_a_process_s_password_ends_it(machine: Machine, role: str, ending: signal.Signals) -> None:
+    """As at any other time: no thread waits for the answer."""
+    wallet = f"{role}-{ending.name}.json"
+    machine.json("wallet", "new", f"./{wallet}", "--password-file", machine.password)
+    environment = {"HOME": str(machine.home), "MUSTER_KEYS__KEYSTORE": wallet, "MUSTER_DEBUG": ""}
     with Terminal((role, "run"), machine.folder, environment) as terminal:
-        terminal.reads(f"Password of {role}.json: ")
-        terminal.presses_control_c()
+        terminal.reads(f"Password of {wallet}: ")
+        terminal.receives(ending)
         assert terminal.ends() == 0
         assert "Traceback" not in terminal.shown
 

@@ -79,6 +79,10 @@ class Terminal:
         wait_until(lambda: state.read_text().rpartition(") ")[2].startswith("S"), "the command waits")
         self.types("\x03")
 
+    def receives(self, number: signal.Signals) -> None:
+        """Send the command a signal."""
+        self._process.send_signal(number)
+
     def ends(self) -> int:
         """Wait for its end, reading on; the exit code."""
         deadline = time.monotonic() + BOUND

@@ -17,6 +17,7 @@ from muster.cli.run_init.questions import ask_all
 from muster.cli.session import Session
 from muster.errors import UsageError
 from muster.runtime.journal import FolderLock
+from muster.runtime.terminal import asking
 from muster.swarm.state import check_free
 
 
@@ -75,7 +76,8 @@ async def init(
 def _ask(text: str, default: str) -> str:
     """Ask on stderr, since stdout carries the result; return what was typed, or the default."""
     print(f"{text} [{default}]: " if default else f"{text}: ", end="", file=sys.stderr, flush=True)
-    line = sys.stdin.readline()
+    with asking():
+        line = sys.stdin.readline()
     if not line:  # the end of the input: Ctrl-D
         raise typer.Abort
     return line.strip() or default

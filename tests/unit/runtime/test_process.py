@@ -14,7 +14,7 @@ import pytest
 from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError
 from muster.runtime.files import write_atomically
-from muster.runtime.process import to_the_end
+from muster.runtime.process import run_process, to_the_end
 
 
 async def test_what_must_be_finished_is_before_the_cancellation_counts() -> None:
@@ -116,6 +116,27 @@ def test_a_process_prepares_while_it_waits_for_its_settings(tmp_path: Path) -> N
         write_atomically(config, 'name = "late"\n')
         assert process.stdout.read() == "settings of late\n"
     assert process.returncode == 0
+
+
+def test_ctrl_c_ends_the_wait_for_settings(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WAITING, "--config", str(tmp_path / "muster.toml"), "--wait", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "prepared\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=BOUND)
+    assert (process.returncode, "Traceback" in errors) == (0, False)
+
+
+@pytest.mark.parametrize("seconds", ["-1.0", "nan", "inf"])
+def test_what_is_no_time_to_wait_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def serve(_: object) -> None:
+        raise AssertionError("it must not begin")
+
+    with pytest.raises(SystemExit) as ended:
+        run_process("waiting", "wait", serve, ["--config", "none", f"--wait={seconds}"])
+    assert ended.value.code == 2
+    assert f"--wait takes a number of seconds, not {seconds}" in capsys.readouterr().err
 
 
 def test_settings_that_do_not_come_in_time_are_an_error(tmp_path: Path) -> None:
