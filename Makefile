@@ -20,7 +20,7 @@ SHELL := /bin/sh
 PYTHON ?=
 ARGS ?=
 WORKERS ?= auto
-PATHS := muster orchestrator worker validator trainer adversary scripts benchmarks tests
+PATHS := muster orchestrator worker validator trainer adversary scripts benchmarks testbed tests
 
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
@@ -28,7 +28,7 @@ export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
 # Bytecode is kept: what one process has compiled the others read. A quarter of pytest's start is compiling tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Processes of pytest, one more than cores where memory allows, that share the tests out by tests/support/schedule.py.
+# Processes of pytest, one more than cores where memory allows, that share the tests out by testbed/suite/schedule.py.
 PYTEST := pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 # Lint and contracts take what pytest leaves of the machine.
 AFTER := nice -n 5

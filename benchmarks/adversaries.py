@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.doc_page import DOCS, rewrite, small, table
-from benchmarks.testbed.adversaries.kinds import ADVERSARIES, Adversary
-from benchmarks.testbed.adversaries.lab import AdversaryLab, open_lab
-from benchmarks.testbed.adversaries.pipeline import DAY, KNOWN, POLICY, LocalContext, describe, make, outcome
 from muster.verification.profiles import CPU_FP32, PROFILES, Profile
 from muster.verification.sample_policy import sample_size
+from testbed.adversaries.kinds import ADVERSARIES, Adversary
+from testbed.adversaries.lab import AdversaryLab, open_lab
+from testbed.adversaries.pipeline import DAY, KNOWN, POLICY, LocalContext, describe, make, outcome
 
 ROWS = 256
 """Rollouts of each kind."""
@@ -38,7 +38,7 @@ SURE = 0.99
 """Share of the samples in which a kind must be rejected to count as caught."""
 
 Found = dict[str, Any]
-"""What `benchmarks.testbed.adversaries.pipeline.describe` says of a kind."""
+"""What `testbed.adversaries.pipeline.describe` says of a kind."""
 
 
 # --- Measuring

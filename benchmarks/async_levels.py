@@ -31,11 +31,10 @@ from transformers import DynamicCache
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.report import machine
-from benchmarks.testbed.task_sets import generated
 from muster.environments.rewards import length_reward
 from muster.environments.scoring import Scorers
-from muster.evaluation.greedy import greedy_score
 from muster.models.files import load_tokenizer
+from muster.models.greedy import greedy_score
 from muster.models.init import WarmUp, init_model, load_model
 from muster.proofs.seeded_sampling import choose
 from muster.protocol.draws import Draw, draw_base, draw_commitment
@@ -45,6 +44,7 @@ from muster.rollouts.schema import Rollout, one_span
 from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from muster.tasksets.taskset import TaskSet
+from testbed.samples.task_sets import generated
 from trainer.batches import BatchTerms, FileRef, WorkFile, batch_metrics, close_batch, samples_of
 from trainer.learner import Recipe, update_metrics
 from trainer.policy import Policy

@@ -46,13 +46,13 @@ from benchmarks.async_levels import (  # noqa: E402
     settings_of,
     terms_of,
 )
-from benchmarks.testbed.task_sets import generated  # noqa: E402
 from benchmarks.watched import expect, started, tell  # noqa: E402
 from muster.models.files import load_tokenizer  # noqa: E402
 from muster.models.init import WarmUp, load_model  # noqa: E402
 from muster.rollouts.parquet import read_rollouts, write_rollouts  # noqa: E402
 from muster.swarm import plan  # noqa: E402
 from muster.tasksets.taskset import TaskSet  # noqa: E402
+from testbed.samples.task_sets import generated  # noqa: E402
 from trainer.batches import FileRef, WorkFile, samples_of  # noqa: E402
 from trainer.learner import Recipe  # noqa: E402
 from trainer.policy import Policy  # noqa: E402

@@ -3,7 +3,7 @@
     python benchmarks/calibrate.py [--json] [--write] [--scale 1.0] [--only NAME]
 
 Honest work of vLLM is measured by the transformers forward of `validator.replay` over the grid of
-`benchmarks.testbed.calibration`: every profile (and with it the dtype), trained and random models of 0.34M to 494M
+`benchmarks.calibration`: every profile (and with it the dtype), trained and random models of 0.34M to 494M
 parameters, flat logits and those of trained and of collapsed models, outlier channels, completions of 1 to 4,096
 tokens, two temperatures, calls of 1 to 256 requests, the prefix cache cold, warm and off, prompts prefilled in chunks
 and preempted. Not one rollout may be rejected, and a limit that accuses must be at least twice as far out as the worst
@@ -28,14 +28,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
+from benchmarks.calibration import GRID, pairs, run_weights
 from benchmarks.doc_page import DOCS, rewrite, small, table
-from benchmarks.testbed.calibration import GRID, pairs, run_weights
-from benchmarks.testbed.task_sets import generated
 from muster.models.init import init_model
 from muster.verification.calibration import pool_units
 from muster.verification.measured import MeasuredCell, read_cell
 from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
 from muster.verification.statistics import scaled_errors
+from testbed.samples.task_sets import generated
 from validator.replay import Measurement, judge
 
 WORDS = {
@@ -369,7 +369,7 @@ def plot(cells: Sequence[HonestCell], profile: Profile) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from muster.plots.charts import BAD, GOOD, GRID, QUIET, STYLE, svg_text
+    from muster.swarm.charts import BAD, GOOD, GRID, QUIET, STYLE, svg_text
 
     with rc_context(STYLE):
         drawing = Figure(figsize=(9.6, 7.2), layout="constrained", facecolor="white")

@@ -2,7 +2,7 @@
 
     python benchmarks/day.py [--json] [--write] [--save DIR]
 
-Every cheat of `benchmarks.testbed.subtle` does a day's work on the real engine: of each of 24 commitments the 8 rows
+Every cheat of `testbed.adversaries.subtle` does a day's work on the real engine: of each of 24 commitments the 8 rows
 that every validator re-runs (`muster.protocol.draws.draw_pool`), each of another group. Honest work of the same model,
 also as other machines compute it, gives the pool limits, as `muster run calibrate` derives them; an honest day of other
 rows is judged beside the cheats. *Caught* is who is accused within the day, by its pool or by single rows: those of the
@@ -27,18 +27,18 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
+from benchmarks.calibration import LARGE, fresh, peaked
 from benchmarks.doc_page import DOCS, rewrite, table
-from benchmarks.testbed.calibration import LARGE, fresh, peaked
-from benchmarks.testbed.subtle import cheats
+from muster.authoring.tasks.generated import sample_of
 from muster.models.arithmetic import HONEST, computing
 from muster.models.files import load_tokenizer
 from muster.protocol.prompts import end_token, prompt_tokens
-from muster.tasksets.generated import sample_of
 from muster.verification.calibration import MarginError, beyond, calibrate
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
 from muster.verification.pools import PooledRow, PooledWork, judge_pool
 from muster.verification.profiles import BF16, Profile
 from muster.verification.statistics import scaled_errors
+from testbed.adversaries.subtle import cheats
 from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import bare_rows

@@ -27,19 +27,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import report  # noqa: E402
 from benchmarks.report import Figure, figure  # noqa: E402
-from benchmarks.testbed import (  # noqa: E402
-    agreement,
-    determinism,
-    escapes,
-    humaneval,
-    large_set,
-    math_pairs,
-    native_escapes,
-    private_tests,
-    score_rate,
-)
+from benchmarks.scoring import agreement, determinism, humaneval, large_set, math_pairs, score_rate  # noqa: E402
 from muster.runtime import telemetry  # noqa: E402
 from muster.sandbox.native_walls import missing_walls  # noqa: E402
+from testbed.escapes import escapes, native_escapes  # noqa: E402
+from testbed.runs import private_tests  # noqa: E402
 
 CACHE: Final = ROOT / "cache" / "bench"
 SHOWN: Final = 50
@@ -196,7 +188,7 @@ def measure_validate(size: Size) -> list[Figure]:
 
 def _validate(name: str, commitments: int) -> Figure:
     """Measure one environment in a process of its own: vLLM's engines of one process share what ends with the first."""
-    command = [sys.executable, "-m", "benchmarks.testbed.scored_validation", name, str(CACHE), str(commitments)]
+    command = [sys.executable, "-m", "benchmarks.scoring.scored_validation", name, str(CACHE), str(commitments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=ROOT)
     return json.loads(done.stdout)
 

@@ -42,9 +42,9 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import report  # noqa: E402
 from benchmarks.gpu_process import PROFILES, Plan  # noqa: E402
 from benchmarks.report import Figure, figure  # noqa: E402
-from benchmarks.testbed.task_sets import generated  # noqa: E402
 from muster.models.init import ModelShape, WarmUp, make_model, make_tokenizer, save_model, warm_up  # noqa: E402
 from muster.models.numerics import device_kind  # noqa: E402
+from testbed.samples.task_sets import generated  # noqa: E402
 
 PARTS: Final = {"worker": 240.0, "replay": 240.0, "plain": 150.0, "trainer": 240.0, "defaults": 240.0}
 """Parts in their order, and the longest time of each in seconds."""

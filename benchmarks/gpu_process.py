@@ -122,8 +122,8 @@ def defaults(plan: Plan, _: Path) -> dict[str, Any]:
 
 def replay(plan: Plan, folder: Path) -> dict[str, Any]:
     """Let a validator's replay on the processor judge rows of this engine, as `muster doctor --engine` does."""
-    from muster.cli.engine_check import VALIDATOR, WORKER, assess, model_spec
-    from muster.cli.probe_process import run_probe
+    from muster.authoring.probe_process import run_probe
+    from muster.console.node.engine_check import VALIDATOR, WORKER, assess, model_spec
     from muster.verification.probes import read_report, write_document
 
     spec = model_spec(Path(plan.replayed), plan.profile.name, plan.replays)

@@ -4,10 +4,10 @@
     python benchmarks/incentives.py --json --merge FILE…
 
 Every world is a run on an Anvil of its own whose clock is moved: weeks of commitments, inspections, cases, seals and
-claims by honest parties and one that deviates (benchmarks/testbed/economy). Income is what lies in an operator's
+claims by honest parties and one that deviates (testbed/economy). Income is what lies in an operator's
 wallet, free balance and locks at the end, less what it began with, its compute, its gas and what its stakes would have
 earned elsewhere; per day. What the contracts do not know is assumed, and printed
-(benchmarks/testbed/economy/assumptions.py).
+(testbed/economy/assumptions.py).
 
     honest_margin   (honest income − that of the best deviating strategy) / honest income, the lowest over all
                     strategies of one party, and over public and local terms
@@ -37,10 +37,15 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.testbed.economy.assumptions import Assumptions
-from benchmarks.testbed.economy.chain import WorldChain
-from benchmarks.testbed.economy.parties import Income
-from benchmarks.testbed.economy.strategies import (
+from muster.constants import TOKEN
+from muster.contracts import registry, runs
+from muster.contracts.court import Kind, Outcome
+from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS
+from testbed.economy.assumptions import Assumptions
+from testbed.economy.chain import WorldChain
+from testbed.economy.parties import Income
+from testbed.economy.strategies import (
     BLIND,
     FAITHFUL,
     FRIEND,
@@ -55,12 +60,7 @@ from benchmarks.testbed.economy.strategies import (
     Validating,
     Working,
 )
-from benchmarks.testbed.economy.world import World
-from muster.constants import TOKEN
-from muster.contracts import registry, runs
-from muster.contracts.court import Kind, Outcome
-from muster.protocol.terms import Terms, WorkClass
-from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS
+from testbed.economy.world import World
 
 TERMS: Final = {"public": PUBLIC_DEFAULTS, "local": LOCAL_DEFAULTS}
 BUDGETS: Final = (8, 12, 16)

@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import report  # noqa: E402
 from benchmarks.async_levels import half_interval, made_model, settings_of, terms_of, train  # noqa: E402
-from benchmarks.testbed.task_sets import generated  # noqa: E402
 from muster.models.init import WarmUp  # noqa: E402
+from testbed.samples.task_sets import generated  # noqa: E402
 from trainer.learner import Recipe  # noqa: E402
 
 PEER = ROOT / ".peers" / "trl"

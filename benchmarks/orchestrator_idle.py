@@ -33,10 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.report import figure, show  # noqa: E402
-from benchmarks.testbed.anvil import Anvil  # noqa: E402
-from benchmarks.testbed.commands import child  # noqa: E402
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on  # noqa: E402
 from muster.protocol.messages import StepReport  # noqa: E402
+from testbed.chain.anvil import Anvil  # noqa: E402
+from testbed.commands import child  # noqa: E402
+from testbed.runs.run_fixture import Orchestrator, RunFixture, deploy_on  # noqa: E402
 
 LOAD = "benchmarks.orchestrator_idle_load"
 HEALTH = ("/healthz", "/readyz", "/metrics", "/version")

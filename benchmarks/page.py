@@ -3,7 +3,7 @@
     python benchmarks/page.py [--json] [--only load,cost,newcomer] [--fresh-clone]
 
 `load` and `cost` are measured over a synthetic run of 100,000 steps, 5,000 nodes and 1,600,000 commitments in the
-database of a real orchestrator (`benchmarks/testbed/big_run`), which takes minutes to make and 7 GB of disk. Every load
+database of a real orchestrator (`testbed/big_run`), which takes minutes to make and 7 GB of disk. Every load
 of the overview begins with an empty browser. `page_load` is the later of its largest paint and the moment at which its
 charts are drawn; `page_bytes` what came over the wire until then. `axe` and `checks` look at every page, light and
 dark. `page_cost` is described in `benchmarks/page_cost.py`, `first_accepted` in `benchmarks/page_newcomer.py`.
@@ -30,10 +30,10 @@ from playwright.async_api import Browser, CDPSession  # noqa: E402
 from benchmarks.page_cost import cost_figures  # noqa: E402
 from benchmarks.page_newcomer import measure_newcomer, measure_setup, newcomer_figures  # noqa: E402
 from benchmarks.report import Figure, figure, show  # noqa: E402
-from benchmarks.testbed import page_checks  # noqa: E402
-from benchmarks.testbed.big_run.process import BigRun, big_run  # noqa: E402
-from benchmarks.testbed.big_run.shape import Shape  # noqa: E402
-from benchmarks.testbed.browser import measured, open_browser, visiting  # noqa: E402
+from testbed import page_checks  # noqa: E402
+from testbed.big_run.process import BigRun, big_run  # noqa: E402
+from testbed.big_run.shape import Shape  # noqa: E402
+from testbed.browser import measured, open_browser, visiting  # noqa: E402
 
 PARTS: Final = ("load", "cost", "newcomer")
 LOAD_TARGET: Final = 1.0

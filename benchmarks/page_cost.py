@@ -1,6 +1,6 @@
 """What people who watch cost the workers: how long an orchestrator's answers to workers take with and without them.
 
-Over the synthetic run of `benchmarks.testbed.big_run`. Both are measured in turns, with the same load by workers from
+Over the synthetic run of `testbed.big_run`. Both are measured in turns, with the same load by workers from
 another process, while a trainer reports a step every few seconds and the chain goes on. `benchmarks/page.py` prints it.
 Everything shares this machine: what the watchers' own process takes counts against the orchestrator too.
 
@@ -24,9 +24,9 @@ import numpy as np
 
 from benchmarks.page_cost_load import Load
 from benchmarks.report import Figure, figure
-from benchmarks.testbed.big_run.process import BigRun
-from benchmarks.testbed.commands import child
 from muster.protocol.messages import StepReport
+from testbed.big_run.process import BigRun
+from testbed.commands import child
 
 LOAD: Final = "benchmarks.page_cost_load"
 TARGET: Final = 1.2

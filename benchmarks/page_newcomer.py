@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.report import Figure, figure
-from benchmarks.testbed.commands import MUSTER, clean_environment, get_bytes, get_json, running, swarm_url, wait_for
 from muster.chain.keys import write_secret
-from muster.cli.logs import parsed, seconds_of
+from muster.console.node.logs import parsed, seconds_of
 from muster.runtime.telemetry import COMMITTED, ENGINE_STARTED, GENERATED, WEIGHTS_ARRIVED
+from testbed.commands import MUSTER, clean_environment, get_bytes, get_json, running, swarm_url, wait_for
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 STEPS_BEFORE: Final = 1

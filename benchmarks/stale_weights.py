@@ -25,8 +25,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
+from benchmarks.calibration import SHAPES, TRAINED, make_models, make_requests
 from benchmarks.doc_page import DOCS, rewrite, small, table
-from benchmarks.testbed.calibration import SHAPES, TRAINED, make_models, make_requests
 from muster.models.files import load_tokenizer
 from muster.models.init import load_model, save_model
 from muster.proofs.projection import PROJECTIONS

@@ -31,13 +31,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.testbed.adversaries.lab import AdversaryLab, Job, open_lab
-from benchmarks.testbed.adversaries.steering import LIES, UNLIMITED, LiedRow, claim, distort, expected_units
 from muster.models.init import load_model
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import TrainerSettings
 from muster.swarm.plan import LOCAL_TERMS
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, Profile
+from testbed.adversaries.lab import AdversaryLab, Job, open_lab
+from testbed.adversaries.steering import LIES, UNLIMITED, LiedRow, claim, distort, expected_units
 from trainer.advantages import group_advantages, has_signal, length_parts, task_rewards
 from trainer.learner import Recipe
 from trainer.old_logprobs import recomputes

@@ -33,12 +33,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import report  # noqa: E402
-from muster.models.fetch import fetch_model  # noqa: E402
+from muster.authoring.models.fetch import fetch_model  # noqa: E402
+from muster.authoring.tasks.generated import sample_of  # noqa: E402
 from muster.models.files import load_tokenizer  # noqa: E402
 from muster.protocol.prompts import prompt_tokens  # noqa: E402
 from muster.rollouts.parquet import read_rollouts  # noqa: E402
 from muster.runtime.processor import EMULATIONS, read_features  # noqa: E402
-from muster.tasksets.generated import sample_of  # noqa: E402
 from muster.verification.probes import ProbeRequest, ProbeSpec, read_spec, write_document  # noqa: E402
 from muster.verification.profiles import BF16  # noqa: E402
 

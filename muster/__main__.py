@@ -1,6 +1,6 @@
 """python -m muster: the same as the `muster` command."""
 
-from muster.cli import main
+from muster.console import main
 
 if __name__ == "__main__":
     main()

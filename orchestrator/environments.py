@@ -4,8 +4,8 @@ The rules:
 
 1. A pack is its author's: the key that signed it sends it. Authors need be no members of the run, so all about their
    requests is bounded, and nothing of them is remembered but what is kept: the same again changes nothing.
-2. A pack is read before it is kept (`muster.contributions.pack`), never run. Whether it scores as it says is checked by
-   whoever admits it.
+2. A pack is read before it is kept (`muster.tasksets.contribution_pack`), never run. Whoever admits it checks whether
+   it scores as it says.
 3. A name and version of an author is one pack, for ever. So many of an author's packs may wait for the owner, so many
    of all, and so many may be listed that the owner has not refused: what it refuses takes nobody's place.
 4. The run's owner decides by a signed message, the later one counts. Everybody can check both signatures.
@@ -25,11 +25,11 @@ from starlette.requests import Request
 
 from muster.clients.storage import ContentStore
 from muster.constants import REQUEST_LIFETIME_SECONDS
-from muster.contributions.pack import MAX_PACK_BYTES, Pack, read_pack
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.messages import EnvironmentDecision, EnvironmentPage, ListedEnvironment
 from muster.runtime import telemetry
 from muster.settings.schema import OrchestratorSettings
+from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
 from orchestrator import problems
 from orchestrator.auth import Caller, read_body
 from orchestrator.database import Database, insert_once

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 
 from muster.clients.storage import ContentStore
-from muster.contributions.pack import MAX_PACK_BYTES, Pack, read_pack
 from muster.errors import CheckError, MismatchError, StorageError
 from muster.grading.shown import read_committed
 from muster.protocol.announcements import BenchmarkScore, NodeName
@@ -22,6 +21,7 @@ from muster.protocol.eip712 import Domain
 from muster.protocol.messages import EnvironmentDecision, ShownGrades, Upload, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from muster.runtime import telemetry
+from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
 from orchestrator.database import Database, upsert
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades

@@ -32,7 +32,7 @@ EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
 OVERRIDES = ("overrides.txt", *(("overrides-cpu.txt",) if EXTRA == "cpu" else ()))
 MACHINE = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-"""Programs that the page's tests can run in, the best first (also benchmarks/testbed/browser.py)."""
+"""Programs that the page's tests can run in, the best first (also testbed/browser.py)."""
 INSTALL_BROWSER = ("apt-get", "install", "-y", "--no-install-recommends", "chromium")
 APT_SECONDS = 600.0
 TESTS = "--tests"
@@ -40,7 +40,7 @@ LANES = 2
 """Steps that run side by side: building the component takes one core as long as most of the others together."""
 
 IMPORTED = (
-    "muster.cli",
+    "muster.console",
     "muster.swarm.demo",
     "muster.swarm.report",
     "orchestrator.service",

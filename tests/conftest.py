@@ -5,7 +5,7 @@ chain's clock runs ahead of the wall clock, because tests move it. A test that n
 starts its own with `start_anvil`.
 
 `new_database_url` and `database_url` run a test on SQLite and on PostgreSQL, one module's tests after the other. On
-PostgreSQL only the modules of ON_POSTGRESQL (tests/support/postgres.py) belong to `make test`.
+PostgreSQL only the modules of ON_POSTGRESQL (testbed/servers/postgres.py) belong to `make test`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from benchmarks.testbed.anvil import Anvil
 from muster.chain.keys import Signer
-from tests.support import examples, fork_server, steady_loop, warm_models
-from tests.support.chain import Deployment, deploy_on, funded_on
-from tests.support.durations import Durations
-from tests.support.paths import ROOT
-from tests.support.postgres import ON_POSTGRESQL, PostgresServer
-from tests.support.s3_servers import Endpoint, moto, rclone
-from tests.support.schedule import arrange, processes, scheduler
-from tests.support.temporary import TemporaryFolder
+from testbed.chain.anvil import Anvil
+from testbed.chain.contracts import Deployment, deploy_on, funded_on
+from testbed.paths import ROOT
+from testbed.servers.postgres import ON_POSTGRESQL, PostgresServer
+from testbed.servers.s3_servers import Endpoint, moto, rclone
+from testbed.suite import examples, fork_server, steady_loop, warm_models
+from testbed.suite.durations import Durations
+from testbed.suite.schedule import arrange, processes, scheduler
+from testbed.suite.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
     from xdist.workermanage import WorkerController
 
-    from benchmarks.testbed.adversaries.lab import AdversaryLab
+    from testbed.adversaries.lab import AdversaryLab
 
 settings.load_profile(examples.FEW)
 # Machines have homes of their own. The component that scores is compiled once for all: it takes a quarter of a minute.
@@ -206,8 +206,8 @@ def use_s3(monkeypatch: pytest.MonkeyPatch) -> Callable[[Endpoint], str]:
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdversaryLab]:
     """The demo's trained model and a running engine. Who uses the engine loads the weights it wants first."""
-    from benchmarks.testbed.adversaries.lab import open_lab
     from muster.models import init
+    from testbed.adversaries.lab import open_lab
 
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:

@@ -20,8 +20,8 @@ from pydantic import TypeAdapter
 
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
-from muster.evaluation.greedy import greedy_score
 from muster.models.files import context_of, load_tokenizer, model_hash, tokenizer_hash
+from muster.models.greedy import greedy_score
 from muster.models.init import load_model
 from muster.models.lora import Adapter
 from muster.models.matmul import choose_matmul

@@ -1,6 +1,6 @@
 """python -m worker.answering: answer tasks with one checkpoint, for `muster eval` and `muster tasks filter`.
 
-One line of `muster.evaluation.request.EvalRequest` or `CompletionRequest` comes in on stdin. One line of `TaskResult`
+One line of `muster.clients.evaluation.EvalRequest` or `CompletionRequest` comes in on stdin. One line of `TaskResult`
 or `TaskCompletions` per task goes out on stdout, in order; or a line with the error, before anything is generated. It
 generates and scores exactly as a worker does.
 """
@@ -16,11 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
-from muster.constants import MICRO
-from muster.environments.scoring import Scorers
-from muster.errors import ConfigError, MusterError
-from muster.evaluation.client import refusal_line
-from muster.evaluation.request import (
+from muster.clients.answering import refusal_line
+from muster.clients.evaluation import (
     Completion,
     CompletionRequest,
     EvalRequest,
@@ -30,6 +27,9 @@ from muster.evaluation.request import (
     TaskResult,
     request_from_line,
 )
+from muster.constants import MICRO
+from muster.environments.scoring import Scorers
+from muster.errors import ConfigError, MusterError
 from muster.models.files import context_of, load_tokenizer
 from muster.models.numerics import device_kind
 from muster.protocol.prompts import completion_text, end_token, prompt_tokens

@@ -40,13 +40,13 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from benchmarks.testbed.task_sets import generated
 from muster.constants import MICRO
 from muster.environments.rewards import LENGTH_ALPHA, length_reward
 from muster.environments.scoring import Scorers
-from muster.evaluation.greedy import greedy_score
+from muster.models.greedy import greedy_score
 from muster.protocol.prompts import completion_text, prompt_text
 from muster.tasksets.taskset import TaskSet
+from testbed.samples.task_sets import generated
 
 BUDGETS, LIMIT = (8, 12, 16), 32
 """The demo's thinking budgets and longest completion, in tokens."""

@@ -1,4 +1,4 @@
 """Clients of what other machines offer: the orchestrator's API, content stores, relays, a run's published files.
 
-May import everything below it but `swarm` and `cli`. Used by the four processes and by the command line.
+May import the other rooms of the library. Used by the four processes, `authoring`, `swarm` and the console.
 """

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from muster.clients.transport import SignedClient, parse_answer
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
-from muster.contributions.pack import MAX_PACK_BYTES
 from muster.errors import MalformedError, MismatchError, RefusedError
 from muster.grading.envelope import KeyExchange, about_master, open_master
 from muster.protocol.announcements import BenchmarkScore, DayEarnings, MachineReport, NodeName
@@ -41,6 +40,7 @@ from muster.protocol.messages import (
     VerdictPage,
 )
 from muster.protocol.receipts import upload_target
+from muster.tasksets.contribution_pack import MAX_PACK_BYTES
 
 MAX_ENVIRONMENTS: Final = 10_000
 """Listed environments that are read; an orchestrator lists fewer."""
@@ -180,7 +180,7 @@ class OrchestratorClient(SignedClient):
         return found
 
     async def get_environment(self, name: str) -> bytes:
-        """Return a pack by its content hash, verified. `muster.contributions.pack.read_pack` reads it."""
+        """Return a pack by its content hash, verified. `muster.tasksets.contribution_pack.read_pack` reads it."""
         return await self._content("environments", name, MAX_PACK_BYTES)
 
     async def decide_environment(self, decision: EnvironmentDecision) -> None:

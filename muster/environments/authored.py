@@ -2,7 +2,7 @@
 
 The source defines `score(task, completion)` and returns the parts of the score in millionths, by name. It stands in the
 manifest, so whoever knows the terms of a run knows it. See `authored_scorer` in `muster/sandbox/guest` for what it can
-use, and `muster.contributions` for how it gets into a task set.
+use, and `muster.authoring.contributions` for how it gets into a task set.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from torch.nn import functional
 from muster.environments.answers import THINK_END
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
-from muster.evaluation.greedy import greedy_score
+from muster.models.greedy import greedy_score
 from muster.models.matmul import widen
 from muster.protocol.prompts import end_token, pad_token, prompt_tokens
 from muster.settings.schema import Matmul

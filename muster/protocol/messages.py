@@ -336,7 +336,7 @@ class SignedMisbehaviourReport(Message):
 
 
 class EnvironmentClaim(Message):
-    """An author's signature under an environment. It is for no chain: see `muster.contributions.pack`."""
+    """An author's signature under an environment. It is for no chain: see `muster.tasksets.contribution_pack`."""
 
     struct: ClassVar = "Environment"
 

@@ -55,7 +55,7 @@ GENERATED: Final = "generated"
 UPLOADED: Final = "uploaded"
 COMMITTED: Final = "committed"
 JUDGED: Final = "judged"
-"""Events by which `muster.cli.node_log` follows a worker, and a validator by the last one."""
+"""Events by which `muster.console.node.log_lines` follows a worker, and a validator by the last one."""
 NO_FINISHED_WORK: Final = "no finished work to deliver"
 """Why a worker's loop that commits waits while the one that generates is at work."""
 

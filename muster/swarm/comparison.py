@@ -1,7 +1,7 @@
 """Compare the model that a swarm began with and the one that it ended with, on tasks that were never trained on.
 
 Both answer every held-out task several times, sampled as workers sample, with the same seeds
-(`muster.evaluation.request`). What models write is anybody's text: it is bounded here and escaped where it is shown.
+(`muster.clients.evaluation`). What models write is anybody's text: it is bounded here and escaped where it is shown.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
+from muster.authoring.evaluation.gain import FEWEST_TASKS, paired_gain
+from muster.clients.answering import ask
+from muster.clients.evaluation import EvalRequest, Sampling, ShownAnswer, TaskResult
 from muster.environments.task import Task
-from muster.evaluation.client import ask
-from muster.evaluation.gain import FEWEST_TASKS, paired_gain
-from muster.evaluation.request import EvalRequest, Sampling, ShownAnswer, TaskResult
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.swarm.plan import SwarmRequest
 from muster.tasksets.taskset import TaskSet
@@ -30,7 +30,7 @@ SHOWN_CHARACTERS: Final = 400
 
 
 async def compare(request: SwarmRequest, step: int) -> dict[str, Any]:
-    """Ask the first model and the one of `step`; return what the report shows. Raises as `muster.evaluation.client`."""
+    """Ask the first model and the one of `step`; return what the report shows. Raises as `muster.clients.answering`."""
     task_set = await asyncio.to_thread(TaskSet.open, request.layout.tasks)
     first, last = eval_requests(request, task_set.root, len(task_set.held_out), step)
     before, after = await asyncio.gather(_answers(first), _answers(last))  # one thread each, and nobody else works now

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from muster.constants import TOKEN
-from muster.plots.charts import BAD, GOOD, STYLE, lines_behind, svg_text, title
-from muster.plots.training import StepMetrics, line_chart
 from muster.protocol.metric_names import HELD_OUT, HELD_OUT_LENGTH_ERROR, LENGTH, LENGTH_ERROR, REWARD
+from muster.swarm.charts import BAD, GOOD, STYLE, lines_behind, svg_text, title
 from muster.swarm.summary import SwarmFacts, claims
+from muster.swarm.training_plots import StepMetrics, line_chart
 
 
 def draw(axes: Axes, facts: SwarmFacts, which: str) -> None:

@@ -18,7 +18,7 @@ class Scenario:
 
     name: str
     families: tuple[str, ...]
-    """Of `muster.tasksets.families`, each drawn as often as the others."""
+    """Of `muster.authoring.tasks.families`, each drawn as often as the others."""
     levels: tuple[int, ...]
     train: int
     held_out: int

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from muster.authoring.tasks.generated import make_task_set
 from muster.chain.client import NO_TIP, Chain
 from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.chain.keys import Signer, load_raw_key, write_secret
@@ -37,7 +38,6 @@ from muster.swarm.opening import (
 )
 from muster.swarm.plan import ESCROW, SwarmRequest, local_terms, nodes, settings_of
 from muster.swarm.summary import Participant
-from muster.tasksets.generated import make_task_set
 from muster.tasksets.taskset import TaskSet
 
 MARKER = ".muster-swarm"

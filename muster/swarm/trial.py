@@ -1,7 +1,7 @@
 """An owner's own run on this machine, before strangers join it: the owner's three processes, validators and workers.
 
 Unlike a demo's, its folder is kept: the chain writes its state down, keys and journals stay, and the next start goes on
-with all of them. What the owner does on chain is the caller's (`muster.cli.run_init.owner`); what nodes do is here.
+with all of them. What the owner does on chain is the caller's (`muster.console.run_init.owner`); what nodes do is here.
 """
 
 from __future__ import annotations

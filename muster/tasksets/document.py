@@ -65,7 +65,7 @@ class TaskSource:
     note: str = ""
     """What else their authors want to be said."""
     author: str = ""
-    """Address of whoever signed them as theirs (`muster.contributions`); empty where nobody did."""
+    """Address of whoever signed them as theirs (`muster.authoring.contributions`); empty where nobody did."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from benchmarks.testbed.adversaries.lab import AdversaryLab
-from benchmarks.testbed.adversaries.pipeline import LocalContext
+from testbed.adversaries.lab import AdversaryLab
+from testbed.adversaries.pipeline import LocalContext
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from benchmarks.testbed.adversaries.kinds import ADVERSARIES, Adversary
-from benchmarks.testbed.adversaries.lab import AdversaryLab
-from benchmarks.testbed.adversaries.pipeline import TENTH, LocalContext, inspect, lie_in_part, make, outcome, submit
 from muster.verification.profiles import CPU_FP32, STATISTICS
 from muster.verification.sample_policy import false_rows
+from testbed.adversaries.kinds import ADVERSARIES, Adversary
+from testbed.adversaries.lab import AdversaryLab
+from testbed.adversaries.pipeline import TENTH, LocalContext, inspect, lie_in_part, make, outcome, submit
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

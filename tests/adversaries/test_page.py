@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.calibrate import WORDS, plot_path
 from benchmarks.doc_page import DOCS, rewrite, small
-from benchmarks.testbed.adversaries.kinds import ADVERSARIES
 from muster.verification.profiles import PROFILES, STATISTICS, Profile
+from testbed.adversaries.kinds import ADVERSARIES
 
 PAGE = DOCS / "verification.md"
 

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from benchmarks.testbed.big_run.process import BigRun, big_run
-from benchmarks.testbed.big_run.shape import Shape
-from benchmarks.testbed.browser import find_browser, open_browser
+from testbed.big_run.process import BigRun, big_run
+from testbed.big_run.shape import Shape
+from testbed.browser import find_browser, open_browser
 
 SMALL = Shape(steps=200, nodes=120, commitments=2_000, step_seconds=2_400, at_work=30)
 """Five days with everything that a run has: claims, convictions, lost cases, an open one."""

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 from playwright.async_api import Browser, Page
 
-from benchmarks.testbed import page_checks
-from benchmarks.testbed.browser import evaluate, measured, visiting, wait_until
+from testbed import page_checks
+from testbed.browser import evaluate, measured, visiting, wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,13 +14,13 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from benchmarks.page import PAGE_NAMES, pages_of
-from benchmarks.testbed import page_checks
-from benchmarks.testbed.big_run.process import BigRun, big_run
-from benchmarks.testbed.big_run.shape import Shape
-from benchmarks.testbed.browser import evaluate, measured, visiting
-from benchmarks.testbed.written import HOSTILE, LONG
 from orchestrator.page.render import shown
 from orchestrator.page.rows import MAX_TEXT
+from testbed import page_checks
+from testbed.big_run.process import BigRun, big_run
+from testbed.big_run.shape import Shape
+from testbed.browser import evaluate, measured, visiting
+from testbed.samples.written import HOSTILE, LONG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,12 +10,12 @@ import pytest
 from playwright.async_api import Browser
 
 from benchmarks.page import PAGE_NAMES, pages_of
-from benchmarks.testbed import page_checks
-from benchmarks.testbed.big_run.process import BigRun
-from benchmarks.testbed.browser import HEIGHT, WIDTHS, evaluate, measured, visiting
 from muster.protocol.messages import StepReport
 from orchestrator.page.render import number
-from tests.support.paths import ROOT
+from testbed import page_checks
+from testbed.big_run.process import BigRun
+from testbed.browser import HEIGHT, WIDTHS, evaluate, measured, visiting
+from testbed.paths import ROOT
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SLOW = pytest.mark.slow

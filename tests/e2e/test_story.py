@@ -15,12 +15,12 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page
 
-from benchmarks.testbed import page_checks
-from benchmarks.testbed.browser import Visitor, evaluate, measured, visiting, wait_until
-from benchmarks.testbed.commands import address_in, wait_for
-from benchmarks.testbed.waiting import until
-from tests.support.live_swarm import LiveSwarm, live_swarm, newcomer
-from tests.support.paths import ROOT
+from testbed import page_checks
+from testbed.browser import Visitor, evaluate, measured, visiting, wait_until
+from testbed.commands import address_in, wait_for
+from testbed.paths import ROOT
+from testbed.runs.live_swarm import LiveSwarm, live_swarm, newcomer
+from testbed.waiting import until
 
 GUILTY = re.compile("(?<!not )guilty")
 WORK_SECONDS = 420.0

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.testbed.adversaries.lab import LIMITS, AdversaryLab
 from muster.models.files import load_tokenizer
 from muster.protocol.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import CPU_FP32
-from tests.support.engine_types import Requests, UsingWeights
+from testbed.adversaries.lab import LIMITS, AdversaryLab
+from testbed.suite.engine_types import Requests, UsingWeights
 from validator.replay import Replayer
 from worker.engine import Engine, GenerationRequest
 from worker.rollouts import bare_rows

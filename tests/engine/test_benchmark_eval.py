@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.testbed.published_rows import GSM8K
-from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from testbed.samples.published_rows import GSM8K
+from testbed.waiting import BOUND, wait_until
 
 SAMPLES = 16
 """Of an item: a CPU decodes two items at a time, so that records come in four batches."""

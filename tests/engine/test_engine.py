@@ -14,19 +14,19 @@ import torch
 from safetensors.torch import save_file
 from transformers import Qwen2Config
 
-from benchmarks.testbed.adversaries.lab import LIMITS, tempered
+from muster.authoring.models.variants import save_changed, with_noise
 from muster.errors import ConfigError
 from muster.models.init import load_model
 from muster.models.numerics import numerics_pinned, pin_numerics
-from muster.models.variants import save_changed, with_noise
 from muster.models.weights import read_weights
 from muster.proofs.seeded_sampling import choose
 from muster.rollouts.schema import Rollout
 from muster.shardcast.format.store import version_path
 from muster.shardcast.publish import publish
 from muster.verification.profiles import CPU_FP32, PROFILES
-from tests.support.engine_types import Requests, UsingWeights
-from tests.support.numerics import unpin
+from testbed.adversaries.lab import LIMITS, tempered
+from testbed.suite.engine_types import Requests, UsingWeights
+from testbed.suite.numerics import unpin
 from validator.replay import Replayer, judge
 from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest, plain_arguments
 from worker.rollouts import bare_rows

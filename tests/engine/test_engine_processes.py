@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.testbed.waiting import BOUND
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.rollouts.parquet import read_rollouts
 from muster.shardcast.format.store import version_path
 from muster.shardcast.publish import publish
 from muster.verification.profiles import BF16
+from testbed.waiting import BOUND
 from tests.engine.split_engine import REQUESTS
 from validator.replay import Replayer, judge
 

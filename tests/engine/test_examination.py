@@ -22,20 +22,20 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.testbed.adversaries.lab import tempered
-from benchmarks.testbed.waiting import BOUND, wait_until
+from muster.authoring.evaluation.pass_at_k import mean_pass_at_k
+from muster.clients.answering import ask
+from muster.clients.evaluation import EvalRequest, Sampling, TaskResult
 from muster.environments.answers import exact_answer
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MusterError
-from muster.evaluation.client import ask
-from muster.evaluation.greedy import greedy_completions
-from muster.evaluation.pass_at_k import mean_pass_at_k
-from muster.evaluation.request import EvalRequest, Sampling, TaskResult
+from muster.models.greedy import greedy_completions
 from muster.models.init import load_model
 from muster.protocol.prompts import completion_text, prompt_tokens
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.taskset import Scored, TaskSet
-from tests.support import fork_server
+from testbed.adversaries.lab import tempered
+from testbed.suite import fork_server
+from testbed.waiting import BOUND, wait_until
 from worker.answering import EvalSession
 from worker.engine import Engine
 

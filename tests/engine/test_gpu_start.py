@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.testbed.adversaries.lab import LIMITS
 from muster.errors import ConfigError
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.verification.profiles import BF16
-from tests.support.engine_types import Requests
+from testbed.adversaries.lab import LIMITS
+from testbed.suite.engine_types import Requests
 from worker.engine import OTHER_ENGINE, VLLM_REQUIRED, Engine
 
 SECONDS = 300

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.waiting import BOUND
-from muster.cli import engine_check
+from muster.console.node import engine_check
 from muster.models.numerics import device_kind
 from muster.rollouts.parquet import read_rollouts
 from muster.verification.probes import EngineOptions, read_report, write_document
 from muster.verification.profiles import BF16, CPU_FP32, STATISTICS, Profile
-from tests.support.machine import Machine
-from tests.support.paths import ROOT
-from tests.support.probe_samples import small_model, small_spec
+from testbed.machine import Machine
+from testbed.paths import ROOT
+from testbed.samples.probes import small_model, small_spec
+from testbed.waiting import BOUND
 
 
 def run(module: str, *paths: Path) -> subprocess.CompletedProcess[str]:
@@ -72,7 +72,7 @@ def test_doctor_measures_this_machine_s_engine_and_keeps_one_that_is_rejected_aw
     assert (found["rows"], found["rejected"], found["accused"], found["device"]) == (8, 0, 0, device_kind())
     assert found["worst_value"] <= found["rejected_above"]
 
-    monkeypatch.setattr(engine_check, "VALIDATOR", "tests.support.other_model_probe")
+    monkeypatch.setattr(engine_check, "VALIDATOR", "testbed.runs.other_model_probe")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     done = machine.type(*words, "--json")
     assert done.returncode == 3

@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from muster.authoring.models.variants import save_changed, with_noise
 from muster.errors import ConfigError, MalformedError, MusterError
 from muster.models.numerics import numerics_pinned, pin_numerics
-from muster.models.variants import save_changed, with_noise
 from muster.models.weights import read_weights
 from muster.rollouts.schema import Rollout
 from muster.verification.profiles import CPU_FP32
 from muster.verification.statistics import FLOAT32, LEAST
-from tests.support.numerics import unpin
+from testbed.suite.numerics import unpin
 from validator import replay
 from validator.replay import Measurement, Replayer, judge
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from muster.cli import calibrate, run_terms
-from muster.cli.run_init import parts
+from muster.authoring import calibration as calibrate
+from muster.authoring import terms as run_terms
+from muster.console.run_init import parts
 from muster.models.files import model_hash
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.protocol.terms_file import read_terms
 from muster.verification.calibration import parse_calibration
 from muster.verification.profiles import BF16
-from tests.support.machine import Machine
+from testbed.machine import Machine
 
 
 @pytest.mark.slow

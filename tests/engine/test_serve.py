@@ -17,12 +17,12 @@ import httpx2
 import psutil
 import pytest
 
-from benchmarks.testbed.commands import MUSTER, run_to_end
-from benchmarks.testbed.waiting import BOUND
 from muster.models.files import model_hash
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
-from tests.support.chain import Deployment
-from tests.support.published_run import published_run
+from testbed.chain.contracts import Deployment
+from testbed.commands import MUSTER, run_to_end
+from testbed.runs.published_run import published_run
+from testbed.waiting import BOUND
 
 KEY = "a-key-of-this-test"
 
@@ -31,7 +31,7 @@ KEY = "a-key-of-this-test"
 def serving(folder: Path, *words: str, forked: bool) -> Iterator[dict[str, Any]]:
     """`muster serve WORDS` in a folder: what it prints once the model can be asked. Interrupted, it ends with 0.
 
-    Not `forked` (tests/support/fork_server.py): exactly as from a shell, and everybody can read its commands.
+    Not `forked` (testbed/suite/fork_server.py): exactly as from a shell, and everybody can read its commands.
     """
     command = [sys.executable, "-m", "muster", "serve", *words, "--port", "0", "--json"]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "PYTHONWARNINGS": "ignore"}

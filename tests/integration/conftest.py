@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
-from tests.support.machine import Machine, funded_run, furnished
-from tests.support.s3_servers import Endpoint
+from testbed.chain.anvil import Anvil
+from testbed.machine import Machine, funded_run, furnished
+from testbed.servers.s3_servers import Endpoint
 
 if TYPE_CHECKING:
-    from tests.support.world import World
+    from testbed.runs.world import World
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def run(machine: Machine) -> int:
 
 @pytest.fixture
 def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path) -> Iterator[World]:
-    from tests.support.world import opened  # which imports torch
+    from testbed.runs.world import opened  # which imports torch
 
     with opened(start_anvil, tmp_path) as made:
         yield made

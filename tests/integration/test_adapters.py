@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.testbed.waiting import until
 from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter, Pair
 from muster.shardcast import Manifest, publish, verify_folder
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
@@ -18,9 +17,10 @@ from muster.shardcast.delta.frames import write_frames
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format.store import read_manifest, version_path, versions
-from tests.support.delta_samples import keeping, publish_steps, replace_difference
-from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
-from tests.support.weight_servers import QUICK, RUN, SHARD, Server, contents, ended, relaying
+from testbed.samples.deltas import keeping, publish_steps, replace_difference
+from testbed.samples.trainer import batch_of, learner_at, tiny_checkpoint
+from testbed.servers.weight_servers import QUICK, RUN, SHARD, Server, contents, ended, relaying
+from testbed.waiting import until
 
 STEPS = 5
 PAIRS, RANK, WIDTH = 7, 2, 32

@@ -13,8 +13,6 @@ import httpx2
 import pytest
 from sqlalchemy import select
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from benchmarks.testbed.waiting import BOUND, until
 from muster.clients.storage import ContentStore
 from muster.errors import RefusedError
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName, ReceivedBytes
@@ -25,7 +23,9 @@ from muster.protocol.requests import sign_request
 from orchestrator.database import Database
 from orchestrator.page.announcement_routes import MAX_REPORT_BYTES, MAX_SIGNED_BYTES
 from orchestrator.tables import machines, node_names, scores, served
-from tests.support.s3_servers import Endpoint
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.servers.s3_servers import Endpoint
+from testbed.waiting import BOUND, until
 
 OWNERS_RELAY = "http://127.0.0.1:9"
 """Which every orchestrator of the fixture lists."""

@@ -19,14 +19,14 @@ from pathlib import Path
 import pytest
 
 import muster
-from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import Signer
 from muster.constants import REQUEST_LIFETIME_SECONDS
 from muster.errors import EXIT_CODES
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 from muster.settings.sources import known_keys
-from tests.support.machine import Machine
+from testbed.machine import Machine
+from testbed.waiting import BOUND
 
 TOKEN = 10**18
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from muster.cli import benchmark
-from muster.evaluation.benchmarks.catalog import BENCHMARKS
-from muster.evaluation.request import Completion, CompletionRequest, TaskCompletions
+from muster.authoring.benchmarks.catalog import BENCHMARKS
+from muster.clients.evaluation import Completion, CompletionRequest, TaskCompletions
+from muster.console.evaluate import benchmark
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import recover_signer
 from orchestrator.database import Database
 from orchestrator.tables import node_names, scores
-from tests.support.chain import Deployment
-from tests.support.machine import Machine
-from tests.support.published_run import PublishedRun, published_run
+from testbed.chain.contracts import Deployment
+from testbed.machine import Machine
+from testbed.runs.published_run import PublishedRun, published_run
+from testbed.runs.run_fixture import Orchestrator, RunFixture
 
 HINT = "choose up to 40 letters, digits, single spaces and . _ - + # ', with a letter or digit in it"
 

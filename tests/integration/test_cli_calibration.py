@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from muster.cli.run_terms import UNCALIBRATED_PARAMETERS
+from muster.authoring.terms import UNCALIBRATED_PARAMETERS
 from muster.models.files import model_hash, parameter_count
 from muster.protocol.hashes import content_hash
 from muster.protocol.terms_file import read_terms
 from muster.verification.profiles import BF16, CPU_FP32, profile_hash
-from tests.support.cell_samples import calibration_of
-from tests.support.machine import Machine
-from tests.support.probe_samples import small_model
+from testbed.machine import Machine
+from testbed.samples.cells import calibration_of
+from testbed.samples.probes import small_model
 
 NODE = "0x" + "11" * 20
 OWNER = ("--operator", "./owner.key")

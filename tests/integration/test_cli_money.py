@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from benchmarks.testbed.anvil import Anvil
 from muster.chain.anvil import LocalChain
 from muster.chain.gas import TRANSACTION_GAS
 from muster.chain.keys import Signer
 from muster.chain.provider import connected
 from muster.settings.schema import ChainSettings
-from tests.support.machine import Machine
-from tests.support.sender_fixture import GWEI, opened, payment
-from tests.support.terminal import Terminal
+from testbed.chain.anvil import Anvil
+from testbed.chain.sender_fixture import GWEI, opened, payment
+from testbed.machine import Machine
+from testbed.terminal import Terminal
 
 TOKEN = 10**18
 RAW = re.compile(r"\b\d{13,}\b|\b[12]\d{9}\b")

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import Signer
-from tests.support.machine import Machine
+from testbed.machine import Machine
+from testbed.waiting import BOUND
 
 GAS = 2 * 10**16
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
 from muster.chain.client import Chain
 from muster.chain.keys import Signer
 from muster.contracts import runs
 from muster.settings.schema import ChainSettings
-from tests.support.machine import Machine
+from testbed.chain.anvil import Anvil
+from testbed.machine import Machine
 
 TOKEN = 10**18
 DAY = 24 * 3600

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.testbed.run_fixture import RunFixture
 from muster.chain.client import event_of
 from muster.contracts import court, registry, runs
 from muster.contracts.court import CaseOpened, Kind, Outcome
@@ -21,8 +20,9 @@ from muster.protocol.messages import UploadReceipt
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout, one_span
-from tests.support.chain import Deployment
-from tests.support.machine import Machine
+from testbed.chain.contracts import Deployment
+from testbed.machine import Machine
+from testbed.runs.run_fixture import RunFixture
 
 TOKENS = 3
 WORKERS = ("honest", "forger", "lost")

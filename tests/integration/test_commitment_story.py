@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.testbed.commands import run_to_end
-from benchmarks.testbed.waiting import until
 from muster.chain.anvil import LocalChain
 from muster.chain.provider import connected
 from muster.constants import HOUR_SECONDS
@@ -27,8 +25,10 @@ from muster.contracts.registry import Convicted, Status
 from muster.contracts.runs import WorkCommitted
 from muster.rollouts.parquet import write_rollouts
 from muster.verification.bundles import parse_bundle
-from tests.support.node_fixture import NodeFixture, NodeProcess
-from tests.support.world import World, commit_bytes, rows_of
+from testbed.commands import run_to_end
+from testbed.runs.node_fixture import NodeFixture, NodeProcess
+from testbed.runs.world import World, commit_bytes, rows_of
+from testbed.waiting import until
 from validator.ruling import turn_of
 
 WORKERS = ("w1", "w2", "w3", "w4", "w5")

@@ -18,19 +18,19 @@ from typing import Any
 import httpx2
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
-from benchmarks.testbed.waiting import BOUND, until
 from muster.clients.run_data import RunTasks
 from muster.constants import MICRO
-from muster.contributions.pack import read_pack
 from muster.environments.manifest import Score
 from muster.environments.scoring import Scorers
 from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
+from muster.tasksets.contribution_pack import read_pack
 from muster.tasksets.taskset import TaskSet
-from tests.support.contribution_samples import folder as environment_folder
-from tests.support.machine import Machine
-from tests.support.s3_servers import Endpoint
+from testbed.machine import Machine
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.samples.contributions import folder as environment_folder
+from testbed.servers.s3_servers import Endpoint
+from testbed.waiting import BOUND, until
 
 WORKERS = ("w1", "w2")
 COMMITMENTS = 3

@@ -11,8 +11,6 @@ from typing import TypeVar
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.run_fixture import RunFixture
 from muster.chain.client import Chain, event_of, vote_hash
 from muster.chain.cursor import EventCursor
 from muster.constants import HOUR_SECONDS
@@ -30,8 +28,10 @@ from muster.rollouts.leaves import Leaf, leaf_hash
 from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork
-from tests.support.chain import Deployment, deploy_on, funded_on
-from tests.support.reorgs import reorg
+from testbed.chain.anvil import Anvil
+from testbed.chain.contracts import Deployment, deploy_on, funded_on
+from testbed.chain.reorgs import reorg
+from testbed.runs.run_fixture import RunFixture
 from validator.journal import ValidatorJournal
 from validator.sealing import vouch_leaf, vouch_tree
 from worker.context import WorkerContext

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
 from muster.chain import reads
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
@@ -25,9 +24,10 @@ from muster.contracts.registry import Deposited, FreeWithdrawn
 from muster.contracts.token import Transfer
 from muster.errors import ConfigError, UnreachableError
 from muster.settings.schema import ChainSettings
-from tests.support.balancer import always, balanced, never
-from tests.support.chain import Deployment, deploy_on, funded_on
-from tests.support.reorgs import reorg
+from testbed.chain.anvil import Anvil
+from testbed.chain.balancer import always, balanced, never
+from testbed.chain.contracts import Deployment, deploy_on, funded_on
+from testbed.chain.reorgs import reorg
 
 Start = Callable[..., Anvil]
 

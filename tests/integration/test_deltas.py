@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.anvil import free_port
-from benchmarks.testbed.waiting import BOUND, until
 from muster.errors import ChainError, UnreachableError
 from muster.shardcast import Manifest, publish, verify_folder
 from muster.shardcast.fetch.catch_up import fetch_step
@@ -31,10 +29,12 @@ from muster.shardcast.format.store import (
     version_path,
     versions,
 )
-from tests.support.delta_client import client, finished, give
-from tests.support.delta_samples import RUN, SHARD, forge_difference, keeping, publish_steps, write_step
-from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying
-from tests.support.weights_samples import flip_bit
+from testbed.chain.anvil import free_port
+from testbed.runs.delta_client import client, finished, give
+from testbed.samples.deltas import RUN, SHARD, forge_difference, keeping, publish_steps, write_step
+from testbed.samples.weights import flip_bit
+from testbed.servers.weight_servers import QUICK, Server, contents, ended, odd_source, relaying
+from testbed.waiting import BOUND, until
 
 
 async def get(made: list[Manifest], step: int, dest: Path, *sources: str, **changes: float) -> FetchedVersion:

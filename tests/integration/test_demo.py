@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
 from muster.swarm.scenarios import DIGITS
 from muster.swarm.stage import KEPT, MARKER
-from tests.support.demo_process import TOKEN, processes_of, start, to_the_end, wait_for
+from testbed.runs.demo_process import TOKEN, processes_of, start, to_the_end, wait_for
+from testbed.waiting import BOUND, wait_until
 
 STEPS = 3
 FILES_OF_A_STEP = DIGITS.groups_per_batch // DIGITS.groups_per_commitment

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import mixture
-from tests.support.demo_process import processes_of, start, to_the_end
+from testbed.runs import mixture
+from testbed.runs.demo_process import processes_of, start, to_the_end
 
 STEPS = 2
 DEMO_SECONDS = 900

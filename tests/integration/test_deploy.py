@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil, free_port
 from muster.chain.anvil import find_anvil
 from muster.chain.client import Chain
 from muster.chain.deploy import deploy, plan_deployment, verify_deployment
@@ -20,8 +19,9 @@ from muster.chain.provider import connected
 from muster.chain.types import AddressBook
 from muster.errors import ConfigError, MismatchError, UnfundedError, UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings
-from tests.support.balancer import balanced, first, never
-from tests.support.chain import Deployment, deploy_on, funded_on
+from testbed.chain.anvil import Anvil, free_port
+from testbed.chain.balancer import balanced, first, never
+from testbed.chain.contracts import Deployment, deploy_on, funded_on
 
 Start = Callable[..., Anvil]
 pytestmark = pytest.mark.usefixtures("built_contracts")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.incentives import Study, terms
-from benchmarks.testbed.economy.chain import WorldChain
-from benchmarks.testbed.economy.strategies import BLIND, CHEATER, FAITHFUL, HONEST, LAZY_JUDGES, Upload, Working
-from benchmarks.testbed.economy.world import World
 from muster.chain.keys import Signer
 from muster.constants import TOKEN
 from muster.contracts import registry, runs, token
 from muster.contracts.court import Outcome
 from muster.errors import CheckError, RevertError
+from testbed.economy.chain import WorldChain
+from testbed.economy.strategies import BLIND, CHEATER, FAITHFUL, HONEST, LAZY_JUDGES, Upload, Working
+from testbed.economy.world import World
 
 PUBLIC = Study(terms("public"), seed=1)
 PAY = 0.25

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.testbed.commands import MUSTER, run_to_end
 from muster.models.files import model_hash
-from tests.support.chain import Deployment
-from tests.support.published_run import published_run
+from testbed.chain.contracts import Deployment
+from testbed.commands import MUSTER, run_to_end
+from testbed.runs.published_run import published_run
 
 
 async def typed(folder: Path, *words: object, status: int = 0) -> Any:

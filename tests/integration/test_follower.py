@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Table, delete, select
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.run_fixture import VALIDATORS, RunFixture, deploy_on
 from muster.chain import reads
 from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
@@ -24,8 +22,10 @@ from orchestrator import tables
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database, upsert
 from orchestrator.queries import Queries
-from tests.support.balancer import always, balanced, first, never
-from tests.support.reorgs import reorg
+from testbed.chain.anvil import Anvil
+from testbed.chain.balancer import always, balanced, first, never
+from testbed.chain.reorgs import reorg
+from testbed.runs.run_fixture import VALIDATORS, RunFixture, deploy_on
 
 Start = Callable[..., Anvil]
 pytestmark = pytest.mark.usefixtures("built_contracts")

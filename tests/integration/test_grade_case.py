@@ -8,7 +8,6 @@ import hashlib
 import pytest
 from eth_utils.crypto import keccak
 
-from benchmarks.testbed.run_fixture import RunFixture
 from muster.chain.client import Chain, charge_of, event_of, vote_hash
 from muster.constants import TOKEN
 from muster.contracts import court, registry, runs
@@ -20,8 +19,9 @@ from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.masters import check_grade, check_master, epochs_begun, grades_commitment
 from muster.protocol.messages import Grade
-from tests.support.chain import Deployment
-from tests.support.signing_samples import a_verdict
+from testbed.chain.contracts import Deployment
+from testbed.runs.run_fixture import RunFixture
+from testbed.samples.signing import a_verdict
 
 EPOCHS, EPOCH_STEPS = 2, 3
 MASTERS = chain_preimages(hashlib.sha256(b"masters").digest(), EPOCHS)

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from benchmarks.testbed.waiting import until
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import runs
 from muster.contracts.registry import Role
 from muster.errors import ChainError, RefusedError
 from muster.protocol.draws import DrawSource
-from tests.support.trainer_process import ONE, build_training_run, end, train
-from tests.support.trainer_samples import tiny_checkpoint
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.trainer_process import ONE, build_training_run, end, train
+from testbed.samples.trainer import tiny_checkpoint
+from testbed.waiting import until
 
 
 @pytest.fixture(scope="module")

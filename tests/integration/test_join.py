@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.testbed.waiting import BOUND, until
 from muster.contracts.runs import WorkCommitted
-from tests.support.machine import PASSWORD, Machine
-from tests.support.paths import ROOT
-from tests.support.world import World
+from testbed.machine import PASSWORD, Machine
+from testbed.paths import ROOT
+from testbed.runs.world import World
+from testbed.waiting import BOUND, until
 
 PAGE = ROOT / "docs" / "join.md"
 TOKEN = 10**18

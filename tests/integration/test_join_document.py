@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
 from muster.clients.join import check_run, endpoint_of
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA
@@ -19,7 +18,8 @@ from muster.errors import ConfigError, MalformedError, MismatchError
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.messages import JoinDocument
 from muster.protocol.terms_file import NOBODY
-from tests.support.machine import Machine
+from testbed.machine import Machine
+from testbed.runs.run_fixture import Orchestrator, RunFixture
 
 pytestmark = pytest.mark.usefixtures("built_contracts")
 

@@ -19,7 +19,7 @@ from muster.runtime.failpoints import POINTS
 from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
 from muster.swarm.scenarios import DIGITS
-from tests.support.demo_process import TOKEN, processes_of, start, to_the_end
+from testbed.runs.demo_process import TOKEN, processes_of, start, to_the_end
 
 STEPS = 4
 FILES_OF_A_STEP = DIGITS.groups_per_batch // DIGITS.groups_per_commitment

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.waiting import until
 from muster.chain.client import Chain
 from muster.contracts import registry, runs
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
@@ -22,8 +20,10 @@ from muster.errors import RevertError
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts
-from tests.support.node_fixture import NodeProcess
-from tests.support.world import World, opened
+from testbed.chain.anvil import Anvil
+from testbed.runs.node_fixture import NodeProcess
+from testbed.runs.world import World, opened
+from testbed.waiting import until
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.run_fixture import VALIDATORS, RunFixture, approve_and_fund
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, charge_of, event_of, vote_hash
 from muster.chain.cursor import EventCursor
@@ -29,7 +28,8 @@ from muster.contracts.runs import (
 )
 from muster.errors import ChainError, ConfigError, RevertError
 from muster.rollouts.leaves import Leaf, LeafTree, leaf_hash
-from tests.support.chain import Deployment
+from testbed.chain.contracts import Deployment
+from testbed.runs.run_fixture import VALIDATORS, RunFixture, approve_and_fund
 
 TOKEN = 10**18
 EVIDENCE = b"\x0e" * 32

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from benchmarks.testbed.waiting import until
 from muster.clients import machine_report
 from muster.clients.machine_report import MachineMeter, MachineReporter
 from muster.clients.orchestrator import OrchestratorClient
@@ -20,9 +18,11 @@ from muster.runtime.processor import processor_name
 from muster.shardcast.format.store import read_manifest, versions
 from orchestrator.database import Database
 from orchestrator.tables import machines, served
-from tests.support.chain import Deployment
-from tests.support.node_fixture import NodeProcess
-from tests.support.world import World
+from testbed.chain.contracts import Deployment
+from testbed.runs.node_fixture import NodeProcess
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.world import World
+from testbed.waiting import until
 
 OWNERS_RELAY = "http://127.0.0.1:9"
 

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.waiting import until
 from muster.constants import MICRO
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
 from muster.contracts.registry import Status
@@ -24,9 +22,11 @@ from muster.protocol.terms import WorkClass
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
-from tests.support import mixture
-from tests.support.node_fixture import NodeProcess
-from tests.support.world import World, commit_bytes, opened, rows_of
+from testbed.chain.anvil import Anvil
+from testbed.runs import mixture
+from testbed.runs.node_fixture import NodeProcess
+from testbed.runs.world import World, commit_bytes, opened, rows_of
+from testbed.waiting import until
 
 CHEATS: dict[str, Callable[[Rollout], dict[str, object]]] = {
     "w2": lambda row: {"task_reward": MICRO - row.task_reward},

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.commands import run_to_end
-from benchmarks.testbed.run_fixture import TOKEN, RunFixture, some_hash
 from muster.chain.client import Chain, vote_hash
 from muster.contracts import court, runs
 from muster.contracts.court import Kind
@@ -24,10 +22,12 @@ from muster.protocol.messages import NodeReport
 from muster.runtime.notify import Notifier, Told
 from muster.settings.schema import NotifySettings, Settings, WorkerSettings
 from muster.verification.profiles import CPU_FP32
-from tests.support.chain import Deployment
-from tests.support.node_fixture import NodeProcess
-from tests.support.webhook import OK, answer, webhook
-from tests.support.world import World
+from testbed.chain.contracts import Deployment
+from testbed.commands import run_to_end
+from testbed.runs.node_fixture import NodeProcess
+from testbed.runs.run_fixture import TOKEN, RunFixture, some_hash
+from testbed.runs.world import World
+from testbed.servers.webhook import OK, answer, webhook
 from validator.watch import FILE_NAME, ValidatorWatch
 from worker.claimer import Claimer
 from worker.context import WorkerContext

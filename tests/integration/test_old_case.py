@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.testbed.commands import run_to_end
-from benchmarks.testbed.waiting import until
 from muster.contracts import registry
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteRevealed
 from muster.contracts.registry import Status
 from muster.rollouts.parquet import write_rollouts
 from muster.shardcast.format.store import read_manifest, version_path, versions
-from tests.support.delta_samples import keeping
-from tests.support.world import World, commit_bytes, rows_of
+from testbed.commands import run_to_end
+from testbed.runs.world import World, commit_bytes, rows_of
+from testbed.samples.deltas import keeping
+from testbed.waiting import until
 
 OLD, NEWEST = 1, 6
 DELTAS = keeping(whole_every=16, whole=1)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.waiting import until
 from muster.errors import UnreachableError
 from muster.shardcast import Manifest, verify_folder
 from muster.shardcast.fetch.catch_up import fetch_step
@@ -24,9 +23,10 @@ from muster.shardcast.format.store import (
     versions,
     write_index,
 )
-from tests.support.delta_client import client, finished, give
-from tests.support.delta_samples import RUN, SHARD, forge_difference, keeping, publish_steps
-from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying
+from testbed.runs.delta_client import client, finished, give
+from testbed.samples.deltas import RUN, SHARD, forge_difference, keeping, publish_steps
+from testbed.servers.weight_servers import QUICK, Server, contents, ended, odd_source, relaying
+from testbed.waiting import until
 
 STEPS = 12
 OLD = 3

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
-from benchmarks.testbed.waiting import BOUND
 from muster.errors import RefusedError
 from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import StepReport
 from muster.protocol.requests import sign_request
 from muster.runtime.connection_table import connection_budget
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.waiting import BOUND
 
 IDLE, SLOW = 600, 520
 HEALTH = ("/healthz", "/readyz", "/metrics", "/version")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from benchmarks.testbed.waiting import BOUND, until
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.waiting import BOUND, until
 
 PLAIN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 UPGRADE = (

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from benchmarks.testbed.waiting import BOUND
 from muster.protocol.messages import StepReport
 from orchestrator.page.live import LiveState
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.waiting import BOUND
 
 CROWD = 300
 ADDRESSES = 20

@@ -19,10 +19,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from benchmarks.testbed.waiting import BOUND
 from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.waiting import BOUND
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 ENDLESS = "/live"

@@ -16,8 +16,6 @@ import pytest
 from psycopg import sql
 from sqlalchemy import select
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
-from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.errors import ConfigError, StorageError
 from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import StepReport
@@ -25,7 +23,9 @@ from muster.protocol.requests import sign_request
 from orchestrator import database as module
 from orchestrator import postgres, tables
 from orchestrator.database import Database, upsert
-from tests.support.postgres import PASSWORD, PostgresServer
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.servers.postgres import PASSWORD, PostgresServer
+from testbed.waiting import BOUND, wait_until
 
 ABOUT = "a test"
 

@@ -15,8 +15,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash, terms_of
-from benchmarks.testbed.waiting import BOUND
 from muster.chain.types import AddressBook
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
 from muster.protocol.eip712 import Domain
@@ -27,7 +25,9 @@ from muster.protocol.requests import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATU
 from muster.protocol.terms_file import NOBODY
 from muster.rollouts.parquet import FileLimits
 from orchestrator.uploads import FOOTER_BYTES
-from tests.support.s3_servers import Endpoint
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash, terms_of
+from testbed.servers.s3_servers import Endpoint
+from testbed.waiting import BOUND
 
 LONGEST = 1 << 16
 """Tokens of a completion: long enough that the run's files may have 24 MiB."""

@@ -18,9 +18,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on, some_hash
-from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.chain.keys import create_keystore, write_secret
 from muster.constants import REQUEST_LIFETIME_SECONDS
 from muster.contracts import runs
@@ -28,7 +25,10 @@ from muster.errors import RefusedError, UnreachableError
 from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
 from orchestrator.database import Database
-from tests.support.reorgs import reorg
+from testbed.chain.anvil import Anvil
+from testbed.chain.reorgs import reorg
+from testbed.runs.run_fixture import Orchestrator, RunFixture, deploy_on, some_hash
+from testbed.waiting import BOUND, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
-from benchmarks.testbed.waiting import BOUND
 from muster.clients.storage_backend import ANSWER_SECONDS
 from muster.protocol.hashes import content_hash
 from muster.protocol.receipts import upload_target
 from muster.protocol.requests import sign_request
-from tests.support.machine import Machine
-from tests.support.s3_servers import Endpoint, Link
+from testbed.machine import Machine
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.servers.s3_servers import Endpoint, Link
+from testbed.waiting import BOUND
 
 
 @pytest.fixture(scope="module")

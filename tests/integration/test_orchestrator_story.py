@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
-from benchmarks.testbed.waiting import until
 from muster.chain.client import charge_of, event_of, vote_hash
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import court, runs
@@ -21,7 +19,9 @@ from muster.errors import MismatchError, RefusedError
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import AcceptedCommitment, StepReport
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
-from tests.support.s3_servers import Endpoint
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.servers.s3_servers import Endpoint
+from testbed.waiting import until
 
 EVIDENCE = b'{"kind": "wrong_reward"}'
 

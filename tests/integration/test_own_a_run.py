@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil, free_port
-from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.chain.client import Chain
 from muster.chain.keys import Signer
 from muster.constants import CHAIN_BASE_SEPOLIA
@@ -26,8 +24,10 @@ from muster.contracts import token
 from muster.contracts.registry import Role
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.settings.schema import ChainSettings
-from tests.support.machine import PASSWORD, Machine
-from tests.support.paths import ROOT
+from testbed.chain.anvil import Anvil, free_port
+from testbed.machine import PASSWORD, Machine
+from testbed.paths import ROOT
+from testbed.waiting import BOUND, wait_until
 
 PAGE = ROOT / "docs" / "own-a-run.md"
 TOKEN = 10**18
@@ -150,7 +150,7 @@ def test_the_commands_above_are_those_of_the_page() -> None:
     typed = {" ".join(words) for words in re.findall(r'"(\w+)", "(\w+)"', Path(__file__).read_text())}
     # All of it in one command (tests/integration/test_run_init.py); a minute of warming up; a run with an admitter; an
     # engine (tests/engine/test_examination.py, test_calibrate.py, test_serve.py); a download
-    # (tests/unit/models/test_fetch.py).
+    # (tests/unit/authoring/models/test_fetch.py).
     elsewhere = {
         "run init",
         "model init",

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on, some_hash
-from benchmarks.testbed.waiting import until
 from muster.chain.client import charge_of, event_of, vote_hash
 from muster.constants import HOUR_SECONDS
 from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened, Kind
 from muster.protocol.hashes import hash_bytes
+from testbed.chain.anvil import Anvil
+from testbed.runs.run_fixture import Orchestrator, RunFixture, deploy_on, some_hash
+from testbed.waiting import until
 
 
 class Money:

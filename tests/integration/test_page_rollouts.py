@@ -11,8 +11,7 @@ import httpx2
 import psutil
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from benchmarks.testbed.waiting import BOUND, until
+from muster.authoring.tasks.generated import make_task_set
 from muster.models.files import tokenizer_hash
 from muster.protocol.draws import DrawSource, draw_of
 from muster.protocol.hashes import content_hash
@@ -20,10 +19,11 @@ from muster.protocol.messages import StepReport
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
-from muster.tasksets.generated import make_task_set
 from orchestrator.page.rows import MAX_TEXT
-from tests.support.s3_servers import Endpoint
-from tests.support.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.samples.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
+from testbed.servers.s3_servers import Endpoint
+from testbed.waiting import BOUND, until
 
 READING = "orchestrator.page.reading_process"
 

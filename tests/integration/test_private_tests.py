@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.private_tests import play
+from testbed.runs.private_tests import play
 
 
 @pytest.mark.timeout(1500)

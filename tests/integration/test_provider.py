@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 import pytest
 from eth_utils.address import to_checksum_address
 
-from benchmarks.testbed.anvil import Anvil
 from muster.chain import provider as provider_module
 from muster.chain.client import Chain
 from muster.chain.provider import BoundedProvider, RpcError, connected, in_one_trip
 from muster.errors import MalformedError, UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings
+from testbed.chain.anvil import Anvil
 
 
 async def test_the_wrong_chain_is_refused(anvil: Anvil) -> None:

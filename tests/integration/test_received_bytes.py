@@ -14,10 +14,10 @@ from muster.shardcast import Manifest
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format.store import version_path
-from tests.support.delta_client import give
-from tests.support.delta_samples import RUN, SHARD, forge_difference, keeping, publish_steps
-from tests.support.weight_servers import QUICK, Broken, odd_source
-from tests.support.weights_samples import flip_bit
+from testbed.runs.delta_client import give
+from testbed.samples.deltas import RUN, SHARD, forge_difference, keeping, publish_steps
+from testbed.samples.weights import flip_bit
+from testbed.servers.weight_servers import QUICK, Broken, odd_source
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.testbed.run_fixture import RunFixture
 from muster.clients.relays import Relays
 from muster.clients.run_data import NEWEST, CheckpointFetcher
 from muster.contracts import runs
@@ -19,9 +18,10 @@ from muster.models.init import ModelShape, make_model, make_tokenizer, save_mode
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.format.store import read_manifest, versions
 from muster.shardcast.publish import publish
-from tests.support.chain import Deployment
-from tests.support.delta_samples import keeping
-from tests.support.weight_servers import odd_source
+from testbed.chain.contracts import Deployment
+from testbed.runs.run_fixture import RunFixture
+from testbed.samples.deltas import keeping
+from testbed.servers.weight_servers import odd_source
 
 SMALL = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
 

@@ -19,21 +19,21 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.commands import clean_environment
-from benchmarks.testbed.waiting import BOUND
 from muster.chain.client import Chain
 from muster.chain.keys import create_keystore
-from muster.cli.run_init.steps import GAS
-from muster.cli.wallet import read_address
+from muster.console.money.wallet import read_address
+from muster.console.run_init.steps import GAS
 from muster.constants import CHAIN_BASE_SEPOLIA, TOKEN
 from muster.contracts import runs, token
 from muster.protocol.terms_file import read_terms
 from muster.runtime.failpoints import POINTS
 from muster.settings.sources import load_settings
-from tests.support.cell_samples import calibration_of
-from tests.support.machine import PASSWORD, Done, Machine
-from tests.support.probe_samples import small_model
+from testbed.chain.anvil import Anvil
+from testbed.commands import clean_environment
+from testbed.machine import PASSWORD, Done, Machine
+from testbed.samples.cells import calibration_of
+from testbed.samples.probes import small_model
+from testbed.waiting import BOUND
 
 FEW: Final = ("--train", "24", "--held-out", "8", "--steps", "10")
 """As little as makes a task set; an escrow that one draw of the faucet pays for."""

@@ -16,13 +16,13 @@ import httpx2
 import pytest
 from eth_utils.address import to_checksum_address
 
-from benchmarks.testbed.commands import clean_environment
-from benchmarks.testbed.waiting import BOUND
 from muster.chain.client import Chain
-from muster.cli.wallet import read_address
+from muster.console.money.wallet import read_address
 from muster.contracts import runs
 from muster.settings.sources import load_settings
-from tests.support.demo_process import processes_of
+from testbed.commands import clean_environment
+from testbed.runs.demo_process import processes_of
+from testbed.waiting import BOUND
 
 SECONDS = 600
 """Longest that a trial may take to its first step, with a model that is warmed up first."""

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.run_fixture import RunFixture, deploy_on
 from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs
 from muster.contracts.registry import Role
-from tests.support.validator_samples import pending, receive, verdict, work
+from testbed.chain.anvil import Anvil
+from testbed.runs.run_fixture import RunFixture, deploy_on
+from testbed.samples.validator import pending, receive, verdict, work
 from validator.journal import ValidatorJournal
 from validator.sealing import HourSealer
 

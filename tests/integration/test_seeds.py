@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.protocol.terms_file import LOCAL_DEFAULTS
-from tests.support.demo_process import start, to_the_end
+from testbed.runs.demo_process import start, to_the_end
 
 SECONDS = 1800
 UPDATES = 40

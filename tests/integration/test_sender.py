@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.waiting import until
 from muster.chain import sender as sender_module
 from muster.chain.client import Chain
 from muster.chain.keys import Signer, write_secret
@@ -21,8 +19,10 @@ from muster.chain.tx_journal import Sent, TxJournal
 from muster.chain.types import Fees, TxRequest
 from muster.contracts import registry, token
 from muster.errors import ChainError, RevertError, UnfundedError, UnreachableError
-from tests.support.chain import Deployment, deploy_on, funded_on
-from tests.support.sender_fixture import GWEI, Start, background, balance, opened, payment, pooled
+from testbed.chain.anvil import Anvil
+from testbed.chain.contracts import Deployment, deploy_on, funded_on
+from testbed.chain.sender_fixture import GWEI, Start, background, balance, opened, payment, pooled
+from testbed.waiting import until
 
 # Many at once
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.waiting import until
 from muster.chain.keys import Signer
 from muster.chain.sender import LOST_POLLS
 from muster.errors import ChainError
-from tests.support.balancer import balanced, first
-from tests.support.chain import funded_on
-from tests.support.sender_fixture import Start, background, balance, opened, payment, pooled
+from testbed.chain.balancer import balanced, first
+from testbed.chain.contracts import funded_on
+from testbed.chain.sender_fixture import Start, background, balance, opened, payment, pooled
+from testbed.waiting import until
 
 
 @pytest.mark.parametrize(("fate", "looks"), [("fails", 2), ("lags", 2 * LOST_POLLS)])

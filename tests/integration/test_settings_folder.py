@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from benchmarks.testbed.waiting import BOUND
-from tests.support.machine import Machine
+from testbed.machine import Machine
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.waiting import BOUND
 
 
 def typed(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -14,12 +14,11 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
 from muster.chain.client import Chain
 from muster.chain.error_messages import snake
 from muster.chain.keys import Signer
-from muster.cli.run_init.choices import RunChoices, known_context, make_choices
-from muster.cli.run_init.design import OwnerKeys, RunParts, design_of, terms_of
+from muster.console.run_init.choices import RunChoices, known_context, make_choices
+from muster.console.run_init.design import OwnerKeys, RunParts, design_of, terms_of
 from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, TOKEN
 from muster.contracts import runs
 from muster.errors import ConfigError, RevertError, UsageError
@@ -27,7 +26,8 @@ from muster.protocol.term_bounds import bounds, check_bounds, weight_bounds
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS
 from muster.settings.recipes import RECIPES
-from tests.support.chain import Deployment, deploy_on, funded_on
+from testbed.chain.anvil import Anvil
+from testbed.chain.contracts import Deployment, deploy_on, funded_on
 
 SAMPLES: Final = 150
 

@@ -15,14 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.testbed.anvil import free_port
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from benchmarks.testbed.waiting import until
 from muster.contracts import runs
 from muster.shardcast.format.store import version_path
-from tests.support import fork_server
-from tests.support.trainer_process import ONE, build_training_run, end, train
-from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
+from testbed.chain.anvil import free_port
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.trainer_process import ONE, build_training_run, end, train
+from testbed.samples.trainer import batch_of, learner_at, tiny_checkpoint
+from testbed.suite import fork_server
+from testbed.waiting import until
 
 TWO = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 

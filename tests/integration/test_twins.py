@@ -18,8 +18,6 @@ from eth_utils.crypto import keccak
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.waiting import BOUND
 from muster.chain.client import charge_of
 from muster.constants import CHAIN_ANVIL, MAX_BUDGETS
 from muster.contracts import court
@@ -31,8 +29,10 @@ from muster.protocol.merkle import LeafTree
 from muster.protocol.terms import WorkClass, pack_class
 from muster.rollouts.leaves import Leaf, leaf_hash
 from scripts.contract_vectors import terms_with
-from tests.support.examples import up_to
-from tests.support.paths import ROOT
+from testbed.chain.anvil import Anvil
+from testbed.paths import ROOT
+from testbed.suite.examples import up_to
+from testbed.waiting import BOUND
 
 HOME = to_checksum_address(b"\x7e" * 20)
 LEAF = "(uint256,uint256,uint256,uint256,uint256,int256,bytes32,bytes32,bytes32)"

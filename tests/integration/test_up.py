@@ -17,15 +17,12 @@ from pathlib import Path
 import pytest
 from eth_utils.address import to_checksum_address
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.commands import clean_environment
-from benchmarks.testbed.waiting import BOUND
 from muster.chain.client import Chain
 from muster.chain.draw_secret import draw_tip, load_draw_secret
 from muster.chain.keys import Signer, load_keystore
-from muster.cli.session import Options, Session
-from muster.cli.up import setup
-from muster.cli.up.prepare import LocalNode
+from muster.console.session import Options, Session
+from muster.console.up import setup
+from muster.console.up.prepare import LocalNode
 from muster.constants import CHAIN_BASE_SEPOLIA
 from muster.contracts import registry, token
 from muster.contracts.registry import Deposited, Registered, Role
@@ -33,10 +30,13 @@ from muster.contracts.token import FaucetUsed
 from muster.errors import UnfundedError
 from muster.protocol.terms_file import NOBODY
 from muster.runtime.journal import FolderLock
-from tests.support.chain import deploy_on
-from tests.support.newcomer import Newcomer, events_of, on_chain, shared_world
-from tests.support.terminal import Terminal
-from tests.support.world import World
+from testbed.chain.anvil import Anvil
+from testbed.chain.contracts import deploy_on
+from testbed.commands import clean_environment
+from testbed.runs.newcomer import Newcomer, events_of, on_chain, shared_world
+from testbed.runs.world import World
+from testbed.terminal import Terminal
+from testbed.waiting import BOUND
 
 TOKEN = 10**18
 STAKE, GAS = 100 * TOKEN, TOKEN // 50

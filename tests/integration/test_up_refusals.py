@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from eth_utils.address import to_checksum_address
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
 from muster.chain.client import event_of
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL
@@ -25,8 +24,9 @@ from muster.contracts.token import FaucetUsed
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.messages import JoinDocument
 from muster.protocol.terms_file import NOBODY
-from tests.support.newcomer import Newcomer, events_of, serving, shared_world
-from tests.support.world import World
+from testbed.runs.newcomer import Newcomer, events_of, serving, shared_world
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.world import World
 
 
 @pytest.fixture(scope="module")

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.commands import clean_environment
-from benchmarks.testbed.waiting import BOUND, until
 from muster.contracts.registry import Registered, Role
 from muster.contracts.runs import WorkCommitted
 from muster.rollouts.parquet import write_rollouts
 from muster.runtime.journal import FolderLock, lock_holder
 from muster.swarm.processes import is_alive, leader
 from muster.swarm.state import end_swarm, read_state
-from tests.support.machine import Machine
-from tests.support.world import World, commit_bytes, rows_of
+from testbed.commands import clean_environment
+from testbed.machine import Machine
+from testbed.runs.world import World, commit_bytes, rows_of
+from testbed.waiting import BOUND, until
 
 MIN_STEP_SECONDS = 60
 """At least the run's `min_step_interval`."""

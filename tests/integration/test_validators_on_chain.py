@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.run_fixture import RunFixture
 from muster.chain.client import Chain, event_of
 from muster.chain.cursor import EventCursor
 from muster.clients.node_session import NodeSession
@@ -32,8 +31,9 @@ from muster.settings.schema import Settings
 from muster.verification.bundles import Inspection, make_bundle
 from muster.verification.checks import Finding
 from muster.verification.rules import CommittedWork
-from tests.support.chain import Deployment
-from tests.support.commitment_samples import upload_of
+from testbed.chain.contracts import Deployment
+from testbed.runs.run_fixture import RunFixture
+from testbed.samples.commitments import upload_of
 from validator.challenger import Challenger
 from validator.journal import ValidatorJournal
 from validator.juror import Juror

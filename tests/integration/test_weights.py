@@ -15,13 +15,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from benchmarks.testbed.anvil import free_port
-from benchmarks.testbed.waiting import BOUND, until
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.shardcast import Manifest, Wanted, fetch_version, verify_folder
 from muster.shardcast.fetch import sources
 from muster.shardcast.format.store import incomplete, version_path, versions
-from tests.support.weight_servers import (
+from testbed.chain.anvil import free_port
+from testbed.servers.weight_servers import (
     QUICK,
     RUN,
     Broken,
@@ -37,6 +36,7 @@ from tests.support.weight_servers import (
     relaying,
     silent_source,
 )
+from testbed.waiting import BOUND, until
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.waiting import until
 from muster.shardcast.fetch.fetch import FetchedVersion, Wanted, fetch_version
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.serve.store import OpenFile
-from tests.support.weight_servers import QUICK, RUN, Gate, Server, contents, ended, odd_source, publish_step
+from testbed.servers.weight_servers import QUICK, RUN, Gate, Server, contents, ended, odd_source, publish_step
+from testbed.waiting import until
 
 MIB = 1 << 20
 MODEL_BYTES = 12 * MIB + 5

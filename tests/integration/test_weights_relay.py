@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.anvil import free_port
-from benchmarks.testbed.run_fixture import RunFixture
-from benchmarks.testbed.waiting import BOUND, until
 from muster.contracts import runs
 from muster.errors import MismatchError, UnreachableError
 from muster.shardcast import Manifest, Wanted, fetch_version, verify_folder
@@ -20,7 +17,9 @@ from muster.shardcast.fetch.download import Progress
 from muster.shardcast.format.store import Index, IndexEntry, incomplete, versions
 from muster.shardcast.serve.relay import Relay
 from muster.shardcast.serve.store import OpenFile, Stats
-from tests.support.weight_servers import (
+from testbed.chain.anvil import free_port
+from testbed.runs.run_fixture import RunFixture
+from testbed.servers.weight_servers import (
     QUICK,
     RUN,
     Gate,
@@ -34,6 +33,7 @@ from tests.support.weight_servers import (
     relay_settings,
     relaying,
 )
+from testbed.waiting import BOUND, until
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from benchmarks.testbed.waiting import until
 from muster.clients.relays import FRESH_SECONDS, Relays
 from muster.clients.run_data import CheckpointFetcher
 from muster.contracts import runs
@@ -20,7 +18,9 @@ from muster.protocol.messages import MisbehaviourReport, RelayOffer
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.fetch import Wanted, fetch_version
 from muster.shardcast.format.store import version_path
-from tests.support.weight_servers import SHARD, contents, odd_source, publish_step
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.servers.weight_servers import SHARD, contents, odd_source, publish_step
+from testbed.waiting import until
 from worker.service import share
 
 NOBODY = "http://127.0.0.1:9"

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.run_fixture import TOKEN, RunFixture, some_hash
 from muster.chain.client import Chain
 from muster.contracts import runs, token
 from muster.errors import ConfigError, RevertError, UnreachableError
@@ -21,7 +19,9 @@ from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import UploadReceipt
 from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
-from tests.support.balancer import balanced, first, never
+from testbed.chain.anvil import Anvil
+from testbed.chain.balancer import balanced, first, never
+from testbed.runs.run_fixture import TOKEN, RunFixture, some_hash
 from worker.claimer import Claimer
 from worker.committer import Committer
 from worker.context import WorkerContext

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.testbed.waiting import until
 from muster.contracts import registry
-from tests.support.node_fixture import NodeProcess
-from tests.support.world import World
+from testbed.runs.node_fixture import NodeProcess
+from testbed.runs.world import World
+from testbed.waiting import until
 
 END_SECONDS = 5.0
 """Of CPU time, from Ctrl-C to the end of the process: what an interpreter with an engine in it takes apart is more."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from testbed.paths import ROOT
 
 TESTS = ROOT / "tests"
 MODULES = sorted(TESTS.rglob("*.py"))
-IMPORTERS = sorted((ROOT / "benchmarks").rglob("*.py"))
+IMPORTERS = [path for top in ("benchmarks", "testbed") for path in sorted((ROOT / top).rglob("*.py"))]
 
 
 def modules_imported_by(path: Path) -> set[str]:
@@ -44,12 +44,12 @@ def test_unit_tests_mirror_the_tree() -> None:
 
 
 @pytest.mark.parametrize("path", IMPORTERS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_benchmarks_import_no_tests(path: Path) -> None:
+def test_benchmarks_and_testbed_import_no_tests(path: Path) -> None:
     assert not {name for name in modules_imported_by(path) if name.split(".")[0] == "tests"}
 
 
 def test_modules_of_tests_import_no_test_module() -> None:
-    """What two of them need is in tests/support or benchmarks/testbed."""
+    """What two of them need is in testbed/."""
     leaks = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in MODULES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tests.support.paths import ROOT
-from tests.support.schedule import BROWSER, BROWSER_FOLDER, ENGINE, ENGINE_MODULES, LONGEST, WAITING, group_of, places
+from testbed.paths import ROOT
+from testbed.suite.schedule import BROWSER, BROWSER_FOLDER, ENGINE, ENGINE_MODULES, LONGEST, WAITING, group_of, places
 
 
 def in_order(groups: list[str]) -> list[str]:

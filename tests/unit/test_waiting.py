@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from benchmarks.testbed import waiting
-from benchmarks.testbed.waiting import until, wait_until
+from testbed import waiting
+from testbed.waiting import until, wait_until
 
 
 async def test_a_time_out_counts_no_time_in_which_the_process_did_not_run() -> None:

@@ -12,11 +12,6 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, create_engine, func, select
 
-from benchmarks.testbed.big_run.fill import fill
-from benchmarks.testbed.big_run.metrics import buckets_of
-from benchmarks.testbed.big_run.rows import Members, Rows
-from benchmarks.testbed.big_run.shape import DAY_SECONDS, Shape, Work
-from benchmarks.testbed.run_fixture import terms_of
 from muster.chain.keys import Signer
 from muster.protocol.announcements import BenchmarkScore, NodeName, name_problem
 from muster.protocol.messages import StepReport, Upload, Verdict
@@ -24,6 +19,11 @@ from orchestrator import tables
 from orchestrator.database import Database
 from orchestrator.page.series import BASE, LEVELS
 from orchestrator.queries import Queries
+from testbed.big_run.fill import fill
+from testbed.big_run.metrics import buckets_of
+from testbed.big_run.rows import Members, Rows
+from testbed.big_run.shape import DAY_SECONDS, Shape, Work
+from testbed.runs.run_fixture import terms_of
 
 SHAPE = Shape(steps=6_000, nodes=220, commitments=8_000, step_seconds=90, at_work=40)
 """Six days: long enough that work was claimed and cases were lost."""

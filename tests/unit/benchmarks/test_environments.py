@@ -7,15 +7,16 @@ import socket
 import pytest
 
 from benchmarks import environments
-from benchmarks.testbed import determinism, escapes, scored_validation
-from benchmarks.testbed.attacks import ATTACKS, REACHED, Attack
-from benchmarks.testbed.humaneval import HACKS
-from benchmarks.testbed.math_pairs import pairs
-from benchmarks.testbed.native_attempts import ATTEMPTS
+from benchmarks.scoring import determinism, scored_validation
+from benchmarks.scoring.humaneval import HACKS
+from benchmarks.scoring.math_pairs import pairs
 from muster.constants import MICRO
 from muster.environments.registry import own_manifest
 from muster.environments.scoring import Scorers
 from muster.sandbox.scorer import Outcome
+from testbed.escapes import escapes
+from testbed.escapes.attacks import ATTACKS, REACHED, Attack
+from testbed.escapes.native_attempts import ATTEMPTS
 
 
 def test_there_are_as_many_attacks_as_the_target_asks_for() -> None:

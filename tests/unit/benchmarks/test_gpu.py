@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import gpu
 from benchmarks.gpu import end, figures_of, missing_package, peak_of, run_bounded, why_not
-from benchmarks.testbed.waiting import wait_until
+from testbed.waiting import wait_until
 
 H100 = "NVIDIA H100 80GB HBM3"
 GIB = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.testbed.large_set import measure
+from benchmarks.scoring.large_set import measure
 
 
 def test_a_small_set_is_measured(tmp_path: Path) -> None:

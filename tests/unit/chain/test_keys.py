@@ -15,7 +15,6 @@ import pytest
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 
-from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import (
     Signer,
     create_keystore,
@@ -30,6 +29,7 @@ from muster.chain.keys import (
 )
 from muster.errors import ConfigError, UsageError
 from muster.settings.schema import KeySettings
+from testbed.waiting import BOUND
 
 KEY = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"
 ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"

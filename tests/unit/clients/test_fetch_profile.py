@@ -14,8 +14,8 @@ from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.terms import Terms
 from muster.verification.calibration import MAX_DOCUMENT, Calibration, calibrate
 from muster.verification.profiles import CPU_FP32, PROFILES, profile_hash
-from tests.support.cell_samples import cell, errors
-from tests.support.commitment_samples import rules
+from testbed.samples.cells import cell, errors
+from testbed.samples.commitments import rules
 
 MODEL = b"\x05" * 32
 

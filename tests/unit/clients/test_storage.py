@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.testbed.waiting import BOUND
 from muster.clients.storage import ContentStore
 from muster.clients.storage_backend import open_backend
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash, is_hash
+from testbed.waiting import BOUND
 
 ABC = "0xba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 

@@ -8,11 +8,11 @@ import time
 import obstore
 import pytest
 
-from benchmarks.testbed.anvil import free_port
 from muster.clients.storage import ContentStore
 from muster.clients.storage_backend import open_backend
 from muster.clients.storage_probe import MAX_SKEW_SECONDS, probe
 from muster.errors import ConfigError, StorageConfigError, StorageError
+from testbed.chain.anvil import free_port
 
 
 async def kept(url: str) -> list[str]:

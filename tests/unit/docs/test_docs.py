@@ -10,10 +10,10 @@ import click
 import pytest
 import typer.main
 
-from muster.cli import app as cli
+from muster.console import app as cli
 from muster.settings.sources import load_settings
-from tests.support.paths import ROOT
-from tests.support.sources import PRODUCTION, sources
+from testbed.paths import ROOT
+from testbed.suite.sources import PRODUCTION, sources
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"`(muster [^`]+)`")

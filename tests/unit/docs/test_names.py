@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from muster import errors
 from muster.chain.error_messages import MESSAGES
 from muster.settings.schema import Settings
-from tests.support.paths import ROOT
-from tests.support.sources import PRODUCTION, sources
+from testbed.paths import ROOT
+from testbed.suite.sources import PRODUCTION, sources
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted(DOCS.glob("*.md"))]

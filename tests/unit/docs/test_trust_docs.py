@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.contracts.abi import artifact
-from tests.support.paths import ROOT
+from testbed.paths import ROOT
 
 CONTRACTS, TESTS = ROOT / "contracts", ROOT / "tests" / "contracts"
 TRUST = (ROOT / "docs" / "trust.md").read_text()

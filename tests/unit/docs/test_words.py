@@ -7,8 +7,8 @@ from collections import defaultdict
 
 import pytest
 
-from tests.support.paths import ROOT
-from tests.support.sources import PRODUCTION, sources
+from testbed.paths import ROOT
+from testbed.suite.sources import PRODUCTION, sources
 
 PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 TERMS, _, TABLE = PAGE.partition("## Retired words")

@@ -17,7 +17,7 @@ from muster.environments.answers import (
     last_letter,
     last_number,
 )
-from tests.support.cpu_time import cpu_at_most
+from testbed.suite.cpu_time import cpu_at_most
 
 HOSTILE = {
     "surrogates": "</think>\ud800\udfff\\boxed{\ud800}",

@@ -17,7 +17,7 @@ from muster.environments.registry import default_manifest, make_environment
 from muster.environments.task import ChatMessage, Task
 from muster.errors import MalformedError
 from muster.sandbox.scorer import Outcome
-from tests.support.contribution_samples import source_of
+from testbed.samples.contributions import source_of
 
 CallFactory = Callable[..., ScorerCall]
 TASK = Task("letters/r", (ChatMessage("user", "How many r?"),), {"answer": {"n": 3}, "oracle": "3"}, 2, "0xab")

@@ -13,7 +13,7 @@ from muster.environments.manifest import EnvironmentManifest, Score, ScorerManif
 from muster.environments.registry import make_environment
 from muster.environments.task import Task, ask
 from muster.errors import MalformedError
-from tests.support.cpu_time import SCORER_SECONDS, cpu_at_most
+from testbed.suite.cpu_time import SCORER_SECONDS, cpu_at_most
 
 DOUBLE = ask(
     "Double every number.",

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.authoring.tasks.from_reasoning_gym import TYPED_JSON
 from muster.environments import comparing
 from muster.environments.comparing import measured, readable, same_lines, same_text, same_value
-from muster.tasksets.from_reasoning_gym import TYPED_JSON
 
 
 def _guest_module() -> Any:

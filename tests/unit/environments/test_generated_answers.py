@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from muster.authoring.tasks.families import FAMILIES
+from muster.authoring.tasks.generated import make_tasks
 from muster.constants import MICRO
 from muster.environments.answers import MAX_ANSWER_CHARS
 from muster.environments.base import Environment, ScorerCall
 from muster.environments.registry import default_manifest, make_environment
 from muster.environments.task import Task, ask
 from muster.errors import MalformedError
-from muster.tasksets.families import FAMILIES
-from muster.tasksets.generated import make_tasks
 
 SORT = ask("sort 5231", answer="1235")
 SORTING = make_environment(default_manifest("sorting"))

@@ -13,7 +13,7 @@ from muster.environments.instruction import INSTRUCTIONS, LANGUAGES
 from muster.environments.manifest import Score
 from muster.environments.task import Task, ask
 from muster.errors import MalformedError
-from tests.support.cpu_time import SCORER_SECONDS, cpu_at_most
+from testbed.suite.cpu_time import SCORER_SECONDS, cpu_at_most
 
 AT_LEAST, LESS = "at least", "less than"
 CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [

@@ -14,7 +14,7 @@ from muster.environments.manifest import Score
 from muster.environments.math import plain_integer
 from muster.environments.task import ask
 from muster.errors import MalformedError
-from tests.support.cpu_time import SCORER_SECONDS, cpu_at_most
+from testbed.suite.cpu_time import SCORER_SECONDS, cpu_at_most
 
 EQUAL = [
     ("\\frac{1}{2}", "0.5"),

@@ -13,7 +13,7 @@ from muster.environments.manifest import Score
 from muster.environments.reasoning_gym import DATASETS, REFUSED
 from muster.environments.task import Task, ask
 from muster.errors import MalformedError
-from tests.support.cpu_time import SCORER_SECONDS, cpu_at_most
+from testbed.suite.cpu_time import SCORER_SECONDS, cpu_at_most
 
 CHAIN = ask("1 + 2", dataset="chain_sum", entry={"question": "1 + 2", "answer": "3", "metadata": {}})
 COUNTDOWN = ask(

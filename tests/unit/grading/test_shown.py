@@ -12,8 +12,8 @@ from muster.grading.grades import parse_grades
 from muster.grading.shown import read_committed, read_signed
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import ShownGrades
-from tests.support.commitment_samples import WHERE
-from tests.support.grading_samples import GRADERS, accept, right_text, show
+from testbed.samples.commitments import WHERE
+from testbed.samples.grading import GRADERS, accept, right_text, show
 
 MINE, ANOTHER = GRADERS[:2]
 SHOWN = show(right_text(), MINE)

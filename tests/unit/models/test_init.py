@@ -11,12 +11,11 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from benchmarks.testbed.task_sets import generated
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
-from muster.evaluation.greedy import greedy_completions, greedy_score
 from muster.models import init
 from muster.models.files import load_tokenizer, model_hash, parameter_count, tokenizer_hash, vocabulary_of
+from muster.models.greedy import greedy_completions, greedy_score
 from muster.models.init import (
     ModelShape,
     WarmUp,
@@ -29,7 +28,8 @@ from muster.models.init import (
 )
 from muster.protocol.prompts import prompt_tokens
 from muster.tasksets.taskset import TaskSet
-from tests.support.byte_pairs import byte_pair_tokenizer
+from testbed.samples.byte_pairs import byte_pair_tokenizer
+from testbed.samples.task_sets import generated
 
 SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
 
@@ -176,7 +176,7 @@ def test_a_score_is_decoded_in_parts_that_a_cache_can_hold(task_set: TaskSet, mo
     monkeypatch.setattr(model, "generate", watched)
     longest = max(map(len, prompts)) + 6
     for bound, expected in ((2 * longest, [2, 2, 1]), (longest - 1, [1] * 5), (5 * longest, [5])):
-        monkeypatch.setattr("muster.evaluation.greedy.BATCH_TOKENS", bound)
+        monkeypatch.setattr("muster.models.greedy.BATCH_TOKENS", bound)
         assert greedy_completions(model, tokenizer, prompts, max_tokens=6) == together
         assert sizes == expected
         sizes.clear()

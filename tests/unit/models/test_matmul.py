@@ -13,7 +13,7 @@ from muster.models import matmul as room
 from muster.models.init import load_model
 from muster.models.matmul import WideLinear, choose_matmul, measure_matmul, wide, widen
 from muster.models.numerics import pin_numerics
-from tests.support.trainer_samples import tiny_checkpoint
+from testbed.samples.trainer import tiny_checkpoint
 
 NARROW = torch.bfloat16
 

@@ -7,7 +7,7 @@ import torch
 
 from muster.errors import MusterError
 from muster.models.numerics import device_kind, numerics_pinned, pin_numerics
-from tests.support.numerics import unpin
+from testbed.suite.numerics import unpin
 
 
 def test_pinning_switches_every_shortcut_off() -> None:

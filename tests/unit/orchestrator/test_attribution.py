@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, func, select
 
-from benchmarks.testbed.run_fixture import terms_of
+from muster.authoring.tasks.sealing import seal_set
 from muster.contracts.codec import Place
 from muster.contracts.registry import Registered, Role
 from muster.contracts.runs import CheckpointPublished, WorkCommitted
@@ -21,13 +21,13 @@ from muster.protocol.draws import draw_base, draw_commitment
 from muster.protocol.terms import Terms
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
-from muster.tasksets.sealing import seal_set
 from orchestrator import tables
 from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database
 from orchestrator.queries import Queries
 from orchestrator.tallies import find_commitment, set_status
+from testbed.runs.run_fixture import terms_of
 
 ADA, BOB = "0x" + "0A" * 20, "0x" + "0B" * 20
 WORKER, RUNS = "0x" + "a" * 40, "0x" + "0c" * 20

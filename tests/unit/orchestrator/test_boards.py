@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert
 
-from benchmarks.testbed.run_fixture import TOKEN
 from muster.constants import HOUR_SECONDS
 from muster.contracts.court import AbsenceReported, Flaw, Kind, Outcome, Refuted, VoteRevealed
 from muster.contracts.registry import Fined
@@ -38,7 +37,8 @@ from orchestrator.queries import NodeRecord
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.reports import KeptReport
 from orchestrator.run_facts import ChainState
-from tests.support.told_run import OPERATOR, TERMS, TRAINER, VALIDATORS, WORKERS, ToldRun, file_hash
+from testbed.runs.run_fixture import TOKEN
+from testbed.runs.told_run import OPERATOR, TERMS, TRAINER, VALIDATORS, WORKERS, ToldRun, file_hash
 
 ANNE, BERT, CLEO = WORKERS
 VERA, WILL, XENA = VALIDATORS

@@ -24,7 +24,7 @@ from orchestrator.queries import NodeRecord
 from orchestrator.run_facts import ChainState
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import MAX_UNNAMED, Verdicts
-from tests.support.commitment_samples import rules
+from testbed.samples.commitments import rules
 
 ANNE, BERT = ("0x" + digit * 40 for digit in "12")
 WHERE = Domain(31337, "0x" + "22" * 20)

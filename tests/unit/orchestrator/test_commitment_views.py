@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.run_fixture import TOKEN
 from muster.contracts.court import Flaw, Kind, Outcome, Refuted
 from muster.contracts.registry import Role
 from muster.contracts.runs import Claimed
@@ -21,7 +20,8 @@ from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
 from orchestrator.database import Database
 from orchestrator.page.commitments import CommitmentView, commitment_view
-from tests.support.page_samples import CHAIN, HOUR, RUN, RUNS, SampleRun, address, hash_of
+from testbed.runs.page_samples import CHAIN, HOUR, RUN, RUNS, SampleRun, address, hash_of
+from testbed.runs.run_fixture import TOKEN
 
 CLASSES = (WorkClass(10_000, (8, 16)), WorkClass(20_000, (16, 32)))
 

@@ -9,11 +9,11 @@ from threading import Event
 import pytest
 from sqlalchemy import Connection, create_engine, delete, func, select, text
 
-from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError, StorageError
 from orchestrator import database as module
 from orchestrator import tables
 from orchestrator.database import Database, insert_once, upsert
+from testbed.waiting import BOUND
 
 ABOUT = "a test"
 SWALLOW = {

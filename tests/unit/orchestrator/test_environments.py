@@ -11,16 +11,16 @@ from types import SimpleNamespace
 import pytest
 
 from muster.chain.keys import Signer
-from muster.contributions.pack import Pack, write_pack
 from muster.errors import RefusedError
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.messages import EnvironmentDecision
 from muster.settings.schema import OrchestratorSettings
+from muster.tasksets.contribution_pack import Pack, write_pack
 from orchestrator import environments as room
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.environments import Environments
-from tests.support.contribution_samples import AUTHOR, contribution
+from testbed.samples.contributions import AUTHOR, contribution
 
 OWNER, OTHER = Signer.from_key("c3" * 32), Signer.from_key("b2" * 32)
 WHERE = Domain(31337, "0x" + "0a" * 20)

@@ -21,8 +21,8 @@ from orchestrator.queries import NodeRecord, Queries
 from orchestrator.run_facts import ChainState
 from orchestrator.tables import commitments, nodes, verdicts
 from orchestrator.verdicts import Known, refuse_verdict
-from tests.support.commitment_samples import NODE, WHERE
-from tests.support.grading_samples import GRADERS, accept, right_text, sealed_rules, show
+from testbed.samples.commitments import NODE, WHERE
+from testbed.samples.grading import GRADERS, accept, right_text, sealed_rules, show
 
 A, B = "0x" + "aa" * 32, "0x" + "bb" * 32
 

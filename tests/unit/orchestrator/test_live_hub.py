@@ -16,7 +16,6 @@ import pytest
 import uvicorn
 from starlette.requests import Request
 
-from benchmarks.testbed.waiting import until
 from muster.errors import StorageError
 from muster.runtime.connection_table import ConnectionTable
 from muster.runtime.http_limits import bounded_config
@@ -25,6 +24,7 @@ from orchestrator.page import live_hub
 from orchestrator.page.feed import FeedLine
 from orchestrator.page.live import MAX_LINES, LiveState, Snapshot
 from orchestrator.page.live_hub import BUFFER_LINES, FIRST_LINES, LiveHub, Watcher
+from testbed.waiting import until
 
 PATIENCE = 20.0
 """Seconds for what takes a fraction of one, on the clock that server and reader share: that of their event loop."""

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import typer.main
 
-from muster.cli import app as cli
+from muster.console import app as cli
 from muster.contracts.court import Kind
 from muster.contracts.registry import Role
 from orchestrator.database import Database
 from orchestrator.page.commitments import commitment_view
 from orchestrator.page.courtroom import case_view
 from orchestrator.page.steps import step_view
-from tests.support.page_samples import SampleRun, address
+from testbed.runs.page_samples import SampleRun, address
 
 
 def parsed(line: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from muster.errors import StorageError
 from orchestrator.database import Database
 from orchestrator.queries import Queries
 from orchestrator.run_facts import ChainState
-from tests.support.commitment_samples import rules
+from testbed.samples.commitments import rules
 
 NODE = "0x" + "11" * 20
 

@@ -18,7 +18,7 @@ from orchestrator.page.rollouts import Rollouts
 from orchestrator.page.source import PageSource
 from orchestrator.queries import Queries
 from orchestrator.tables import nodes
-from tests.support.commitment_samples import rules
+from testbed.samples.commitments import rules
 
 NODE, VALIDATOR, HASH = ("0x" + digit * 40 for digit in "12f")
 ROOT = HASH + "f" * 24

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.testbed.waiting import until
 from muster.clients.storage import ContentStore
 from muster.environments.answers import THINK_END
 from muster.errors import RefusedError, UnreachableError
@@ -27,8 +26,9 @@ from muster.rollouts.schema import Rollout
 from orchestrator.page import reading
 from orchestrator.page.reading import ReadingProcess, find_tokenizer
 from orchestrator.page.rows import MAX_TEXT, ReadAnswer, ReadingSettings, cut_text, decoded, read_row
-from tests.support.commitment_samples import rules
-from tests.support.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
+from testbed.samples.commitments import rules
+from testbed.samples.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
+from testbed.waiting import until
 
 
 @pytest.fixture(scope="module")

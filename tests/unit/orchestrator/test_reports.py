@@ -15,7 +15,7 @@ from orchestrator.events import record_event
 from orchestrator.page.series import read_series
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.tables import events, spent, steps
-from tests.support.commitment_samples import rules
+from testbed.samples.commitments import rules
 
 USED, OTHER = "0x" + "01" * 32, "0x" + "02" * 32
 

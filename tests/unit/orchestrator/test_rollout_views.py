@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, select
 
-from benchmarks.testbed.waiting import until
 from muster.clients.storage import ContentStore
 from muster.contracts.registry import Role
 from muster.environments.registry import default_manifest
@@ -28,8 +27,9 @@ from orchestrator.page.rollouts import RolloutFiles, Rollouts
 from orchestrator.page.rows import ReadAnswer, ReadingSettings
 from orchestrator.page.token_counter import TokenCounter
 from orchestrator.tables import counts, file_tokens
-from tests.support.page_samples import CHAIN, RUN, RUNS, SampleRun, address, hash_of
-from tests.support.text_rollouts import HOSTILE, save_tokenizer, text_row
+from testbed.runs.page_samples import CHAIN, RUN, RUNS, SampleRun, address, hash_of
+from testbed.samples.text_rollouts import HOSTILE, save_tokenizer, text_row
+from testbed.waiting import until
 
 
 @pytest.fixture(scope="module")

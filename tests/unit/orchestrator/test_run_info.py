@@ -12,7 +12,7 @@ from muster.protocol.hashes import content_hash
 from muster.tasksets.taskset import DOCUMENT_NAME, SHARDS_NAME
 from muster.verification.profiles import profile_hash
 from orchestrator.run_info import offer_files, warn_of_lacks
-from tests.support.commitment_samples import rules
+from testbed.samples.commitments import rules
 
 RELAYS = ["http://127.0.0.1:9"]
 

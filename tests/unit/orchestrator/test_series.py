@@ -17,7 +17,7 @@ from orchestrator.database import Database
 from orchestrator.page import series
 from orchestrator.page.series import BASE, LEVELS, MAX_NAMES, Series, read_series, steps_of_a_point
 from orchestrator.tables import MAX_METRIC, metric_buckets, scores
-from tests.support.examples import up_to
+from testbed.suite.examples import up_to
 
 NAMES = ("reward", "kl", "held_out/reward")
 eighths = st.integers(-80, 80).map(lambda number: number / 8)  # whose sums are exact in any order

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from benchmarks.testbed.run_fixture import TOKEN
 from muster.contracts.registry import Role
 from muster.protocol.terms import WorkClass
 from orchestrator.database import Database
@@ -19,7 +18,8 @@ from orchestrator.page.html_routes import FILES
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.site import Site
 from orchestrator.page.steps import StepPage, StepView, step_page, step_view
-from tests.support.page_samples import SampleRun, address, hash_of
+from testbed.runs.page_samples import SampleRun, address, hash_of
+from testbed.runs.run_fixture import TOKEN
 
 RELAYS = ["https://relay.example.org"]
 

@@ -11,15 +11,15 @@ import pytest
 from sqlalchemy import Connection
 from starlette.requests import Request
 
-from benchmarks.testbed.run_fixture import terms_of
-from benchmarks.testbed.waiting import BOUND
 from muster.protocol.terms_file import NOBODY
 from orchestrator.database import Database
 from orchestrator.page import turns
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.site import Page, Site
 from orchestrator.page.turns import BURST_SECONDS, SHARE, Turns
-from tests.support.page_samples import SampleRun
+from testbed.runs.page_samples import SampleRun
+from testbed.runs.run_fixture import terms_of
+from testbed.waiting import BOUND
 
 
 class Clock:

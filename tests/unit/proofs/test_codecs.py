@@ -16,8 +16,8 @@ from muster.proofs import CODECS, PROJECTION
 from muster.proofs.kernel import address
 from muster.proofs.native import compiler, load
 from muster.proofs.projection import PROJECTIONS, signs, sums_by_kernel, sums_by_torch
-from tests.support.examples import up_to
-from tests.support.proofs import compare, encode
+from testbed.samples.proofs import compare, encode
+from testbed.suite.examples import up_to
 
 needs_kernel = pytest.mark.skipif(
     compiler() is None or os.environ.get("MUSTER_NATIVE") == "0", reason="no kernels here"

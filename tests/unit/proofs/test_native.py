@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.waiting import BOUND
 from muster.proofs import native
-from tests.support.paths import ROOT
+from testbed.paths import ROOT
+from testbed.waiting import BOUND
 
 needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler")
 

@@ -16,12 +16,12 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.testbed.waiting import BOUND
 from muster.proofs import seeded_sampling as sampling
 from muster.proofs.native import compiler, load
 from muster.proofs.seeded_sampling import choose, choose_portable, measure, measure_portable, scale
-from tests.support.examples import up_to
-from tests.support.paths import ROOT
+from testbed.paths import ROOT
+from testbed.suite.examples import up_to
+from testbed.waiting import BOUND
 
 LOGITS: dict[str, Callable[[int, int, torch.Generator], torch.Tensor]] = {
     "flat": lambda rows, vocabulary, _: torch.zeros(rows, vocabulary),

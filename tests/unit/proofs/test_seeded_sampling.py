@@ -18,7 +18,7 @@ from muster.proofs.seeded_sampling import (
     noise_bits,
     scale,
 )
-from tests.support.examples import up_to
+from testbed.suite.examples import up_to
 
 # Seed, token index, then the bits of tokens 0 to 4 as unsigned words, and the noise of tokens 0 to 2.
 VECTORS = [

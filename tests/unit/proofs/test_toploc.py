@@ -1,6 +1,6 @@
 """The `toploc` codec: the package's own bytes, the package's own statistics, and far stricter about lies.
 
-vectors/toploc.json was made by the `toploc` package 0.1.6; tests/support/toploc_cases.py says how.
+vectors/toploc.json was made by the `toploc` package 0.1.6; testbed/samples/toploc_cases.py says how.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.testbed.waiting import BOUND
 from muster.proofs import TOPLOC
 from muster.proofs.field import (
     LEAST_MODULUS,
@@ -31,10 +30,11 @@ from muster.proofs.field import (
 )
 from muster.proofs.native import compiler, load
 from muster.proofs.topk import CHUNK_TOKENS, POINTS, Largest, largest, largest_by_torch
-from tests.support import paths
-from tests.support.examples import up_to
-from tests.support.proofs import compare, encode
-from tests.support.toploc_cases import CASES, Case, other_states, states
+from testbed import paths
+from testbed.samples.proofs import compare, encode
+from testbed.samples.toploc_cases import CASES, Case, other_states, states
+from testbed.suite.examples import up_to
+from testbed.waiting import BOUND
 
 VECTORS = json.loads((paths.VECTORS / "toploc.json").read_text())
 CHUNK = 2 * WORDS

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME, NAME_SIGNS, NodeName, clean_device, name_problem
 from muster.protocol.eip712 import UNSIGNED, struct_of
-from tests.support.examples import up_to
+from testbed.suite.examples import up_to
 
 ONLY = "may have letters, digits, spaces and . _ - + # ' only"
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from muster.protocol.draws import draw_pool, draw_rows, draw_sample, pool_rows
 from muster.protocol.terms import Terms
-from tests.support.commitment_samples import rules
-from tests.support.validator_samples import NODE
+from testbed.samples.commitments import rules
+from testbed.samples.validator import NODE
 
 
 @settings(deadline=None)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.testbed.economy.break_even import BreakEven
 from muster.constants import BASIS_POINTS, TOKEN
 from muster.protocol.incentives import (
     COVERED_HOURS,
@@ -24,6 +23,7 @@ from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS
 from muster.runtime.units import decimal_amount, parse_amount
 from muster.verification.sample_policy import detection, false_rows
+from testbed.economy.break_even import BreakEven
 
 _UNUSED = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32))
 _KEYS = {"trainer": NOBODY, "storage_key": NOBODY, "task_count": 1, "classes": (WorkClass(10_000, (8, 12, 16)),)}

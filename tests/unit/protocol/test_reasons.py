@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.protocol.reasons import EXPLANATIONS, POOLED, explain
 from muster.verification.rules import CommittedWork
-from tests.support.validator_samples import NODE, ROOT, verdict
+from testbed.samples.validator import NODE, ROOT, verdict
 
 
 def test_a_rejection_by_a_pool_says_that_no_single_row_shows_it() -> None:

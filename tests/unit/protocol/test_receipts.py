@@ -8,7 +8,7 @@ from muster.errors import MismatchError
 from muster.protocol.eip712 import UNSIGNED, recover_signer, sign_message
 from muster.protocol.messages import SignedRequest, Upload, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict, upload_target
-from tests.support.signing_samples import HASH, HERE, KEY, NOW, OTHER, a_receipt, a_verdict
+from testbed.samples.signing import HASH, HERE, KEY, NOW, OTHER, a_receipt, a_verdict
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from muster.protocol.requests import (
     sign_request,
     verify_request,
 )
-from tests.support.cpu_time import cpu_at_most
-from tests.support.examples import up_to
-from tests.support.signing_samples import ELSEWHERE, HERE, KEY, NOW
+from testbed.samples.signing import ELSEWHERE, HERE, KEY, NOW
+from testbed.suite.cpu_time import cpu_at_most
+from testbed.suite.examples import up_to
 
 URL = "http://Example.org:8600/v1/verdicts?a=1&b=%20x"
 

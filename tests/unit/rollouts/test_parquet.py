@@ -14,7 +14,7 @@ from muster.errors import MalformedError
 from muster.rollouts.leaves import rollout_tree, row_hash
 from muster.rollouts.parquet import Columns, FileLimits, read_columns, read_rollouts, write_rollouts
 from muster.rollouts.schema import SCHEMA, Rollout
-from tests.support.rollout_samples import make_row, parquet, table_of
+from testbed.samples.rollouts import make_row, parquet, table_of
 
 LIMITS = FileLimits(rows=16, decoded_bytes=1 << 20)
 

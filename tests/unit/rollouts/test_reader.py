@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.testbed.waiting import BOUND
 from muster.errors import MalformedError, UnreachableError
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.sandbox import ParseRefusal, ParseStatus, read_until_closed, status_at_exit
 from muster.rollouts.schema import SCHEMA
-from tests.support.rollout_samples import make_row, parquet, table_of
+from testbed.samples.rollouts import make_row, parquet, table_of
+from testbed.waiting import BOUND
 
 LIMITS = FileLimits(rows=256, decoded_bytes=1 << 20)
 HONEST = [make_row(p) for p in range(256)]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError
 from muster.runtime.failpoints import failpoint
+from testbed.waiting import BOUND
 
 PROGRAM = "from muster.runtime.failpoints import failpoint; failpoint('worker.uploaded'); print('survived')"
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import uvicorn
 
-from benchmarks.testbed.waiting import until
 from muster.runtime import connection_table
 from muster.runtime.connection_table import ConnectionTable, Owner
 from muster.runtime.http_limits import PIPELINED, ConnectionLimits, bounded_config
 from orchestrator.__main__ import LIMITS
+from testbed.waiting import until
 
 ANSWER = b"x" * (64 << 20)
 QUIET_PART = b"y" * (8 << 20)

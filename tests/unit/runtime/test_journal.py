@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError, StorageError
 from muster.runtime.files import write_durably
 from muster.runtime.journal import LOCK_NAME, FolderLock, Journal, lock_holder
+from testbed.waiting import BOUND
 
 SCHEMA = ("CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY)",)
 HOLD = """

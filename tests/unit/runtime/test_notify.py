@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.waiting import until
 from muster.errors import ConfigError, FinishedError, MusterError, UnreachableError
 from muster.runtime import telemetry
 from muster.runtime.notify import (
@@ -26,7 +25,8 @@ from muster.runtime.notify import (
     webhook_of,
 )
 from muster.settings.schema import NotifySettings, Settings
-from tests.support.webhook import DRIP, OK, Webhook, answer, webhook
+from testbed.servers.webhook import DRIP, OK, Webhook, answer, webhook
+from testbed.waiting import until
 
 NODE = "0x" + "1" * 40
 NOON = 1_700_000_000.0

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError
 from muster.runtime.files import write_atomically
 from muster.runtime.process import run_process, to_the_end
+from testbed.waiting import BOUND
 
 
 async def test_what_must_be_finished_is_before_the_cancellation_counts() -> None:

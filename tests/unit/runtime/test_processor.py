@@ -13,10 +13,10 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from benchmarks.testbed.waiting import BOUND
 from muster.runtime import processor
 from muster.runtime.processor import EMULATIONS, limit_vllm, processor_name, read_features, used_features
-from tests.support.paths import ROOT
+from testbed.paths import ROOT
+from testbed.waiting import BOUND
 
 OLD = "processor : 0\nflags\t\t: fpu sse4_2 avx avx2 fma\n"
 NEW = "processor : 1\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile\n"

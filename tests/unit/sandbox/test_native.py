@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.native_escapes import attack, build_image
 from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import default_manifest, make_environment
@@ -18,6 +17,7 @@ from muster.sandbox import native_walls
 from muster.sandbox.native import Native
 from muster.sandbox.native_walls import missing_walls
 from muster.sandbox.scorer import MAX_SECONDS, NATIVE, NativeManifest, Outcome
+from testbed.escapes.native_escapes import attack, build_image
 
 HASH = "0x" + "5c" * 32
 walled = pytest.mark.skipif(bool(missing_walls()), reason=f"needs the package bubblewrap: {missing_walls()}")

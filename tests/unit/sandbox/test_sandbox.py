@@ -11,8 +11,6 @@ import pyarrow
 import pytest
 from wasmtime import wat2wasm
 
-from benchmarks.testbed.native_attempts import ATTEMPTS, CONTROLS, DONE, REFUSED, run_in_process
-from benchmarks.testbed.waiting import BOUND, wait_until
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
 from muster.sandbox import component
 from muster.sandbox.client import Sandbox
@@ -29,6 +27,8 @@ from muster.sandbox.component import (
 )
 from muster.sandbox.scorer import MAX_FUEL, MAX_RESULT_BYTES, RUNTIME, Outcome, ScorerManifest
 from muster.sandbox.walls import seccomp_program
+from testbed.escapes.native_attempts import ATTEMPTS, CONTROLS, DONE, REFUSED, run_in_process
+from testbed.waiting import BOUND, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.paths import ROOT
+from testbed.paths import ROOT
 
 PAGE = """
 | finding | answer |

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster.contracts.abi import CONTRACTS
-from tests.support.paths import ROOT
+from testbed.paths import ROOT
 
 PARTS = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "scripts")
 PACKAGES = ("adversary", "muster", "orchestrator", "trainer", "validator", "worker")

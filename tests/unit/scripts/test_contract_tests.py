@@ -7,7 +7,7 @@ import re
 import pytest
 
 from muster.contracts.abi import CONTRACTS, artifact
-from tests.support.paths import ROOT
+from testbed.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("built_contracts")
 

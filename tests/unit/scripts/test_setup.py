@@ -15,8 +15,8 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.testbed.waiting import BOUND
-from tests.support.paths import ROOT
+from testbed.paths import ROOT
+from testbed.waiting import BOUND
 
 
 @pytest.fixture

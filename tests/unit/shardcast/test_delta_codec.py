@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from muster.errors import MalformedError
 from muster.shardcast.delta.codec import MAX_SEGMENTS, FrameKind, TypedSpan, apply, encode, max_frame_bytes
-from tests.support.examples import up_to
+from testbed.suite.examples import up_to
 
 WIDTHS = (1, 2, 4, 8)
 

@@ -32,8 +32,8 @@ from muster.shardcast.format.store import (
     versions,
 )
 from muster.shardcast.retention import HeldVersion, kept
-from tests.support.delta_samples import RUN, SHARD, keeping, publish_steps, safetensors, write_step
-from tests.support.weights_samples import contents, flip_bit
+from testbed.samples.deltas import RUN, SHARD, keeping, publish_steps, safetensors, write_step
+from testbed.samples.weights import contents, flip_bit
 
 
 def differences(folder: Path) -> dict[tuple[int | None, int], Path]:

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.testbed.waiting import until
 from muster.errors import ConfigError, MalformedError
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import publish
@@ -35,7 +34,8 @@ from muster.shardcast.serve.http_server import (
 from muster.shardcast.serve.origin import Origin
 from muster.shardcast.serve.routes import WeightRoutes
 from muster.shardcast.serve.store import OpenFile, Stats
-from tests.support.weights_samples import make_checkpoint
+from testbed.samples.weights import make_checkpoint
+from testbed.waiting import until
 
 STALL_SECONDS = 20.0
 LIMITS = ServerLimits(head_bytes=4096, head_seconds=0.5, idle_seconds=0.5, stall_seconds=0.5, connections=8)

@@ -25,7 +25,7 @@ from muster.shardcast.format.manifest import (
     name_problem,
     parse_manifest,
 )
-from tests.support import paths
+from testbed import paths
 
 VECTORS = json.loads((paths.VECTORS / "manifests.json").read_text())
 

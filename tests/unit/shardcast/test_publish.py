@@ -12,8 +12,8 @@ from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest
 from muster.shardcast.format.partial import PartialVersion
 from muster.shardcast.format.store import prune, verify_folder, version_path, versions
 from muster.shardcast.publish import publish
-from tests.support.delta_samples import RUN, SHARD, keeping, write_step
-from tests.support.weights_samples import contents, flip_bit, make_checkpoint
+from testbed.samples.deltas import RUN, SHARD, keeping, write_step
+from testbed.samples.weights import contents, flip_bit, make_checkpoint
 
 MODEL = "model.safetensors"
 

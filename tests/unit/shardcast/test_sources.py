@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.waiting import BOUND
 from muster.errors import ConfigError
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.fetch import Wanted
 from muster.shardcast.fetch.sources import check_urls
+from testbed.waiting import BOUND
 
 
 def test_base_urls_are_used_once_and_without_their_last_slash() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from muster.clients.evaluation import ShownAnswer, TaskResult
 from muster.environments.task import ChatMessage, Task
-from muster.evaluation.request import ShownAnswer, TaskResult
 from muster.swarm.comparison import SHOWN_CHARACTERS, SHOWN_TASKS, bounded, comparison_document
 from muster.swarm.report import comparison_sentence, conversations_html, html, terminal_summary
 from muster.swarm.summary import summarise
-from tests.support.swarm_facts import facts
+from testbed.runs.swarm_facts import facts
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m & [bold]"
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from muster.authoring.tasks.generated import make_task_set
+from muster.clients.evaluation import Sampling
 from muster.constants import MICRO
 from muster.errors import ConfigError, UsageError
-from muster.evaluation.request import Sampling
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.settings.sources import load_settings
@@ -43,7 +44,6 @@ from muster.swarm.stage import (
     operator_of,
     write_settings,
 )
-from muster.tasksets.generated import make_task_set
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import profile_hash
 from trainer.checkpoint import CheckpointStore

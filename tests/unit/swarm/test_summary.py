@@ -23,7 +23,7 @@ from muster.swarm.summary import (
     problems,
     summarise,
 )
-from tests.support.swarm_facts import CHEAT, HONEST, JUDGE, PAY, facts, published, update, votes
+from testbed.runs.swarm_facts import CHEAT, HONEST, JUDGE, PAY, facts, published, update, votes
 
 DOCUMENT = {
     "run": 1,

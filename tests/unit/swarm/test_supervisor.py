@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.testbed.waiting import BOUND, until
 from muster.errors import ConfigError, MalformedError, UnreachableError, UsageError
 from muster.swarm import processes
 from muster.swarm import supervisor as module
 from muster.swarm.processes import Child, Leader, is_alive, leader, session_members
 from muster.swarm.state import SwarmState, check_free, end_swarm, read_state
 from muster.swarm.supervisor import ProcessEvent, ProcessSpec, Supervisor, SwarmError, check_ports, free_ports
+from testbed.waiting import BOUND, until
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"

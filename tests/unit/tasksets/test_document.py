@@ -20,8 +20,8 @@ from muster.tasksets.document import (
     TaskSetPart,
     TaskSource,
 )
-from tests.support.paths import ROOT
-from tests.support.task_samples import ARITHMETIC, SORTING, SOURCE
+from testbed.paths import ROOT
+from testbed.samples.tasks import ARITHMETIC, SORTING, SOURCE
 
 VECTOR = json.loads((ROOT / "tests" / "unit" / "vectors" / "task_set.json").read_text())
 

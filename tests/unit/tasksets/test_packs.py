@@ -17,9 +17,9 @@ from muster.errors import MalformedError, MismatchError
 from muster.protocol.hashes import content_hash
 from muster.tasksets.document import MAX_SHARD_BYTES, ShardEntry, TaskSetDocument
 from muster.tasksets.packs import MAX_STORED_BYTES, TaskProof, TaskShard, pack_shard, task_leaf
-from tests.support.examples import up_to
-from tests.support.paths import ROOT
-from tests.support.task_samples import numbered
+from testbed.paths import ROOT
+from testbed.samples.tasks import numbered
+from testbed.suite.examples import up_to
 
 VECTOR = json.loads((ROOT / "tests" / "unit" / "vectors" / "task_set.json").read_text())
 LINES = [line.encode() for line in VECTOR["lines"]]

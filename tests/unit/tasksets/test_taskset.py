@@ -12,11 +12,12 @@ import pytest
 from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
 from muster.protocol.merkle import LeafTree
-from muster.tasksets import NewPart, TaskSet, TaskSetDocument, taskset, write_task_set
-from muster.tasksets.build import write_subset
-from muster.tasksets.document import MAX_DOCUMENT_BYTES, MAX_SHARD_BYTES, ShardEntry, TaskSetPart
+from muster.tasksets import taskset
+from muster.tasksets.build import NewPart, write_subset, write_task_set
+from muster.tasksets.document import MAX_DOCUMENT_BYTES, MAX_SHARD_BYTES, ShardEntry, TaskSetDocument, TaskSetPart
 from muster.tasksets.packs import TaskProof, TaskShard, pack_shard, task_leaf
-from tests.support.task_samples import ARITHMETIC, SORTING, numbered, write_numbered
+from muster.tasksets.taskset import TaskSet
+from testbed.samples.tasks import ARITHMETIC, SORTING, numbered, write_numbered
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from muster.contracts.registry import Node, Role, Status
 from muster.errors import ChainError, MusterError, RefusedError, UnreachableError
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.messages import AcceptedCommitment, Verdict
-from tests.support.commitment_samples import WHERE
-from tests.support.intake_samples import FORGED, RUN, STEP, WORKER, Chain, Orchestrator, accepted_work_of
+from testbed.samples.commitments import WHERE
+from testbed.samples.intake import FORGED, RUN, STEP, WORKER, Chain, Orchestrator, accepted_work_of
 
 
 async def test_a_file_that_nobody_accepted_is_refused_unread_until_its_step_is_past() -> None:

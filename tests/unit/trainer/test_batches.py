@@ -15,9 +15,9 @@ from muster.environments.manifest import EnvironmentManifest
 from muster.errors import MismatchError
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
-from muster.tasksets import NewPart, write_task_set
-from tests.support.task_samples import ARITHMETIC, SOURCE, numbered, write_numbered
-from tests.support.work_samples import rollout, work_file
+from muster.tasksets.build import NewPart, write_task_set
+from testbed.samples.tasks import ARITHMETIC, SOURCE, numbered, write_numbered
+from testbed.samples.work import rollout, work_file
 from trainer.advantages import AdvantageTerms
 from trainer.batches import (
     Batch,

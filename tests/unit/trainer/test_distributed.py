@@ -14,12 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.testbed.waiting import BOUND
-from tests.support.paths import ROOT
-from tests.support.trainer_samples import ragged, tiny_checkpoint
+from testbed.paths import ROOT
+from testbed.samples.trainer import ragged, tiny_checkpoint
+from testbed.waiting import BOUND
 from trainer.distributed import samples_from_tensors, samples_to_tensors
 
-SCRIPT = ("-m", "tests.support.ranks_process")
+SCRIPT = ("-m", "testbed.runs.ranks_process")
 
 
 @dataclass(frozen=True)

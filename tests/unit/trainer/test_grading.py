@@ -6,8 +6,8 @@ import pytest
 
 from muster.errors import MismatchError
 from muster.protocol.messages import AcceptedCommitment, Grade, Verdict
-from tests.support.commitment_samples import WHERE
-from tests.support.grading_samples import GRADERS, accept, right_text, show
+from testbed.samples.commitments import WHERE
+from testbed.samples.grading import GRADERS, accept, right_text, show
 from trainer.grading import graders_of
 
 FIRST, SECOND, THIRD = GRADERS

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from muster.models.files import model_hash
-from tests.support.paths import ROOT
-from tests.support.trainer_samples import tiny_checkpoint
+from testbed.paths import ROOT
+from testbed.samples.trainer import tiny_checkpoint
 
 STEPS = 4
 KILLS = ["learning 0", "writing 0", "learning 1", "writing 1", "writing 2", "learning 3", "writing 3"]
@@ -19,7 +19,7 @@ KILLS = ["learning 0", "writing 0", "learning 1", "writing 1", "writing 2", "lea
 
 @contextmanager
 def learning(initial: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.support.learner_process", str(initial), str(folder), str(STEPS)]
+    command = [sys.executable, "-m", "testbed.runs.learner_process", str(initial), str(folder), str(STEPS)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             yield process

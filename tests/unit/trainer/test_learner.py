@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from structlog.testing import capture_logs
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmarks.testbed.task_sets import generated
 from muster.environments.scoring import Scorers
 from muster.environments.task import ask
 from muster.errors import ConfigError, MismatchError, StorageError, UnreachableError
@@ -25,8 +24,9 @@ from muster.models.init import load_model, make_tokenizer, save_model
 from muster.models.numerics import numerics_pinned, pin_numerics
 from muster.settings.schema import Matmul, Settings, TrainerSettings
 from muster.tasksets.build import NewPart, write_task_set
-from tests.support.numerics import unpin
-from tests.support.trainer_samples import NarrowRanks, batch_of, learner_at, terms_of, tiny_checkpoint
+from testbed.samples.task_sets import generated
+from testbed.samples.trainer import NarrowRanks, batch_of, learner_at, terms_of, tiny_checkpoint
+from testbed.suite.numerics import unpin
 from trainer.advantages import AdvantageTerms
 from trainer.batches import samples_of
 from trainer.checkpoint import CheckpointMetadata
@@ -156,7 +156,7 @@ def test_a_step_written_halfway_is_not_there(initial: Path, tmp_path: Path):
 def test_while_a_score_is_taken_the_other_ranks_hear_of_it_and_it_can_be_left(
     initial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("muster.evaluation.greedy.BATCH_SIZE", 2)
+    monkeypatch.setattr("muster.models.greedy.BATCH_SIZE", 2)
     learner = learner_at(initial, tmp_path)
     tasks = generated(1, levels=(3,), train=1, held_out=6).held_out
     scorers = Scorers()

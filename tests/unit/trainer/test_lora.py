@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from muster.errors import ConfigError
 from muster.models.init import load_model
 from muster.models.lora import Adapter
-from tests.support.trainer_samples import batch_of, learner_at, ragged, tiny_checkpoint
+from testbed.samples.trainer import batch_of, learner_at, ragged, tiny_checkpoint
 from trainer.lora import adapt, merge
 from trainer.packing import collate
 from trainer.policy import Policy

@@ -13,7 +13,6 @@ from torch import nn
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from benchmarks.testbed.task_sets import generated
 from muster.errors import ConfigError
 from muster.models.init import ModelShape, init_model, load_model, make_model, make_tokenizer
 from muster.protocol.terms import Terms
@@ -22,8 +21,9 @@ from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, profile_hash
 from muster.verification.tolerance import ModelSizes, ToleratedError, tolerated_error
-from tests.support.trainer_samples import ragged, terms_of, tiny_checkpoint
-from tests.support.work_samples import NODE
+from testbed.samples.task_sets import generated
+from testbed.samples.trainer import ragged, terms_of, tiny_checkpoint
+from testbed.samples.work import NODE
 from trainer.distributed import Ranks
 from trainer.learner import Recipe
 from trainer.loss import LossTerms

@@ -21,8 +21,8 @@ from muster.errors import (
 )
 from muster.settings.schema import Settings
 from muster.shardcast.format.store import described
-from tests.support.commitment_samples import rules
-from tests.support.delta_samples import write_step
+from testbed.samples.commitments import rules
+from testbed.samples.deltas import write_step
 from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
 from trainer.launch import serve

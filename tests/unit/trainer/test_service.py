@@ -12,7 +12,7 @@ from muster.protocol.terms import Terms, check_context
 from muster.protocol.terms_file import PUBLIC_DEFAULTS, fit_context
 from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
-from tests.support.work_samples import NODE
+from testbed.samples.work import NODE
 from trainer.service import check_terms
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from muster.settings.recipes import Normaliser
-from tests.support import paths
+from testbed import paths
 from trainer.advantages import AdvantageTerms, group_advantages
 from trainer.loss import LossTerms, TokenBatch, policy_loss, token_weight
 

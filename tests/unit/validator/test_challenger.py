@@ -17,8 +17,8 @@ from muster.errors import UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.verification.bundles import Inspection, make_bundle
 from muster.verification.checks import Finding
-from tests.support import commitment_samples as samples
-from tests.support.court_samples import (
+from testbed.samples import commitments as samples
+from testbed.samples.court import (
     BAD,
     EVIDENCE,
     FOUND,
@@ -30,7 +30,7 @@ from tests.support.court_samples import (
     case_of,
     make_accusation,
 )
-from tests.support.validator_samples import ME, NODE, OTHER, Clock, pending, place, receive, reject, work
+from testbed.samples.validator import ME, NODE, OTHER, Clock, pending, place, receive, reject, work
 from validator import challenger as challenger_room
 from validator import juror as juror_room
 from validator.challenger import Challenger

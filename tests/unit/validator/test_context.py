@@ -10,7 +10,7 @@ import pytest
 
 from muster.errors import MismatchError, RefusedError, UnreachableError
 from muster.protocol.draws import DrawSource
-from tests.support.commitment_samples import SOURCE, commitment_of, drawn, rules
+from testbed.samples.commitments import SOURCE, commitment_of, drawn, rules
 from validator.context import RunVerificationContext
 
 

@@ -14,9 +14,9 @@ from muster.verification.checks import Finding
 from muster.verification.evidence import verify_evidence
 from muster.verification.pools import ACCUSE
 from muster.verification.rules import CommittedWork
-from tests.support import commitment_samples as samples
-from tests.support.validator_samples import NODE, ROOT
-from tests.support.verification_context import LEANING, STRAIGHT, Context, thinking_rows
+from testbed.samples import commitments as samples
+from testbed.samples.validator import NODE, ROOT
+from testbed.samples.verification_context import LEANING, STRAIGHT, Context, thinking_rows
 from validator import inspector as inspector_room
 from validator.inspector import Inspector, from_replay, from_static
 from validator.records import PooledCommitment

@@ -14,7 +14,7 @@ from muster.contracts.registry import Convicted
 from muster.errors import ConfigError
 from muster.verification.pools import PooledRow, PooledWork
 from muster.verification.statistics import RowSums
-from tests.support.validator_samples import (
+from testbed.samples.validator import (
     ME,
     NODE,
     OTHER,

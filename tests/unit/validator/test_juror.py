@@ -13,8 +13,8 @@ from muster.chain.types import Block
 from muster.contracts.court import BallotState, CaseResolved, Kind, Outcome
 from muster.errors import UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
-from tests.support.court_samples import BAD, COMMITTED_AT, EVIDENCE, HEAD, CourtChain, CourtContext, case_of
-from tests.support.validator_samples import ME, OTHER, Clock, opened, place, receive
+from testbed.samples.court import BAD, COMMITTED_AT, EVIDENCE, HEAD, CourtChain, CourtContext, case_of
+from testbed.samples.validator import ME, OTHER, Clock, opened, place, receive
 from validator import juror as juror_room
 from validator.journal import ValidatorJournal
 from validator.juror import VERIFY_RETRY_SECONDS, Juror

@@ -9,7 +9,7 @@ import pytest
 
 from muster.contracts.court import BallotState, Kind, Outcome
 from muster.verification.rules import CommittedWork
-from tests.support.validator_samples import ME, NODE, OTHER, ROOT
+from testbed.samples.validator import ME, NODE, OTHER, ROOT
 from validator.records import Ballot, CaseRecord
 from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling, turn_of
 

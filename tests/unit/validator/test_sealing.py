@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.protocol.merkle import LeafTree
 from muster.verification.rules import CommittedWork
-from tests.support.validator_samples import NODE
+from testbed.samples.validator import NODE
 from validator.sealing import EMPTY_ROOT, vouch_leaf, vouch_root
 
 

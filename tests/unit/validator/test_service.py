@@ -13,7 +13,7 @@ from muster.clients.node_session import NodeSession
 from muster.errors import UnreachableError
 from muster.protocol.messages import Verdict
 from muster.settings.schema import Settings, ValidatorSettings
-from tests.support.validator_samples import ME, Clock, pending, receive, refusal, reject, work
+from testbed.samples.validator import ME, Clock, pending, receive, refusal, reject, work
 from validator import service as service_room
 from validator.service import MAX_REFUSALS, Validator
 

@@ -16,8 +16,8 @@ from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.verification.bundles import MAX_ROWS, finite, parse_bundle
 from muster.verification.checks import MAX_ROW_BYTES, Finding, check_file
 from muster.verification.shown_tasks import MAX_TASKS_BYTES, ShownTask, size_of
-from tests.support.commitment_samples import ACCUSER, committed, drawn, honest_rows, rules
-from tests.support.verification_context import accuse, changed, sampling_mismatch
+from testbed.samples.commitments import ACCUSER, committed, drawn, honest_rows, rules
+from testbed.samples.verification_context import accuse, changed, sampling_mismatch
 
 
 def test_the_largest_task_fits_beside_the_largest_row() -> None:

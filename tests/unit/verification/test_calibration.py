@@ -27,7 +27,7 @@ from muster.verification.calibration import (
 from muster.verification.measured import MeasuredCell
 from muster.verification.pools import REASONS
 from muster.verification.profiles import BF16, CPU_FP32, PoolLimits, Profile
-from tests.support.cell_samples import cell, errors
+from testbed.samples.cells import cell, errors
 
 MODEL, MICRO = bytes(range(32)), 1_000_000
 FLOOR = LEAST["float32"]

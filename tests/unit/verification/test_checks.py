@@ -10,7 +10,6 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from benchmarks.testbed.adversaries import claims
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind
 from muster.environments.manifest import EnvironmentManifest, Score
@@ -23,7 +22,8 @@ from muster.rollouts.schema import Rollout, one_span
 from muster.tasksets.build import NewPart, write_task_set
 from muster.verification.checks import LOGPROB_SLACK, REASONS, Finding, check_file
 from muster.verification.rules import ModelFacts
-from tests.support.commitment_samples import LIMIT, committed, drawn, honest_rows, rules, tokens_of
+from testbed.adversaries import claims
+from testbed.samples.commitments import LIMIT, committed, drawn, honest_rows, rules, tokens_of
 
 STOPPED, LIMITED = 4, 5
 """A row that ends by itself, and one that the limit ends."""

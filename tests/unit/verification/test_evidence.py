@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.testbed.waiting import BOUND
 from muster.chain.keys import Signer
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind
@@ -33,7 +32,7 @@ from muster.verification.evidence import MAX_SHOWN_BYTES, CannotVerifyError, ver
 from muster.verification.pools import CONVICT
 from muster.verification.rules import CommittedWork, Rules
 from muster.verification.shown_tasks import ShownTask, show_tasks
-from tests.support.commitment_samples import (
+from testbed.samples.commitments import (
     ACCUSER,
     NODE,
     STORAGE,
@@ -43,7 +42,7 @@ from tests.support.commitment_samples import (
     rules,
     upload_of,
 )
-from tests.support.verification_context import (
+from testbed.samples.verification_context import (
     STRAIGHT,
     Context,
     accuse,
@@ -53,6 +52,7 @@ from tests.support.verification_context import (
     sampling_mismatch,
     thinking_rows,
 )
+from testbed.waiting import BOUND
 
 STRANGER = Signer.from_key(b"\x09" * 32)
 

@@ -14,8 +14,8 @@ from muster.verification.bundles import Inspection, parse_bundle
 from muster.verification.evidence import CannotVerifyError
 from muster.verification.grade_evidence import make_grade_bundle, verify_grade_evidence
 from muster.verification.rules import CommittedWork
-from tests.support.commitment_samples import ACCUSER, committed
-from tests.support.grading_samples import GRADERS, GradingContext, right_text, sealed_rows, sealed_rules, show
+from testbed.samples.commitments import ACCUSER, committed
+from testbed.samples.grading import GRADERS, GradingContext, right_text, sealed_rows, sealed_rules, show
 
 ACCUSED = GRADERS[0].address
 

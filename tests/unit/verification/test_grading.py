@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from muster.authoring.tasks.sealing import seal_set
 from muster.constants import MICRO
 from muster.environments.task import Task
 from muster.errors import MismatchError
 from muster.grading.grades import RowGrade, grades_text
 from muster.grading.masters import Masters
 from muster.grading.sealing import seal_task
-from muster.tasksets import NewPart, write_task_set
-from muster.tasksets.sealing import seal_set
+from muster.tasksets.build import NewPart, write_task_set
 from muster.verification.checks import check_rows, grade_rows
 from muster.verification.rules import Rules
-from tests.support.commitment_samples import drawn, honest_rows, rules, tokens_of
-from tests.support.grading_samples import MASTERS, sealed_rows, sealed_rules, with_set
+from testbed.samples.commitments import drawn, honest_rows, rules, tokens_of
+from testbed.samples.grading import MASTERS, sealed_rows, sealed_rules, with_set
 from trainer.grading import with_grades
 
 

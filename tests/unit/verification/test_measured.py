@@ -16,7 +16,7 @@ from muster.rollouts.schema import Rollout
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
 from muster.verification.profiles import BF16
 from muster.verification.statistics import TokenErrors
-from tests.support.rollout_samples import make_row
+from testbed.samples.rollouts import make_row
 
 NAMES = [field.name for field in fields(TokenErrors) if field.name != "distance"]
 

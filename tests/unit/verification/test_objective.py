@@ -13,7 +13,7 @@ from muster.contracts.court import Flaw
 from muster.rollouts.leaves import leaf_hash, leaf_of, rollout_tree
 from muster.rollouts.schema import Rollout
 from muster.verification.objective import ObjectiveFlaw, find_flaw
-from tests.support.commitment_samples import LIMIT, drawn, honest_rows, rules
+from testbed.samples.commitments import LIMIT, drawn, honest_rows, rules
 
 
 def found(rows: list[Rollout]) -> ObjectiveFlaw | None:

@@ -24,9 +24,9 @@ from muster.verification.bundles import Inspection, make_bundle
 from muster.verification.checks import ROW_CHECKS, CheckedRow, Finding, check_rows
 from muster.verification.evidence import verify_evidence
 from muster.verification.rules import CommittedWork, Rules
-from tests.support.commitment_samples import ACCUSER, committed, drawn, honest_rows, rules, tokens_of
-from tests.support.mixture import manifest_of, poisoned_parts, task
-from tests.support.verification_context import Context
+from testbed.runs.mixture import manifest_of, poisoned_parts, task
+from testbed.samples.commitments import ACCUSER, committed, drawn, honest_rows, rules, tokens_of
+from testbed.samples.verification_context import Context
 
 
 @pytest.fixture(scope="module")

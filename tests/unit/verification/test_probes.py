@@ -25,7 +25,7 @@ from muster.verification.probes import (
     write_document,
 )
 from muster.verification.profiles import CPU_FP32, STATISTICS
-from tests.support.probe_samples import small_spec
+from testbed.samples.probes import small_spec
 from worker.engine import Generation, GenerationRequest
 from worker.probe import limits_of
 from worker.rollouts import bare_rows

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.testbed.adversaries.pipeline import rows_needed
-from muster.cli import main
+from muster.console import main
 from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
+from testbed.adversaries.pipeline import rows_needed
 
 DEFAULT = ValidatorSettings()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, STATISTICS, Profile
 from muster.verification.statistics import TokenErrors, scaled_errors
 from muster.verification.tolerance import SURE, ModelSizes, tolerated_error
-from tests.support.examples import up_to
+from testbed.suite.examples import up_to
 
 DEMO = ModelSizes.bounded_by(gain=1.05, row_norm=0.7, hidden=128, temperature=1.0)
 

@@ -1,0 +1,1 @@
+"""Parts of `benchmarks/environments.py`: agreement with published scorers, determinism, rates and costs."""

@@ -1,0 +1,171 @@
+"""Read a benchmark's published files: which items can be asked, and why others cannot.
+
+References are kept in a temporary file: LiveCodeBench's tests are larger than memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem
+from muster.authoring.benchmarks.livecodebench import contest_day
+from muster.authoring.tasks.rows import BadRow, Row, read_rows
+from muster.authoring.tasks.sources import ImportReport, without_task_name
+from muster.authoring.tasks.sources_code import RunReference
+from muster.environments.base import Environment
+from muster.environments.task import Task
+from muster.errors import ConfigError, MalformedError, UsageError
+from muster.runtime.closing import Closing
+
+OUTSIDE: Final = "its contest is not among those asked for"
+TAKEN_ID: Final = "its id is another item's"
+
+
+@dataclass(frozen=True)
+class ContestWindow:
+    """Which contests of a dated benchmark count. Both days belong to it."""
+
+    first: date | None = None
+    last: date | None = None
+    platform: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.last is not None and self.first > self.last:
+            raise UsageError(f"a window from {self.first} to {self.last}", hint="give --since no later than --until")
+
+    def holds(self, row: Row) -> bool:
+        """Say whether a row's contest is in it. Raises MalformedError for a row without a date."""
+        day = contest_day(row)
+        return (
+            (self.first is None or self.first <= day)
+            and (self.last is None or day <= self.last)
+            and (self.platform is None or row["platform"] == self.platform)
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the window as part of a result."""
+        return {
+            "since": None if self.first is None else self.first.isoformat(),
+            "until": None if self.last is None else self.last.isoformat(),
+            "platform": self.platform,
+        }
+
+
+@dataclass
+class BenchmarkData(Closing):
+    """A benchmark's items, in the order of its files. Use as a context manager."""
+
+    files: list[dict[str, Any]] = field(default_factory=list)
+    """Name, sha256 and rows read of each file."""
+    items: list[BenchmarkItem] = field(default_factory=list)
+    """Without their references."""
+    report: ImportReport = field(default_factory=ImportReport)
+
+    def __post_init__(self) -> None:
+        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._places: list[tuple[int, int]] = []
+
+    def close(self) -> None:
+        """Forget the references."""
+        self._spool.close()
+
+    def add(self, item: BenchmarkItem) -> None:
+        """Keep an item."""
+        packed = zlib.compress(json.dumps(dict(item.reference)).encode(), level=1)
+        self._places.append((self._spool.seek(0, 2), self._spool.write(packed)))
+        self.items.append(replace(item, reference={}))
+
+    def reference(self, number: int) -> Mapping[str, Any]:
+        """Return an item's reference."""
+        start, size = self._places[number]
+        self._spool.seek(start)
+        return json.loads(zlib.decompress(self._spool.read(size)))
+
+
+def load_benchmark(
+    benchmark: Benchmark,
+    paths: Sequence[Path],
+    run_reference: RunReference,
+    environments: Sequence[Environment],
+    window: ContestWindow = ContestWindow(),
+    limit: int | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> BenchmarkData:
+    """Return the items of published files, at most `limit`; its report names the rows that are none.
+
+    Raises ConfigError when no item is left, and as `read_rows`.
+    """
+    data, seen = BenchmarkData(), set()
+    try:
+        for path in paths:
+            rows = _take(benchmark, path, data, seen, run_reference, environments, window, limit, progress)
+            data.files.append({"name": path.name, "sha256": sha256_of(path), "rows": rows})
+        if not data.items:
+            raise ConfigError(f"none of the {data.report.rows} rows is an item of {benchmark.name}", hint=_hint(data))
+    except BaseException:
+        data.close()
+        raise
+    return data
+
+
+def _take(
+    benchmark: Benchmark,
+    path: Path,
+    data: BenchmarkData,
+    seen: set[str],
+    run_reference: RunReference,
+    environments: Sequence[Environment],
+    window: ContestWindow,
+    limit: int | None,
+    progress: Callable[[int], None],
+) -> int:
+    """Add a file's items; return how many of its rows were read."""
+    report, rows = data.report, 0
+    for number, row in read_rows(path, benchmark.columns, benchmark.optional):
+        if limit is not None and len(data.items) == limit:
+            break
+        rows, report.rows, report.last = rows + 1, report.rows + 1, number
+        try:
+            if isinstance(row, BadRow):
+                raise MalformedError(row.reason)
+            if benchmark.dated and not window.holds(row):
+                raise MalformedError(OUTSIDE)
+            item = benchmark.convert(row, number, run_reference)
+            for environment in environments:
+                environment.check(Task(item.id, (), item.reference))
+            if item.id in seen:
+                raise MalformedError(TAKEN_ID)
+        except MalformedError as error:
+            report.leave_out(number, without_task_name(str(error)))
+            continue
+        seen.add(item.id)
+        report.taken += 1
+        data.add(item)
+        progress(report.rows)
+    return rows
+
+
+def prompts_of(items: Sequence[BenchmarkItem], template: str) -> bytes:
+    """Return the file that who answers reads: one task without its reference on each line."""
+    return b"".join(item.task(template).to_line() + b"\n" for item in items)
+
+
+def sha256_of(path: Path) -> str:
+    """Return a file's hash."""
+    with path.open("rb") as stream:
+        return "0x" + hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _hint(data: BenchmarkData) -> str:
+    if not data.report.left_out:
+        return "is the file empty?"
+    reason, count = data.report.left_out.most_common(1)[0]
+    return f"{count} rows: {reason}"

@@ -1,0 +1,85 @@
+"""Score completions by a benchmark's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem, visible
+from muster.clients.evaluation import Completion
+from muster.environments.manifest import EnvironmentManifest, Score
+from muster.environments.scoring import Scorers
+from muster.environments.task import canonical_json
+from muster.protocol.hashes import content_hash
+
+NO_ANSWER = "no answer"
+
+
+@dataclass(frozen=True)
+class ScoredCompletion:
+    """What one completion is worth, by each rule."""
+
+    text: str
+    tokens: int
+    finished: bool
+    scores: Mapping[str, int]
+    """Millionths by the rule's name."""
+    answers: Mapping[str, str]
+    """What takes part in a vote, by the rule's name; rules that found nothing to compare are absent."""
+    reasons: Mapping[str, str]
+    """Why a score is not the full one, where the environment says so."""
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the completion as it stands in a record."""
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "finished": self.finished,
+            "scores": dict(self.scores),
+            "answers": dict(self.answers),
+            "reasons": dict(self.reasons),
+        }
+
+
+class BenchmarkScorer:
+    """Scores completions of one benchmark's items. Blocking."""
+
+    def __init__(self, benchmark: Benchmark, scorers: Scorers) -> None:
+        """Make the rules' manifests. Raises ConfigError where this machine has no component for one."""
+        self._rules = benchmark.rules
+        self._scorers = scorers
+        self.manifests: dict[str, EnvironmentManifest] = {rule.name: rule.manifest() for rule in benchmark.rules}
+        self.environments = {name: scorers.environment(manifest) for name, manifest in self.manifests.items()}
+
+    def hashes(self) -> dict[str, str]:
+        """Return a hash for each rule, of what its scores depend on besides item and completion."""
+        return {
+            rule.name: content_hash(
+                canonical_json(
+                    {
+                        "extract": f"{rule.extract.__module__}.{rule.extract.__name__}",
+                        "manifest": self.manifests[rule.name].to_document(),
+                        "version": rule.version,
+                    }
+                )
+            )
+            for rule in self._rules
+        }
+
+    def score(self, item: BenchmarkItem, reference: Mapping[str, Any], completion: Completion) -> ScoredCompletion:
+        """Score one completion by every rule. Raises UnreachableError when this machine cannot run a scorer."""
+        text = visible(completion.text)
+        task = item.task("{question}", reference)
+        scores, answers, reasons = {}, {}, {}
+        for rule in self._rules:
+            found = rule.extract(text, item)
+            manifest = self.manifests[rule.name]
+            score = Score((0,), reason=NO_ANSWER) if not found else self._scorers.score(manifest, task, found)
+            scores[rule.name] = score.reward(manifest)
+            if score.reason:
+                reasons[rule.name] = score.reason
+            compared = None if rule.compare is None else rule.compare(text, item)
+            if compared:
+                answers[rule.name] = compared
+        return ScoredCompletion(completion.text, completion.tokens, completion.finished, scores, answers, reasons)

@@ -1,0 +1,4 @@
+"""Make task sets: generate tasks, import data sets and packages, find duplicates, mix, check and seal.
+
+May import the library. The format of a task set is `muster.tasksets`.
+"""

@@ -1,0 +1,146 @@
+"""Check every task of a set through its environment, as `muster tasks check` does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from muster.authoring.tasks.duplicates import exact_key
+from muster.constants import MICRO
+from muster.environments.base import Environment, ScorerCall
+from muster.environments.manifest import EnvironmentManifest, Score
+from muster.environments.scoring import score_by
+from muster.environments.task import Task
+from muster.errors import MalformedError, UnreachableError
+from muster.tasksets.document import TaskSetPart
+from muster.tasksets.taskset import TaskSet
+
+MAX_EXAMPLES: Final = 20
+
+BAD_REFERENCE: Final = "the environment cannot score by its reference"
+REFERENCE_FAILS: Final = "its reference answer does not score 1"
+EMPTY_SCORES: Final = "an empty answer scores"
+BAD_LINE: Final = "its line is no task"
+IN_BOTH: Final = "held out, and trained on"
+CANNOT_TELL: Final = "this machine could not score it"
+
+
+@dataclass
+class PartReport:
+    """What a part's tasks came to."""
+
+    name: str
+    environment: str
+    tasks: int = 0
+    without_answer: int = 0
+    """Tasks whose reference holds no answer that could be tried."""
+    sealed: int = 0
+    """Tasks whose reference is sealed: check the set before it is sealed."""
+    faults: Counter[str] = field(default_factory=Counter)
+    examples: list[tuple[str, str, str]] = field(default_factory=list)
+    """Id, fault and more about the first tasks that have one."""
+    fuel: list[int] = field(default_factory=list)
+    """Of scoring each reference answer."""
+    tokens: list[int] = field(default_factory=list)
+    """Of each prompt, where they were counted."""
+
+    def blame(self, name: str, fault: str, more: str = "") -> None:
+        """Count a fault of a task."""
+        self.faults[fault] += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append((name, fault, more[:200]))
+
+
+def check_set(
+    task_set: TaskSet,
+    make_environment: Callable[[EnvironmentManifest], Environment],
+    call_of: Callable[[EnvironmentManifest], ScorerCall],
+    count_tokens: Callable[[EnvironmentManifest, Task], int] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[PartReport]:
+    """Score every reference answer, which must come to 1, and an empty one, which must come to 0.
+
+    Return a report of each part, training parts first. `progress` is told the number of tasks done. Raises
+    MismatchError when a shard has another Merkle root than the document names, StorageError when one is absent.
+    """
+    # 1. Held-out problems that are trained on as well show in the reports of held-out parts.
+    trained = {exact_key(task.text) for _, task in _readable(task_set)} if task_set.document.held_out else set()
+
+    # 2. Each task through its environment.
+    reports, done = [], 0
+    for number, part in enumerate((*task_set.document.parts, *task_set.document.held_out)):
+        environment = make_environment(part.environment)
+        call = call_of(part.environment)
+        report = PartReport(part.name, part.environment.name)
+        for index in range(part.count):
+            try:
+                task = task_set.task_of(part, index)
+            except MalformedError as error:
+                report.blame(f"{part.name} {index}", BAD_LINE, str(error))
+                continue
+            if number >= len(task_set.document.parts) and exact_key(task.text) in trained:
+                report.blame(task.id, IN_BOTH)
+            if task.sealed is not None:
+                report.sealed += 1
+            else:
+                _check_task(environment, task, call, report)
+            if count_tokens is not None:
+                report.tokens.append(count_tokens(part.environment, task))
+            done += 1
+            progress(done)
+        task_set.check_roots(part)
+        report.tasks = part.count
+        reports.append(report)
+    return reports
+
+
+def summary(values: Iterable[int]) -> dict[str, int] | None:
+    """Return smallest, median, 99th percentile and largest of some numbers; None of no numbers."""
+    numbers = np.array(list(values), np.int64)
+    if not len(numbers):
+        return None
+    low, median, high, top = np.percentile(numbers, [0, 50, 99, 100], method="higher")
+    return {"least": int(low), "median": int(median), "p99": int(high), "most": int(top)}
+
+
+def _check_task(environment: Environment, task: Task, call: ScorerCall, report: PartReport) -> None:
+    manifest = environment.manifest
+    try:
+        environment.check(task)
+    except MalformedError as error:
+        report.blame(task.id, BAD_REFERENCE, str(error))
+        return
+    try:
+        completion = environment.reference_completion(task)
+        if completion is None:
+            report.without_answer += 1
+        else:
+            score = score_by(environment, task, completion, call)
+            report.fuel.append(score.fuel)
+            if score.unsure:
+                report.blame(task.id, CANNOT_TELL, _why(score, manifest))
+            elif score.reward(manifest) != MICRO:
+                report.blame(task.id, REFERENCE_FAILS, _why(score, manifest))
+        score = score_by(environment, task, "", call)
+        if score.reward(manifest) != 0:
+            report.blame(task.id, EMPTY_SCORES, _why(score, manifest))
+    except UnreachableError as error:
+        report.blame(task.id, CANNOT_TELL, str(error))
+
+
+def _why(score: Score, manifest: EnvironmentManifest) -> str:
+    parts = ", ".join(f"{name} {part / MICRO:g}" for name, part in zip(manifest.parts, score.parts, strict=True))
+    return f"{parts}; {score.reason}" if score.reason else parts
+
+
+def _readable(task_set: TaskSet) -> Iterable[tuple[TaskSetPart, Task]]:
+    for part in task_set.document.parts:
+        for index in range(part.count):
+            try:
+                yield part, task_set.task_of(part, index)
+            except MalformedError:
+                continue  # named where the part is checked

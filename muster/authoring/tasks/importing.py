@@ -1,0 +1,169 @@
+"""Make a task set of a source's file: leave out what is double, known from benchmarks or too long, and split it.
+
+The tasks go through a temporary file, so that memory holds only their hashes: about 700 bytes a task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from muster.authoring.tasks.duplicates import (
+    NEAR,
+    Signatures,
+    clusters,
+    exact_key,
+    read_benchmarks,
+    split_clusters,
+)
+from muster.authoring.tasks.formats import Format
+from muster.authoring.tasks.rows import MAX_ROWS
+from muster.authoring.tasks.sources import ImportReport, import_tasks
+from muster.environments.manifest import EnvironmentManifest
+from muster.environments.registry import own_manifest
+from muster.environments.task import Task
+from muster.errors import ConfigError
+from muster.tasksets.build import NewPart, write_task_set
+from muster.tasksets.document import TaskSource
+from muster.tasksets.taskset import TaskSet
+
+TAKEN_ID: Final = "its id is another task's"
+EQUAL: Final = "equal to an earlier task"
+NEARLY_EQUAL: Final = "nearly equal to an earlier task"
+IN_BENCHMARK: Final = "shares 13 words in a row with a benchmark"
+TOO_LONG: Final = "its prompt has too many tokens"
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What is left out, and what is held out."""
+
+    held_out: int = 0
+    """Tasks for measuring only."""
+    seed: int = 0
+    """Decides which are held out."""
+    near: float = NEAR
+    """From what likeness on two problems are nearly equal."""
+    keep_near: bool = False
+    """Keep nearly equal problems, in the same half."""
+    benchmarks: Sequence[Path] = ()
+    max_prompt_tokens: int | None = None
+    count_tokens: Callable[[EnvironmentManifest, Task], int] | None = None
+    max_rows: int = MAX_ROWS
+    manifests: Mapping[str, EnvironmentManifest] = field(default_factory=dict)
+    """By the names of environments that the source gives; others have their defaults."""
+
+
+@dataclass
+class _Spool:
+    """Tasks that were taken so far: their lines in a file, the rest by number."""
+
+    file: BinaryIO
+    environments: list[str] = field(default_factory=list)
+    """Of each task, its environment's name."""
+    rows: list[int] = field(default_factory=list)
+    signatures: Signatures = field(default_factory=Signatures)
+
+    def add(self, environment: str, task: Task, row: int) -> None:
+        self.file.write(task.to_line() + b"\n")
+        self.environments.append(environment)
+        self.rows.append(row)
+        self.signatures.add(task.text)
+
+    def lines(self, wanted: np.ndarray) -> Iterator[bytes]:
+        """Yield the canonical lines of the wanted ones, bool [tasks]."""
+        self.file.seek(0)
+        for line, want in zip(self.file, wanted, strict=True):
+            if want:
+                yield line[:-1]
+
+
+def import_set(
+    source: Format, path: Path, folder: Path, origin: TaskSource, report: ImportReport, options: ImportOptions
+) -> TaskSet:
+    """Write a task set of a file's rows to `folder`; the report says what was left out, and why.
+
+    One part per environment. Raises ConfigError when nothing is left or too little to hold out, and as `read_rows` and
+    `write_task_set`.
+    """
+    with tempfile.TemporaryFile() as file:
+        # 1. Take each row that can be a task and is not to be left out by itself.
+        spool = _Spool(file)
+        _take(source, path, spool, report, options)
+        if not spool.rows:
+            raise ConfigError(f"none of the {report.rows} rows of {path} can be used", hint=_hint(report))
+
+        # 2. Find nearly equal ones; keep the first of each cluster.
+        leaders = clusters(spool.signatures.matrix(), options.near)
+        used = np.ones(len(leaders), bool)
+        if not options.keep_near:
+            used = leaders == np.arange(len(leaders))
+            for i in np.flatnonzero(~used):
+                report.taken -= 1
+                report.leave_out(spool.rows[i], NEARLY_EQUAL)
+
+        # 3. Hold whole clusters out.
+        held = np.zeros(len(leaders), bool)
+        held[used] = split_clusters(leaders[used], options.held_out, options.seed)
+
+        # 4. One part per environment.
+        environments = np.array(spool.environments)
+        training, kept = [], []
+        for name in dict.fromkeys(spool.environments):
+            manifest = manifest_of(name, options.manifests)
+            label = source.name if len(source.environments) == 1 else f"{source.name}-{name}"
+            own = used & (environments == name)
+            count = max(1, int((own & ~held).sum()))
+            training.append((count, NewPart(label, manifest, spool.lines(own & ~held), 1, [origin])))
+            kept.append(NewPart(label, manifest, spool.lines(own & held), 1, [origin]))
+        return write_task_set(folder, weighed(training), kept)
+
+
+def manifest_of(name: str, manifests: Mapping[str, EnvironmentManifest]) -> EnvironmentManifest:
+    """Return the manifest given for an environment, or its default one. Raises as `own_manifest`."""
+    return manifests.get(name) or own_manifest(name)
+
+
+def weighed(parts: Sequence[tuple[int, NewPart]], largest: int = 20) -> list[NewPart]:
+    """Return the parts with weights near the sizes given, from 1 to `largest`: small enough for any mixture."""
+    top = max(count for count, _ in parts)
+    return [
+        NewPart(part.name, part.environment, part.tasks, max(1, round(largest * count / top)), part.sources)
+        for count, part in parts
+    ]
+
+
+def _take(source: Format, path: Path, spool: _Spool, report: ImportReport, options: ImportOptions) -> None:
+    benchmarks = read_benchmarks(options.benchmarks) if options.benchmarks else None
+    seen: set[bytes] = set()
+    for environment, task in import_tasks(source, path, report, max_rows=options.max_rows):
+        name, key = hashlib.sha256(task.id.encode()).digest()[:16], exact_key(task.text)
+        reason = ""
+        if key in seen:
+            reason = EQUAL
+        elif name in seen:
+            reason = TAKEN_ID
+        elif benchmarks is not None and benchmarks.contains(task.text):
+            reason = IN_BENCHMARK
+        elif options.max_prompt_tokens is not None and options.count_tokens is not None:
+            tokens = options.count_tokens(manifest_of(environment, options.manifests), task)
+            reason = TOO_LONG if tokens > options.max_prompt_tokens else ""
+        if reason:
+            report.taken -= 1
+            report.leave_out(report.last, reason)
+            continue
+        seen |= {name, key}
+        spool.add(environment, task, report.last)
+
+
+def _hint(report: ImportReport) -> str:
+    if not report.left_out:
+        return "is the file empty?"
+    reason, count = report.left_out.most_common(1)[0]
+    return f"{count} rows: {reason}"

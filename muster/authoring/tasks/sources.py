@@ -1,0 +1,139 @@
+"""Import tasks from data sets that lie on this machine: nothing is downloaded here.
+
+Each format is a small function from a row to a task (`formats`, `sources_math`, `sources_synthetic`, `sources_code`);
+`mapped_format` makes one for any other columns. To add one, write the function and name it in `formats_of`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from muster.authoring.tasks import sources_code, sources_math, sources_synthetic
+from muster.authoring.tasks.formats import Format, level_of, make_task, text_of
+from muster.authoring.tasks.rows import MAX_ROWS, BadRow, Row, read_rows
+from muster.authoring.tasks.sources_code import RunReference
+from muster.environments.task import Task
+from muster.errors import ConfigError, MalformedError, UsageError
+
+MAX_EXAMPLES: Final = 20
+"""Rows that a report names."""
+MAPPED: Final = "mapped"
+EXECUTING: Final = ("humaneval", "mbpp")
+
+_TASK_NAME: Final = re.compile(r"^task (['\"]).*?\1 ", re.DOTALL)
+"""What a reason begins with that is another one for every row."""
+
+
+@dataclass
+class ImportReport:
+    """What became of a file's rows. Filled while they are read."""
+
+    rows: int = 0
+    last: int = 0
+    """Number of the row that was read last; of JSON Lines its line."""
+    taken: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Rows by the reason why they are left out."""
+    examples: list[tuple[int, str]] = field(default_factory=list)
+    """Number and reason of the first rows that are left out."""
+
+    def leave_out(self, number: int, reason: str) -> None:
+        """Count a row that is left out."""
+        self.left_out[reason if len(self.left_out) < 100 or reason in self.left_out else "other reasons"] += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append((number, reason))
+
+
+def formats_of(run_reference: RunReference | None = None) -> dict[str, Format]:
+    """Return all formats by name; those that execute code only with something that runs it."""
+    found = [*sources_math.FORMATS, *sources_synthetic.FORMATS]
+    if run_reference is not None:
+        found += sources_code.make_formats(run_reference)
+    return {one.name: one for one in found}
+
+
+def format_of(name: str, run_reference: RunReference | None = None) -> Format:
+    """Return a format. Raises UsageError when there is none, ConfigError when it needs `run_reference`."""
+    formats = formats_of(run_reference)
+    if name in formats:
+        return formats[name]
+    if name in EXECUTING:
+        raise ConfigError(
+            f"{name} has tests that are understood only by running its reference solutions",
+            hint="that takes a sandbox: muster tasks import has one",
+        )
+    known = ", ".join((*formats, *(one for one in EXECUTING if one not in formats), MAPPED))
+    raise UsageError(f"no source {name!r}", hint=f"known sources: {known}")
+
+
+def mapped_format(environment: str, fields: Mapping[str, str], name: str = MAPPED) -> Format:
+    """Return a format for any columns. `fields` maps what a task has to the column that holds it.
+
+    A task has a `prompt`, and may have `system`, `id`, `level` or `solve_rate`; every other name is a key of the
+    reference, for example `answer`. Raises UsageError without a prompt or a reference.
+    """
+    own = {"prompt", "system", "id", "level", "solve_rate"}
+    keys = sorted(set(fields) - own)
+    if "prompt" not in fields or not keys:
+        raise UsageError(
+            "a mapped source needs the columns of the prompt and of the reference",
+            hint="for example --field prompt=question --field answer=solution",
+        )
+
+    def convert(row: Row) -> tuple[str, Task]:
+        reference = {key: row[fields[key]] for key in keys}
+        if any(value is None or value == "" for value in reference.values()):
+            raise MalformedError("a part of its reference is empty")
+        level = row[fields["level"]] if "level" in fields else 0
+        if "solve_rate" in fields:
+            level = level_of([row[fields["solve_rate"]]])
+        if type(level) is not int:
+            raise MalformedError("its level is no whole number")
+        options: dict[str, Any] = {"name": row[fields["id"]] if "id" in fields else None, "level": level}
+        if "system" in fields:
+            options["system"] = text_of(row, fields["system"])
+        return environment, make_task(name, text_of(row, fields["prompt"]), reference, **options)
+
+    return Format(name, tuple(dict.fromkeys(fields.values())), convert, (), (environment,))
+
+
+def import_tasks(
+    source: Format, path: Path, report: ImportReport, *, max_rows: int = MAX_ROWS
+) -> Iterator[tuple[str, Task]]:
+    """Yield the environment's name and the task of each row that can be one; the report says what became of the others.
+
+    Raises as `read_rows`. Rows are never an error, whatever they hold.
+    """
+    for number, row in read_rows(path, source.columns, source.optional, max_rows=max_rows):
+        report.rows, report.last = report.rows + 1, number
+        if isinstance(row, BadRow):
+            report.leave_out(number, row.reason)
+            continue
+        try:
+            environment, task = source.convert(row)
+            task.to_line()
+        except MalformedError as error:
+            report.leave_out(number, without_task_name(str(error)))
+            continue
+        report.taken += 1
+        yield environment, task
+
+
+def without_task_name(reason: str) -> str:
+    """Return why a row is left out without the task's name, so that equal reasons are counted together."""
+    return _TASK_NAME.sub("", reason)[:200]
+
+
+def require_licence(licence: str | None) -> str:
+    """Return the licence. Raises UsageError without one: whoever trains on a set must know what they may do with it."""
+    if licence is None or not licence.strip():
+        raise UsageError(
+            "no licence given for these tasks",
+            hint="say what their authors allow, for example --licence MIT; it becomes part of the task set",
+        )
+    return licence.strip()

@@ -1,0 +1,126 @@
+"""Evaluate a checkpoint: start the process that has the engine, and pass on its answers, task by task.
+
+    async with aclosing(ask(questions)) as answers:
+        async for one in answers: ...
+
+The process is `worker.answering`, in a session of its own, so that Ctrl-C reaches only the caller, which then ends it.
+Should the caller be killed, the process ends at its next answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, Final
+
+from muster import errors
+from muster.clients.evaluation import CompletionRequest, EvalRequest, TaskCompletions, TaskResult, request_line
+from muster.errors import MusterError
+
+MAX_LINE_BYTES: Final = 1 << 30
+"""Longest line of the process: all answers to one prompt."""
+
+END_SECONDS: Final = 20.0
+"""The longest wait for an engine to shut down; then it is killed."""
+
+
+async def ask(questions: EvalRequest) -> AsyncGenerator[TaskResult]:
+    """Yield the answers to each task, in order, from `questions.first` on. Close it early to end the engine.
+
+    Raises the error that the process reports, and MusterError when it ends without one.
+    """
+    async with aclosing(_documents(questions)) as documents:
+        async for document in documents:
+            yield TaskResult.from_document(document)
+
+
+async def complete(prompts: CompletionRequest) -> AsyncGenerator[TaskCompletions]:
+    """Yield the completions of each prompt, in order, from `prompts.first` on. Ends and raises as `ask`."""
+    async with aclosing(_documents(prompts)) as documents:
+        async for document in documents:
+            yield TaskCompletions.from_document(document)
+
+
+async def _documents(questions: EvalRequest | CompletionRequest) -> AsyncGenerator[dict[str, Any]]:
+    """Yield what the process says of each task, in order."""
+    expected = questions.first
+    if expected >= questions.count:
+        return
+    async with _answering(questions) as process:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            document: dict[str, Any] = json.loads(line)
+            if "error" in document:
+                raise _error(document)
+            if document["task"] != expected:
+                raise MusterError(f"the engine answered task {document['task']} where {expected} was next")
+            expected += 1
+            yield document
+            await asyncio.sleep(0)  # buffered lines come without a pause in which the task could be cancelled
+        if expected < questions.count:
+            raise MusterError(
+                f"the engine {await ending_of(process)} after {expected} of {questions.count} tasks",
+                hint="the end of its output is above; without any, the machine may be out of memory",
+            )
+
+
+@asynccontextmanager
+async def _answering(questions: EvalRequest | CompletionRequest) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start the process and send it the request; end it with the block."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",  # no module of the folder somebody happens to stand in
+        "-m",
+        "worker.answering",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        limit=MAX_LINE_BYTES,
+    )
+    try:
+        assert process.stdin is not None
+        with suppress(ConnectionError):  # it ended at once; its status says more than this error
+            process.stdin.write(request_line(questions).encode() + b"\n")
+            await process.stdin.drain()
+        yield process
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), END_SECONDS)
+    finally:
+        await end_process(process)
+
+
+async def ending_of(process: asyncio.subprocess.Process) -> str:
+    """Return how a process ended that writes nothing more."""
+    try:
+        status = await asyncio.wait_for(process.wait(), END_SECONDS)
+    except TimeoutError:
+        return "closed its output"
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    """End the process and whatever it started, if it has not ended by itself."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), END_SECONDS)
+
+
+def refusal_line(error: MusterError) -> str:
+    """Return the line with which the process reports an error."""
+    return json.dumps({"error": str(error), "kind": type(error).__name__, "hint": error.hint})
+
+
+def _error(document: dict[str, Any]) -> MusterError:
+    """Return the error of a `refusal_line`, for kinds that need no more than a text."""
+    known = (errors.ConfigError, errors.UsageError, errors.MalformedError, errors.MismatchError, errors.StorageError)
+    kinds: dict[str, type[MusterError]] = {kind.__name__: kind for kind in known}
+    return kinds.get(document["kind"], MusterError)(document["error"], hint=document["hint"])

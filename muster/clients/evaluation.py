@@ -1,0 +1,208 @@
+"""Describe an evaluation of a checkpoint: the request and its results.
+
+`muster.clients.answering` starts the process that answers (`worker.answering`), sends it one line and reads one line
+per task. An answer's budget and sampling seed follow from the task's text and the number of the sample, as in a run.
+So two checkpoints that are compared have the same draws, and a task has the same answers in every set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from muster.environments.task import Task
+from muster.errors import MismatchError, StorageError, UsageError
+from muster.settings.schema import MatmulSetting
+from muster.tasksets.taskset import Scored, TaskSet
+
+Part = Literal["held-out", "train"]
+
+TAG: Final = "muster.questions.v1"
+MAX_BUDGET: Final = (1 << 16) - 1
+"""As in a run's terms."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How every task is asked. Raises UsageError when that makes no sense."""
+
+    samples: int
+    """Answers to a task."""
+    budgets: tuple[int, ...]
+    """Thinking budgets in tokens, one of which is drawn for each answer."""
+    max_tokens: int
+    """Where an answer is cut off, EOS included."""
+    temperature: float
+    seed: int
+    profile: str
+    """Name of a verification profile: the model computes in its dtype."""
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise UsageError(f"{self.samples} answers to a task", hint="give --samples 1 or more")
+        if not self.budgets or not all(1 <= budget <= MAX_BUDGET for budget in self.budgets):
+            raise UsageError(f"budgets {list(self.budgets)}", hint=f"give --budgets from 1 to {MAX_BUDGET} tokens")
+        if self.max_tokens < max(self.budgets):
+            raise UsageError(
+                f"no answer can keep a budget of {max(self.budgets)} tokens when it is cut off at {self.max_tokens}",
+                hint=f"raise --max-tokens to {max(self.budgets)} or more, or lower --budgets",
+            )
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise UsageError(
+                f"a temperature of {self.temperature:g}",
+                hint="give --temperature above 0: at 0 every sample of a task would be the same",
+            )
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> Sampling:
+        """Read what `asdict` wrote."""
+        read: dict[str, Any] = document | {"budgets": tuple(document["budgets"])}
+        return cls(**read)
+
+    def draw(self, task: Task, sample: int) -> tuple[int, int]:
+        """Seed (0 ≤ seed < 2^63) and thinking budget of one answer."""
+        text = f"{TAG}\0{self.seed}\0{sample}\0{task.text}"
+        word = int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest(), "big")
+        return word & (1 << 63) - 1, self.budgets[(word >> 128) % len(self.budgets)]
+
+
+@dataclass(frozen=True)
+class EvalRequest:
+    """Some tasks of a set, for one checkpoint."""
+
+    model: Path
+    """Checkpoint folder."""
+    tasks: Path
+    """Folder of the task set."""
+    root: bytes
+    """What its document hashes to."""
+    part: Part
+    count: int
+    """Tasks from the beginning of the part."""
+    sampling: Sampling
+    ranks: int = 1
+    """Devices that the model is split over."""
+    cache_bytes: int = 0
+    """Size of the engine's key-value cache; 0 as in settings."""
+    matmul: MatmulSetting = "auto"
+    """How it multiplies bfloat16, as in settings."""
+    first: int = 0
+    """Tasks that are answered already."""
+    show: int = 0
+    """Answers to each task whose text comes back, the first ones."""
+
+    def load(self) -> Sequence[Scored]:
+        """Load the tasks from `first` on, each with what scores it. Raises as `TaskSet.open` and `TaskSet.task`."""
+        return part_of(TaskSet.open(self.tasks, self.root), self.part)[self.first : self.count]
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """Prompts for one checkpoint, whose completions come back as texts: who asks scores them."""
+
+    model: Path
+    """Checkpoint folder."""
+    prompts: Path
+    """File with one task on each line, without its reference."""
+    digest: bytes
+    """What the file hashes to, by sha256."""
+    count: int
+    """Prompts from the beginning of the file."""
+    sampling: Sampling
+    ranks: int = 1
+    cache_bytes: int = 0
+    matmul: MatmulSetting = "auto"
+    """As in `EvalRequest`."""
+    first: int = 0
+    """Prompts that are answered already."""
+
+    def load(self) -> list[Task]:
+        """Load all prompts. Raises StorageError, and MismatchError or MalformedError for another file."""
+        try:
+            data = self.prompts.read_bytes()
+        except OSError as error:
+            raise StorageError(f"{self.prompts} cannot be read: {error.strerror}") from error
+        if hashlib.sha256(data).digest() != self.digest:
+            raise MismatchError(f"{self.prompts} has changed since it was written")
+        return [Task.from_line(line) for line in data.splitlines()][: self.count]
+
+
+def request_line(request: EvalRequest | CompletionRequest) -> str:
+    """Return a request as one line of ASCII, whatever bytes the names of the files are."""
+    return json.dumps(asdict(request), default=lambda value: value.hex() if isinstance(value, bytes) else str(value))
+
+
+def request_from_line(line: str) -> EvalRequest | CompletionRequest:
+    """Read a request of either kind."""
+    document: dict[str, Any] = json.loads(line)
+    prompts = "prompts" in document
+    kind, files, digest = (CompletionRequest, "prompts", "digest") if prompts else (EvalRequest, "tasks", "root")
+    paths = {name: Path(document[name]) for name in ("model", files)}
+    document |= {digest: bytes.fromhex(document[digest]), "sampling": Sampling.from_document(document["sampling"])}
+    read: dict[str, Any] = document | paths
+    return kind(**read)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer to a prompt."""
+
+    text: str
+    tokens: int
+    """Its length, EOS included."""
+    finished: bool
+    """Whether it ended before it was cut off."""
+
+
+@dataclass(frozen=True)
+class TaskCompletions:
+    """The answers to one prompt."""
+
+    task: int
+    """Number of the prompt."""
+    completions: tuple[Completion, ...]
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> TaskCompletions:
+        """Read what `asdict` wrote."""
+        return cls(document["task"], tuple(Completion(**one) for one in document["completions"]))
+
+
+@dataclass(frozen=True)
+class ShownAnswer:
+    """One answer, as the model gave it: any text at all."""
+
+    text: str
+    right: bool
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """The results of one task."""
+
+    task: int
+    """Index into the part."""
+    right: int
+    """Right answers, of `Sampling.samples`."""
+    finished: int
+    """Answers that ended before they were cut off."""
+    tokens: int
+    """Length of all answers together, EOS included."""
+    shown: tuple[ShownAnswer, ...] = ()
+    """The first `EvalRequest.show` answers."""
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> TaskResult:
+        """Read what `asdict` wrote."""
+        shown = tuple(ShownAnswer(**one) for one in document["shown"])
+        return cls(**{name: value for name, value in document.items() if name != "shown"}, shown=shown)
+
+
+def part_of(task_set: TaskSet, part: Part) -> Sequence[Scored]:
+    """Return the tasks of one half, in the set's order."""
+    return task_set.held_out if part == "held-out" else task_set.train

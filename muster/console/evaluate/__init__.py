@@ -1,0 +1,1 @@
+"""What measures, fetches and serves checkpoints."""

@@ -1,0 +1,261 @@
+"""Evaluate a checkpoint on a published benchmark: what `muster eval CHECKPOINT gsm8k` does."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Group
+from rich.text import Text
+
+from muster.authoring.benchmarks.catalog import BENCHMARKS
+from muster.authoring.benchmarks.data import (
+    BenchmarkData,
+    load_benchmark,
+    prompts_of,
+)
+from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem
+from muster.authoring.benchmarks.hub import fetch_files
+from muster.authoring.benchmarks.journal import RecordFile
+from muster.authoring.benchmarks.scoring import BenchmarkScorer
+from muster.authoring.benchmarks.summary import summarize
+from muster.authoring.tasks.duplicates import Overlaps
+from muster.clients.answering import complete
+from muster.clients.evaluation import MAX_BUDGET, CompletionRequest, Sampling
+from muster.console.evaluate.benchmark_options import BenchmarkOptions
+from muster.console.evaluate.benchmark_publish import BenchmarkPublisher
+from muster.console.sampling import SamplingDefaults, model_hashes, parse_ks, progress, sampling_document
+from muster.console.session import Session, as_table, to_json
+from muster.console.tasks.import_options import run_reference
+from muster.environments.scoring import Scorers
+from muster.environments.task import Task, canonical_json
+from muster.errors import CheckError, ConfigError
+from muster.models.files import context_of, load_tokenizer
+from muster.protocol.hashes import content_hash
+from muster.protocol.prompts import prompt_tokens
+from muster.runtime.files import write_durably
+from muster.tasksets.taskset import TaskSet
+from muster.verification.profiles import profile_hash
+
+FOLDER: Final = Path(".muster/eval")
+"""Where published files are kept, and results without --out."""
+SHOWN: Final = 10
+"""Items and reasons that an error or a note names."""
+
+
+async def evaluate_benchmark(
+    session: Session, model: Path, options: BenchmarkOptions, publisher: BenchmarkPublisher | None = None
+) -> None:
+    """Ask, score, write, publish if that is wanted, and print. Goes on where an interrupted evaluation stopped.
+
+    Raises CheckError for items that are trained on, ConfigError for a file, model or record file that does not fit, and
+    as a publisher.
+    """
+    benchmark = BENCHMARKS[options.name]
+    template = benchmark.prompt if options.prompt is None else benchmark.check_prompt(options.prompt)
+    samples, begun = options.samples or benchmark.samples, time.monotonic()
+    ks = parse_ks(options.k, samples, benchmark.ks)
+    hashes = await asyncio.to_thread(model_hashes, model)
+    paths = options.data or await asyncio.to_thread(fetch_files, benchmark, FOLDER / "hub", session.note)
+    with Scorers() as scorers:
+        # 1. Read the published files; find what is trained on.
+        scorer = await asyncio.to_thread(BenchmarkScorer, benchmark, scorers)
+        with await asyncio.to_thread(_load, session, benchmark, scorer, scorers, paths, options) as data:
+            trained = await asyncio.to_thread(trained_on, data.items, options.against)
+            kept = _without(data.items, trained, options)
+            if publisher:
+                publisher.check_whole(benchmark, data, trained)
+            prompts = prompts_of([data.items[i] for i in kept], template)
+
+            # 2. What the result depends on.
+            sampling = await asyncio.to_thread(_sampling, benchmark, model, prompts, options)
+            identity = {
+                "benchmark": benchmark.name,
+                **{name: "0x" + value.hex() for name, value in hashes.items()},
+                "data": data.files,
+                "prompt": template,
+                "prompts_sha256": content_hash(prompts),
+                "scorers": scorer.hashes(),
+                **_chosen(benchmark, sampling, options),
+            }
+            out = options.out or FOLDER / f"{benchmark.name}-{content_hash(canonical_json(identity))[2:14]}.json"
+
+            # 3. Ask and score what is not in the records yet.
+            with RecordFile(out.with_suffix(".items.jsonl"), identity) as records, _file_of(prompts) as path:
+                request = CompletionRequest(
+                    model=model,
+                    prompts=path,
+                    digest=hashlib.sha256(prompts).digest(),
+                    count=len(kept),
+                    sampling=sampling,
+                    ranks=session.settings.worker.tensor_parallel,
+                    cache_bytes=session.settings.worker.cache_bytes,
+                    matmul=session.settings.bfloat16_matmul,
+                    first=records.count,
+                )
+                await _answer(session, request, records, scorer, data, kept)
+                document = {**identity, **_scored(data, trained, scorer, records)}
+                document |= summarize(benchmark, records.records(), samples, ks)
+
+    # 4. Write, publish and print what it came to.
+    write_durably(out, (to_json(document) + "\n").encode())
+    published = await publisher.publish(benchmark, document) if publisher else {}
+    document |= {"model": str(model), "out": str(out), "seconds": round(time.monotonic() - begun, 1), **published}
+    session.result(document, _for_people(document))
+
+
+def trained_on(items: Sequence[BenchmarkItem], against: Sequence[TaskSet]) -> set[int]:
+    """Return the items, by number, that stand in the training tasks of these sets."""
+    overlaps = Overlaps([item.compared for item in items])
+    found: set[int] = set()
+    for task_set in against:
+        for _, task in task_set.train:
+            found |= overlaps.found_in(task.text)
+    return found
+
+
+def _scored(data: BenchmarkData, trained: set[int], scorer: BenchmarkScorer, records: RecordFile) -> dict[str, Any]:
+    """Return what was scored, what was not, and by what."""
+    return {
+        "left_out": dict(data.report.left_out),
+        "trained_on": [data.items[i].id for i in sorted(trained)],
+        "manifests": {name: one.to_document() for name, one in scorer.manifests.items()},
+        "records": {"name": records.path.name, "sha256": records.sha256()},
+    }
+
+
+def _chosen(benchmark: Benchmark, sampling: Sampling, options: BenchmarkOptions) -> dict[str, Any]:
+    """Return the settings that a result depends on."""
+    return {
+        "sampling": {name: value for name, value in sampling_document(sampling).items() if name != "budgets"},
+        "against": ["0x" + one.root.hex() for one in options.against],
+        "window": options.window.to_document() if benchmark.dated else None,
+        **options.of_run,
+    }
+
+
+def _load(
+    session: Session,
+    benchmark: Benchmark,
+    scorer: BenchmarkScorer,
+    scorers: Scorers,
+    paths: Sequence[Path],
+    options: BenchmarkOptions,
+) -> BenchmarkData:
+    session.note(f"reading {', '.join(path.name for path in paths)} …")
+    environments = list(scorer.environments.values())
+    runs = run_reference(scorers.sandbox)
+    data = load_benchmark(benchmark, paths, runs, environments, options.window, options.limit)
+    for number, reason in data.report.examples[:SHOWN]:
+        session.note(f"row {number} is left out: {reason}")
+    if (count := data.report.left_out.total()) > SHOWN:
+        session.note(f"{count} rows are left out")
+    return data
+
+
+def _without(items: Sequence[BenchmarkItem], trained: set[int], options: BenchmarkOptions) -> list[int]:
+    """Return the items that are asked. Raises CheckError for those that are trained on and not to be left out."""
+    if trained and not options.skip_trained:
+        names = [items[i].id for i in sorted(trained)]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        raise CheckError(
+            f"{len(names)} of {len(items)} items of {options.name} are trained on: {', '.join(names[:SHOWN])}{more}",
+            hint="train on a set without them (muster tasks import --decontaminate), or add --skip-trained",
+        )
+    kept = [i for i in range(len(items)) if i not in trained]
+    if not kept:
+        raise CheckError(f"all {len(items)} items of {options.name} are trained on")
+    return kept
+
+
+def _sampling(benchmark: Benchmark, model: Path, prompts: bytes, options: BenchmarkOptions) -> Sampling:
+    """Return how every item is asked. The published length limit gives way to a smaller context of the model."""
+    profile = options.profile or SamplingDefaults.profile
+    profile_hash(profile)
+    most = options.max_tokens
+    if most is None:
+        tokenizer, context = load_tokenizer(model), context_of(model)
+        tasks = [Task.from_line(line) for line in prompts.splitlines()]
+        longest = max(len(prompt_tokens(tokenizer, task, benchmark.max_tokens, thinks=False)) for task in tasks)
+        room = benchmark.max_tokens if context is None else context - longest
+        if room < 1:
+            raise ConfigError(
+                f"a prompt of {longest} tokens does not fit the model's context of {context}",
+                hint="choose a model with a longer context, or fewer items (--limit)",
+            )
+        most = min(benchmark.max_tokens, room)
+    return Sampling(
+        samples=options.samples or benchmark.samples,
+        budgets=(min(most, MAX_BUDGET),),
+        max_tokens=most,
+        temperature=benchmark.temperature if options.temperature is None else options.temperature,
+        seed=options.seed,
+        profile=profile,
+    )
+
+
+async def _answer(
+    session: Session,
+    request: CompletionRequest,
+    records: RecordFile,
+    scorer: BenchmarkScorer,
+    data: BenchmarkData,
+    kept: Sequence[int],
+) -> None:
+    """Record each item's completions and scores, from the first that is not recorded yet."""
+    if request.first > 0:
+        session.note(f"{request.first} of {request.count} items were answered before")
+    try:
+        with progress(session, request.count, request.first) as show:
+            async with aclosing(complete(request)) as answers:
+                async for one in answers:
+                    number = kept[one.task]
+                    item, reference = data.items[number], data.reference(number)
+                    scored = [
+                        await asyncio.to_thread(scorer.score, item, reference, completion)
+                        for completion in one.completions
+                    ]
+                    records.add(item.id, item.units, scored)
+                    show(one.task + 1)
+    finally:
+        if 0 < records.count < request.count:
+            session.note(f"{records.count} of {request.count} items are answered; the same command goes on from there")
+
+
+@contextmanager
+def _file_of(data: bytes) -> Iterator[Path]:
+    """Yield a file with these bytes, for the block; it has no name, so a killed process leaves none behind."""
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        yield Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+
+
+def _for_people(document: dict[str, Any]) -> Group:
+    rows = [
+        {
+            "rule": row["rule"],
+            "": row["measure"],
+            "value": f"{row['value']:.3f}",
+            "95 %": f"{row['low']:.3f} to {row['high']:.3f}",
+        }
+        for row in document["figures"]
+    ]
+    sampling = document["sampling"]
+    about = (
+        f"{document['items']} items of {document['benchmark']}, {sampling['samples']} answers each at temperature "
+        f"{sampling['temperature']:g}; {document['mean_tokens']:g} tokens in the mean, "
+        f"{document['cut_off']:.1%} cut off at {sampling['max_tokens']}"
+    )
+    left = sum(document["left_out"].values())
+    more = [Text(f"{left} rows were left out; the result says why")] if left else []
+    if published := document.get("published"):
+        more.append(Text(f"published as the score of step {published['step']}, by {published['by']}"))
+    return Group(Text(document["model"]), as_table(rows), Text(about), *more, Text(f"wrote {document['out']}"))

@@ -1,0 +1,119 @@
+"""muster serve: a checkpoint behind vLLM's OpenAI server, so that other tools evaluate it unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from muster.console.session import Session, command
+from muster.errors import UsageError
+
+app = typer.Typer()
+
+RUN_FOLDER: Final = Path(".muster/serve")
+"""Where the weights of a run are kept."""
+
+
+@command(app, "serve")
+async def serve(
+    session: Session,
+    model: Annotated[str | None, typer.Argument(help="Checkpoint folder; with --run a step, else the newest.")] = None,
+    run: Annotated[int | None, typer.Option(min=1, help="Serve a step of this run.")] = None,
+    host: Annotated[str, typer.Option(help="Address to bind; others than this machine's need a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to bind; 0 for any that is free.")] = 8000,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="File (mode 0600) with the key that clients must send.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="What to compute in: float32, bfloat16; else the run's, or the checkpoint's.")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Longest prompt and answer together, in tokens; else the model's context.")
+    ] = None,
+) -> None:
+    """Serve a checkpoint by the OpenAI API until interrupted, for evaluation tools that know nothing of Muster.
+
+    A step of a run is fetched and checked against the chain first. The server is vLLM's own, and is bound to this
+    machine. The base URL is printed once the model can be asked.
+    """
+    from muster.authoring.evaluation.openai_server import ServerSpec, free_port, is_local, serving
+    from muster.chain.keys import read_secret
+    from muster.swarm.supervisor import interruptible
+
+    # 1. Check the options before anything is fetched.
+    if not is_local(host) and api_key_file is None:
+        raise UsageError(
+            f"at {host} anybody could use the model", hint="add --api-key-file FILE, or leave --host at 127.0.0.1"
+        )
+    key = None if api_key_file is None else read_secret(api_key_file)
+    step = _step(model, run)
+    spec = ServerSpec(Path(), "", host, free_port(host, port), "auto", max_length, key)
+
+    # 2. Find the checkpoint.
+    if run is None:
+        assert model is not None
+        path, about = await asyncio.to_thread(Path(model).absolute), {}
+        spec = replace(spec, model=path, name=path.name)
+    else:
+        number, path, computed = await _of_run(session, run, step)
+        about = {"run": run, "step": number}
+        spec = replace(spec, model=path, name=f"muster-step-{number}", dtype=computed)
+    document = {"base_url": spec.url, "model": spec.name, "checkpoint": str(path), **about, **await _hashes(path)}
+    spec = spec if dtype is None else replace(spec, dtype=dtype)
+
+    # 3. Serve. Once the model can be asked, an interrupt is the way to end.
+    ready = False
+
+    async def served() -> None:
+        nonlocal ready
+        session.note("starting vLLM …")
+        async with serving(spec) as server:
+            session.result(document)
+            sys.stdout.flush()
+            session.note("serving until interrupted (Ctrl-C)")
+            ready = True
+            await server.ended()
+
+    try:
+        await interruptible(served())
+    except KeyboardInterrupt:
+        if not ready:
+            raise
+        session.note("ended")
+
+
+def _step(model: str | None, run: int | None) -> int | None:
+    """Return the step that was asked for, if any. Raises UsageError for what is neither a step nor a folder."""
+    if run is None:
+        if model is None:
+            raise UsageError("there is nothing to serve", hint="muster serve MODEL, or muster serve STEP --run NUMBER")
+        if model.isdecimal() and not Path(model).is_dir():
+            raise UsageError(f"{model} is no folder, and a step is one of a run", hint="add --run")
+        return None
+    if model is not None and not model.isdecimal():
+        raise UsageError(f"--run has models of its own, and {model} is no step", hint="name a step, or leave out --run")
+    return None if model is None else int(model)
+
+
+async def _hashes(path: Path) -> dict[str, Any]:
+    from muster.console.sampling import model_hashes
+
+    return await asyncio.to_thread(model_hashes, path)
+
+
+async def _of_run(session: Session, run: int, step: int | None) -> tuple[int, Path, str]:
+    """Return a step of a run, its checkpoint, checked against the chain, and what the run computes in."""
+    from muster.clients.run_data import fetch_profile
+    from muster.console.evaluate.weights import fetch_checkpoint
+
+    folder = RUN_FOLDER / f"run-{run}"
+    async with session.chain() as chain, session.orchestrator(chain) as client:
+        terms = await chain.terms(run)
+        profile = await fetch_profile(client, terms, folder)
+        number, path = await fetch_checkpoint(session, chain, client, run, step, terms, folder / "weights")
+    return number, path, profile.dtype

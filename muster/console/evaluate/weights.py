@@ -1,0 +1,150 @@
+"""muster weights: fetch a step's weights checked against the chain, serve them, verify a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from muster.chain.client import Chain
+from muster.chain.types import PolicyStep
+from muster.clients.orchestrator import OrchestratorClient
+from muster.clients.relays import Relays
+from muster.clients.run_data import CheckpointFetcher
+from muster.console.session import EXIT_CHECK, Session, command
+from muster.contracts import runs
+from muster.errors import CheckError
+from muster.protocol.terms import Terms
+from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.fetch import Wanted
+from muster.shardcast.format.store import read_manifest, verify_folder
+
+app = typer.Typer()
+
+StepOption = Annotated[int | None, typer.Option("--step", help="Policy step; else the newest.", min=0)]
+
+
+@command(app, "fetch")
+async def fetch(
+    session: Session,
+    step: StepOption = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder that holds versions.")] = Path(".muster/weights"),
+) -> None:
+    """Fetch the weights of a step from the run's relays. Goes on where an earlier fetch was interrupted."""
+    # 1. The root from the chain, the relays from the orchestrator.
+    run = session.settings.run
+    async with session.chain() as chain:
+        checkpoint = await checkpoint_of(chain, run, step)
+        async with session.orchestrator(chain) as client:
+            relays = await Relays(session.settings.shardcast, client, run).urls()
+
+        async def anchored(step: int) -> bytes:
+            return (await chain.checkpoint(run, step)).manifest_root
+
+        # 2. The weights, checked against the root.
+        with bar(session, f"step {checkpoint.step}") as show:
+            wanted = Wanted(
+                checkpoint.manifest_root,
+                run,
+                checkpoint.step,
+                relays,
+                out,
+                session.settings.shardcast,
+                progress=lambda state: show(state.done, state.total),
+            )
+            fetched = await fetch_step(wanted, anchored)
+    # 3. What came, and how.
+    session.result(
+        {
+            "step": checkpoint.step,
+            "path": str(fetched.path),
+            "root": checkpoint.manifest_root,
+            "fetched_bytes": fetched.fetched_bytes,
+            "delta_bytes": fetched.delta_bytes,
+            "found_bytes": fetched.found_bytes,
+            "seconds": round(fetched.seconds, 2),
+            "bad_sources": [source.url for source in fetched.bad_sources],
+        }
+    )
+
+
+@command(app, "serve")
+def serve(session: Session) -> None:
+    """Serve weights until interrupted: an origin or a relay, as shardcast.role says."""
+    session.become("muster.shardcast")
+
+
+@command(app, "verify")
+async def verify(
+    session: Session,
+    folder: Annotated[Path, typer.Argument(help="Folder of one version, as `weights fetch` prints it.")],
+    step: StepOption = None,
+) -> None:
+    """Hash a folder of weights and compare it with the root on chain. Exit code 3 when it is something else."""
+    async with session.chain() as chain:
+        checkpoint = await checkpoint_of(chain, session.settings.run, step)
+    hashed = 0
+    try:
+        total = (await asyncio.to_thread(read_manifest, folder, checkpoint.manifest_root)).total_bytes
+        with bar(session, f"step {checkpoint.step}") as show:
+
+            def count(size: int) -> None:
+                nonlocal hashed
+                hashed += size
+                show(hashed, total)
+
+            problems = (await asyncio.to_thread(verify_folder, folder, checkpoint.manifest_root, count)).problems
+    except CheckError as error:
+        problems = (str(error),)
+    good = not problems
+    session.result({"step": checkpoint.step, "root": checkpoint.manifest_root, "good": good, "problems": problems})
+    if not good:
+        raise typer.Exit(EXIT_CHECK)
+
+
+@contextmanager
+def bar(session: Session, what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on a terminal's stderr; yield a function that takes bytes done and in all."""
+    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    console = session.stderr
+    with Progress(
+        TextColumn("{task.description}"), *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+async def checkpoint_of(chain: Chain, run: int, step: int | None) -> PolicyStep:
+    """Return a step's checkpoint, the newest without one. Raises CheckError when the run has not published it."""
+    if step is None:
+        latest = await chain.latest_checkpoint(run)
+        if latest is None:
+            raise CheckError(f"run {run} has published no checkpoint yet", hint=f"muster run show {run}")
+        return latest
+    if step >= (await chain.call(runs.run_state(run))).steps:
+        raise CheckError(f"run {run} has not published step {step}", hint=f"muster run show {run}")
+    return await chain.checkpoint(run, step)
+
+
+async def fetch_checkpoint(
+    session: Session,
+    chain: Chain,
+    client: OrchestratorClient,
+    run: int,
+    step: int | None,
+    terms: Terms,
+    folder: Path,
+) -> tuple[int, Path]:
+    """Return a step, the newest without one, and its checkpoint in `folder`, fetched and checked against the chain.
+
+    Raises as `checkpoint_of` and `CheckpointFetcher.get`.
+    """
+    checkpoint, settings = await checkpoint_of(chain, run, step), session.settings.shardcast
+    session.note(f"fetching the weights of step {checkpoint.step} …")
+    checkpoints = CheckpointFetcher(chain, run, terms, Relays(settings, client, run), settings, folder)
+    return checkpoint.step, await checkpoints.get(checkpoint.step)

@@ -1,0 +1,1 @@
+"""Keys, test tokens, and the contracts."""

@@ -1,0 +1,187 @@
+"""muster doctor --engine: measure whether this node's engine passes inspection, before it has a stake to lose.
+
+Generates rows with the real engine on this machine's hardware, as a worker of the run would, and replays them as a
+validator would, each in a process of its own. Writes nothing on chain and needs no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from muster.authoring.probe_process import run_probe
+from muster.errors import UnreachableError, UsageError
+
+if TYPE_CHECKING:
+    from muster.console.session import Session
+    from muster.verification.probes import ProbeReport, ProbeSpec
+    from muster.verification.profiles import Profile
+
+WORKER, VALIDATOR = "worker.probe", "validator.probe"
+"""Modules that are started; the command line never imports them."""
+
+MODEL_TOKENS: Final = 128
+"""Longest completion where no run says."""
+
+ADVICE: Final = (
+    "do not join with this engine: make setup installs the versions that were calibrated (constraints.txt); unset what "
+    "changes vLLM's arithmetic (VLLM_…); if it stays, this hardware cannot work for a run with this profile"
+)
+
+
+@dataclass(frozen=True)
+class EngineCheck:
+    """What the rows came to, ready to be shown."""
+
+    document: dict[str, Any]
+    error: str
+    """Why this node must not join; empty where nothing was rejected."""
+
+
+async def check_engine(session: Session, model: Path | None, profile: str | None, rows: int) -> EngineCheck:
+    """Generate and replay so many rows: of the settings' run, or of a model without a run.
+
+    Raises UnreachableError when the run cannot be read, ConfigError when the engine cannot serve its model or profile,
+    CheckError when a process ends otherwise.
+    """
+    from muster.models.matmul import choose_matmul
+    from muster.models.numerics import device_kind
+    from muster.runtime.processor import used_features
+    from muster.verification.probes import read_report, write_document
+    from muster.verification.profiles import PROFILES
+
+    # 1. What to generate.
+    if (model is None) != (profile is None):
+        raise UsageError("--model and --profile belong together", hint="without both the run of the settings is probed")
+    if model is not None and profile is not None:
+        source, spec = str(model), await asyncio.to_thread(model_spec, model, profile, rows)
+        spec = spec.model_copy(update={"matmul": session.settings.bfloat16_matmul})
+        judged = PROFILES[profile]
+    else:
+        source, spec, judged = await _run_spec(session, rows)
+
+    # 2. Generate and replay.
+    with tempfile.TemporaryDirectory(prefix="muster-doctor-") as name:
+        paths = [Path(name) / file for file in ("spec.json", "rows.parquet", "report.json")]
+        await asyncio.to_thread(write_document, spec, paths[0])
+        session.note(f"generating {rows} rows with this machine's engine ({source}, {spec.profile})")
+        generating = await run_probe(WORKER, *paths[:2])
+        session.note("replaying them as a validator does")
+        replaying = await run_probe(VALIDATOR, *paths)
+        report = await asyncio.to_thread(read_report, paths[2])
+
+    # 3. What came of it.
+    device = await asyncio.to_thread(device_kind)
+    about = {"probed": source, "device": device, "processor": list(used_features())}
+    if judged.dtype == "bfloat16":
+        about["matmul"] = choose_matmul(spec.matmul, device)
+    seconds = {"generate_seconds": round(generating, 1), "replay_seconds": round(replaying, 1)}
+    return assess(report, judged, about, seconds)
+
+
+def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds: dict[str, float]) -> EngineCheck:
+    """Say what a report means for the node that generated its rows, under the profile of its run. Pure."""
+    from muster.verification.probes import worst_statistic
+
+    worst = worst_statistic(report.rows, profile)
+    findings = [(row.position, row.finding) for row in report.rows if row.finding is not None]
+    accused = sum(finding.accuse for _, finding in findings)
+    document: dict[str, Any] = about | {
+        "profile": profile.name,
+        "rows": len(report.rows),
+        "tokens": sum(row.tokens for row in report.rows),
+        "rejected": len(findings),
+        "accused": accused,
+        "worst_statistic": worst.name,
+        "worst_value": worst.value,
+        "rejected_above": worst.limit.reject,
+        "accused_above": worst.limit.accuse,
+        **seconds,
+    }
+    limits = {name: getattr(profile.pool, name) for name in report.unit if hasattr(profile.pool, name)}
+    document["pool"] = {name: {"measured": report.unit[name], "limit": limit} for name, limit in limits.items()}
+    leaning = [name for name, limit in limits.items() if report.unit[name] > limit]
+    if not findings and leaning:
+        name = leaning[0]
+        error = (
+            f"no row of this engine is rejected, but together they are above the run's pool limit of {name}: measured "
+            f"{report.unit[name]:.4g} above {limits[name]:g}; after some commitments validators would accuse it"
+        )
+        return EngineCheck(document | {"error": error, "hint": ADVICE}, error)
+    if not findings:
+        return EngineCheck(document, "")
+    position, first = findings[0]
+    error = (
+        f"validators would reject {len(findings)} of {len(report.rows)} rows of this engine and accuse it for "
+        f"{accused}; first row {position}: {first.reason}, measured {first.measured:.4g} above {first.threshold:g}"
+    )
+    return EngineCheck(document | {"error": error, "hint": ADVICE}, error)
+
+
+async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profile]:
+    """Return the newest step of the settings' run, fetched as a worker gets it, a spec of its tasks, its profile."""
+    from muster.clients.relays import Relays
+    from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
+    from muster.verification.probes import EngineOptions, ProbeSpec, run_requests
+
+    settings = session.settings
+    folder = settings.worker.state_dir / "doctor"
+    try:
+        async with session.chain() as chain, session.orchestrator(chain) as client:
+            terms = await chain.terms(settings.run)
+            profile = await fetch_profile(client, terms, folder)
+            latest = await chain.latest_checkpoint(settings.run)
+            if latest is None:
+                raise UnreachableError(f"run {settings.run} has no checkpoint yet")
+            session.note(f"fetching step {latest.step} of run {settings.run}")
+            relays = Relays(settings.shardcast, client, settings.run)
+            fetcher = CheckpointFetcher(chain, settings.run, terms, relays, settings.shardcast, folder / "weights")
+            tasks = await RunTasks.fetch(client, terms, folder)
+            await tasks.ensure_all()
+            path = await fetcher.get(latest.step)
+            rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, tasks, path)
+    except UnreachableError as error:
+        hint = "muster doctor --engine --model FOLDER --profile NAME needs no run"
+        raise UnreachableError(f"run {settings.run} cannot be read: {error}", hint=hint) from error
+    requests = await asyncio.to_thread(run_requests, rules, entropy=latest.entropy, count=rows)
+    engine = EngineOptions(
+        max_prompt_tokens=terms.max_prompt_tokens,
+        max_completion_tokens=terms.max_completion_tokens,
+        cache_bytes=settings.worker.cache_bytes,
+        ranks=settings.worker.tensor_parallel,
+    )
+    spec = ProbeSpec(
+        model=path.resolve(),
+        profile=profile.name,
+        temperature=terms.temperature,
+        calls=[requests],
+        engine=engine,
+        threads=settings.validator.threads,
+        matmul=settings.bfloat16_matmul,
+    )
+    return f"run {settings.run}, step {latest.step}", spec, profile
+
+
+def model_spec(model: Path, name: str, rows: int) -> ProbeSpec:
+    """Return a spec of tasks of ours for a model without a run."""
+    from muster.authoring.tasks.generated import sample_of
+    from muster.models.files import load_tokenizer
+    from muster.protocol.prompts import prompt_tokens
+    from muster.verification.probes import ProbeRequest, ProbeSpec
+    from muster.verification.profiles import profile_hash
+
+    profile_hash(name)  # raises ConfigError for a name that is none
+    draw, tokenizer, tasks = random.Random(f"muster doctor {name}"), load_tokenizer(model), sample_of(0)
+    requests = [
+        ProbeRequest(
+            prompt_tokens=prompt_tokens(tokenizer, draw.choice(tasks)[1], draw.choice((8, 12, 16))).tolist(),
+            seed=draw.getrandbits(63),
+            max_tokens=MODEL_TOKENS,
+        )
+        for _ in range(rows)
+    ]
+    return ProbeSpec(model=model.resolve(), profile=name, temperature=1.0, calls=[requests])

@@ -1,0 +1,201 @@
+"""muster node: all nodes of an operator, or of several settings files, in one table; and what a node is called."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from eth_utils.address import is_address, to_checksum_address
+
+from muster.chain.client import Chain
+from muster.clients.orchestrator import OrchestratorClient
+from muster.console.money.wallet import address_of, read_address
+from muster.console.node import nodes
+from muster.console.node.status import pending_of
+from muster.console.session import Options, Session, as_table, command, nodes_folder, wallet_path
+from muster.contracts import registry, runs
+from muster.contracts.registry import Registered, Role, Status
+from muster.errors import MusterError, UsageError
+from muster.runtime.units import Ether, Tokens
+
+app = typer.Typer()
+
+AT_ONCE: Final = 4
+"""Nodes that are asked about at the same time."""
+
+MAX_NODES: Final = 1_000
+REPORT_SECONDS: Final = 10.0
+"""Longest wait for an orchestrator's report."""
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """What is known of one node. None: not known, or not for a node of this kind."""
+
+    address: str = ""
+    name: str = ""
+    run: int | None = None
+    role: str = ""
+    status: str = ""
+    accepted: int | None = None
+    pending: int | None = None
+    """Commitments that nobody has judged for good yet."""
+    rejected: int | None = None
+    in_window: Tokens | None = None
+    """Token wei of commitments that are not settled."""
+    claimable: Tokens | None = None
+    gas: Ether | None = None
+    remark: str = ""
+    """What it needs, or why some of this is not known."""
+
+
+@command(app, "list", several=True)
+async def list_nodes(
+    session: Session,
+    configs: Sequence[Path] = (),
+    operator: Annotated[
+        str | None, typer.Option("--operator", help="Address, wallet name or path: all nodes that it registered.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of settings files; else ~/.muster/nodes. --config goes before it.")
+    ] = None,
+) -> None:
+    """List nodes: those of an operator, or of settings files (--config, several times), or of those in a folder."""
+    if operator is not None:
+        rows = await _of_operator(session, operator_address(operator))
+    else:
+        rows = await _of_files(session, settings_files(session, configs, folder))
+    session.result([asdict(row) for row in rows], as_table([_for_people(row) for row in rows]))
+
+
+@command(app, "name", operator=True)
+async def name_node(
+    session: Session,
+    name: Annotated[str, typer.Argument(help='What the run\'s page calls the node; "" for nothing.')],
+    node: nodes.NodeOption = None,
+) -> None:
+    """Name a node on the run's page, signed by its operator; "" removes the name. It can be changed once a minute."""
+    # 1. What it is to be called.
+    name, address = nodes.plain_name(name), await address_of(session, node)
+
+    # 2. Whose node it is, on chain.
+    async with session.operator() as chain:
+        found, operator = await nodes.registered(chain, address), chain.signer
+        if found.operator != operator.address:
+            raise UsageError(
+                f"{address} was registered by {found.operator}, and this is the key of {operator.address}",
+                hint="name the operator's wallet: --operator WALLET",
+            )
+        if found.run != session.settings.run:
+            raise UsageError(
+                f"{address} is a node of run {found.run}, and the settings are for run {session.settings.run}",
+                hint=f"set run = {found.run}, and orchestrator.url to that run's",
+            )
+
+        # 3. Ask, sign, send.
+        document = {"run": found.run, "node": address, "name": name}
+        shown = {"node": address, "name": name or "(none)", "seen by": "everybody who opens the run's page"}
+        if not session.preview(f"Name a node of run {found.run}", shown):
+            session.result({"dry_run": True, **document}, "nothing was sent")
+            return
+        await nodes.announce_name(session, chain, found.run, address, name)
+    session.result(document)
+
+
+def operator_address(operator: str) -> str:
+    """Return the address of an operator, given by address, wallet name or path. Raises ConfigError."""
+    return to_checksum_address(operator) if is_address(operator) else read_address(wallet_path(operator))
+
+
+def settings_files(session: Session, configs: Sequence[Path], folder: Path | None) -> list[Path]:
+    """Return the settings files to list: those given, else those of the folder, else the one that holds here.
+
+    Raises UsageError where there is none, and for more than MAX_NODES.
+    """
+    place = (folder or nodes_folder()).expanduser()
+    found = list(dict.fromkeys(configs))
+    if not found:
+        found = [*sorted(place.glob("*.toml")), *sorted(place.glob("*/muster.toml"))]
+    if not found and folder is None and session.config_path is not None:
+        found = [session.config_path]
+    if not found:
+        hint = "name settings files with --config, a folder with --folder, or an operator with --operator"
+        raise UsageError(f"there is no settings file in {place}", hint=hint)
+    if len(found) > MAX_NODES:
+        raise UsageError(f"{len(found)} settings files; at most {MAX_NODES} are listed", hint="name some with --config")
+    return found
+
+
+async def _of_files(session: Session, files: Sequence[Path]) -> list[NodeRow]:
+    """Return a row for each file; what fails for one says so in its row."""
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def row_of(path: Path) -> NodeRow:
+        async with limit:
+            own = Session(Options(config=path, json=session.options.json), stderr=session.stderr)
+            row = NodeRow(name=path.parent.name if path.name == "muster.toml" else path.stem)
+            try:
+                row = replace(row, name=own.settings.name or row.name, run=own.settings.run)
+                row = replace(row, address=await address_of(own, None))
+                async with own.chain() as chain, own.orchestrator(chain) as client:
+                    return await _read(chain, client, row, own.settings.run)
+            except MusterError as error:
+                return replace(row, remark=str(error))
+
+    return list(await asyncio.gather(*map(row_of, files)))
+
+
+async def _of_operator(session: Session, operator: str) -> list[NodeRow]:
+    """Return a row for each node that an operator registered, in the order of registration.
+
+    Only of nodes of the settings' run the orchestrator of the settings has a report.
+    """
+    limit = asyncio.Semaphore(AT_ONCE)
+    async with session.chain() as chain:
+        found = [one for one in await chain.all_events(Registered) if one.operator == operator]
+        if len(found) > MAX_NODES:
+            session.note(f"{operator} registered {len(found)} nodes: only the last {MAX_NODES} are listed")
+        async with session.orchestrator(chain) as client:
+
+            async def row_of(address: str) -> NodeRow:
+                async with limit:
+                    return await _read(chain, client, NodeRow(address), session.settings.run)
+
+            return list(await asyncio.gather(*(row_of(one.node) for one in found[-MAX_NODES:])))
+
+
+async def _read(chain: Chain, client: OrchestratorClient, row: NodeRow, served: int) -> NodeRow:
+    """Fill a row from the chain, and from the orchestrator of run `served` where it answers."""
+    try:
+        calls: list[Any] = [registry.node(row.address), runs.work(row.address), runs.claimable(row.address)]
+        (node, work, (_, claimable)), gas = await asyncio.gather(chain.call_all(calls), chain.gas_balance(row.address))
+    except MusterError as error:
+        return replace(row, remark=str(error))
+    row = replace(row, status=node.status.name.lower(), gas=Ether(gas.balance))
+    if node.status == Status.NONE:
+        return replace(row, status="not joined")
+    row = replace(row, run=node.run, role=node.role.name.lower())
+    if gas.low and node.status == Status.ACTIVE:
+        row = replace(row, remark=f"low on gas: {gas.refill}")
+    if node.role != Role.WORKER:
+        return row
+    row = replace(row, in_window=Tokens((work.next - work.settled) * work.pay), claimable=Tokens(claimable))
+    if node.run != served:
+        return row
+    try:
+        async with asyncio.timeout(REPORT_SECONDS):
+            report = await client.node(row.address)
+    except (MusterError, TimeoutError) as error:
+        return replace(row, remark="; ".join(filter(None, [row.remark, f"no report: {error or 'no answer'}"])))
+    rejected = sum(report.rejected.values())
+    return replace(row, accepted=report.accepted, pending=pending_of(report), rejected=rejected)
+
+
+def _for_people(row: NodeRow) -> dict[str, Any]:
+    """Return a row with no column that wraps: addresses by their ends, and reasons last."""
+    address = f"{row.address[:8]}…{row.address[-4:]}" if row.address else ""
+    return asdict(row) | {"address": address}

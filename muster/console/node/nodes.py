@@ -1,0 +1,216 @@
+"""What `muster worker` and `muster validator` share: joining, status, retiring, withdrawing."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from muster.chain.client import NO_TIP, Chain
+from muster.chain.types import TxRequest
+from muster.clients.orchestrator import OrchestratorClient
+from muster.console.money.wallet import address_of
+from muster.console.session import Session, parse_tokens
+from muster.contracts import registry, runs, token
+from muster.contracts.registry import Node, Role
+from muster.errors import ConfigError, MusterError, UsageError
+from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, name_problem
+from muster.protocol.messages import NodeReport
+from muster.protocol.terms import Terms
+from muster.runtime.units import Ether, Moment, Tokens
+
+NodeOption = Annotated[
+    str | None, typer.Option("--node", help="Address, wallet name or path of the node; else the key of the settings.")
+]
+GasOption = Annotated[str, typer.Option("--gas", help="Ether the node's key should hold for its transactions.")]
+NAME_HINT: Final = (
+    f"choose up to {MAX_NAME} letters, digits, single spaces and {' '.join(NAME_SIGNS)}, with a letter or digit in it"
+)
+RunOption = Annotated[int | None, typer.Option("--run", help="Number of the run; else that of the settings.")]
+
+
+@dataclass(frozen=True)
+class Joining:
+    """What joining a run takes, before anything is sent. Tokens and ether are in wei."""
+
+    run: int
+    role: Role
+    work_class: int
+    node: str
+    operator: str
+    terms: Terms
+    stake: int
+    held: int
+    """Tokens of the operator: its free balance in the Registry, and its wallet."""
+    short: int
+    """Ether that the node's key lacks."""
+    validators: int
+    """Active ones of the run."""
+
+    @property
+    def at_stake(self) -> dict[str, object]:
+        """Return what a person should see before it joins."""
+        return {
+            "node": self.node,
+            "stake": f"{Tokens(self.stake)}, of which a conviction takes {self.terms.slash_bps / 100:g}%",
+            "unbonding": "the stake comes back some days after you retire; see docs/trust.md",
+            "validators": f"{self.validators} active; their majority decides cases",
+            "gas": f"{Ether(self.short)} to the node's key",
+        }
+
+
+async def prepare_join(
+    chain: Chain, node: str, operator: str, run: int, role: Role, gas: int, *, work_class: int = 0
+) -> Joining:
+    """Read what joining takes. `gas`: wei that the node's key should hold. Raises as `Chain.served_terms`."""
+    terms = await chain.served_terms(run)
+    free, wallet = await chain.call_all([registry.free_balance(operator), token.balance_of(operator)])
+    return Joining(
+        run=run,
+        role=role,
+        work_class=work_class,
+        node=node,
+        operator=operator,
+        terms=terms,
+        stake=terms.worker_stake if role == Role.WORKER else terms.validator_stake,
+        held=free + wallet,
+        short=max(0, gas - await chain.eth_balance(node)),
+        validators=(await chain.call(runs.run_state(run))).validators,
+    )
+
+
+async def send_gas(session: Session, chain: Chain, node: str, wei: int) -> None:
+    """Send ether to a node's key."""
+    assert chain.sender is not None
+    mined = await chain.sender.send(TxRequest(node, b"", "gas for the node", wei))
+    session.note(f"sent {Ether(wei)} to {node} in 0x{mined.hash.hex()}")
+
+
+async def join(
+    session: Session, role: Role, node: str | None, gas: str, *, work_class: int = 0, draw_tip: bytes = NO_TIP
+) -> None:
+    """Lock a stake for a node and register it, with its consent; top up its gas.
+
+    The operator's password is asked for first, where no file has it; the node's comes from `keys.password_file`, as for
+    `muster worker run`, or is asked for next.
+    """
+    # 1. Unlock both keys.
+    if session.options.operator is None:
+        hint = "add --operator NAME; muster wallet new NAME makes a wallet, muster faucet --wallet NAME fills it"
+        raise UsageError("joining needs the operator's wallet: the cold key that owns stake and earnings", hint=hint)
+    run, wanted = session.settings.run, parse_tokens(gas)
+    async with session.operator() as chain:
+        cold, hot = chain.signer, await session.signer(node, session.settings.keys.password_file if node else None)
+
+        # 2. Check that the operator can pay the stake, and find what the node's key lacks for gas.
+        joining = await prepare_join(chain, hot.address, cold.address, run, role, wanted)
+        if joining.held < joining.stake:
+            hint = f"muster faucet --wallet {session.options.operator}"
+            has = f"{cold.address} has {Tokens(joining.held)}"
+            raise UsageError(f"the stake is {Tokens(joining.stake)} and {has}", hint=hint)
+
+        # 3. Show what is at stake, ask, register.
+        document = {"run": run, "role": role.name.lower(), "node": hot.address, "operator": cold.address}
+        done = await session.spend(
+            chain,
+            f"Join run {run} as a {role.name.lower()}",
+            joining.at_stake,
+            lambda chain: chain.join(hot, run, role, work_class=work_class, draw_tip=draw_tip),
+            document | {"stake": Tokens(joining.stake)},
+            sends=joining.short,
+        )
+
+        # 4. Send the gas.
+        if done is not None and joining.short:
+            await send_gas(session, chain, hot.address, joining.short)
+
+
+def plain_name(name: str) -> str:
+    """Return a node's name in the one form that Unicode has for each letter. Raises UsageError for none that may be."""
+    plain = unicodedata.normalize("NFKC", name).strip()
+    if problem := name_problem(plain):
+        raise UsageError(f"the name {plain!r} {problem}", hint=NAME_HINT)
+    return plain
+
+
+async def announce_name(session: Session, chain: Chain, run: int, node: str, name: str) -> None:
+    """Tell the orchestrator what a node is called, signed by its operator: the chain's signer.
+
+    Raises as `OrchestratorClient.announce_name`.
+    """
+    where, seconds = session.settings.orchestrator.url, session.settings.chain.timeout_seconds
+    async with OrchestratorClient.on_chain(where, chain, chain.signer, timeout=seconds) as client:
+        await client.announce_name(run, node, name)
+
+
+async def registered(chain: Chain, address: str) -> Node:
+    """Return the node on chain. Raises ConfigError when the key never joined."""
+    found = await chain.call(registry.node(address))
+    if found.status.name == "NONE":
+        raise ConfigError(f"{address} has joined no run", hint="muster worker join, or muster validator join")
+    return found
+
+
+async def report_of(session: Session, chain: Chain, address: str) -> NodeReport | None:
+    """Return what the orchestrator knows of a node; None, with a note, when it does not answer."""
+    try:
+        async with session.orchestrator(chain) as client:
+            return await client.node(address)
+    except MusterError as error:
+        session.note(f"no report from the orchestrator: {error}")
+        return None
+
+
+async def retire(session: Session, node: NodeOption = None) -> None:
+    """Leave the run for good; the stake can be withdrawn after unbonding. A worker's pay is claimed as usual."""
+    address = await address_of(session, node)
+    async with session.operator() as chain:
+        found = await registered(chain, address)
+        await session.spend(
+            chain,
+            f"Retire {address}",
+            {
+                "stake": f"{Tokens(found.lock)}, withdrawable after unbonding",
+                "final": "the key cannot join again",
+            },
+            registry.retire(address),
+            {"node": address},
+            outcome=lambda receipt: {"withdrawable_at": Moment(receipt.events[0].withdrawable_at)},  # type: ignore[attr-defined]
+        )
+
+
+async def withdraw(session: Session, node: NodeOption = None) -> None:
+    """Get the stake of a retired node back, once unbonding is over."""
+    address = await address_of(session, node)
+    async with session.operator() as chain:
+        found = await registered(chain, address)
+        await session.spend(
+            chain,
+            f"Withdraw the stake of {address}",
+            {"amount": Tokens(found.lock), "to": found.operator},
+            registry.withdraw(address),
+            {"node": address, "operator": found.operator, "amount": Tokens(found.lock)},
+        )
+
+
+async def base_status(session: Session, chain: Chain, address: str) -> dict[str, Any]:
+    """Return the status that workers and validators have in common; warn of little gas."""
+    found = await registered(chain, address)
+    withdrawable_at = await chain.call(registry.withdrawable_at(address))
+    gas = await chain.gas_balance(address)
+    if gas.low and found.status.name == "ACTIVE":
+        session.note(f"warning: {gas.sentence}\n  next: {gas.refill}")
+    return {
+        "node": address,
+        "operator": found.operator,
+        "run": found.run,
+        "role": found.role.name.lower(),
+        "status": found.status.name.lower(),
+        "stake": Tokens(found.lock),
+        "gas": Ether(gas.balance),
+        "gas_transactions": gas.transactions,
+        "operator_free": Tokens(await chain.call(registry.free_balance(found.operator))),
+        "withdrawable_at": Moment(withdrawable_at) if withdrawable_at else None,
+    }

@@ -1,0 +1,121 @@
+"""muster validator: join a run, inspect its work, see what was earned, leave."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final
+
+import typer
+
+from muster.chain.draw_secret import create_draw_secret, draw_tip
+from muster.console.money.wallet import address_of
+from muster.console.node import nodes, watching
+from muster.console.node.nodes import GasOption, NodeOption, RunOption
+from muster.console.node.status import ValidatorStatus
+from muster.console.node.watching import WatchOption
+from muster.console.session import Session, as_table, command
+from muster.contracts.registry import Role
+from muster.settings.schema import ValidatorSettings
+from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
+
+app = typer.Typer()
+
+_POLICY: Final = {"sample_fraction", "sample_minimum", "newcomer_commitments", "newcomer_factor", "suspect_factor"}
+"""The settings that say how many rows are replayed."""
+
+FALSE_SHARES: Final = (1.0, 0.1, 0.01)
+"""Shares of false rows in the work of the cheater of `muster validator policy`; at least one row."""
+
+
+@command(app, "join", operator=True)
+async def join(session: Session, node: NodeOption = None, run: RunOption = None, gas: GasOption = "0.02") -> None:
+    """Lock a stake and register this machine's key as a validator. Makes the draw secret if there is none."""
+    session.set("run", run)
+    folder = session.settings.validator.state_dir
+    secret = await asyncio.to_thread(create_draw_secret, folder)
+    session.note(f"the draw secret is in {folder}: back it up with the key; without it this validator cannot inspect")
+    await nodes.join(session, Role.VALIDATOR, node, gas, draw_tip=await asyncio.to_thread(draw_tip, secret))
+
+
+@command(app, "run")
+def run(session: Session) -> None:
+    """Inspect until interrupted; picks up where it was."""
+    session.become("validator")
+
+
+@command(app, "status")
+async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
+    """Show what a validator has at stake, what it sealed, and the cases it opened."""
+    address = await address_of(session, node)
+    validator = ValidatorStatus(address)
+    if watch:
+        log_file = session.settings.log.file if node is None else None
+        await watching.watch(session, validator.read, log_file=log_file)
+    session.result(await validator.read(session))
+
+
+@command(app, "verify")
+def verify(
+    session: Session,
+    commitment: Annotated[str, typer.Argument(metavar="ID", help="NODE:INDEX of a commitment of the run.")],
+) -> None:
+    """Inspect one commitment here, and print what was found without reporting it. Exit code 3 when it is bad."""
+    session.become("validator", "verify", commitment, *(["--json"] if session.options.json else []))
+
+
+@command(app, "policy")
+def policy(
+    session: Session,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of a commitment: `muster run show` has those of a run.")] = 128,
+    commitments: Annotated[int, typer.Option(min=1, help="Commitments that the cheater makes in a day.")] = 24,
+    seen: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of false rows that a replay shows: docs/verification.md.")
+    ] = 1.0,
+) -> None:
+    """Show how much this validator re-runs, and the chance that it finds somebody whose rows are in part false."""
+    policy = session.settings.validator
+    found = _detection(policy, rows, commitments, seen)
+    lines = [
+        row
+        | {"rows_replayed": f"{row['rows_replayed']} of {rows}"}
+        | {key: f"{row[key]:.2%}" for key in ("caught_in_one", "caught_in_a_day")}
+        for row in found
+    ]
+    document = policy.model_dump(include=_POLICY) | {
+        "rows": rows,
+        "commitments": commitments,
+        "seen": seen,
+        "detection": found,
+    }
+    session.note(
+        f"{policy.sample_fraction:.1%} of the rows and at least {policy.sample_minimum}; "
+        f"{policy.newcomer_factor} times as many of the first {policy.newcomer_commitments} commitments of a node, "
+        f"{policy.suspect_factor} times if it was rejected before"
+    )
+    session.result(document, as_table(lines))
+
+
+def _detection(policy: ValidatorSettings, rows: int, commitments: int, seen: float) -> list[dict[str, Any]]:
+    """Return the chances in one commitment and in a day's, for each kind of node and each share of false rows."""
+    nodes = {"known": (policy.newcomer_commitments, False), "new": (0, False)}
+    nodes["rejected before"] = (policy.newcomer_commitments, True)
+    found = []
+    for node, (first, suspect) in nodes.items():
+        samples = [sample_size(policy, rows, index=first + i, suspect=suspect) for i in range(commitments)]
+        for share in FALSE_SHARES:
+            false = false_rows(rows, share)
+            chances = {sample: detection(rows, false, sample, seen) for sample in set(samples)}
+            found.append(
+                {
+                    "node": node,
+                    "rows_replayed": samples[0],
+                    "false_rows": false,
+                    "caught_in_one": chances[samples[0]],
+                    "caught_in_a_day": detection_over(chances[sample] for sample in samples),
+                }
+            )
+    return found
+
+
+command(app, "retire", operator=True)(nodes.retire)
+command(app, "withdraw", operator=True)(nodes.withdraw)

@@ -1,0 +1,173 @@
+"""muster worker: join a run, see what you earn and why something was rejected, claim, leave."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from muster.chain.client import Chain
+from muster.clients.orchestrator import OrchestratorClient
+from muster.console.money.wallet import address_of
+from muster.console.node import nodes, watching
+from muster.console.node.nodes import GasOption, NodeOption, RunOption
+from muster.console.node.status import WorkerStatus
+from muster.console.node.watching import WatchOption
+from muster.console.session import Session, as_table, command
+from muster.contracts import court, runs
+from muster.contracts.court import CaseOpened
+from muster.contracts.registry import Role
+from muster.errors import CheckError
+from muster.protocol.messages import Verdict
+from muster.protocol.reasons import ADVICE, explain
+from muster.runtime.units import Moment, Tokens
+
+app = typer.Typer()
+
+MAX_VERDICT_PAGES = 1_000
+ENGINE_HINT = "muster doctor --engine generates rows here and says whether validators would accept them"
+
+
+@command(app, "join", operator=True)
+async def join(
+    session: Session,
+    node: NodeOption = None,
+    run: RunOption = None,
+    work_class: Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")] = 0,
+    gas: GasOption = "0.02",
+) -> None:
+    """Lock a stake and register this machine's key as a worker."""
+    session.set("run", run)
+    session.note(ENGINE_HINT)
+    await nodes.join(session, Role.WORKER, node, gas, work_class=work_class)
+
+
+@command(app, "run")
+def run(session: Session) -> None:
+    """Work until interrupted; picks up where it was."""
+    if not session.settings.worker.state_dir.exists():
+        session.note(ENGINE_HINT)
+    session.become("worker")
+
+
+@command(app, "status")
+async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
+    """Show what a worker has done, what was rejected, what it earned and what can be claimed."""
+    address = await address_of(session, node)
+    worker = WorkerStatus(address)
+    if watch:
+        log_file = session.settings.log.file if node is None else None
+        await watching.watch(session, worker.read, log_file=log_file)
+    session.result(await worker.read(session))
+
+
+@command(app, "why")
+async def why(
+    session: Session,
+    index: Annotated[int, typer.Argument(metavar="ID", help="Number of the commitment.", min=0)],
+    node: NodeOption = None,
+) -> None:
+    """Show what validators said about a commitment, what it means, and what to check."""
+    address = await address_of(session, node)
+    async with session.chain() as chain:
+        found = await nodes.registered(chain, address)
+        if index >= (await chain.call(runs.work(address))).next:
+            raise CheckError(f"{address} has made no commitment {index}", hint="muster worker status counts them")
+        async with session.orchestrator(chain) as client:
+            verdicts = await _verdicts(client, found.run, address, index)
+        cases = await _cases(chain, address, index)
+    rows = [_explained(verdict) for verdict in verdicts]
+    state = "rejected" if any(not one.accepted for one in verdicts) else "accepted" if verdicts else "not judged yet"
+    document = {"node": address, "commitment": index, "state": state, "verdicts": rows, "cases": cases}
+    session.result(document, _why_for_people(document))
+
+
+async def _verdicts(client: OrchestratorClient, run: int, address: str, index: int) -> list[Verdict]:
+    """Return all verdicts about one commitment: from the node's report, or else from the pages of all verdicts."""
+    report = await client.node(address)
+    found = [one for one in report.verdicts if one.index == index]
+    cursor: str | None = None
+    for _ in range(0 if found else MAX_VERDICT_PAGES):
+        page, after = await client.verdicts(run, cursor)
+        found += [one for one in page if one.node == address and one.index == index]
+        if not page or after == cursor:
+            break
+        cursor = after
+    return found
+
+
+def _explained(verdict: Verdict) -> dict[str, Any]:
+    row: dict[str, Any] = {"validator": verdict.validator, "accepted": verdict.accepted, "inspected": verdict.inspected}
+    if verdict.reason is not None:
+        row |= {
+            "reason": verdict.reason,
+            "means": explain(verdict),
+            "position": verdict.position,
+            "measured": verdict.measured,
+            "threshold": verdict.threshold,
+            "evidence": verdict.evidence,
+            "advice": ADVICE.get(verdict.reason, ""),
+        }
+    return row
+
+
+async def _cases(chain: Chain, address: str, index: int) -> list[dict[str, Any]]:
+    opened = await chain.all_events(CaseOpened)
+    ids = [one.case_id for one in opened if (one.node, one.index) == (address, index)]
+    rows = []
+    for number in ids:
+        case = await chain.call(court.case_of(number))
+        rows.append({"case": number, "kind": case.kind.name.lower(), "outcome": case.outcome.name.lower()})
+    return rows
+
+
+def _why_for_people(document: dict[str, Any]) -> Group:
+    parts: list[Any] = [Text(f"commitment {document['commitment']} of {document['node']}: {document['state']}")]
+    for row in document["verdicts"]:
+        shown = {name: value for name, value in row.items() if value not in (None, "")}
+        parts += [Text(), as_table(shown)]
+    if document["cases"]:
+        parts += [
+            Text(),
+            as_table(document["cases"]),
+            Text("\nmuster slash verify CASE re-runs a case's evidence here"),
+        ]
+    return Group(*parts)
+
+
+@command(app, "claim", spends=True)
+async def claim(session: Session, node: NodeOption = None) -> None:
+    """Claim the pay of every matured commitment for the operator. Anyone may call it."""
+    address = await address_of(session, node)
+    signer = await session.signer()
+    async with session.chain(signer) as chain:
+        found = await nodes.registered(chain, address)
+        through, amount = await chain.call(runs.claimable(address))
+        document = {"node": address, "operator": found.operator, "paid": Tokens(amount)}
+        if not amount:
+            reason = await _why_nothing(chain, address)
+            session.result(document, f"nothing to claim: {reason}")
+            return
+        await session.spend(
+            chain,
+            f"Claim for {address}",
+            {"amount": Tokens(amount), "to": found.operator, "through": through},
+            runs.claim(address, through),
+            document | {"through": through},
+        )
+
+
+async def _why_nothing(chain: Chain, address: str) -> str:
+    work = await chain.call(runs.work(address))
+    if work.next == work.settled:
+        return "everything is settled"
+    if work.open_cases:
+        until = Moment(await chain.call(runs.payable_at(address, work.settled)))
+        return f"{work.open_cases} cases are open; the next pay is frozen until they end, or until {until}"
+    return f"the next commitment matures at {Moment(await chain.call(runs.matures_at(address, work.settled)))}"
+
+
+command(app, "retire", operator=True)(nodes.retire)
+command(app, "withdraw", operator=True)(nodes.withdraw)

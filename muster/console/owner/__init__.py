@@ -1,0 +1,1 @@
+"""What a run's owner types: its runs, cases, model and processes."""

@@ -1,0 +1,145 @@
+"""What `muster run` does with a run's money and its end: fund, withdraw, close, reveal masters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from muster.chain.client import Chain, event_of
+from muster.chain.types import TxReceipt
+from muster.console.money.wallet import require_tokens
+from muster.console.session import RunArgument, Session, parse_tokens
+from muster.contracts import court, runs, token
+from muster.contracts.runs import EscrowWithdrawn
+from muster.errors import MismatchError, UsageError
+from muster.protocol.masters import epochs_begun, epochs_over
+from muster.runtime.units import Duration, Moment, Tokens
+
+
+async def fund(
+    session: Session,
+    amount: Annotated[str, typer.Argument(help="Tokens to add to the escrow.")],
+    run: RunArgument = None,
+) -> None:
+    """Add tokens to a run's escrow. Work is paid from it; what is reserved for work cannot be taken back."""
+    wei, number = parse_tokens(amount), run or session.settings.run
+    async with session.operator() as chain:
+        await require_tokens(chain, wei)
+
+        async def act(chain: Chain) -> TxReceipt:
+            # A dry run does not see the allowance of a dry run, so it ends after that.
+            if await chain.call(token.allowance(chain.signer.address, chain.addresses.runs)) < wei:
+                approval = await chain.send(token.approve(chain.addresses.runs, wei))
+                if not approval.hash:
+                    return approval
+            return await chain.send(runs.fund(number, wei))
+
+        title = f"Add {Tokens(wei)} to the escrow of run {number}"
+        await session.spend(chain, title, {"amount": Tokens(wei)}, act, {"run": number, "amount": Tokens(wei)})
+
+
+async def withdraw(
+    session: Session,
+    amount: Annotated[str, typer.Argument(help="Tokens to take out of the escrow.")],
+    run: RunArgument = None,
+) -> None:
+    """Take tokens out of a run's escrow: announce it first, type it again once the notice has passed."""
+    wei, number = parse_tokens(amount), run or session.settings.run
+    async with session.operator() as chain:
+        document = {"run": number, "withdrawn": False}
+        if await _noticed(session, chain, number, document, again=f"muster run withdraw {amount} {number}"):
+            back = min(wei, await chain.call(runs.withdrawable(number)))
+            await session.spend(
+                chain,
+                f"Withdraw from the escrow of run {number}",
+                {"back": f"{Tokens(back)}"},
+                runs.withdraw_escrow(number, wei),
+                {"run": number, "withdrawn": True},
+                outcome=lambda receipt: {"amount": Tokens(event_of(receipt, EscrowWithdrawn).amount)},
+            )
+
+
+async def close(session: Session, run: RunArgument = None) -> None:
+    """Close a run to new work: announce it first, type it again once the notice has passed."""
+    number = run or session.settings.run
+    async with session.operator() as chain:
+        document = {"run": number, "closed": False}
+        if await _noticed(session, chain, number, document, again=f"muster run close {number}"):
+            back = Tokens(await chain.call(runs.withdrawable(number)))
+            title, document = f"Close run {number}", {"run": number, "closed": True}
+            await session.spend(chain, title, {"back": back}, runs.close(number), document)
+
+
+async def reveal_master(
+    session: Session,
+    masters: Annotated[Path, typer.Argument(help="Secret file that muster tasks seal wrote.")],
+    run: RunArgument = None,
+    epoch: Annotated[
+        int | None, typer.Option(min=1, help="Reveal up to this epoch; else the epochs that are over.")
+    ] = None,
+) -> None:
+    """Reveal the masters of private tests whose epoch is over: from then on anybody can check all grades.
+
+    Until the masters of all epochs that have begun are revealed, you can neither withdraw nor close. The last epoch
+    goes on for ever: name it by --epoch when you end the run. What is revealed too early is private no more.
+    """
+    from muster.chain.masters_file import read_masters
+
+    secret, number = read_masters(masters), run or session.settings.run
+    async with session.operator() as chain:
+        # 1. Which are due.
+        terms, state = await chain.terms(number), await chain.call(runs.run_state(number))
+        if secret.tip != terms.grade_tip:
+            raise MismatchError(f"{masters} holds the masters of another run than {number}", hint="muster run list")
+        shown = (await chain.call(court.masters(number))).epochs
+        last = epochs_over(terms, state.steps) if epoch is None else epoch
+        if last <= shown:
+            session.result(
+                {"run": number, "revealed": [], "epochs": shown},
+                f"nothing is due: {shown} of {terms.grade_epochs} masters are revealed; the last with --epoch",
+            )
+            return
+        begun = epochs_begun(terms, state.steps)
+        if last > begun:
+            raise UsageError(
+                f"epoch {last} has not begun; the run is in epoch {begun}", hint="reveal it when it is over"
+            )
+
+        # 2. In order.
+        async def act(chain: Chain) -> TxReceipt:
+            # A dry run does not see the master that a dry run revealed, so it ends after one.
+            receipt = await chain.send(court.reveal_master(number, secret.of(shown + 1)))
+            for later in range(shown + 2, last + 1):
+                if not receipt.hash:
+                    break
+                receipt = await chain.send(court.reveal_master(number, secret.of(later)))
+            return receipt
+
+        revealed = list(range(shown + 1, last + 1))
+        title = f"Reveal the master of epoch {', '.join(map(str, revealed))} of run {number}"
+        stake = {"private no more": "the tests of these epochs"}
+        await session.spend(chain, title, stake, act, {"run": number, "revealed": revealed, "epochs": last})
+
+
+async def _noticed(session: Session, chain: Chain, run: int, document: Mapping[str, Any], *, again: str) -> bool:
+    """Return whether the notice of what was announced is over; else print how long it runs still, or announce it.
+
+    An announcement is for withdrawing and closing alike. It lapses some time after its notice, and the contract takes
+    no other before it has rested. again: the command that acts.
+    """
+    seconds, lapses = await chain.call_all([runs.notice_period(run), runs.notice_lapses()])
+    announced = (await chain.call(runs.run_info(run))).withdrawal_at
+    now, ready_at = (await chain.head()).timestamp, await chain.call(runs.noticed_at(run)) if announced else None
+    if ready_at is None or now >= ready_at + lapses:
+        title = f"Announce that money will be taken out of run {run}, or that it will close"
+        notice = f"{Duration(seconds)}, in which work goes on; then, within {Duration(lapses)}: {again}"
+        document = {**document, "notice_seconds": Duration(seconds)}
+        await session.spend(chain, title, {"notice": notice}, runs.announce_withdrawal(run), document)
+    elif now < ready_at:
+        session.result({**document, "ready_at": Moment(ready_at), "wait_seconds": Duration(ready_at - now)})
+    else:
+        return True
+    return False

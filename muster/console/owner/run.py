@@ -1,0 +1,162 @@
+"""muster run: create, fund, close and read runs. An owner announces a close or withdrawal, then types it again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.authoring.terms import calibration_of, check_model, check_profile
+from muster.chain.client import event_of
+from muster.chain.deploy import verify_deployment
+from muster.chain.provider import connected
+from muster.chain.types import AddressBook
+from muster.clients.orchestrator import OrchestratorClient
+from muster.console.owner.calibrate import calibrate
+from muster.console.owner.escrow import close, fund, reveal_master, withdraw
+from muster.console.owner.show import admits, list_, show
+from muster.console.run_init.command import init
+from muster.console.session import RunArgument, Session, command, parse_numbers
+from muster.constants import CHAIN_ANVIL
+from muster.contracts import runs
+from muster.contracts.abi import CONTRACTS
+from muster.contracts.runs import RunCreated
+from muster.errors import MismatchError
+from muster.models.files import context_of, model_hash, tokenizer_hash
+from muster.protocol.terms import Terms, WorkClass, check_context
+from muster.protocol.terms_file import (
+    LOCAL_DEFAULTS,
+    NOBODY,
+    PUBLIC_DEFAULTS,
+    fit_context,
+    read_terms,
+    write_terms,
+)
+from muster.runtime.units import Tokens
+from muster.tasksets.taskset import TaskSet
+from muster.verification.profiles import profile_hash
+
+app = typer.Typer()
+
+
+command(app, "init", operator=True)(init)
+
+
+@command(app, "template")
+def template(
+    session: Session,
+    tasks: Annotated[Path, typer.Option(help="Task set (muster tasks make).")],
+    model: Annotated[Path, typer.Option(help="Folder of the model to begin with (muster model init).")],
+    trainer: Annotated[str, typer.Option(help="Address that will publish checkpoints.")],
+    storage_key: Annotated[str, typer.Option("--storage-key", help="Address that will sign storage receipts.")],
+    profile: Annotated[str, typer.Option(help="Verification profile.")] = "cpu-fp32-projection-v2",
+    calibration: Annotated[
+        Path | None, typer.Option(help="Calibration of the model (muster run calibrate): it names the profile.")
+    ] = None,
+    budgets: Annotated[str, typer.Option(help="Thinking budgets of the one class, in tokens.")] = "8,12,16",
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; else standard output.")] = None,
+) -> None:
+    """Write terms to start from, with the hashes of a task set and a model filled in."""
+    task_set = TaskSet.open(tasks)
+    local, context = session.settings.chain.chain_id == CHAIN_ANVIL, context_of(model)
+    terms = Terms(
+        **fit_context(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS, context),
+        trainer=trainer,
+        storage_key=storage_key,
+        task_count=task_set.size,
+        task_root=task_set.root,
+        model_hash=model_hash(model),
+        tokenizer_hash=tokenizer_hash(model),
+        profile=profile_hash(profile),
+        classes=(WorkClass(10_000, parse_numbers(budgets)),),
+    )
+    check_context(terms, context)
+    if calibration is not None:
+        terms = replace(terms, profile=calibration_of(calibration, terms).hash)
+    text = write_terms(terms)
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+    session.result({"terms": str(out) if out else text}, f"wrote {out}" if out else text.rstrip())
+
+
+command(app, "calibrate")(calibrate)
+
+
+@command(app, "follow")
+async def follow(session: Session) -> None:
+    """Write the address book of a run's contracts, named by its orchestrator and checked on chain."""
+    chain, url = session.settings.chain, session.settings.orchestrator.url
+    async with OrchestratorClient(
+        url, chain_id=chain.chain_id, registry=NOBODY, timeout=chain.timeout_seconds
+    ) as client:
+        info = await client.run_info(session.settings.run)
+    if info.chain_id != chain.chain_id or set(info.addresses) != set(CONTRACTS):
+        raise MismatchError(
+            f"{url} names {', '.join(info.addresses) or 'no contracts'} on chain {info.chain_id}",
+            hint="set chain.chain_id and chain.rpc_url to those of the run's chain",
+        )
+    token, registry, runs, court = (info.addresses[name] for name in ("token", "registry", "runs", "court"))
+    book = AddressBook(info.chain_id, token, registry, runs, court, info.from_block)
+    async with connected(chain) as web3:
+        await verify_deployment(web3, book)
+    book.keep(chain.addresses)
+    session.result(
+        {"addresses": str(chain.addresses), "run": info.run, **info.addresses},
+        f"wrote {chain.addresses}; next: muster run show {info.run}",
+    )
+
+
+@command(app, "create", operator=True)
+async def create(
+    session: Session,
+    terms_file: Annotated[Path, typer.Argument(metavar="TERMS", help="TOML file (muster run template).")],
+    model: Annotated[Path | None, typer.Option(help="Folder of the run's model: check that the terms fit it.")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="The calibration that the terms name.")] = None,
+    uncalibrated: Annotated[
+        bool, typer.Option("--uncalibrated", help="Train a large model in bfloat16 under limits not measured on it.")
+    ] = False,
+) -> None:
+    """Create a run. Its terms can never be changed; fund it afterwards."""
+    terms = read_terms(terms_file)
+    if model is not None:
+        check_model(terms, model)
+    check_profile(terms, model, calibration, uncalibrated=uncalibrated)
+    async with session.operator() as chain:
+        await session.spend(
+            chain,
+            "Create a run",
+            {"owner": chain.signer.address, "pay": f"{Tokens(terms.pay)} per commitment", "admits": admits(terms)},
+            runs.create_run(terms.to_chain()),
+            outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
+        )
+
+
+command(app, "fund", operator=True)(fund)
+command(app, "withdraw", operator=True)(withdraw)
+command(app, "close", operator=True)(close)
+command(app, "reveal-master", operator=True)(reveal_master)
+
+
+@command(app, "admit", operator=True)
+async def admit(
+    session: Session,
+    validator_operator: Annotated[str, typer.Argument(help="Operator address to put on the list.")],
+    run: RunArgument = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take it off the list instead.")] = False,
+) -> None:
+    """Let an operator register a validator in a run whose terms name you as admitter."""
+    number = run or session.settings.run
+    async with session.operator() as chain:
+        await session.spend(
+            chain,
+            f"{'Remove' if remove else 'Admit'} {validator_operator} as a validator of run {number}",
+            {},
+            runs.admit(number, validator_operator, not remove),
+            {"run": number, "operator": validator_operator, "admitted": not remove},
+        )
+
+
+command(app, "show")(show)
+command(app, "list")(list_)

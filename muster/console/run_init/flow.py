@@ -1,0 +1,328 @@
+"""What `muster run init` does with choices: each stage looks first at what is done, and goes on from there."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.markup import escape
+
+from muster.chain.types import AddressBook
+from muster.console.run_init import owner
+from muster.console.run_init.choices import NEW_MODEL, OPEN, RunChoices, known_context, write_choices
+from muster.console.run_init.choices import OWNER as OWNER_ADMITS
+from muster.console.run_init.design import OwnerKeys, RunDesign, RunParts, cautions, costs_of, design_of, terms_of
+from muster.console.run_init.files import SERVICES, owner_settings, readme_text, settings_text
+from muster.console.run_init.folder import RunFolder
+from muster.console.run_init.parts import make_parts, model_folder
+from muster.console.run_init.questions import EXAMPLE_KEYS
+from muster.console.run_init.steps import ChainStatus, OwnerStep, RunOnDisk, owner_steps, step_documents, step_lines
+from muster.console.run_init.table import economics, sentences
+from muster.console.session import Session
+from muster.errors import ConfigError, MusterError, UnreachableError
+from muster.protocol.terms import Terms
+from muster.protocol.terms_file import read_terms, write_terms
+from muster.runtime.terminal import asking
+from muster.runtime.units import Tokens
+from muster.settings.sources import load_settings
+from muster.swarm.supervisor import interruptible
+from muster.swarm.trial import TrialRequest, run_trial
+from muster.swarm.watch import watcher
+
+LARGE_MODEL_VALIDATOR = {"stagger_seconds": 30.0}
+"""Of a trial's validators where the model is not made here: longer than one takes to verify its evidence again."""
+
+
+@dataclass
+class RunInit:
+    """One `muster run init`: what is wanted, where it lives, and what has come of it."""
+
+    session: Session
+    folder: RunFolder
+    known: RunChoices
+    """What the folder's file had before this command."""
+    choices: RunChoices
+    design: RunDesign
+    keys: OwnerKeys = EXAMPLE_KEYS
+    parts: RunParts = field(default_factory=RunParts)
+    terms: Terms | None = None
+    edited: list[str] = field(default_factory=list)
+    """Files that a person has edited, and that are left as they are."""
+    told: list[str] = field(default_factory=list)
+    """Cautions that were shown."""
+
+    @property
+    def agreed(self) -> Terms:
+        assert self.terms is not None, "prepare comes first"
+        return self.terms
+
+    @property
+    def escrow(self) -> int:
+        """Return the token wei that the run should be given for the steps that were asked for."""
+        return costs_of(self.design, self.agreed).escrow(self.design.steps)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Return whether the run is, or may be, on chain: its terms can change no more."""
+        return bool(self.folder.progress.run) or self.folder.progress.sending
+
+    # Before anything is written
+
+    @property
+    def _foreseen_parts(self) -> RunParts:
+        return RunParts(context=known_context(self.choices))
+
+    def preview(self) -> bool:
+        """Show what the terms mean, and ask; return False after a dry run.
+
+        Nothing is left to ask of a run on chain, nor where a public run's files are only made as they were.
+        """
+        is_same = self.choices == self.known and self.folder.terms.exists() and not self.design.is_local
+        if (self.is_fixed or is_same) and not self.session.options.dry_run:
+            return True
+        foreseen = terms_of(self.design, self._foreseen_parts, EXAMPLE_KEYS)
+        self._caution(foreseen)
+        title = f"Make {self.design.title or 'a run'} in {self.folder.path}, on the network {self.design.network}"
+        return self.session.preview(title, sentences(self.design, foreseen))
+
+    def _caution(self, terms: Terms) -> None:
+        """Tell what the owner should know about terms that the contract takes; each once."""
+        for caution in cautions(terms, self.parts):
+            if caution not in self.told:
+                self.told.append(caution)
+                self.session.note(f"mind: {caution}")
+
+    def dry_run_document(self) -> dict[str, Any]:
+        foreseen = terms_of(self.design, self._foreseen_parts, EXAMPLE_KEYS)
+        return {
+            "dry_run": True,
+            "folder": str(self.folder.path),
+            "network": self.design.network,
+            "economics": economics(self.design, foreseen),
+            "cautions": cautions(foreseen, self.parts),
+        }
+
+    # Files
+
+    async def prepare(self, calibration: Path | None, addresses: Path | None) -> None:
+        """Make keys, tasks, model and calibration, and choose the terms; write every file. Raises as its parts do."""
+        # 1. What was chosen, as long as it may be: whoever is interrupted goes on with it.
+        if not self.is_fixed:
+            write_choices(self.folder.choices, self.choices)
+        self.keys = await owner.owner_keys(self.folder, self.choices, self.design.chain_id)
+        if addresses is not None:
+            AddressBook.load(addresses).keep(self.folder.addresses)
+
+        # 2. What the run is made of, and its terms.
+        self.parts = await make_parts(self.session, self.folder, self.design, calibration)
+        if not self.folder.settings("orchestrator").exists():
+            self.write_settings()  # says how the chain is reached
+        self.terms = await self._choose_terms()
+        self._caution(self.terms)
+        write_choices(self.folder.choices, self.choices)
+        self.write_settings()
+
+    async def _choose_terms(self) -> Terms:
+        """Return the terms: those of the file, where it was edited or the run is on chain; else those of the choices.
+
+        Raises ConfigError when choices were changed that could only change such terms.
+        """
+        wanted, changed = terms_of(self.design, self.parts, self.keys), self._has_other_terms()
+        there = read_terms(self.folder.terms) if self.folder.terms.exists() else wanted
+        if there == wanted:
+            self.folder.write(self.folder.terms, write_terms(wanted))
+            return wanted
+        differing = [one.name for one in fields(Terms) if getattr(there, one.name) != getattr(wanted, one.name)]
+        if not self.is_fixed:
+            settings = owner.chain_settings(self.folder)
+            if found := (await owner.read_status(settings, self.folder, there, self.keys, 0)).run:
+                self.folder.record(run=found)
+        if self.is_fixed:
+            if changed:
+                raise ConfigError(
+                    f"the run is on chain, and its terms can never be changed: {', '.join(differing)} would be",
+                    hint="another run begins in another folder",
+                )
+            return there
+        if self.folder.is_edited(self.folder.terms):
+            if changed:
+                raise ConfigError(
+                    f"{self.folder.terms} was edited, and options would change {', '.join(differing)} as well",
+                    hint="change them there; or remove the file, to have it written anew",
+                )
+            self.edited.append(self.folder.terms.name)
+            return there
+        self.folder.write(self.folder.terms, write_terms(wanted))
+        return wanted
+
+    def _has_other_terms(self) -> bool:
+        """Return whether what was chosen now makes other terms than what the folder had."""
+        if self.known in (self.choices, RunChoices()):
+            return False
+        try:
+            before = terms_of(design_of(self.known, known_context(self.known)), self.parts, self.keys)
+        except MusterError:
+            return True
+        return before != terms_of(self.design, self.parts, self.keys)
+
+    @property
+    def disk(self) -> RunOnDisk:
+        """Return what the printed commands name."""
+        model = model_folder(self.folder, self.design)
+        has_calibration = self.folder.calibration.exists()
+        if self.choices.operator is None:
+            return RunOnDisk(self.folder.path, model, has_calibration)
+        password = () if self.choices.password_file is None else ("--password-file", self.choices.password_file)
+        return RunOnDisk(self.folder.path, model, has_calibration, ("--operator", self.choices.operator, *password))
+
+    def write_settings(self) -> None:
+        """Write the three settings files, and the README once there are terms; files that were edited are left."""
+        run, model = self.folder.progress.run, model_folder(self.folder, self.design)
+        texts = {
+            self.folder.settings(name): settings_text(
+                name, owner_settings(self.design, name, run, model, self.folder.path)
+            )
+            for name in SERVICES
+        }
+        if self.terms is not None:
+            steps = owner_steps(self.design, self.escrow, ChainStatus(run=run), self.keys, self.disk)
+            texts[self.folder.readme] = readme_text(self.design, self.folder.path, steps)
+        for path, text in texts.items():
+            if not self.folder.write(path, text) and path.name not in self.edited:
+                self.edited.append(path.name)
+                self.session.note(f"{path.name} was edited, and is left as it is")
+        self._check_edited(run)
+
+    def _check_edited(self, run: int) -> None:
+        """Raise ConfigError where an edited settings file is for another run than the folder's."""
+        for name in SERVICES if run else ():
+            path = self.folder.settings(name)
+            if path.name in self.edited and load_settings(path).run != run:
+                raise ConfigError(f"{path} is not for run {run}", hint=f"set run = {run} there")
+
+    # On chain
+
+    async def open(self) -> int:
+        """Do the owner's steps on chain, and write the run's number into the settings files."""
+        settings = owner.chain_settings(self.folder)
+        signer = await owner.owner_signer(self.folder, self.choices, self.design.chain_id)
+        run = await owner.open_run(
+            settings, self.folder, self.design, self.agreed, signer, self.escrow, self.session.note
+        )
+        self.write_settings()
+        return run
+
+    async def status(self) -> ChainStatus:
+        """Return what is on chain; keep the number of a run that was created by hand."""
+        settings = owner.chain_settings(self.folder)
+        found = await owner.read_status(settings, self.folder, self.agreed, self.keys, self.escrow)
+        if found.run and not self.folder.progress.run:
+            self.folder.record(run=found.run)
+            self.write_settings()
+        if found.funded > self.folder.progress.funded:
+            self.folder.record(funded=found.funded)
+        return found
+
+    def document(self, status: ChainStatus) -> dict[str, Any]:
+        """Return the result."""
+        steps = self.steps(status)
+        return {
+            "folder": str(self.folder.path),
+            "network": self.design.network,
+            "run": self.folder.progress.run or None,
+            "funded": Tokens(self.folder.progress.funded),
+            "page": f"{self.design.orchestrator_url}/",
+            "terms": str(self.folder.terms),
+            "edited": self.edited,
+            "economics": economics(self.design, self.agreed),
+            "cautions": cautions(self.agreed, self.parts),
+            "steps": step_documents(steps, status.price),
+        }
+
+    def steps(self, status: ChainStatus) -> list[OwnerStep]:
+        return owner_steps(self.design, self.escrow, status, self.keys, self.disk)
+
+    def deployment(self, status: ChainStatus) -> str:
+        """Return the deployment of a public run as text."""
+        unknown = "" if status.reachable else "no endpoint of the chain answers: what is done there is not known\n"
+        head = (
+            f"{unknown}Type in {self.folder.path}, in this order; or let muster run init . --send do what is on chain:"
+        )
+        return f"{head}\n{step_lines(self.steps(status), status, marked=True)}"
+
+    # Here
+
+    async def start(self) -> None:
+        """Run all of it on this machine until Ctrl-C. The page's address is the result."""
+        design, folder = self.design, self.folder
+        if design.validators not in (OPEN, OWNER_ADMITS):
+            raise ConfigError(
+                f"only {design.validators} can admit validators, and its key is not here",
+                hint=f"a trial needs --validators {OPEN} or {OWNER_ADMITS}",
+            )
+        signer = await owner.owner_signer(folder, self.choices, design.chain_id)
+        names = {"orchestrator": "orchestrator", "origin": "weights", "trainer": "trainer"}
+        request = TrialRequest(
+            folder=folder.path,
+            chain=owner.chain_settings(folder),
+            chain_port=0 if design.rpc_url else design.ports[0],
+            saved=folder.chain,
+            services={role: folder.settings(name) for role, name in names.items()},
+            service_ports={"orchestrator": design.ports[1], "origin": design.ports[2]},
+            orchestrator_url=design.orchestrator_url,
+            workers=design.local_workers,
+            validator={} if design.model == NEW_MODEL else LARGE_MODEL_VALIDATOR,
+        )
+        view = watcher(self.session.stderr, plain=self.session.options.json or not sys.stdout.isatty())
+
+        def started(run: int) -> None:
+            status = ChainStatus(run=run, funded=folder.progress.funded, deployed=True)
+            page = f"run {run} is running: {design.orchestrator_url}/"
+            self.session.result(self.document(status), page)
+            sys.stdout.flush()
+
+        admits = design.validators == OWNER_ADMITS
+        await interruptible(run_trial(request, view, self.open, signer, admits=admits, started=started))
+
+
+async def open_here(plan: RunInit) -> None:
+    """Open a local run on a chain that runs already; nothing is started."""
+    try:
+        await plan.open()
+    except UnreachableError as error:
+        raise UnreachableError(
+            f"the files are written, but no chain answers: {error}",
+            hint=f"muster run init {plan.folder.path} --start starts one, and all else; --rpc-url names another",
+        ) from error
+    status = await plan.status()
+    text = (
+        f"run {status.run} is on chain, its escrow was given {Tokens(status.funded)}\n"
+        f"next: muster run init {plan.folder.path} --start; the long way is in {plan.folder.readme}"
+    )
+    plan.session.result(plan.document(status), escape(text))
+
+
+async def deploy_publicly(plan: RunInit, *, send: bool) -> None:
+    """Print the deployment of a public run; with `send`, do first what is on chain."""
+    status = await plan.status()
+    if send:
+        missing = [step.title for step in plan.steps(status) if step.done is False and step.gas and step.commands]
+        title, stake = f"Send from {plan.keys.owner} on chain {plan.design.chain_id}", {"steps": ", ".join(missing)}
+        if missing and plan.session.preview(title, stake):
+            await plan.open()
+            status = await plan.status()
+    plan.session.result(plan.document(status), escape(plan.deployment(status)))
+
+
+async def open_and_start(plan: RunInit, *, start: bool | None, send: bool) -> None:
+    """Open the run where it belongs, and start it here where that is wanted."""
+    if not plan.design.is_local:
+        await deploy_publicly(plan, send=send)
+        return
+    if start is None and sys.stdin.isatty() and not plan.session.options.yes:
+        with asking():
+            start = typer.confirm("Start all of it on this machine now?", default=True, err=True)
+    await (plan.start() if start else open_here(plan))

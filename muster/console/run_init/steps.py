@@ -1,0 +1,221 @@
+"""The owner's steps from a folder to a run that strangers can join: the commands of the long way, what is done. Pure.
+
+`muster run init` prints them for a public network and writes them into the README. On a local network it takes the ones
+on chain itself (`muster.console.run_init.owner`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from muster.console.run_init.choices import OPEN, OWNER
+from muster.console.run_init.design import OwnerKeys, RunDesign
+from muster.runtime.units import Ether, decimal_amount
+
+GAS: Final = {
+    "deploy": 14_000_000,
+    "faucet": 92_000,
+    "create": 420_000,
+    "fund": 120_000,
+    "admit": 50_000,
+    "publish": 140_000,
+}
+"""What each takes, as tests/integration/test_run_init.py measures it: `fund` with its approval, `publish` a step."""
+
+ETHER_FACTOR: Final = 2.5
+"""A key must hold so many times the present price of what it sends: fees survive a doubling of the price."""
+
+
+@dataclass(frozen=True)
+class ChainStatus:
+    """What was found on chain. Without an answer: nothing, which is not to say that nothing is there."""
+
+    reachable: bool = False
+    deployed: bool = False
+    run: int = 0
+    funded: int = 0
+    """Token wei that the escrow was ever given."""
+    tokens: int = 0
+    """Token wei that the owner holds."""
+    owner_ether: int = 0
+    trainer_ether: int = 0
+    price: int = 0
+    """Wei for a unit of gas; 0: unknown."""
+
+
+@dataclass(frozen=True)
+class OwnerStep:
+    """One step: what to type in the run's folder, and what it takes."""
+
+    title: str
+    commands: tuple[str, ...] = ()
+    done: bool | None = None
+    """None: it is nothing that is done once, or nobody can know."""
+    gas: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class RunOnDisk:
+    """What the commands name: paths in the run's folder."""
+
+    folder: Path
+    model: Path
+    has_calibration: bool
+    operator: tuple[str, ...] = ("--operator", "keys/owner.json", "--password-file", "keys/owner.password")
+    """Options that name the owner's wallet."""
+
+    @property
+    def model_word(self) -> str:
+        inside = self.model.is_relative_to(self.folder)
+        return str(self.model.relative_to(self.folder) if inside else self.model)
+
+
+def owner_steps(
+    design: RunDesign, escrow: int, status: ChainStatus, keys: OwnerKeys, disk: RunOnDisk
+) -> list[OwnerStep]:
+    """Return all steps in order. escrow: token wei that the run should be given."""
+    settings = ("--config", "orchestrator.toml")
+    sends = (*settings, *disk.operator)
+    wallet = ("--wallet", *disk.operator[1:])
+    run = str(status.run) if status.run else "RUN"
+    calibration = ("--calibration", "run/calibration.json") if disk.has_calibration else ()
+    init = _typed("run", "init", ".")
+    return [
+        _ether_step("the owner", keys.owner, status.owner_ether, _owner_gas(status), design, status),
+        OwnerStep(
+            "Deploy the contracts",
+            (_typed("chain", "deploy", *sends),),
+            status.deployed,
+            GAS["deploy"],
+            "or copy the addresses.json of contracts that exist into the folder",
+        ),
+        OwnerStep(
+            "Draw test tokens",
+            (_typed("faucet", *settings, *wallet),),
+            status.funded >= escrow or status.tokens >= escrow - status.funded,
+            GAS["faucet"],
+            "10,000 a day",
+        ),
+        OwnerStep(
+            "Create the run, whose terms can never be changed",
+            (_typed("run", "create", "run.toml", "--model", disk.model_word, *calibration, *sends), init),
+            bool(status.run),
+            GAS["create"],
+            "the second command finds it, and writes its number into the settings files",
+        ),
+        OwnerStep(
+            "Fund its escrow",
+            (_typed("run", "fund", decimal_amount(escrow), run, *sends),),
+            status.funded >= escrow,
+            GAS["fund"],
+        ),
+        *_admission(design, run, sends),
+        _ether_step("the trainer", keys.trainer, status.trainer_ether, GAS["publish"] * design.steps, design, status),
+        *_service_steps(),
+        OwnerStep(
+            "Tell volunteers",
+            note=f"the run's page is {design.orchestrator_url}/; whoever wants to join types muster up "
+            f"{design.orchestrator_url}. A run takes work once four validators of different operators have joined.",
+        ),
+    ]
+
+
+def _service_steps() -> list[OwnerStep]:
+    """Return the steps that start the three processes: by hand, or as services."""
+    return [
+        OwnerStep(
+            "Serve and train: three processes, in this order",
+            (
+                _typed("orchestrator", "run", "--config", "orchestrator.toml"),
+                _typed("weights", "serve", "--config", "weights.toml"),
+                _typed("trainer", "run", "--config", "trainer.toml"),
+            ),
+            note="each in a terminal; or as services that start again by themselves, as below",
+        ),
+        OwnerStep(
+            "Or serve and train as services",
+            (
+                _typed("service", "install", "--role", "orchestrator", "--config", "orchestrator.toml"),
+                _typed("service", "install", "--role", "origin", "--name", "weights", "--config", "weights.toml"),
+                _typed("service", "install", "--role", "trainer", "--config", "trainer.toml"),
+            ),
+        ),
+    ]
+
+
+def _typed(*words: str) -> str:
+    return shlex.join(("muster", *words))
+
+
+def _owner_gas(status: ChainStatus) -> int:
+    """Return the gas of what the owner still sends."""
+    open_ = {
+        "deploy": not status.deployed,
+        "faucet": not status.funded,
+        "create": not status.run,
+        "fund": not status.funded,
+    }
+    return sum(GAS[name] for name, is_open in open_.items() if is_open)
+
+
+def _ether_step(who: str, address: str, held: int, gas: int, design: RunDesign, status: ChainStatus) -> OwnerStep:
+    """Return the step that brings a key the ether for its gas."""
+    needed = int(ETHER_FACTOR * gas * status.price)
+    done = held >= needed if status.price else None
+    amount = (
+        f"{Ether(needed)} or more" if status.price else f"ether for {gas:,} gas, at {ETHER_FACTOR:g} times its price,"
+    )
+    if design.is_local:
+        command = _typed("faucet", "--ether", "--to", address, "--config", "orchestrator.toml")
+        return OwnerStep(f"Give {who} ether for gas", (command,), done)
+    note = f"send {amount} to {address}: public faucets of the chain give test ether"
+    return OwnerStep(f"Give {who} ether for gas", (), done, gas, note)
+
+
+def _admission(design: RunDesign, run: str, sends: Sequence[str]) -> list[OwnerStep]:
+    """Return the step that lets validators in, where somebody keeps the list of them."""
+    if design.validators == OPEN:
+        return []
+    command = _typed("run", "admit", "OPERATOR", run, *sends)
+    if design.validators == OWNER:
+        note = "for each operator whom you let validate: four at least"
+        return [OwnerStep("Admit validators", (command,), None, GAS["admit"], note)]
+    note = f"{design.validators} keeps the list, and types muster run admit OPERATOR {run} for each"
+    return [OwnerStep("Have validators admitted", (), None, GAS["admit"], note)]
+
+
+def step_lines(steps: Sequence[OwnerStep], status: ChainStatus = ChainStatus(), *, marked: bool = False) -> str:
+    """Return the steps as text; marked: with what is done, and the gas of each at the price that was found."""
+    lines: list[str] = []
+    for number, step in enumerate(steps, 1):
+        mark = ("(done) " if step.done else "(to do) " if step.done is False else "") if marked else ""
+        cost = f" ({_cost(step.gas, status.price)})" if step.gas and marked and not step.done else ""
+        lines.append(f"{number}. {mark}{step.title}{cost}")
+        lines += [f"     {command}" for command in step.commands]
+        if step.note:
+            lines.append(f"   {step.note}")
+    return "\n".join(lines)
+
+
+def _cost(gas: int, price: int) -> str:
+    return f"{gas:,} gas" + (f", about {Ether(gas * price)}" if price else "")
+
+
+def step_documents(steps: Sequence[OwnerStep], price: int) -> list[dict[str, Any]]:
+    """Return the steps for a document."""
+    return [
+        {
+            "title": step.title,
+            "done": step.done,
+            "commands": list(step.commands),
+            "gas": step.gas,
+            "fee": Ether(step.gas * price) if price else None,
+            "note": step.note,
+        }
+        for step in steps
+    ]

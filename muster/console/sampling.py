@@ -1,0 +1,149 @@
+"""What `muster eval` and `muster tasks filter` share: sampling options, answers from an engine, and a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from muster.clients.answering import ask
+from muster.clients.evaluation import EvalRequest, Sampling, TaskResult
+from muster.console.session import Session, parse_numbers
+from muster.errors import ConfigError, UsageError
+from muster.models.files import model_hash, tokenizer_hash
+from muster.protocol.terms import Terms
+from muster.verification.profiles import profile_hash
+from muster.verification.rules import ModelFacts
+
+SamplesOption = Annotated[int, typer.Option(min=1, help="Answers to each task.")]
+BudgetsOption = Annotated[str | None, typer.Option(help="Thinking budgets in tokens, comma-separated.")]
+TemperatureOption = Annotated[float | None, typer.Option(help="Sampling temperature, above 0.")]
+MaxTokensOption = Annotated[
+    int | None,
+    typer.Option("--max-tokens", min=1, help="Where an answer is cut off; else at twice the largest budget."),
+]
+SeedOption = Annotated[int, typer.Option(help="Equal seeds give equal answers.")]
+ProfileOption = Annotated[str | None, typer.Option(help="Verification profile, which names what to compute in.")]
+
+DEFAULT_K: Final = (1, 4, 8)
+
+NOTE_PERCENT: Final = 10
+"""Where stderr is no terminal, a line is written each time so much more is done."""
+
+
+@dataclass(frozen=True)
+class SamplingDefaults:
+    """Sampling where no option says otherwise: that of `muster run template`, or of a run's terms."""
+
+    budgets: tuple[int, ...] = (8, 12, 16)
+    temperature: float = 1.0
+    profile: str = "cpu-fp32-projection-v2"
+    max_tokens: int | None = None
+    """None: twice the largest budget."""
+
+    @classmethod
+    def from_terms(cls, terms: Terms, profile: str) -> SamplingDefaults:
+        """Return how a run's workers sample."""
+        budgets = sorted({budget for work_class in terms.classes for budget in work_class.budgets})
+        return cls(tuple(budgets), terms.temperature, profile, terms.max_completion_tokens)
+
+
+def make_sampling(
+    samples: int,
+    budgets: str | None,
+    temperature: float | None,
+    max_tokens: int | None,
+    seed: int,
+    profile: str | None,
+    defaults: SamplingDefaults = SamplingDefaults(),
+) -> Sampling:
+    """Return what the options say, completed by the defaults. Raises UsageError or ConfigError."""
+    lengths = defaults.budgets if budgets is None else parse_numbers(budgets)
+    name = defaults.profile if profile is None else profile
+    profile_hash(name)
+    return Sampling(
+        samples=samples,
+        budgets=lengths,
+        max_tokens=max_tokens or defaults.max_tokens or 2 * max(lengths),
+        temperature=defaults.temperature if temperature is None else temperature,
+        seed=seed,
+        profile=name,
+    )
+
+
+def parse_ks(text: str | None, samples: int, default: Sequence[int] = DEFAULT_K) -> tuple[int, ...]:
+    """Return the k of pass@k, ascending. Raises UsageError for one that so many samples cannot show."""
+    if text is None:
+        return tuple(k for k in default if k <= samples)
+    ks = tuple(sorted(set(parse_numbers(text))))
+    if ks[0] < 1:
+        raise UsageError(f"pass@{ks[0]}", hint="give --k from 1 to the number of samples")
+    if ks[-1] > samples:
+        raise UsageError(
+            f"pass@{ks[-1]} takes at least {ks[-1]} answers to a task, and there are {samples}",
+            hint=f"add --samples {ks[-1]}, or ask for smaller --k",
+        )
+    return ks
+
+
+def model_hashes(model: Path) -> dict[str, bytes]:
+    """Return the hashes that a checkpoint's answers follow from. Raises ConfigError when the folder is none."""
+    if not model.is_dir():
+        raise ConfigError(
+            f"there is no checkpoint folder at {model}",
+            hint="name the folder of a checkpoint, as muster model init and muster weights fetch write them",
+        )
+    if not any(model.glob("*.safetensors")):
+        raise ConfigError(f"{model} has no weights in safetensors", hint="name the folder of a whole checkpoint")
+    ModelFacts.read(model)
+    return {"model_hash": model_hash(model), "tokenizer_hash": tokenizer_hash(model)}
+
+
+async def sample_tasks(session: Session, request: EvalRequest) -> AsyncGenerator[TaskResult]:
+    """Yield each task's answers, by an engine as the settings have it, with progress on stderr."""
+    engine, matmul = session.settings.worker, session.settings.bfloat16_matmul
+    request = replace(request, ranks=engine.tensor_parallel, cache_bytes=engine.cache_bytes, matmul=matmul)
+    todo = request.count - request.first
+    if todo > 0:
+        session.note(f"asking {todo} tasks for {request.sampling.samples} answers each …")
+    with progress(session, request.count, request.first) as show:
+        async with aclosing(ask(request)) as answers:
+            async for one in answers:
+                yield one
+                show(one.task + 1)
+
+
+@contextmanager
+def progress(session: Session, total: int, begun: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal's stderr, elsewhere a line now and then; yield a function that takes the tasks done."""
+    console = session.stderr
+    shown_percent = begun * 100 // total
+    with Progress(
+        TextColumn("tasks"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as shown:
+        bar = shown.add_task("tasks", total=total, completed=begun)
+
+        def show(done: int) -> None:
+            nonlocal shown_percent
+            shown.update(bar, completed=done)
+            if not console.is_terminal and done * 100 // total >= shown_percent + NOTE_PERCENT:
+                shown_percent = done * 100 // total
+                session.note(f"{done} of {total} tasks")
+
+        yield show
+
+
+def sampling_document(sampling: Sampling) -> dict[str, Any]:
+    """Return the sampling options as part of a result."""
+    return asdict(sampling) | {"budgets": list(sampling.budgets)}

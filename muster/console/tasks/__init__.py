@@ -1,0 +1,1 @@
+"""What authors of tasks and environments type."""

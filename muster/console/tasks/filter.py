@@ -1,0 +1,154 @@
+"""What `muster tasks filter` does: keep the training tasks that a model solves sometimes, and not always."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from muster.authoring.evaluation.answer_journal import AnswerJournal
+from muster.authoring.evaluation.pass_at_k import Band, FilteredTasks, sift
+from muster.clients.evaluation import EvalRequest
+from muster.console.sampling import (
+    BudgetsOption,
+    MaxTokensOption,
+    ProfileOption,
+    SamplesOption,
+    SeedOption,
+    TemperatureOption,
+    make_sampling,
+    model_hashes,
+    sample_tasks,
+    sampling_document,
+)
+from muster.console.session import Session, as_table
+from muster.errors import CheckError, UsageError
+from muster.tasksets.build import check_replaceable, write_subset
+from muster.tasksets.taskset import TaskSet
+
+BAR_WIDTH = 40
+"""Columns of the longest bar of a histogram."""
+
+
+async def filter_(
+    session: Session,
+    tasks: Annotated[Path, typer.Argument(help="Folder of a task set (muster tasks make).")],
+    model: Annotated[Path, typer.Argument(help="Checkpoint folder of the model that a run would begin with.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    low: Annotated[float, typer.Option(min=0, max=1, help="Lowest pass rate that is kept.")] = 0.1,
+    high: Annotated[float, typer.Option(min=0, max=1, help="Highest pass rate that is kept.")] = 0.8,
+    samples: SamplesOption = 8,
+    budgets: BudgetsOption = None,
+    temperature: TemperatureOption = None,
+    max_tokens: MaxTokensOption = None,
+    seed: SeedOption = 0,
+    profile: ProfileOption = None,
+) -> None:
+    """Keep the training tasks that a model solves at a rate from --low to --high, both included.
+
+    Held-out tasks stay as they are. Answers are kept in OUT.answers: an interrupted filter goes on where it was, and
+    another band of the same answers takes no time.
+    """
+    # 1. Check the options and the files.
+    band = Band(low, high)
+    band.check_reachable(samples)
+    sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile)
+    _check_out(out, tasks)
+    task_set = await asyncio.to_thread(TaskSet.open, tasks)
+    tasks_before = task_set.document.train_count
+    identity = {name: value.hex() for name, value in (await asyncio.to_thread(model_hashes, model)).items()}
+    identity |= {"task_root": task_set.root.hex(), **sampling_document(sampling)}
+    request = EvalRequest(
+        model=model, tasks=tasks, root=task_set.root, part="train", count=tasks_before, sampling=sampling
+    )
+
+    # 2. Ask, and sort the tasks by their pass rates.
+    begun = time.monotonic()
+    with AnswerJournal(out.with_name(out.name + ".answers"), identity) as journal:
+        right = await _right(session, request, journal)
+    sifted = sift(right, samples, band)
+    if not sifted.kept:
+        raise _nothing_left(sifted, band)
+
+    # 3. Write those that are kept.
+    kept = await asyncio.to_thread(write_subset, task_set, sifted.kept, out)
+    document = {
+        "path": str(out),
+        "root": kept.root,
+        "train": kept.document.train_count,
+        "held_out": kept.document.held_out_count,
+        "from_root": task_set.root,
+        "from_train": tasks_before,
+        "too_hard": sifted.too_hard,
+        "too_easy": sifted.too_easy,
+        "low": low,
+        "high": high,
+        "histogram": [
+            {"pass_rate": right / samples, "tasks": count, "kept": right / samples in band}
+            for right, count in enumerate(sifted.histogram)
+        ],
+        **identity,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    session.result(document, _for_people(document))
+
+
+async def _right(session: Session, request: EvalRequest, journal: AnswerJournal) -> list[int]:
+    """Return right answers per task: those of the journal, then new ones, each in the journal before it counts."""
+    known = journal.answers()
+    right = [one.right for one in known]
+    if known:
+        session.note(f"{len(known)} of {request.count} tasks were answered before")
+    try:
+        async with aclosing(sample_tasks(session, replace(request, first=len(known)))) as answers:
+            async for one in answers:
+                journal.add(one)
+                right.append(one.right)
+    finally:
+        if 0 < len(right) < request.count:
+            session.note(f"{len(right)} of {request.count} tasks are answered; the same command goes on from there")
+    return right
+
+
+def _check_out(out: Path, tasks: Path) -> None:
+    """Refuse what could not be written in the end, before anything is asked."""
+    if out.resolve() == tasks.resolve():
+        raise UsageError("OUT is TASKS: the whole set would be gone", hint="name another folder to write")
+    check_replaceable(out)
+
+
+def _nothing_left(sifted: FilteredTasks, band: Band) -> CheckError:
+    hint = "begin with a better model or easier tasks (muster tasks make --levels), or lower --low"
+    if sifted.too_easy > sifted.too_hard:
+        hint = "make harder tasks (muster tasks make --levels), or raise --high"
+    return CheckError(
+        f"no task has a pass rate from {band.low:g} to {band.high:g}: "
+        f"{sifted.too_hard} are too hard, {sifted.too_easy} too easy",
+        hint=f"{hint}; the answers are kept, so another band takes no time",
+    )
+
+
+def _for_people(document: dict[str, Any]) -> Group:
+    highest = max(row["tasks"] for row in document["histogram"])
+    rows = [
+        {
+            "pass rate": f"{row['pass_rate']:.3f}",
+            "tasks": row["tasks"],
+            "": "█" * -(-BAR_WIDTH * row["tasks"] // highest),
+            "kept": "yes" if row["kept"] else "",
+        }
+        for row in document["histogram"]
+    ]
+    about = (
+        f"kept {document['train']} of {document['from_train']} training tasks; {document['too_hard']} too hard, "
+        f"{document['too_easy']} too easy; all {document['held_out']} held-out tasks"
+    )
+    where = f"wrote {document['path']}, root 0x{document['root'].hex()}"
+    return Group(as_table(rows), Text(about), Text(where))

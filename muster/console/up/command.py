@@ -1,0 +1,235 @@
+"""muster up: find the node, prepare it, show what is at stake, ask, do what is left to do, start it and show it.
+
+Each part that asks a person runs between two event loops: Ctrl-C at a question ends the command at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from muster.console.money.wallet import address_of
+from muster.console.node import service
+from muster.console.node.nodes import GasOption
+from muster.console.session import NEW_LINE, Session, command, wallet_path
+from muster.console.up.facts import UNKNOWN
+from muster.console.up.keys import OPERATOR, OperatorWallet, ask_for_operator
+from muster.console.up.place import NodeRole, folder_name
+from muster.console.up.prepare import LocalNode, check_node, make_node, read_steps, rehearse_node, steps_of_registered
+from muster.console.up.running import NodeProcess, end_left
+from muster.console.up.setup import bring_ether, help_without_operator, take_steps
+from muster.console.up.steps import NodeFacts, SetupSteps
+from muster.console.up.target import NodeTarget, UpRequest, find_target
+from muster.console.up.watch import NodeWatch
+from muster.contracts.registry import Status
+from muster.errors import FinishedError, UsageError
+from muster.runtime.journal import FolderLock, lock_holder
+from muster.runtime.printable import printable
+from muster.runtime.units import Tokens
+from muster.swarm.supervisor import interruptible
+
+app = typer.Typer()
+
+
+UrlArgument = Annotated[
+    str | None, typer.Argument(help="Address of the run, from its page's join box; else the node that is here.")
+]
+RoleOption = Annotated[NodeRole | None, typer.Option("--role", help="What to be; else a worker.")]
+NameOption = Annotated[
+    str | None, typer.Option("--name", help="Name of the node: of its folder, and shown to others. Else run-N-ROLE.")
+]
+ClassOption = Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")]
+WalletOption = Annotated[
+    str | None,
+    typer.Option("--operator", help="Wallet that owns stake and earnings: a path or a name. Else one is made."),
+]
+PasswordOption = Annotated[
+    Path | None, typer.Option("--password-file", help="File (mode 0600) with that wallet's password.")
+]
+EndpointOption = Annotated[
+    str | None, typer.Option("--rpc-url", help="Endpoint of the chain; else the one that is known for it.")
+]
+FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of the node; else ~/.muster/nodes/NAME.")]
+EngineOption = Annotated[
+    bool, typer.Option("--check-engine", help="First see whether validators would accept this engine's work.")
+]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Install a systemd user service that runs it, and return.")
+]
+StartOption = Annotated[bool, typer.Option("--start/--no-start", help="Run it; or only join.")]
+
+
+@command(app, "up", spends=True)
+def up(
+    session: Session,
+    url: UrlArgument = None,
+    role: RoleOption = None,
+    name: NameOption = None,
+    work_class: ClassOption = 0,
+    operator: WalletOption = None,
+    password_file: PasswordOption = None,
+    rpc_url: EndpointOption = None,
+    folder: FolderOption = None,
+    gas: GasOption = "0.02",
+    check_engine: EngineOption = False,
+    detach: DetachOption = False,
+    start: StartOption = True,
+) -> None:
+    """Make a node of this machine, join a run with it, run it and show it; later the same command goes on.
+
+    Asks before anything is staked. Nothing has to be edited: keys, settings, state and log are in the node's folder.
+    """
+    called = folder_name(name) if name is not None else None
+    request = UpRequest(
+        url, role, called, work_class, operator, password_file, rpc_url, folder, gas, check_engine, detach, start
+    )
+    check_request(session, request)
+    # 1. Which node is meant, and whether it runs already.
+    target = find_target(session, request)
+    if session.options.dry_run:
+        rehearse(session, target, request)
+        return
+    if target.is_made and (holder := lock_holder(target.place.folder)) is not None:
+        session.note(f"{target.place.name} is run by process {holder}, another muster up: this only watches it")
+        watch_only(session, target)
+        return
+    if not target.is_made and not session.options.yes and not sys.stdin.isatty():
+        hint = "add --yes and --password-file FILE (mode 0600)"
+        raise UsageError("joining needs a confirmation, and there is no terminal to ask on", hint=hint)
+
+    # 2. Prepare it, ask, and go on.
+    wallet = ask_wallet(session, target, request)
+    target.place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FolderLock(target.place.folder):
+        node, facts, steps = prepare(session, target, request, wallet)
+        asyncio.run(interruptible(go_on(node, request, facts, steps)))
+
+
+def check_request(session: Session, request: UpRequest) -> None:
+    """Raise UsageError for options that do not go together."""
+    if request.name is not None and request.folder is not None:
+        raise UsageError("--name and --folder both say where the node is", hint="leave out one of them")
+    if session.options.config is not None:
+        hint = f"--folder {session.options.config.parent}"
+        raise UsageError("muster up makes the settings file itself; name the node's folder instead", hint=hint)
+    if request.detach and not request.start:
+        raise UsageError("--detach starts a service, and --no-start nothing", hint="leave out one of them")
+    if session.options.json and request.start and not request.detach and not session.options.dry_run:
+        raise UsageError("--json prints one document, and a node runs until Ctrl-C", hint="add --detach or --no-start")
+
+
+def ask_wallet(session: Session, target: NodeTarget, request: UpRequest) -> OperatorWallet | None:
+    """Return the operator's wallet with its password where it has something to do; None where it has not.
+
+    A node that joined before starts without it where nobody can give the password.
+    """
+    left = asyncio.run(steps_of_registered(session, target, request))
+    attended = request.password_file is not None or sys.stdin.isatty()
+    if left is not None and (left.nothing or not attended):
+        return None
+    path = wallet_path(request.operator or OPERATOR)
+    if request.operator is None and not path.exists() and request.password_file is None:
+        session.note(f"the operator, who owns stake and earnings, gets a wallet: {path}. Choose its password")
+    return ask_for_operator(request.operator, request.password_file)
+
+
+def prepare(
+    session: Session, target: NodeTarget, request: UpRequest, wallet: OperatorWallet | None
+) -> tuple[LocalNode, NodeFacts, SetupSteps]:
+    """Make the node on disk, check the machine, show what is at stake and ask.
+
+    Raises typer.Abort where the answer is no.
+    """
+    node = asyncio.run(make_node(session, target, request, wallet))
+    facts, steps, rows = asyncio.run(read_steps(node, request))
+    if facts.status == Status.NONE:
+        asyncio.run(check_node(node, request))
+    if rows and node.operator is not None:
+        session.preview(title_of(node, steps), rows)
+    return node, facts, steps
+
+
+def title_of(node: LocalNode, steps: SetupSteps) -> str:
+    if steps.join:
+        return f"Join run {node.session.settings.run} as a {node.role}"
+    return f"Go on with {node.place.name}"
+
+
+def rehearse(session: Session, target: NodeTarget, request: UpRequest) -> None:
+    """Show what would be done. Writes and sends nothing."""
+    wallet = wallet_path(request.operator or OPERATOR)
+    with tempfile.TemporaryDirectory(prefix="muster-up-") as folder:
+        node = rehearse_node(session, target, Path(folder), wallet)
+        facts, steps, rows = asyncio.run(read_steps(node, request))
+        if facts.status == Status.NONE:
+            asyncio.run(check_node(node, request))
+    session.preview(title_of(node, steps), rows)
+    session.result({"dry_run": True, **document_of(node, facts), "steps": asdict(steps)}, "nothing was written or sent")
+
+
+def document_of(node: LocalNode, facts: NodeFacts) -> dict[str, Any]:
+    """Return what the result says of a node."""
+    joining = facts.joining
+    return {
+        "name": node.place.name,
+        "role": node.role,
+        "run": joining.run,
+        "node": None if joining.node == UNKNOWN else joining.node,
+        "operator": None if joining.operator == UNKNOWN else joining.operator,
+        "stake": Tokens(joining.stake),
+    }
+
+
+async def go_on(node: LocalNode, request: UpRequest, facts: NodeFacts, steps: SetupSteps) -> None:
+    """Take the steps that are left, start the node and show it; or install its service."""
+    session = node.session
+    await end_left(node)
+    async with node.chain() as chain:
+        if node.operator is None:
+            await help_without_operator(node, chain, facts, steps)
+            steps = SetupSteps()
+        elif steps.ether:
+            await bring_ether(node, chain, steps.ether)
+        # 1. Without a process of our own.
+        holder = lock_holder(node.state)
+        if request.detach or not request.start or holder is not None:
+            await take_steps(node, chain, facts, steps, request.name)
+        # 2. With one: its engine starts while the stake is on its way.
+        else:
+            await run_node(node, lambda: take_steps(node, chain, facts, steps, request.name))
+            return
+    if holder is not None and request.start and not request.detach:
+        session.note(f"process {holder} runs it, a service or another command: this only watches it")
+        await NodeWatch(node, None).show()
+    installed = await service.install_unit(session, node.role) if request.detach else {}
+    session.result(document_of(node, facts) | {"config": node.place.config} | installed)
+
+
+async def run_node(node: LocalNode, work: Callable[[], Awaitable[None]]) -> None:
+    """Run the node's process until it ends for good; do some work meanwhile, then show it. Raises as it ended."""
+    async with NodeProcess(node) as process:
+        try:
+            await process.guard(work())
+            await process.guard(NodeWatch(node, process).show())
+            raise process.end_error()
+        except FinishedError as end:
+            said = f"{end}\n  next: {end.hint}" if end.hint else str(end)
+            node.session.note(printable(said, kept=NEW_LINE))
+
+
+def watch_only(session: Session, target: NodeTarget) -> None:
+    """Show a node that another process runs, until Ctrl-C."""
+
+    async def watch() -> None:
+        own = target.session(session)
+        node = LocalNode(own, target.place, target.role, await address_of(own, None))
+        await NodeWatch(node, None).show()
+
+    asyncio.run(interruptible(watch()))

@@ -1,0 +1,62 @@
+"""Read what `muster.console.up.steps` decides by, from the chain."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
+
+from muster.chain.client import Chain
+from muster.console.node import nodes
+from muster.console.up.steps import NodeFacts
+from muster.contracts import registry, runs, token
+from muster.contracts.registry import Role
+from muster.errors import ConfigError
+from muster.protocol.terms_file import NOBODY
+
+UNKNOWN: Final = to_checksum_address(keccak(b"muster up: an address that is not made yet")[12:])
+"""In place of such an address: it holds nothing, unlike the zero address, and nobody has its key."""
+
+
+async def read_facts(
+    chain: Chain, run: int, role: Role, *, node: str, operator: str, gas: int, work_class: int = 0
+) -> NodeFacts:
+    """Read them. `gas`: wei that the node's key should hold. Addresses that are not made yet are UNKNOWN.
+
+    Raises ConfigError where the node's key is registered for something else, or by another operator.
+    """
+    # 1. The node.
+    found = await chain.call(registry.node(node))
+    if found.status.name != "NONE":
+        if (found.run, found.role) != (run, role):
+            raise ConfigError(
+                f"{node} is registered as a {found.role.name.lower()} of run {found.run}, not as a "
+                f"{role.name.lower()} of run {run}",
+                hint="a key serves once: make another node with --name NAME",
+            )
+        operator = found.operator
+    # 2. What it takes to join, and who is asked for it.
+    joining = await nodes.prepare_join(chain, node, operator, run, role, gas, work_class=work_class)
+    listed = joining.terms.admitter != NOBODY
+    state, free, amount, ready_at, other = await _several(chain, joining.run, operator)
+    return NodeFacts(
+        joining=joining,
+        status=found.status,
+        closed=state.closed,
+        admitted=not listed or await chain.call(runs.is_admitted(run, operator)),
+        other_validator=NOBODY if other == node else other,
+        free=free,
+        faucet_amount=amount,
+        faucet_ready_at=ready_at,
+        now=(await chain.head()).timestamp,
+        operator_ether=await chain.eth_balance(operator),
+        gas=await chain.gas_balance(node),
+    )
+
+
+async def _several(chain: Chain, run: int, operator: str) -> list:
+    """Read the run's state and what the contracts know of an operator, in one round trip."""
+    calls: list = [runs.run_state(run), registry.free_balance(operator), token.faucet_amount()]
+    calls += [token.faucet_ready_at(operator), registry.validator_of(operator, run)]
+    return await chain.call_all(calls)

@@ -1,0 +1,125 @@
+"""Keep a node's process running: start it, start it again when it dies, and end it with the command.
+
+The process leads a session of its own, so that Ctrl-C reaches the command alone, which then ends it politely. What it
+started is noted in the node's folder. So a command that was killed leaves a process that the next one finds and ends
+before it starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from muster.console.node.service import STOP_SECONDS
+from muster.console.node.view import cut
+from muster.console.node.watching import LogFile, log_size
+from muster.console.up.prepare import LocalNode
+from muster.errors import CheckError, ConfigError, FinishedError, MusterError
+from muster.runtime.failpoints import failpoint
+from muster.swarm.launch import ROLES
+from muster.swarm.state import end_swarm
+from muster.swarm.supervisor import ProcessEvent, ProcessSpec, Supervisor, log_tail
+
+FINAL: Final = {one.exit_code: one for one in (FinishedError, CheckError, ConfigError)}
+"""Statuses after which starting again changes nothing: it finished, its key was convicted, its settings cannot work."""
+
+BACK_OFF: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+RESTARTS: Final = 60
+"""Deaths in a row, each within ten minutes of its start: about an hour of an endpoint that does not answer."""
+
+T = TypeVar("T")
+
+
+class NodeProcess:
+    """Async context manager in which the process of one node runs."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self._node = node
+        self.say: Callable[[str], None] = node.session.note
+        """Shows what happened to the process, as sentences."""
+        self._supervisor = Supervisor(node.place.folder, self._take)
+        self._log_start = 0
+        """The byte of the log at which the process that runs now, or ended last, began."""
+        self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """The status of a process that is not started again."""
+
+    async def __aenter__(self) -> Self:
+        await self._supervisor.__aenter__()
+        try:
+            await self._supervisor.start(process_spec(self._node))
+        except BaseException:
+            await self._supervisor.stop()
+            raise
+        failpoint("up.started")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+        await self._supervisor.stop()
+
+    async def guard(self, work: Awaitable[T]) -> T:
+        """Await `work`, ending it as soon as the process has ended for good: raises why."""
+        task = asyncio.ensure_future(self._supervisor.guard(work))
+        try:
+            await asyncio.wait({task, self._status}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise self.end_error()
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the process has ended and is not started again."""
+        return self._status.done()
+
+    def end_error(self) -> MusterError:
+        """Return why the process has ended for good; its status is the exit code."""
+        what, hint = last_words(self._node, self._log_start)
+        return FINAL[self._status.result()](f"the {self._node.role} ended: {what}", hint=hint)
+
+    def _take(self, event: ProcessEvent) -> None:
+        """Note an event of the process."""
+        status, role = event.details.get("status"), self._node.role
+        if event.kind == "started":
+            self._log_start = log_size(self._node.log)
+            log = self._node.log or self._node.place.output
+            self.say(f"the {role} runs as process {event.details['pid']}; its log is {log}")
+        elif event.kind == "died":
+            what, _ = last_words(self._node, self._log_start)
+            self.say(f"the {role} ended with {status}: {cut(what)}; it starts again")
+        elif event.kind == "finished" and isinstance(status, int) and not self._status.done():
+            self._status.set_result(status)
+
+
+def process_spec(node: LocalNode) -> ProcessSpec:
+    """Return how the process of a node is started."""
+    role = ROLES[node.role]
+    return ProcessSpec(
+        name=node.role,
+        command=(sys.executable, "-P", "-m", role.module, "--config", str(node.place.config)),
+        log=node.place.output,
+        stop_seconds=STOP_SECONDS[node.role],
+        nice=role.nice,
+        restarts=RESTARTS,
+        back_off=BACK_OFF,
+        final_statuses=tuple(FINAL),
+    )
+
+
+def last_words(node: LocalNode, start: int) -> tuple[str, str]:
+    """Return why the process of a node ended, and what is next: by its log from a byte on, else by what it printed."""
+    with LogFile(node.log, start) as log:
+        ended = log.read().ended
+    if ended is None:
+        return log_tail(node.place.output).strip(), f"read {node.place.output}"
+    return str(ended.get("error") or ended.get("reason") or "it was stopped"), str(ended.get("next") or "")
+
+
+async def end_left(node: LocalNode) -> None:
+    """End the process that a command left running which was killed: this one would find its state folder locked."""
+    if await end_swarm(node.place.folder, STOP_SECONDS[node.role]):
+        node.session.note(f"ended the {node.role} that an earlier muster up left running")

@@ -1,8 +1,0 @@
-"""Published benchmarks: read their files, ask their questions, score the answers as their authors do, and sum up.
-
-    published file → items (`data`) → prompts → completions (`evaluation.client`) → scores (`scoring`) → records of
-    items (`journal`) → figures (`summary`)
-
-`definitions` says what a benchmark is, `questions` and `programs` have the nine, `catalog` names them. May import
-`tasksets` and below. Used by `muster eval` and by the benchmark of agreement with published scorers.
-"""

@@ -1,0 +1,125 @@
+"""Insert a synthetic run into the database of an orchestrator that does not run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, Table, create_engine, text
+from sqlalchemy.dialects import sqlite
+
+from orchestrator import tables
+from orchestrator.database import Database
+from testbed.big_run.court import CourtRows
+from testbed.big_run.metrics import buckets_of, metrics_of
+from testbed.big_run.rows import Row, Rows
+
+AT_ONCE: Final = 50_000
+"""Rows of one statement."""
+
+TALLIES: Final = """
+INSERT INTO tallies (node, status, reason, count)
+    SELECT node, status, coalesce(reason, ''), count(*) FROM commitments GROUP BY 1, 2, 3;
+INSERT INTO step_tallies (step, work_class, status, count)
+    SELECT step, 0, status, count(*) FROM commitments GROUP BY 1, 3;
+INSERT INTO hour_tallies (hour, node, status, count)
+    SELECT hour, node, status, count(*) FROM commitments GROUP BY 1, 2, 3;
+INSERT INTO counts (address, kind, count)
+    SELECT validator, CASE WHEN accepted THEN 'accepts' ELSE 'rejections' END, count(*) FROM verdicts GROUP BY 1, 2
+    UNION ALL SELECT node, 'counted', count(*) FROM file_tokens GROUP BY 1
+    UNION ALL SELECT node, 'tokens', sum(tokens) FROM file_tokens GROUP BY 1
+    UNION ALL SELECT u.node, 'files', count(*) FROM uploads u JOIN spent s USING (file_hash) WHERE s.used GROUP BY 1
+    UNION ALL SELECT :trainer, 'updates', count(DISTINCT step) FROM spent WHERE used
+"""
+"""All workers are of class 0."""
+
+FAST: Final = (
+    "journal_mode=OFF",
+    "synchronous=OFF",
+    "cache_size=-1000000",
+    "temp_store=MEMORY",
+    "locking_mode=EXCLUSIVE",
+)
+"""A crash loses the database, which is made anew then."""
+
+
+def fill(path: Path, about: str, place: str, rows: Rows, say: Callable[[str], None] = lambda _: None) -> None:
+    """Make the SQLite database at `path`. Takes minutes at full size.
+
+    about: what it belongs to; place: number and hash of the block that the chain is read up to; say: is told how long
+    each table took.
+    """
+    asyncio.run(_create(path, about))
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        for setting in FAST:
+            connection.exec_driver_sql(f"PRAGMA {setting}")
+        connection.commit()
+        later = [index for table in tables.metadata.sorted_tables for index in table.indexes]
+        for index in later:
+            index.drop(connection)
+        _insert_all(connection, rows, say)
+        begun = time.monotonic()
+        for index in later:
+            index.create(connection)
+        for statement in TALLIES.split(";"):
+            given = {"trainer": rows.members.trainer} if ":trainer" in statement else {}
+            connection.execute(text(statement), given)
+        meta = [("place", place), ("rebuilt", "synthetic")]
+        insert(connection, tables.meta, ("key", "value"), meta)
+        connection.commit()
+        say(f"tallies and indexes: {time.monotonic() - begun:.1f} s")
+    engine.dispose()
+
+
+async def _create(path: Path, about: str) -> None:
+    database = await Database.open(f"sqlite:///{path}", about)
+    await database.close()
+
+
+def _insert_all(connection: Connection, rows: Rows, say: Callable[[str], None]) -> None:
+    now, court = time.time(), CourtRows(rows)
+    contents: list[tuple[Table, Iterable[Row]]] = [
+        (tables.nodes, rows.nodes()),
+        (tables.node_names, rows.names()),
+        (tables.machines, rows.machines(now)),
+        (tables.served, rows.served(now)),
+        (tables.checkpoints, rows.checkpoints()),
+        (tables.steps, rows.reports()),
+        (tables.metric_buckets, buckets_of(metrics_of(rows.shape))),
+        (tables.scores, rows.scores()),
+        (tables.commitments, rows.commitments()),
+        (tables.uploads, rows.uploads()),
+        (tables.verdicts, rows.verdicts()),
+        (tables.file_tokens, rows.file_tokens()),
+        (tables.spent, rows.spent()),
+        (tables.seals, rows.seals()),
+        (tables.payments, rows.payments()),
+        (tables.cases, court.cases()),
+        (tables.votes, court.votes()),
+        (tables.proofs, court.proofs()),
+        (tables.events, court.events(now - rows.work.now)),
+    ]
+    for table, found in contents:
+        begun = time.monotonic()
+        inserted = insert(connection, table, _columns(table), found)
+        say(f"{table.name}: {inserted} rows, {time.monotonic() - begun:.1f} s")
+
+
+def insert(connection: Connection, table: Table, columns: Iterable[str], rows: Iterable[Row]) -> int:
+    """Insert rows, each with the values of these columns in their order; return how many."""
+    statement = str(table.insert().compile(dialect=sqlite.dialect(), column_keys=list(columns)))
+    inserted, left = 0, iter(rows)
+    while some := list(islice(left, AT_ONCE)):
+        connection.exec_driver_sql(statement, some)
+        inserted += len(some)
+    return inserted
+
+
+def _columns(table: Table) -> Iterator[str]:
+    """Return the columns that rows have: all but a number that the database counts."""
+    return (column.name for column in table.columns if column is not table.autoincrement_column)

@@ -1,0 +1,124 @@
+"""An orchestrator over a synthetic run: a real process over a real chain, whose head is where the run ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from muster.clients.storage import ContentStore
+from muster.protocol.terms import Terms
+from testbed.big_run.fill import fill
+from testbed.big_run.rows import Members, Rows
+from testbed.big_run.shape import ACCEPTED, Shape, Work
+from testbed.chain.anvil import Anvil
+from testbed.runs.run_fixture import TOKEN, Orchestrator, RunFixture, deploy_on, terms_of
+from testbed.samples.written import write_tokenizer, written_file
+
+BLOCK_SECONDS: Final = 2
+TERMS: Final[dict[str, Any]] = {
+    "accepts_required": 1,
+    "max_completion_tokens": 8_192,
+    "groups_per_commitment": 8,
+    "worker_stake": 4_000 * TOKEN,  # covers what a busy worker commits to in the window
+}
+
+Text = tuple[str, str]
+"""A prompt and a completion."""
+WRITTEN: Final = 4
+"""Of the first accepted files, and of the last, as many are there to be read; of all others only their hash is."""
+
+
+@dataclass
+class BigRun:
+    """A synthetic run and its orchestrator, which is not started yet."""
+
+    shape: Shape
+    run_fixture: RunFixture
+    orchestrator: Orchestrator
+    rows: Rows
+    written: list[str]
+    """Hashes of the files that can be read, oldest first."""
+
+    @property
+    def host(self) -> str:
+        """Return the orchestrator's host and port."""
+        return self.orchestrator.url.removeprefix("http://")
+
+    def key_name(self, worker: int) -> str:
+        """Return the name by which `run_fixture` has a worker's key."""
+        return _worker(worker)
+
+
+def _worker(number: int) -> str:
+    return f"worker {number}"
+
+
+@contextmanager
+def big_run(
+    folder: Path,
+    shape: Shape,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    extra: str = "",
+    texts: Sequence[Text] = (),
+) -> Iterator[BigRun]:
+    """Yield a run on a chain of its own, which mines a block every two seconds. Making a full one takes minutes.
+
+    say: is told how far it is; extra: lines for the orchestrator's settings; texts: of the rollouts that can be read,
+    again and again; sums by default.
+    """
+    with Anvil.start() as anvil:
+        settings = asyncio.run(deploy_on(anvil, folder))
+        changes = {**TERMS, "tokenizer_hash": write_tokenizer(folder / "run")}
+        run_fixture = asyncio.run(RunFixture.build(folder, settings, seed="big", workers=(), **changes))
+        anvil.request("evm_setIntervalMining", BLOCK_SECONDS)
+        run_fixture.settings = settings.model_copy(update={"poll_seconds": 0.5})
+        extra = f'run_folder = "{folder / "run"}"\n{extra}'
+        orchestrator = Orchestrator(run_fixture, folder / "orchestrator", extra=extra)
+        # The run ends at the newest block, from which on the orchestrator follows the chain.
+        head = anvil.request("eth_getBlockByNumber", "latest", False)
+        number, now = int(head["number"], 16), int(head["timestamp"], 16)
+        trainer, storage = (run_fixture.key(name).address for name in ("trainer", "storage"))
+        terms = terms_of(trainer, storage, **changes)
+        work = Work(shape, now, number)
+        written = asyncio.run(_write_files(work, terms, run_fixture.run, folder / "orchestrator" / "storage", texts))
+        rows = Rows(shape, work, _members(run_fixture, shape), terms)
+        about = f"run {run_fixture.run} of {run_fixture.book.runs} on chain {run_fixture.book.chain_id}"
+        fill(folder / "orchestrator" / "orchestrator.db", about, f"{number} {head['hash']}", rows, say)
+        try:
+            yield BigRun(shape, run_fixture, orchestrator, rows, written)
+        finally:
+            if orchestrator.process is not None:
+                orchestrator.stop()
+
+
+async def _write_files(work: Work, terms: Terms, run: int, storage: Path, texts: Sequence[Text]) -> list[str]:
+    """Write some files into storage, and let commitments be of them; return their hashes, oldest first."""
+    accepted = np.flatnonzero(work.status == ACCEPTED)
+    store, names = ContentStore(f"file:{storage}"), list[str]()
+    for place in dict.fromkeys([*accepted[:WRITTEN].tolist(), *accepted[-WRITTEN:].tolist()]):
+        some = [texts[row % len(texts)] if texts else _sum(place + row, 3 * row + 2) for row in range(terms.positions)]
+        written = written_file(some, terms, run=run, step=int(work.step[place]), seed=place << 16)
+        name = await store.put(written.data)
+        work.file_hash[place], work.root[place] = name, f"0x{written.root.hex()}"
+        work.size[place], work.tokens[place] = len(written.data), sum(len(text) for _, text in some)
+        names.append(name)
+    return names
+
+
+def _sum(a: int, b: int) -> Text:
+    return f"What is {a} + {b}?", f"{a} and {b} make {a + b}.</think>{a + b}"
+
+
+def _members(run_fixture: RunFixture, shape: Shape) -> Members:
+    workers = [str(run_fixture.key(_worker(number)).address) for number in range(shape.workers)]
+    validators = [str(run_fixture.key(f"validator {number}").address) for number in range(shape.validators)]
+    operators = [str(run_fixture.key(f"operator {number}").address) for number in range(1 + shape.nodes // 2)]
+    owned = {node: operators[number // 2] for number, node in enumerate([*workers, *validators])}
+    return Members(run_fixture.run, str(run_fixture.key("trainer").address), workers, validators, owned)

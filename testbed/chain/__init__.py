@@ -1,0 +1,1 @@
+"""Local chains, and the contracts on them."""

@@ -1,0 +1,97 @@
+"""A public endpoint in front of a real Anvil: behind its one address are servers, of which some lag or fail at times.
+
+One HTTP request, a batch too, is answered by one server; the next one may be answered by another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from muster.chain.provider import BoundedProvider
+from testbed.chain.anvil import Anvil
+
+Pick = Callable[[str], bool]
+"""Whether a request, as JSON text, meets a certain fate."""
+
+
+def never(_: str) -> bool:
+    return False
+
+
+def always(_: str) -> bool:
+    return True
+
+
+def first(count: int, word: str) -> Pick:
+    """The first so many requests that this word is in."""
+    left = iter(range(count))
+    return lambda text: word in text and next(left, None) is not None
+
+
+class Balancer:
+    """The endpoint. Make it with `balanced`."""
+
+    def __init__(self, anvil: BoundedProvider) -> None:
+        self._anvil = anvil
+        self.url = ""
+        self.head = 0
+        """The newest block of the server that lags."""
+        self.lags: Pick = never
+        """Requests that this server answers."""
+        self.fails: Pick = never
+        """Requests that are answered with an error."""
+        self.loses: Pick = never
+        """Requests that are dealt with, and whose answers get lost."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+        length = next(int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:"))
+        body = json.loads(await reader.readexactly(length))
+        text, answer = json.dumps(body), json.dumps(await self._answer(body)).encode()
+        if not self.loses(text):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(answer) + answer)
+            await writer.drain()
+        writer.close()
+
+    async def _answer(self, body: Any) -> Any:
+        text, calls = json.dumps(body), body if isinstance(body, list) else [body]
+        if self.fails(text):
+            answers = [_answer(call, error={"code": -32603, "message": "internal error"}) for call in calls]
+        elif self.lags(text):
+            answers = [await self._earlier(call) for call in calls]
+        else:
+            return await self._anvil.exchange(body)
+        return answers if isinstance(body, list) else answers[0]
+
+    async def _earlier(self, call: dict[str, Any]) -> dict[str, Any]:
+        """The answer of a server that does not have the blocks after `head`."""
+        method = call["method"]
+        params = [hex(self.head) if value in ("latest", "pending") else value for value in call["params"]]
+        if method == "eth_getLogs":
+            params = [{**params[0], "toBlock": hex(min(self.head, int(params[0]["toBlock"], 16)))}]
+        answer = await self._anvil.exchange({**call, "params": params})
+        found = answer.get("result")
+        if method == "eth_getBlockByNumber" and int(params[0], 16) > self.head:
+            return _answer(call, result=None)
+        if method == "eth_getTransactionReceipt" and found and int(found["blockNumber"], 16) > self.head:
+            return _answer(call, result=None)
+        return answer
+
+
+def _answer(call: dict[str, Any], **content: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": call["id"], **content}
+
+
+@asynccontextmanager
+async def balanced(anvil: Anvil) -> AsyncIterator[Balancer]:
+    """The endpoint in front of an Anvil."""
+    async with BoundedProvider(anvil.url, timeout=60) as provider:
+        balancer = Balancer(provider)
+        server = await asyncio.start_server(balancer.serve, "127.0.0.1", 0)
+        async with server:
+            balancer.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            yield balancer

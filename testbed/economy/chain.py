@@ -1,0 +1,174 @@
+"""A local chain on which anybody's transaction is one line, and whose clock stands still unless it is moved."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import httpx2
+
+from muster.chain.deploy import deploy
+from muster.chain.error_messages import decode_revert
+from muster.chain.keys import Signer
+from muster.chain.types import AddressBook
+from muster.constants import TOKEN
+from muster.contracts import token
+from muster.contracts.codec import Call, Event, Transaction, decode_log
+from muster.errors import CheckError
+from muster.settings.schema import ChainSettings
+from testbed.chain.anvil import Anvil
+
+ETHER: Final = 10**24
+"""Wei that every account has for gas: what was spent is counted, not limited."""
+GAS_LIMIT: Final = 2_000_000
+"""Of one transaction; the largest here, a deployment aside, uses a quarter of it."""
+BLOCK_GAS: Final = 1 << 40
+REQUEST_SECONDS: Final = 60.0
+CALLS_AT_ONCE: Final = 500
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Event)
+Json = dict[str, Any]
+
+
+@dataclass
+class WorldChain:
+    """The chain: reads, transactions of any account, time, and the gas of each account."""
+
+    client: httpx2.Client
+    book: AddressBook
+    now: int
+    """Second of the latest block."""
+    gas: Counter[str] = field(default_factory=Counter)
+    """Gas by account, over all of its transactions that were mined."""
+    _queue: list[tuple[str, Transaction[Any]]] = field(default_factory=list)
+    _nonces: Counter[str] = field(default_factory=Counter)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @classmethod
+    @contextmanager
+    def open(cls, folder: Path) -> Iterator[WorldChain]:
+        """Start an Anvil, deploy the contracts, and end it afterwards."""
+        with (
+            Anvil.start(latest_only=True) as anvil,
+            httpx2.Client(base_url=anvil.url, timeout=REQUEST_SECONDS) as client,
+        ):
+            settings = ChainSettings(rpc_url=anvil.url, addresses=folder / "addresses.json", poll_seconds=0.05)
+            deployer = Signer.random()
+            anvil.request("anvil_setBalance", deployer.address, hex(ETHER))
+            book = asyncio.run(deploy(settings, deployer))
+            anvil.request("anvil_autoImpersonateAccount", True)
+            anvil.request("evm_setAutomine", False)
+            anvil.request("evm_setBlockGasLimit", hex(BLOCK_GAS))
+            latest = anvil.request("eth_getBlockByNumber", "latest", False)
+            yield cls(client, book, int(latest["timestamp"], 16))
+
+    def mint(self, account: str, tokens: int) -> None:
+        """Give an account gas and so many whole tokens, by faucets that fresh accounts use and pass on."""
+        self._request([("anvil_setBalance", [account, hex(ETHER)])])
+        amount = self.read(token.faucet_amount())
+        while tokens > 0:
+            helper = Signer.random().address
+            self._request([("anvil_setBalance", [helper, hex(ETHER)])])
+            passed = min(amount, tokens * TOKEN)
+            self.send(helper, token.faucet())
+            self.send(helper, token.transfer(account, passed))
+            tokens -= passed // TOKEN
+        self.mine()
+
+    def advance_to(self, timestamp: int) -> None:
+        """Mine an empty block at a second after the latest one's; do nothing where that has passed."""
+        if timestamp > self.now:
+            self._mine_at(timestamp)
+
+    def read(self, call: Call[T]) -> T:
+        """Call a view on the latest block. Raises RevertError."""
+        return self._try(self.book.token, call)
+
+    def read_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Call views in one trip; none of them may revert."""
+        requests = [("eth_call", [self._message(self.book.token, call), "latest"]) for call in calls]
+        answers = self._request(requests)
+        return [call.decode(bytes.fromhex(answer[2:])) for call, answer in zip(calls, answers, strict=True)]
+
+    def send(self, sender: str, transaction: Transaction[Any]) -> None:
+        """Queue a transaction for the next `mine`."""
+        self._queue.append((sender, transaction))
+
+    def mine(self) -> list[Json]:
+        """Mine what is queued in one block, a second after the latest; return the receipts, in the order of sending.
+
+        Raises CheckError when one of them reverted, which a strategy must not let happen.
+        """
+        queued, self._queue = self._queue, []
+        messages: list[Json] = []
+        for sender, sent in queued:
+            messages.append({**self._message(sender, sent), "gas": hex(GAS_LIMIT), "nonce": hex(self._nonces[sender])})
+            self._nonces[sender] += 1
+        hashes = self._request([("eth_sendTransaction", [message]) for message in messages])
+        self._mine_at(self.now + 1)
+        receipts = self._request([("eth_getTransactionReceipt", [hash_]) for hash_ in hashes])
+        for (sender, sent), receipt in zip(queued, receipts, strict=True):
+            if int(receipt["status"], 16) != 1:
+                raise CheckError(f"{sent.label} of {sender} reverted: {self._reason(sender, sent)}")
+            self.gas[sender] += int(receipt["gasUsed"], 16)
+        return receipts
+
+    def perform(self, sender: str, transaction: Transaction[T]) -> T:
+        """Mine one transaction at once; return what its function returns. Raises RevertError, having mined nothing."""
+        # A call sees the clock of the block that is mined after it.
+        self._request([("evm_setNextBlockTimestamp", [hex(self.now + 1)])])
+        result = self._try(sender, transaction, "pending")
+        self.send(sender, transaction)
+        self.mine()
+        return result
+
+    def events(self, receipts: Sequence[Json], kind: type[E]) -> list[E]:
+        """Return the events of one kind in some receipts."""
+        topic = "0x" + kind.ABI.topic.hex()
+        logs = [log for receipt in receipts for log in receipt["logs"] if log["topics"][0] == topic]
+        return [decode_log(kind, log) for log in logs]
+
+    def _try(self, sender: str, call: Call[T] | Transaction[T], block: str = "latest") -> T:
+        answer = self._post([("eth_call", [self._message(sender, call), block])])[0]
+        if "error" in answer:
+            data = answer["error"].get("data") or "0x"
+            raise decode_revert(bytes.fromhex(data[2:]), call.label)
+        return call.decode(bytes.fromhex(answer["result"][2:]))
+
+    def _reason(self, sender: str, sent: Transaction[Any]) -> str:
+        answer = self._post([("eth_call", [self._message(sender, sent), "latest"])])[0]
+        if "error" not in answer:
+            return "it would succeed now"
+        return str(decode_revert(bytes.fromhex((answer["error"].get("data") or "0x")[2:]), sent.label))
+
+    def _message(self, sender: str, call: Call[Any] | Transaction[Any]) -> Json:
+        return {"from": sender, "to": getattr(self.book, call.contract), "data": "0x" + call.encode().hex()}
+
+    def _mine_at(self, timestamp: int) -> None:
+        self._request([("evm_setNextBlockTimestamp", [hex(timestamp)]), ("evm_mine", [])])
+        self.now = timestamp
+
+    def _request(self, calls: Sequence[tuple[str, list[Any]]]) -> list[Any]:
+        found: list[Any] = []
+        for start in range(0, len(calls), CALLS_AT_ONCE):
+            for answer in self._post(calls[start : start + CALLS_AT_ONCE]):
+                if "error" in answer:
+                    raise CheckError(f"Anvil refuses: {answer['error'].get('message')}")
+                found.append(answer["result"])
+        return found
+
+    def _post(self, calls: Sequence[tuple[str, list[Any]]]) -> list[Json]:
+        body = [
+            {"jsonrpc": "2.0", "id": next(self._numbers), "method": method, "params": params}
+            for method, params in calls
+        ]
+        answers = self.client.post("/", json=body).json()
+        by_number = {answer["id"]: answer for answer in answers}
+        return [by_number[one["id"]] for one in body]

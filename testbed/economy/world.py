@@ -1,0 +1,393 @@
+"""A run, hour by hour: it publishes, workers commit, validators inspect, accuse and seal, and everybody is paid."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from eth_utils.crypto import keccak
+
+from muster.chain.consent import CONSENT_SECONDS, sign_consent
+from muster.chain.keys import Signer
+from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
+from muster.contracts import registry, runs, token
+from muster.contracts.court import Kind, Outcome
+from muster.contracts.registry import Registration, Role, Status
+from muster.errors import CheckError
+from muster.protocol.draws import draw_base, group_draw
+from muster.protocol.terms import Terms
+from muster.settings.schema import ValidatorSettings
+from muster.verification.sample_policy import detection, false_rows, sample_size
+from testbed.economy.assumptions import Assumptions
+from testbed.economy.chain import WorldChain
+from testbed.economy.parties import Commitment, Income, Key, Operator, Validator, Worker, tokens_of_gas
+from testbed.economy.proceedings import Case, Proceedings
+from testbed.economy.strategies import CHEATER, Upload, Validating, Working
+from validator.ruling import MAX_LOST_CASES
+
+DAY: Final = 24 * HOUR_SECONDS
+YEAR: Final = 365 * DAY
+ESCROW: Final = 100_000
+"""Whole tokens that the owner puts in."""
+WORTH: Final = 10_000
+"""Whole tokens that an operator begins with, for each key; and what a validator leaves free for fees and deposits."""
+PURSE: Final = 5_000
+SEAL_EVERY: Final = 6
+"""Hours between two seals of a validator: a later hour's covers the earlier ones."""
+CLAIM_EVERY: Final = 24
+SETTLING_HOURS: Final = 180
+"""After the last commitment: by then every case has ended, and everything has matured."""
+CHALLENGE_HOURS: Final = 72
+"""A step is published every hour, so this many steps later a commitment cannot be accused any more."""
+
+
+@dataclass
+class World:
+    """One run and everybody in it. Make it with `World.begin`."""
+
+    chain: WorldChain
+    terms: Terms
+    assumptions: Assumptions
+    owner: Signer
+    trainer: Signer
+    run: int = 0
+    hour: int = 0
+    """Hours since the first step."""
+    workers: list[Worker] = field(default_factory=list[Worker])
+    validators: list[Validator] = field(default_factory=list[Validator])
+    cases: Proceedings = field(init=False)
+    step: int = -1
+    _budget_mean: float = 0.0
+    _entropies: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    _anchors: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    _inspection: ValidatorSettings = field(default_factory=ValidatorSettings)
+    _found: list[Commitment] = field(default_factory=list[Commitment])
+    """What is wrong and not accused yet."""
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.assumptions.seed)
+        self.cases = Proceedings(self.chain, self.validators, self._charge_replay, self._charge_rows)
+        self._budget_mean = sum(self.terms.classes[0].budgets) / len(self.terms.classes[0].budgets)
+
+    # ------------------------------------------------------------------------------------------------------ entering
+
+    @classmethod
+    def begin(
+        cls,
+        chain: WorldChain,
+        terms: Terms,
+        assumptions: Assumptions,
+        validators: Sequence[Validating],
+        workers: Sequence[Working],
+    ) -> World:
+        """Create and fund a run, let everybody join, and publish step 0 once the validators may judge."""
+        owner, trainer = Signer.random(), Signer.random()
+        named = replace(terms, trainer=trainer.address, storage_key=owner.address)
+        world = cls(chain, named, assumptions, owner, trainer)
+        # 1. The run, with more in its escrow than all can earn.
+        chain.mint(owner.address, ESCROW)
+        chain.mint(trainer.address, 0)
+        world.run = chain.perform(owner.address, runs.create_run(named.to_chain()))
+        chain.send(owner.address, token.approve(chain.book.runs, ESCROW * TOKEN))
+        chain.send(owner.address, runs.fund(world.run, ESCROW * TOKEN))
+        chain.mine()
+        # 2. Validators, who are to be senior by the first commitment; then the workers of step 0.
+        for strategy in validators:
+            world.add_validator(strategy)
+        chain.advance_to(chain.now + terms.jury_seniority)
+        for strategy in workers:
+            world.add_worker(strategy)
+        # 3. Hours begin with the chain's.
+        chain.advance_to((chain.now // HOUR_SECONDS + 1) * HOUR_SECONDS)
+        world._publish()
+        return world
+
+    def add_validator(self, strategy: Validating) -> Validator:
+        """Register a validator of an operator of its own."""
+        operator = self._operator(f"{strategy.name} #{len(self.validators)}", 1)
+        validator = Validator(operator, strategy, Signer.random())
+        self._register(operator, validator.signer, Role.VALIDATOR)
+        self.chain.perform(operator.address, registry.deposit(PURSE * TOKEN))
+        self.validators.append(validator)
+        return validator
+
+    def add_worker(self, strategy: Working) -> Worker:
+        """Register a worker with all of its keys."""
+        operator = self._operator(f"{strategy.name} #{len(self.workers)}", strategy.keys)
+        worker = Worker(operator, strategy)
+        for _ in range(strategy.keys):
+            signer = Signer.random()
+            self._register(operator, signer, Role.WORKER)
+            worker.keys.append(Key(signer, self.chain.read(runs.work(signer.address)).joined_step))
+        self.workers.append(worker)
+        return worker
+
+    def _operator(self, name: str, keys: int) -> Operator:
+        operator = Operator(name, Signer.random(), keys * WORTH * TOKEN)
+        self.chain.mint(operator.address, keys * WORTH)
+        self.chain.perform(operator.address, token.approve(self.chain.book.registry, 1 << 255))
+        return operator
+
+    def _register(self, operator: Operator, signer: Signer, role: Role) -> None:
+        stake = self.terms.worker_stake if role is Role.WORKER else self.terms.validator_stake
+        tip = keccak(text=signer.address) if role is Role.VALIDATOR else bytes(32)
+        until = self.chain.now + CONSENT_SECONDS
+        registration = Registration(signer.address, self.run, role, 0, tip, until)
+        consent = sign_consent(signer, registration, operator.address, CHAIN_ANVIL, self.chain.book.registry)
+        self.chain.mint(signer.address, 0)
+        self.chain.perform(operator.address, registry.deposit(stake))
+        self.chain.perform(operator.address, registry.register(registration, consent))
+        operator.keys.append(signer.address)
+        days = self.assumptions.days - self.hour / 24
+        operator.capital += stake / TOKEN * self.assumptions.yearly * days * DAY / YEAR
+
+    def accuse_latest(self, worker: Worker, challenger: Validator, kind: Kind) -> None:
+        """Open a case about a worker's latest commitment, as if it had just been looked at."""
+        key = worker.keys[0]
+        index = key.next - 1
+        root = keccak(text=f"{key.address}/{index}")
+        step = self.chain.read(runs.work(key.address)).last_step
+        rows = self.terms.positions
+        commitment = Commitment(worker, key, index, step, root, 1.0, uploaded=True, false_rows=rows)
+        if not self.cases.accuse(challenger, commitment, kind):
+            raise CheckError(f"{kind.name} of commitment {index} could not be accused")
+
+    def close(self) -> int:
+        """Let the owner announce, wait, and close the run. Return the token wei that it took."""
+        self.chain.perform(self.owner.address, runs.announce_withdrawal(self.run))
+        self._proceed_until(self.chain.read(runs.noticed_at(self.run)) + 1)
+        return self.chain.perform(self.owner.address, runs.close(self.run))
+
+    # ---------------------------------------------------------------------------------------------------- the hours
+
+    def live(self) -> None:
+        """Let the days of the assumptions pass, and settle."""
+        for _ in range(24 * self.assumptions.days):
+            self.pass_hour(working=True)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let cases end and pay mature; nobody works any more."""
+        for _ in range(SETTLING_HOURS // CLAIM_EVERY):
+            self._proceed_until(self.chain.now + DAY)
+            self._claim(self._keys)
+
+    def pass_hour(self, *, working: bool) -> None:
+        """Publish, work, inspect, accuse, seal and claim, and let the cases of the hour proceed."""
+        start = self.chain.now
+        every = self.assumptions.cheat_every
+        if every and self.hour % every == every // 2:
+            self.add_worker(CHEATER)
+        if working:
+            covers = self._covers()
+            fresh = [c for worker in self.workers for c in self._plan(worker, covers)]
+            self._commit(fresh)
+            for commitment in fresh:
+                self._inspect(commitment)
+        self._accuse()
+        if self.hour % SEAL_EVERY == SEAL_EVERY - 1:
+            self._seal()
+        if self.hour % CLAIM_EVERY == CLAIM_EVERY - 1:
+            self._claim(self._keys)
+        self.hour += 1
+        self._proceed_until((start // HOUR_SECONDS + 1) * HOUR_SECONDS)
+        self._publish()
+
+    def _publish(self) -> None:
+        self.step += 1
+        root = keccak(text=f"step {self.step}")
+        self.chain.perform(self.trainer.address, runs.publish_checkpoint(self.run, self.step, root, root))
+        published = self.chain.read(runs.checkpoint(self.run, self.step))
+        self._anchors[self.step], self._entropies[self.step] = published.anchor, published.entropy
+
+    # -------------------------------------------------------------------------------------------------------- work
+
+    def _plan(self, worker: Worker, covers: Counter[str]) -> list[Commitment]:
+        """Return what a worker commits to in this hour; `covers` says how many each key may, and is used up."""
+        keys = [key for key in worker.keys if key.first_step <= self.step]
+        planned: list[Commitment] = []
+        for _ in range(self._rate(worker)):
+            free = [key for key in keys if covers[key.address]]
+            if not free:
+                break
+            key = min(free, key=self._next_work)
+            work = self._next_work(key)
+            if worker.strategy.waits and work > 1 and worker.waited_for != key.next:
+                worker.waited_for = key.next
+                break
+            covers[key.address] -= 1
+            planned.append(self._make(worker, key, work))
+        return planned
+
+    def _rate(self, worker: Worker) -> int:
+        """Return how many commitments a worker makes in an hour."""
+        full = worker.strategy.full_rate
+        return self.terms.commitments_per_hour if full else self.assumptions.commitments_per_hour
+
+    def _make(self, worker: Worker, key: Key, work: float) -> Commitment:
+        strategy, index = worker.strategy, key.next
+        root = keccak(text=f"{key.address}/{index}")
+        commitment = Commitment(worker, key, index, self.step, root, work, strategy.upload is Upload.BEFORE)
+        if strategy.false_share:
+            commitment.false_rows = false_rows(self.terms.positions, strategy.false_share)
+        key.next += 1
+        worker.made += 1
+        worker.worked += work
+        if commitment.uploaded:
+            self._charge_rows(commitment)
+        return commitment
+
+    def _next_work(self, key: Key) -> float:
+        """Return the work of a key's next commitment, by its draw: 1 is the mean."""
+        while len(key.work) <= key.next:
+            base = draw_base(
+                chain_id=CHAIN_ANVIL,
+                runs=self.chain.book.runs,
+                run=self.run,
+                entropy=self._entropies[key.first_step],
+                node=key.address,
+                index=len(key.work),
+            )
+            groups = self.terms.groups_per_commitment
+            budgets = sum(group_draw(base, g, self.terms, 0).budget for g in range(groups))
+            key.work.append(budgets / groups / self._budget_mean)
+        return key.work[key.next]
+
+    def _covers(self) -> Counter[str]:
+        """Return how many commitments each key may make before more is settled; where that is short, claim first."""
+        rates = {key.address: self._rate(worker) for worker in self.workers for key in worker.keys if not key.gone}
+        covers = self._read_covers(list(rates))
+        if short := [key for key, rate in rates.items() if covers[key] < rate]:
+            self._claim(short)
+            covers |= self._read_covers(short)
+        return covers
+
+    def _read_covers(self, keys: Sequence[str]) -> Counter[str]:
+        works = self.chain.read_all([runs.work(key) for key in keys])
+        left = (0 if one.left else max(0, one.cover - (one.next - one.settled)) for one in works)
+        return Counter(dict(zip(keys, left, strict=True)))
+
+    def _commit(self, commitments: Sequence[Commitment]) -> None:
+        anchor = self._anchors[self.step]
+        for c in commitments:
+            self.chain.send(c.key.address, runs.commit_work(self.run, c.step, anchor, c.index, c.root))
+        self.chain.mine()
+
+    def _claim(self, keys: Sequence[str]) -> None:
+        """Claim what has matured."""
+        found = self.chain.read_all([runs.claimable(key) for key in keys])
+        for key, (through, amount) in zip(keys, found, strict=True):
+            if amount:
+                self.chain.send(key, runs.claim(key, through))
+        self.chain.mine()
+
+    @property
+    def _keys(self) -> list[str]:
+        return [key.address for worker in self.workers for key in worker.keys]
+
+    # --------------------------------------------------------------------------------------------------- validation
+
+    def _inspect(self, c: Commitment) -> None:
+        """Let every validator inspect a commitment that does so."""
+        positions = self.terms.positions
+        for validator in self.validators:
+            if not validator.strategy.inspects or validator.gone:
+                continue
+            if c.is_missing:
+                c.found_by.append(validator)
+                continue
+            validator.operator.compute += self.assumptions.inspect * c.work * self._pay
+            suspect = c.key.address in validator.suspects
+            sample = sample_size(self._inspection, positions, index=c.index, suspect=suspect)
+            if self._random.random() < detection(positions, c.false_rows, sample):
+                c.found_by.append(validator)
+                validator.suspects.add(c.key.address)
+            elif self._random.random() < validator.strategy.slanders:
+                c.found_by.append(validator)
+        if c.found_by:
+            self._found.append(c)
+
+    def _accuse(self) -> None:
+        """Open a case for each node that somebody found at fault, unless there is one."""
+        waiting = [c for c in self._found if c.step > self.step - CHALLENGE_HOURS and not self._is_moot(c)]
+        self._found = [c for c in waiting if self.cases.is_open(c.key.address) or not self._accuse_one(c)]
+
+    def _is_moot(self, c: Commitment) -> bool:
+        """Return whether the node is out of service already, or has brought its rows."""
+        late = c.worker.strategy.upload is not Upload.BEFORE
+        return c.key.gone or (late and c.uploaded)
+
+    def _accuse_one(self, c: Commitment) -> bool:
+        kind = Kind.DATA_MISSING if c.is_missing else Kind.ACTIVATION_MISMATCH
+        # Turns go round, as many turns by lot do in the mean.
+        turn = len(self.cases.ended) + len(self.cases.open_cases)
+        count = len(self.validators)
+        for validator in sorted(c.found_by, key=lambda one: (self.validators.index(one) - turn) % count):
+            strategy = validator.strategy
+            able = strategy.accuses and not validator.gone
+            cautious = validator.lost >= MAX_LOST_CASES and not strategy.slanders
+            loyal = strategy.cartel and c.worker.strategy.is_friend
+            if able and not cautious and not loyal and self.cases.accuse(validator, c, kind):
+                return True
+        return False
+
+    def _seal(self) -> None:
+        """Seal the latest hour that has ended, and all before it with it."""
+        hour = self.chain.now // HOUR_SECONDS - 1
+        for validator in self.validators:
+            if validator.strategy.seals and not validator.gone:
+                vouched = keccak(text=f"{hour}") if validator.strategy.inspects else bytes(32)
+                self.chain.send(validator.address, runs.seal(self.run, hour, vouched))
+        self.chain.mine()
+
+    def _proceed_until(self, timestamp: int) -> None:
+        """Let time pass, and every case that falls due in it go on."""
+        while due := [case for case in self.cases.open_cases if case.due <= timestamp]:
+            case = min(due, key=lambda one: one.due)
+            self.chain.advance_to(case.due)
+            self.cases.proceed(case)
+            self._after(case)
+        self.chain.advance_to(timestamp)
+
+    def _after(self, case: Case) -> None:
+        """Learn what a verdict changed."""
+        if case.outcome is Outcome.OPEN:
+            return
+        c = case.commitment
+        c.key.gone |= self.chain.read(runs.work(c.key.address)).left
+        nodes = self.chain.read_all([registry.node(one.address) for one in self.validators])
+        for validator, node in zip(self.validators, nodes, strict=True):
+            validator.gone = node.status is not Status.ACTIVE
+
+    # ------------------------------------------------------------------------------------------------------- money
+
+    @property
+    def _pay(self) -> float:
+        """Tokens per commitment."""
+        return self.terms.pay_of(0) / TOKEN
+
+    def _charge_rows(self, c: Commitment) -> None:
+        honest = 1 - c.false_rows / self.terms.positions
+        c.worker.operator.compute += self.assumptions.generate * c.work * honest * self._pay
+
+    def _charge_replay(self, validator: Validator) -> None:
+        validator.operator.compute += self.assumptions.replay * self._pay
+
+    def income(self, operator: Operator) -> Income:
+        """Return what an operator earned since it came."""
+        wallet = self.chain.read(token.balance_of(operator.address))
+        free = self.chain.read(registry.free_balance(operator.address))
+        locks = sum(node.lock for node in self.chain.read_all([registry.node(key) for key in operator.keys]))
+        gas = sum(self.chain.gas[account] for account in (operator.address, *operator.keys))
+        return Income(
+            operator.name.split(" #")[0],
+            (wallet + free + locks - operator.given) / TOKEN,
+            operator.compute,
+            tokens_of_gas(gas, self.assumptions.gas),
+            operator.capital,
+            self.assumptions.days,
+        )

@@ -1,0 +1,1 @@
+"""Programs that attack the sandboxes, and who looks at what they reached."""

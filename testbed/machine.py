@@ -1,0 +1,149 @@
+"""A machine to type `muster` on: a folder with settings and keys, and what a command printed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import structlog
+from eth_keyfile import keyfile
+
+from muster.chain.anvil import LocalChain
+from muster.chain.keys import Signer
+from muster.chain.provider import connected
+from muster.console import main
+from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
+from muster.settings.schema import ChainSettings
+from muster.verification.profiles import CPU_FP32, profile_hash
+from testbed.chain.anvil import Anvil
+from testbed.suite import derived_keys
+
+PASSWORD = "correct horse"
+derive = derived_keys.share(keyfile.scrypt)
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@contextlib.contextmanager
+def kept_logging() -> Iterator[None]:
+    """The command sets up logging for its process; here that is ours."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    for handler in handlers:
+        root.removeHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in list(root.handlers):
+            root.removeHandler(handler)
+            handler.close()
+        for handler in handlers:
+            root.addHandler(handler)
+        root.setLevel(level)
+        structlog.reset_defaults()
+
+
+class Machine:
+    """A folder with settings, keys and a home of its own, and a shell to type `muster` in."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
+        self.password = folder / "password"
+        self.secret("password", PASSWORD)
+        self.settings(f"[chain]\nrpc_url = '{url}'\naddresses = '{folder / 'addresses.json'}'\ntimeout_seconds = 10\n")
+
+    def settings(self, text: str) -> None:
+        (self.folder / "muster.toml").write_text(text)
+
+    def secret(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text + "\n")
+        path.chmod(0o600)
+        return path
+
+    def type(self, *words: object, typed: str = "", **environment: str) -> Done:
+        """Run the command in this process, as if typed in a fresh shell in this machine's folder."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            mock.patch.dict(os.environ, {**kept, "HOME": str(self.home), **environment}, clear=True),
+            mock.patch.object(keyfile, "scrypt", derive),
+            mock.patch.object(sys, "argv", ["muster", *map(str, words)]),
+            mock.patch.object(sys, "stdin", io.StringIO(typed)),
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            kept_logging(),
+        ):
+            try:
+                main()
+                status = 0
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else 1 if end.code else 0
+        return Done(status, out.getvalue(), err.getvalue())
+
+    def json(self, *words: object, status: int = 0, **environment: str) -> Any:
+        done = self.type(*words, "--json", **environment)
+        assert done.returncode == status, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+
+def furnished(anvil: Anvil, folder: Path) -> Machine:
+    """A machine whose owner, operator and node have keys, gas and tokens, and a deployment."""
+    made = Machine(folder, anvil.url)
+    signers = {name: os.urandom(32) for name in ("owner", "operator", "node", "poor")}
+    for name, key in signers.items():
+        made.secret(f"{name}.key", key.hex())
+
+    async def gas() -> None:
+        async with connected(ChainSettings(rpc_url=anvil.url)) as web3:
+            rich = [Signer.from_key(signers[name]).address for name in ("owner", "operator")]
+            await (await LocalChain.open(web3)).fund(rich)
+
+    asyncio.run(gas())
+    book = made.json("chain", "deploy", "--operator", "./owner.key", "--yes")
+    assert set(book) >= {"token", "registry", "runs", "court", "address_book"}
+    for name in ("owner", "operator"):
+        made.json("faucet", "--wallet", f"./{name}.key", "--yes")
+    return made
+
+
+def funded_run(machine: Machine) -> int:
+    """A run that the machine's owner made and paid for; its number."""
+    trainer = Signer.random().address
+    terms = Terms(
+        **LOCAL_DEFAULTS,
+        trainer=trainer,
+        storage_key=trainer,
+        task_count=10,
+        task_root=bytes(32),
+        model_hash=bytes(32),
+        tokenizer_hash=bytes(32),
+        profile=profile_hash(CPU_FP32.name),
+        classes=(WorkClass(10_000, (8, 12, 16)),),
+    )
+    path = machine.folder / "run.toml"
+    path.write_text(write_terms(terms))
+    assert read_terms(path) == terms
+    made = machine.json("run", "create", path, "--operator", "./owner.key", "--yes")
+    funded = machine.json("run", "fund", "1500.5", made["run"], "--operator", "./owner.key", "--yes")
+    assert funded["amount"] == 1_500_500_000_000_000_000_000
+    return made["run"]

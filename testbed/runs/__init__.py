@@ -1,0 +1,1 @@
+"""Runs with a chain, an orchestrator and as many nodes as a test needs."""

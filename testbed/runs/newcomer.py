@@ -1,0 +1,114 @@
+"""A machine with an empty home on which `muster up` is typed, and what came of it on chain."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeVar
+
+from muster.chain.client import Chain
+from muster.swarm.state import end_swarm
+from testbed.chain.anvil import Anvil
+from testbed.commands import clean_environment
+from testbed.machine import Machine
+from testbed.runs.world import World, opened
+from testbed.waiting import BOUND
+
+T = TypeVar("T")
+
+
+class Newcomer(Machine):
+    """A machine with an empty home and nothing but a password in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "http://127.0.0.1:9")
+        (self.folder / "muster.toml").unlink()
+        self.nodes = self.home / ".muster" / "nodes"
+        self.wallet = self.home / ".muster" / "keys" / "operator.json"
+
+    def up(self, url: str, *words: object, status: int = 0) -> Any:
+        """The command with the options of a server, which starts nothing; its document."""
+        return self.json("up", url, "--yes", "--password-file", self.password, "--no-start", *words, status=status)
+
+    def kill_at(self, point: str, url: str, *words: str) -> None:
+        """The same command in a process of its own, which is killed at a failpoint."""
+        command = [sys.executable, "-m", "muster", "up", url, "--yes", "--password-file", str(self.password), *words]
+        environment = clean_environment(HOME=str(self.home), MUSTER_FAILPOINT=point)
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=BOUND)
+        assert done.returncode == -9, done.stdout + done.stderr
+
+    def end_what_is_left(self) -> None:
+        """End the processes that a killed command left running, for a test that failed before the next one did."""
+        for place in self.nodes.glob("*"):
+            asyncio.run(end_swarm(place))
+
+    def files(self) -> dict[str, bytes]:
+        """What is in its home but the journals and caches, by path."""
+        paths = [path for path in sorted(self.home.rglob("*")) if path.is_file()]
+        skipped = (".cache", "journals", "state", "lock")
+        return {
+            str(path.relative_to(self.home)): path.read_bytes()
+            for path in paths
+            if not set(path.relative_to(self.home).parts) & set(skipped)
+        }
+
+
+@contextmanager
+def shared_world(folder: Path) -> Iterator[World]:
+    """A world for a module: each newcomer is another."""
+    started: list[Anvil] = []
+
+    def start(**options: Any) -> Anvil:
+        started.append(Anvil.start(**options))
+        return started[-1]
+
+    try:
+        with opened(start, folder, workers=()) as made:
+            yield made
+    finally:
+        for one in started:
+            one.stop()
+
+
+def on_chain(world: World, read: Callable[[Chain], Coroutine[Any, Any, T]]) -> T:
+    async def asked() -> T:
+        async with world.run_fixture.chain("stranger") as chain:
+            return await read(chain)
+
+    return asyncio.run(asked())
+
+
+def events_of(world: World, kind: type, **wanted: object) -> list[Any]:
+    found = asyncio.run(world.events(kind))
+    return [event for event in found if all(getattr(event, name) == value for name, value in wanted.items())]
+
+
+@contextmanager
+def serving(answers: dict[str, bytes]) -> Iterator[str]:
+    """Answer these paths, and 404 to all others; the URL."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = answers.get(self.path, b"")
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,198 @@
+"""A run in a database of its own, filled as in service: by the chain's events and members' messages."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eth_utils.address import to_checksum_address
+
+from muster.contracts.codec import Event, Place
+from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteCommitted, VoteRevealed
+from muster.contracts.registry import Convicted, Registered, Role
+from muster.contracts.runs import CheckpointPublished, Voided, WorkCommitted
+from muster.protocol.eip712 import UNSIGNED
+from muster.protocol.hashes import hash_bytes
+from muster.protocol.messages import SignedRequest, StepReport, Upload, UploadReceipt, Verdict
+from muster.settings.schema import OrchestratorSettings
+from muster.tasksets.document import TaskSetDocument
+from orchestrator.attribution import Attribution
+from orchestrator.chain_projection import ChainProjection
+from orchestrator.database import Database, insert_once
+from orchestrator.page.source import PageSource
+from orchestrator.queries import Queries
+from orchestrator.reports import KeptReport, Reports
+from orchestrator.tables import node_names
+from orchestrator.uploads import Uploads
+from orchestrator.verdicts import Verdicts
+from testbed.runs.run_fixture import TOKEN, terms_of
+
+CHAIN, RUNS, RUN = 31337, "0x" + "0c" * 20, 1
+HOUR = 500_000
+"""The first hour of a sample run; its first block is at its beginning."""
+
+
+def address(name: str) -> str:
+    """Return the address of somebody."""
+    return to_checksum_address(hashlib.sha256(name.encode()).digest()[:20])
+
+
+def hash_of(name: str) -> str:
+    return "0x" + hashlib.sha256(name.encode()).hexdigest()
+
+
+class SampleRun:
+    """One run. Blocks are 60 seconds apart, one for each event."""
+
+    def __init__(
+        self, database: Database, folder: Path, document: TaskSetDocument | None = None, **changes: Any
+    ) -> None:
+        """Use a folder of the test's own as storage. `changes` are terms."""
+        terms = terms_of(address("trainer"), address("storage"), **changes)
+        if document is not None:
+            terms = replace(terms, task_count=document.slots)
+        self.terms = terms
+        self.database = database
+        self.queries = Queries(database, RUN, terms, batch_groups=8, demand_batches=2)
+        attribution = Attribution(CHAIN, RUNS, RUN, terms, document)
+        self.source = PageSource(database, self.queries, attribution)
+        self.projection = ChainProjection(self.queries, attribution)
+        self.blocks = 0
+        self.links: dict[str, int] = {}
+        self.made: dict[str, int] = {}
+        nobody: Any = None
+        self._verdicts = Verdicts(nobody, self.queries, nobody, database, storage_url=f"file:{folder}")
+        self._uploads = Uploads(nobody, nobody, self.queries, database, OrchestratorSettings())
+        self._reports = Reports(self.queries, database, storage_url=f"file:{folder}")
+
+    def at(self, seconds: int, sealed_through: int = 0) -> None:
+        """Set what the follower saw last: the chain's clock, and the hour that is sealed."""
+        self.queries.chain = replace(self.queries.chain, now=seconds, sealed_through=sealed_through)
+
+    # The chain
+
+    async def happen(self, kind: Any, *values: Any) -> str:
+        """Let an event happen in a block of its own; its transaction."""
+        self.blocks += 1
+        event: Event = kind(Place(self.blocks, bytes(32), self.blocks.to_bytes(32), 0), *values)
+        times = {number: HOUR * 3600 + 60 * number for number in self.projection.timed_blocks([event])}
+        await self.database.write(lambda connection: self.projection.apply(connection, event, times))
+        return "0x" + self.blocks.to_bytes(32).hex()
+
+    async def join(self, name: str, role: Role = Role.WORKER, work_class: int = 0) -> str:
+        await self.happen(Registered, address(name), address(f"{name}'s operator"), RUN, role, work_class, 1, bytes(32))
+        return address(name)
+
+    async def publish(self, *steps: int) -> None:
+        for step in steps:
+            roots = [hash_bytes(hash_of(f"{what} {step}")) for what in ("manifest", "batch", "entropy", "anchor")]
+            await self.happen(CheckpointPublished, RUN, step, *roots)
+
+    async def commit(self, name: str, step: int = 0, hour: int = HOUR) -> int:
+        """Commit to work; its index."""
+        index = self.made[name] = self.made.get(name, -1) + 1
+        root = hash_bytes(self.root(name, index))
+        await self.happen(WorkCommitted, RUN, address(name), step, index, hour, root)
+        return index
+
+    def root(self, name: str, index: int) -> str:
+        return hash_of(f"root {index} of {name}")
+
+    async def open_case(
+        self, number: int, challenger: str, accused: str, index: int, kind: Kind = Kind.WRONG_REWARD, **changes: Any
+    ) -> None:
+        """Open a case at second `now` of the follower; the work is the accused's unless `work_of` says otherwise."""
+        worker = changes.get("work_of", accused)
+        now = self.queries.chain.now
+        values = (RUN, index, changes.get("step", 0), hash_bytes(self.root(worker, index)), kind, 3)
+        ends = now + self.terms.commit_phase, now + self.terms.commit_phase + self.terms.reveal_phase
+        evidence = hash_bytes(hash_of("evidence"))
+        await self.happen(CaseOpened, number, address(accused), address(challenger), *values, evidence, 3, *ends)
+
+    async def vote(self, number: int, judge: str, guilty: bool | None = None) -> None:
+        """Commit to a vote, or reveal it."""
+        if guilty is None:
+            await self.happen(VoteCommitted, number, address(judge), bytes(32))
+        else:
+            await self.happen(VoteRevealed, number, address(judge), guilty)
+
+    async def resolve(self, number: int, accused: str, outcome: Outcome, guilty: int = 2, reveals: int = 3) -> str:
+        """End a case; its transaction. Of a conviction, slash and void are in the same one."""
+        return await self.happen(CaseResolved, number, address(accused), outcome, guilty, reveals, 3)
+
+    async def convict(self, accused: str, slashed: int = 50 * TOKEN, voided: tuple[int, int] | None = None) -> None:
+        """Convict somebody in the block of the last event. `voided`: the first and the last index that are not paid."""
+        block = Place(self.blocks, bytes(32), self.blocks.to_bytes(32), 1)
+        events: list[Event] = [Convicted(block, address(accused), RUN, slashed, slashed // 5, address("winner"))]
+        if voided is not None:
+            amount = (voided[1] + 1 - voided[0]) * self.terms.pay
+            events.append(Voided(replace(block, log_index=2), RUN, address(accused), *voided, amount))
+        times = {self.blocks: HOUR * 3600 + 60 * self.blocks}
+        await self.database.write(lambda c: [self.projection.apply(c, event, times) for event in events])
+
+    # Members
+
+    async def upload(self, name: str, index: int, file_hash: str = "", size: int = 1000) -> str:
+        """Upload the file of a commitment; its hash."""
+        file_hash = file_hash or hash_of(f"file {index} of {name}")
+        receipt = UploadReceipt(
+            run=RUN,
+            node=address(name),
+            index=index,
+            root=self.root(name, index),
+            file_hash=file_hash,
+            size=size,
+            stored_at=HOUR * 3600,
+            signature=UNSIGNED,
+        )
+        request = SignedRequest(
+            method="PUT",
+            host="",
+            path="",
+            query="",
+            body_hash=file_hash,
+            nonce=file_hash,
+            expiry=0,
+            signature=UNSIGNED,
+        )
+        await self._uploads.record(Upload(receipt=receipt, request=request), 0.0)
+        return file_hash
+
+    async def judge(self, validator: str, name: str, index: int, reason: Any = None, **changes: Any) -> None:
+        """Give a verdict: accepting without a reason."""
+        link = self.links[validator] = self.links.get(validator, -1) + 1
+        values: dict[str, Any] = {
+            "run": RUN,
+            "step": 0,
+            "node": address(name),
+            "index": index,
+            "root": self.root(name, index),
+            "file_hash": hash_of(f"file {index} of {name}"),
+            "validator": address(validator),
+            "accepted": reason is None,
+            "reason": reason,
+            "draw_index": link,
+            "preimage": hash_of(f"link {link} of {validator}"),
+            "inspected": 4,
+            "signature": UNSIGNED,
+        }
+        await self._verdicts.record(Verdict(**(values | changes)), 1000.0 + link)
+
+    async def accept(self, name: str, index: int, validators: Iterable[str] = ("vera", "viktor")) -> None:
+        for validator in validators:
+            await self.judge(validator, name, index)
+
+    async def report(
+        self, step: int, metrics: dict[str, float | None], batch: Sequence[str] = (), dropped: Sequence[str] = ()
+    ) -> None:
+        report = StepReport(
+            run=RUN, step=step, metrics=metrics, batch=list(batch), dropped=list(dropped), stages={"publish": 1.5}
+        )
+        await self._reports.record(KeptReport(report=report, received=2000.0 + step))
+
+    async def name(self, node: str, called: str) -> None:
+        row = {"node": address(node), "name": called, "named": 1, "document": "{}"}
+        await self.database.write(lambda connection: insert_once(connection, node_names, row))

@@ -1,0 +1,1 @@
+"""Data made by hand, each the smallest that a test needs."""

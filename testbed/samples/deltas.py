@@ -1,0 +1,113 @@
+"""Steps of a small bf16 model that change little from one to the next, as training does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+
+from muster.settings.schema import ShardcastSettings
+from muster.shardcast import Manifest, publish
+from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
+from muster.shardcast.delta.frames import write_frames
+from muster.shardcast.format.manifest import MANIFEST_NAME, File, Shard
+from muster.shardcast.format.store import read_manifest, remove_version, version_path, versions, write_index
+
+RUN = 1
+SHARD = 64 * 1024
+VALUES = 10 * SHARD + 77
+"""bf16 values in the model: 20 shards and a bit."""
+
+
+def write_step(folder: Path, step: int, *, share: float = 0.005, values: int = VALUES) -> Path:
+    """A checkpoint whose model differs from the step before in about `share` of its values, by one bit pattern."""
+    rng = np.random.default_rng(0)
+    weights = (rng.normal(0, 0.02, values).astype(np.float32).view(np.uint32) >> 16).astype("<u2")
+    for number in range(1, step + 1):
+        changing = np.random.default_rng(number)
+        places = changing.random(values) < share
+        weights[places] += changing.choice(np.array([1, 0xFFFF], np.uint16), int(places.sum()))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").write_bytes(safetensors({"weight": ("BF16", weights.tobytes())}))
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+    return folder
+
+
+def safetensors(tensors: dict[str, tuple[str, bytes]]) -> bytes:
+    """A safetensors file: dtype and bytes by name, in this order."""
+    header, at = {}, 0
+    for name, (dtype, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": [len(data)], "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + b"".join(data for _, data in tensors.values())
+
+
+def keeping(whole_every: int = 16, whole: int = 2, seconds: float = 0.0) -> ShardcastSettings:
+    """Settings by which a publisher keeps steps as differences; steps that were replaced so long ago are not needed."""
+    return ShardcastSettings(whole_every=whole_every, whole_versions=whole, kept_hours=seconds / 3600)
+
+
+def publish_steps(
+    folder: Path, count: int, *, first: int = 0, deltas: ShardcastSettings | None = None, keep: int = 16
+) -> list[Manifest]:
+    """Publish steps `first` to `count` - 1 into `folder`/published, with differences."""
+    return [
+        publish(
+            write_step(folder / f"checkpoint-{step}", step),
+            folder / "published",
+            RUN,
+            step,
+            shard_bytes=SHARD,
+            keep=keep,
+            deltas=deltas or keeping(whole=100),
+        )
+        for step in range(first, count)
+    ]
+
+
+def forge_difference(folder: Path, base: Manifest, target: Manifest) -> None:
+    """Put another version in place of the difference between two steps: well-formed, small, and wrong everywhere.
+
+    It is the difference to a third step, and says that it makes `target`.
+    """
+    draft = folder / "draft"
+    third = publish(write_step(draft / "third", 77, share=0.001), draft / "out", RUN, 77, shard_bytes=SHARD)
+    forged = draft / "forged"
+    forged.mkdir()
+    start = TargetStep(version_path(folder, base.root), base)
+    assert write_frames(start, TargetStep(version_path(draft / "out", third.root), third), forged)
+    replace_difference(folder, forged, base, target)
+    shutil.rmtree(draft)
+
+
+def replace_difference(folder: Path, forged: Path, base: Manifest, target: Manifest) -> None:
+    """Put another version in place of the difference between two steps, with the files in `forged`, and have it say
+    that it makes `target`.
+    """
+    for version in versions(folder):
+        if (old := read_manifest(version.path)).base_step is not None and old.step == target.step:
+            remove_version(version.path)
+    (forged / TARGET_NAME).write_bytes(target.canonical)
+    manifest = describe(forged, target.step, base.step)
+    (forged / MANIFEST_NAME).write_bytes(manifest.canonical)
+    forged.rename(version_path(folder, manifest.root))
+    write_index(folder)
+
+
+def describe(folder: Path, step: int, base_step: int | None) -> Manifest:
+    """A manifest of small files, each one shard."""
+    files = [(path.name, path.read_bytes()) for path in sorted(folder.iterdir())]
+    return Manifest(
+        run=RUN,
+        step=step,
+        base_step=base_step,
+        files=tuple(File(name=name, size=len(data)) for name, data in files),
+        shards=tuple(
+            Shard(index=i, file=i, offset=0, size=len(data), hash="0x" + blake3(data).hexdigest())
+            for i, (_, data) in enumerate(files)
+        ),
+    )

@@ -1,0 +1,1 @@
+"""What pytest needs for the suite: scheduling, forks, durations, temporary folders."""

@@ -1,4 +1,0 @@
-"""Fixtures, builders and sample data that several tests share.
-
-May import everything but test modules. Used by the tests only.
-"""

@@ -1,0 +1,66 @@
+"""Figures of an evaluation: pass@k, votes, instructions one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.authoring.benchmarks.catalog import BENCHMARKS
+from muster.authoring.benchmarks.summary import majority_right, summarize, units_of
+from muster.constants import MICRO
+
+
+def record(*scores: int, answers: str = "", units: int = 1, rule: str = "strict") -> dict[str, Any]:
+    samples = [
+        {
+            "tokens": 10,
+            "finished": i == 0,
+            "scores": {"strict": score, "flexible": 0, "loose": MICRO},
+            "answers": {rule: answers[i]} if answers and answers[i] != "-" else {},
+            "reasons": {"flexible": "stopped: fuel"},
+        }
+        for i, score in enumerate(scores)
+    ]
+    return {"id": "x", "units": units, "samples": samples}
+
+
+def test_pass_at_k_votes_and_lengths() -> None:
+    records = [
+        record(MICRO, MICRO, 0, 0, answers="AABB"),
+        record(0, MICRO, 0, 0, answers="ABAA"),
+        record(MICRO, 0, 0, 0, answers="A---"),
+    ]
+    told = summarize(BENCHMARKS["gsm8k"], records, 4, (1, 4))
+    figures = {(one["rule"], one["measure"]): one["value"] for one in told["figures"]}
+    assert figures == {
+        ("strict", "pass@1"): pytest.approx(4 / 12),
+        ("strict", "pass@4"): 1.0,
+        ("strict", "maj@4"): pytest.approx(2 / 3),
+        ("flexible", "pass@1"): 0.0,
+        ("flexible", "pass@4"): 0.0,
+        ("flexible", "maj@4"): 0.0,
+    }
+    assert (told["items"], told["mean_tokens"], told["cut_off"]) == (3, 10.0, 0.75)
+    assert told["stopped"] == {"strict": 0, "flexible": 12}
+    assert all(one["low"] <= one["value"] <= one["high"] for one in told["figures"])
+
+
+def test_a_vote_of_equal_counts_goes_to_the_first() -> None:
+    assert majority_right(record(MICRO, 0, answers="AB")["samples"], "strict") == 1
+    assert majority_right(record(0, MICRO, answers="AB")["samples"], "strict") == 0
+    assert majority_right(record(MICRO, MICRO, answers="--")["samples"], "strict") == 0
+
+
+def test_instructions_are_counted_one_by_one() -> None:
+    records = [record(MICRO // 3, units=3), record(MICRO, units=1), record(2 * MICRO // 3, units=3)]
+    told = summarize(BENCHMARKS["ifeval"], records, 1, (1,))
+    figures = {(one["rule"], one["measure"]): one["value"] for one in told["figures"]}
+    assert figures[("strict", "pass@1")] == pytest.approx(1 / 3)
+    assert figures[("strict", "units")] == pytest.approx(4 / 7)
+    assert figures[("loose", "units")] == 1.0
+
+
+def test_a_share_gives_its_count_back() -> None:
+    for units in range(1, 17):
+        assert [units_of(MICRO * count // units, units) for count in range(units + 1)] == list(range(units + 1))

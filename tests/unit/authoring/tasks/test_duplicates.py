@@ -1,0 +1,186 @@
+"""Near-duplicates are found, held out together, and benchmarks recognised."""
+
+from __future__ import annotations
+
+import json
+import re
+from hashlib import blake2b, shake_256
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.authoring.tasks import duplicates
+from muster.authoring.tasks.duplicates import (
+    Overlaps,
+    Signatures,
+    clusters,
+    exact_key,
+    normal_text,
+    read_benchmarks,
+    split_clusters,
+)
+from muster.errors import ConfigError
+
+WORDS = [f"word{i}" for i in range(2000)]
+
+
+def leaders_of(texts: list[str], near: float = 0.8) -> list[int]:
+    signatures = Signatures()
+    for text in texts:
+        signatures.add(text)
+    return clusters(signatures.matrix(), near).tolist()
+
+
+def sentence(seed: int, length: int = 60) -> list[str]:
+    return Random(seed).choices(WORDS, k=length)
+
+
+def test_normal_texts() -> None:
+    assert normal_text("  What\tis ７ + 5 ?\n") == "what is 7 + 5 ?"
+    assert exact_key("Straße") == exact_key("STRASSE")
+    assert exact_key("7 + 5") != exact_key("7 - 5")
+
+
+def test_exact_signature_of_a_text() -> None:
+    signatures = Signatures()
+    signatures.add("What is 7 + 5? Answer with only the number.")
+    signatures.add("")
+    matrix = signatures.matrix()
+    assert matrix.shape == (2, 128)
+    assert matrix[0, :4].tolist() == [277304763, 1626281648, 163791791, 673853447]
+    assert matrix[1, :4].tolist() == [476124388, 3973137623, 3515910799, 3228653363]
+
+
+def signature_by_definition(text: str) -> list[int]:
+    """Compute a signature word by word, without anything that makes it fast."""
+    cjk, whole = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af", (1 << 64) - 1
+    words = re.findall(rf"[{cjk}]|[^\W{cjk}]+|[^\w\s]", normal_text(text))[:4096]
+    hashes = [blake2b(word.encode(errors="surrogatepass"), digest_size=8).digest() for word in words]
+    numbers = [int.from_bytes(one, "big") for one in hashes]
+    shingles = []
+    for i in range(max(1, len(numbers) - 4)):
+        total = 0
+        for number in numbers[i : i + 5]:
+            total = total * 0x9E3779B97F4A7C15 + number & whole
+        total = (total ^ total >> 31) * 0xBF58476D1CE4E5B9 & whole
+        shingles.append(total ^ total >> 29)
+    data = shake_256(b"muster.minhash.v1").digest(16 * 128)
+    parameters = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
+    pairs = zip(parameters[:128], parameters[128:], strict=True)
+    return [min((one * (factor | 1) + shift & whole) >> 32 for one in shingles) for factor, shift in pairs]
+
+
+@given(st.lists(st.text(st.sampled_from("ab_ .,9\tÉ日本가\ud800\u2003Ａ"), max_size=40), min_size=1, max_size=8))
+def test_a_signature_is_its_definition_whatever_else_is_in_the_batch(texts: list[str]) -> None:
+    signatures = Signatures()
+    for text in texts:
+        signatures.add(text)
+    assert signatures.matrix().tolist() == [signature_by_definition(text) for text in texts]
+
+
+def test_a_text_of_many_words_counts_up_to_the_last_that_is_compared() -> None:
+    signatures = Signatures()
+    texts = [" ".join(f"w{i}," for i in range(count)) for count in (1000, 2048, 2049, 3000)]
+    for text in texts:
+        signatures.add(text)
+    first, *others = signatures.matrix().tolist()
+    assert others == [signature_by_definition(texts[1])] * 3
+    assert first != others[0]
+
+
+def test_remembered_words_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "KEPT_PIECES", 3)
+    words = duplicates.WordHashes(r"[a-z]")
+    told = [words.hashes(f"x{letter}") for letter in "abcabcd"]
+    assert told[:3] == told[3:6]
+    assert len(words) == 1
+    assert words.hashes("y" * 33) == words.hashes("y") * 33
+    assert set(words) == {"xd", "y"}
+
+
+def test_texts_with_a_word_changed_are_one_cluster_and_others_are_not() -> None:
+    texts = []
+    for seed in range(300):
+        words = sentence(seed)
+        texts += [" ".join(words), " ".join([*words[:-1], "other"]), " ".join(["Other,", *words])]
+    leaders = leaders_of(texts)
+    assert [leader - 3 * (i // 3) for i, leader in enumerate(leaders)] == [0] * 900
+
+
+def test_short_questions_with_other_numbers_are_different() -> None:
+    texts = [f"What is {a} + {b}? Answer with only the number." for a in range(1, 13) for b in range(1, 13)]
+    assert leaders_of(texts) == list(range(144))
+    assert leaders_of(["sort 51", "sort 15", "你好吗朋友今天", "你好吗朋友明天", "", " "]) == [0, 1, 2, 3, 4, 4]
+
+
+def test_a_chain_is_one_cluster_led_by_its_first() -> None:
+    words = sentence(1, 200)
+    chain = [" ".join([*words[: 200 - 12 * i], *sentence(99, 12 * i)]) for i in range(5)]
+    assert leaders_of(["something else entirely", *chain]) == [0, 1, 1, 1, 1, 1]
+    assert leaders_of([chain[0], chain[4]]) == [0, 1]
+
+
+def test_many_equal_texts_take_no_square_of_time() -> None:
+    assert leaders_of(["the very same question, asked again and again"] * 20_000) == [0] * 20_000
+
+
+@given(st.lists(st.text(max_size=60), max_size=12))
+def test_clusters_of_any_texts_are_led_by_their_first_and_hold_equal_ones(texts: list[str]) -> None:
+    leaders = leaders_of(texts)
+    assert all(leaders[leader] == leader <= i for i, leader in enumerate(leaders))
+    for i, text in enumerate(texts):
+        assert leaders[i] == leaders[texts.index(text)]
+
+
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=60), st.integers(0, 20), st.integers(0, 5))
+def test_a_cluster_is_held_out_whole_or_not_at_all(numbers: list[int], held_out: int, seed: int) -> None:
+    leaders = [numbers.index(number) for number in numbers]
+    try:
+        chosen = split_clusters(leaders, held_out, seed)
+    except ConfigError:
+        return
+    assert chosen.sum() == held_out
+    for leader in set(leaders):
+        assert len({bool(chosen[i]) for i, one in enumerate(leaders) if one == leader}) == 1
+    assert (chosen == split_clusters(np.array(leaders), held_out, seed)).all()
+
+
+def test_what_is_held_out_depends_on_the_seed_and_leaves_something() -> None:
+    leaders = list(range(100))
+    assert (split_clusters(leaders, 10, 0) != split_clusters(leaders, 10, 1)).any()
+    for count in (100, 101):
+        with pytest.raises(ConfigError, match="cannot be held out"):
+            split_clusters(leaders, count)
+
+
+def test_problems_of_a_benchmark_are_recognised(tmp_path: Path) -> None:
+    path = tmp_path / "benchmark.jsonl"
+    long, short = sentence(5, 40), "Is seventeen a prime number?"
+    rows = [{"problem": " ".join(long), "answer": "17"}, {"problem": short, "more": [{"deep": ["one two three four"]}]}]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\nno json\n")
+    benchmarks = read_benchmarks([path])
+    assert len(benchmarks.grams) == 28
+    assert benchmarks.contains("Tell me: " + " ".join(long[10:23]).upper() + "!")
+    assert not benchmarks.contains("Tell me: " + " ".join(long[10:22]))
+    assert benchmarks.contains("is SEVENTEEN a prime number")
+    assert benchmarks.contains("One, two, three: four?")
+    assert not benchmarks.contains("17")
+    assert not benchmarks.contains("Is seventeen a prime number, or not?")
+    assert not benchmarks.contains("")
+    assert not read_benchmarks([]).contains(short)
+
+
+def test_problems_of_a_benchmark_are_found_in_training_tasks() -> None:
+    long, short, tiny = " ".join(f"word{i}" for i in range(30)), "Add up four numbers", "Yes or no"
+    overlaps = Overlaps([long, short, tiny, long.replace("word20", "other")])
+    assert overlaps.found_in(long) == {0, 3}
+    assert overlaps.found_in("Well, " + " ".join(long.split()[15:28]).upper()) == {0}
+    assert overlaps.found_in(" ".join(long.split()[15:27])) == set()
+    assert overlaps.found_in("Please: ADD up four numbers, quickly.") == {1}
+    assert overlaps.found_in("Yes or no") == set()
+    assert overlaps.found_in("") == set()
+    assert Overlaps([]).found_in(long) == set()

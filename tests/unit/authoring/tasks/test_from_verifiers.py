@@ -1,0 +1,170 @@
+"""Tasksets of verifiers: a reward is known by what it computes, the rest is refused and named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.authoring.tasks.from_verifiers import (
+    format_of_taskset,
+    known_reward,
+    map_rewards,
+    read_about,
+    requirement_of,
+)
+from muster.authoring.tasks.sources import ImportReport, import_tasks
+from muster.console.session import Options, Session
+from muster.console.tasks import tasks as commands
+from muster.environments.registry import default_manifest, make_environment
+from muster.errors import ConfigError, MalformedError, UsageError
+from muster.tasksets.taskset import TaskSet
+
+PACKAGE = Path(__file__).parent / "data" / "sums_package"
+BOXED = "verifiers.v1.utils.score.verify_boxed_math_answer(trace.last_reply, self.data.answer)"
+CORRECT = {"name": "correct", "module": "sums_for_muster", "weight": 1.0, "code": BOXED}
+ABOUT: dict[str, Any] = {
+    "verifiers": "0.4.0",
+    "taskset": "sums_for_muster.SumsTaskset",
+    "task": "sums_for_muster.Boxed",
+    "rewards": [CORRECT],
+    "obstacles": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "environment", "options"),
+    [
+        (BOXED, "math", {"answer": "boxed", "gold": "latex"}),
+        (BOXED.replace("answer)", "answer, timeout_seconds=10)"), "math", {"answer": "boxed", "gold": "latex"}),
+        (BOXED.replace("self.data.answer", "str(self.data.answer)"), "math", {"answer": "boxed", "gold": "latex"}),
+        (
+            "verifiers.v1.utils.score.extract_boxed_answer(trace.last_reply, strict=True).strip() == self.data.answer",
+            "choice",
+            {"answer": "boxed"},
+        ),
+        ("trace.last_reply == self.data.answer", "sorting", {}),
+        ("self.data.answer == trace.last_reply.strip()", "sorting", {}),
+    ],
+)
+def test_known_rewards_and_what_computes_them(code: str, environment: str, options: dict[str, Any]) -> None:
+    mapped = known_reward(code)
+    assert mapped is not None
+    assert (mapped.known.environment, mapped.known.options, mapped.field) == (environment, options, "answer")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        BOXED + " / 2",
+        "1 - " + BOXED,
+        BOXED.replace("verifiers.v1", "mine"),
+        BOXED.replace("trace.last_reply", "trace.transcript"),
+        "int(trace.last_reply) == int(self.data.answer)",
+        "trace.last_reply != self.data.answer",
+        "trace.last_reply == self.data.answer == 'x'",
+        "verifiers.v1.utils.score.extract_boxed_answer(trace.last_reply).strip() == self.data.answer",
+    ],
+)
+def test_what_computes_something_else_is_not_known(code: str) -> None:
+    assert known_reward(code) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rewards": []}, "it has no reward"),
+        ({"rewards": [CORRECT | {"code": "len(trace.last_reply)"}]}, "sums_for_muster.correct: it returns len"),
+        ({"rewards": [CORRECT | {"code": ""}]}, "sums_for_muster.correct: it is more than one expression"),
+        ({"rewards": [CORRECT | {"weight": 0.5}]}, "sums_for_muster.correct has the weight 0.5"),
+        ({"rewards": [CORRECT, CORRECT]}, "adds up several rewards: sums_for_muster.correct, sums_for_muster.correct"),
+        ({"obstacles": ["tools", "a container"]}, "it has tools; it has a container"),
+    ],
+)
+def test_what_nothing_here_computes_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=r"SumsTaskset cannot be imported") as caught:
+        map_rewards(read_about(ABOUT | changes))
+    assert says in str(caught.value)
+
+
+def test_a_reward_without_weight_does_not_count() -> None:
+    unknown = CORRECT | {"name": "format", "weight": 0.0, "code": ""}
+    assert map_rewards(read_about(ABOUT | {"rewards": [CORRECT, unknown]})).known.environment == "math"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"verifiers": "0.3.0"},
+        {"more": 1},
+        {"rewards": [CORRECT | {"weight": "1"}]},
+        {"rewards": [CORRECT | {"weight": float("nan")}]},
+        {"rewards": [CORRECT] * 101},
+        {"rewards": [CORRECT | {"code": "x" * 2001}]},
+        {"obstacles": [1]},
+    ],
+)
+def test_other_first_lines_are_malformed(changes: dict[str, Any]) -> None:
+    with pytest.raises(MalformedError, match="export"):
+        read_about(ABOUT | changes)
+
+
+def test_rows_become_tasks_or_are_left_out(tmp_path: Path) -> None:
+    row = {"index": 0, "name": None, "messages": [["user", "1 + 1?"]], "image": None, "data": {"answer": "2"}}
+    turns = [["system", "Be brief."], ["user", "Hello."], ["assistant", "Hi."], ["user", "1 + 2?"]]
+    rows = [
+        row,
+        row | {"messages": turns, "data": {"answer": r" \boxed{3} "}, "name": "three"},
+        row | {"image": "python"},
+        row | {"messages": []},
+        row | {"messages": [["user", None]]},
+        row | {"messages": [["tool", "x"]]},
+        row | {"messages": [["assistant", "x"]]},
+        row | {"data": {"other": "2"}},
+        row | {"data": {"answer": "}{"}},
+        row | {"data": None},
+    ]
+    (tmp_path / "rows").write_text("\n".join(map(json.dumps, rows)))
+    mapped, report = map_rewards(read_about(ABOUT)), ImportReport()
+    environment = make_environment(default_manifest("math", "0x" + "00" * 32))
+    found = list(import_tasks(format_of_taskset("sums", mapped, environment), tmp_path / "rows", report))
+    assert [(name, task.reference, len(task.messages)) for name, task in found] == [
+        ("math", {"answer": "2"}, 1),
+        ("math", {"answer": "3"}, 4),
+    ]
+    assert found[1][1].id == "sums/three"
+    assert [number for number, _ in report.examples] == [3, 4, 5, 6, 7, 8, 9, 10]
+
+
+def test_packages_are_named_or_folders(tmp_path: Path) -> None:
+    assert requirement_of("gsm8k-v1==0.1.0") == ("gsm8k-v1==0.1.0", "gsm8k-v1")
+    assert requirement_of(str(PACKAGE)) == (str(PACKAGE.resolve()), "sums-for-muster")
+    for package in ("--index-url=x", "", "../x"):
+        with pytest.raises(UsageError, match="is no package"):
+            requirement_of(package)
+    with pytest.raises(ConfigError, match="holds no package"):
+        requirement_of(str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_package_that_uses_verifiers_is_imported_and_its_other_rewards_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the real package, in an environment that uv makes: it needs a package index."""
+    session = Session(Options(json=True))
+    for kind, environment, answer in (("boxed", "math", "0"), ("exact", "sorting", "0"), ("letter", "choice", "B")):
+        out = tmp_path / kind
+        commands.import_(session, "verifiers", PACKAGE, out, licence="MIT", setting=[f"kind={kind}"], count=6)
+        made = TaskSet.open(out)
+        assert (made.manifest(0).name, made.size, made.task(0).reference["answer"]) == (environment, 5, answer)
+    for kind, says in (
+        ("length", "nothing here computes the reward sums_for_muster.correct: it returns verifiers"),
+        ("numbers", "nothing here computes the reward sums_for_muster.equal: it returns int"),
+        ("steps", "it has a setup of its own, sums_for_muster.Steps.setup"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            commands.import_(session, "verifiers", PACKAGE, tmp_path / kind, licence="MIT", setting=[f"kind={kind}"])

@@ -1,0 +1,200 @@
+"""muster eval with a benchmark: results, resuming, what is trained on; answers are made up where an engine would be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.authoring.benchmarks.catalog import BENCHMARKS
+from muster.authoring.benchmarks.hub import fetch_files
+from muster.clients.evaluation import Completion, CompletionRequest, TaskCompletions
+from muster.console.evaluate import benchmark, eval
+from muster.console.session import Options, Session
+from muster.environments.registry import own_manifest
+from muster.environments.task import ask
+from muster.errors import CheckError, ConfigError, MusterError, UnreachableError, UsageError
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.tasksets.build import NewPart, write_task_set
+from testbed.samples.published_rows import GSM8K, LIVECODEBENCH
+
+SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
+GOLD = [row["answer"].rpartition("#### ")[2] for row in GSM8K]
+
+
+class Oracle:
+    """Stands for the engine: every other sample is right. Keeps what it was asked."""
+
+    def __init__(self, breaks_after: int | None = None) -> None:
+        self.breaks_after, self.asked, self.prompts = breaks_after, 0, []
+
+    async def __call__(self, request: CompletionRequest) -> AsyncGenerator[TaskCompletions]:
+        self.request, self.prompts = request, [task.messages[-1].content for task in request.load()]
+        for number in range(request.first, request.count):
+            if self.asked == self.breaks_after:
+                raise MusterError("the engine was killed")
+            self.asked += 1
+            gold = next(
+                answer for row, answer in zip(GSM8K, GOLD, strict=True) if row["question"] in self.prompts[number]
+            )
+            texts = [f"#### {gold}" if sample % 2 else "7 apples" for sample in range(request.sampling.samples)]
+            yield TaskCompletions(number, tuple(Completion(text, 5, True) for text in texts))
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, tokenizer = tmp_path_factory.mktemp("model"), make_tokenizer()
+    save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, folder)
+    return folder
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.chdir(tmp_path)
+    return Session(Options(json=True))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "gsm8k.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in GSM8K))
+    return path
+
+
+@pytest.fixture
+def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
+    found = Oracle()
+    monkeypatch.setattr(benchmark, "complete", found)
+    return found
+
+
+async def test_a_result_says_what_it_depends_on(
+    session: Session, model_dir: Path, file: Path, oracle: Oracle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await eval.evaluate(session, model_dir, "gsm8k", data=[file], samples=4, max_tokens=64, out=Path("result.json"))
+    told = json.loads(capsys.readouterr().out)
+    written = json.loads(Path("result.json").read_text())
+    assert {name: value for name, value in told.items() if name not in ("model", "out", "seconds")} == written
+    figures = {(one["rule"], one["measure"]): one["value"] for one in written["figures"]}
+    assert figures == {(rule, "pass@1"): 0.5 for rule in ("strict", "flexible")} | {
+        (rule, measure): value
+        for rule in ("strict", "flexible")
+        for measure, value in (("pass@4", 1.0), ("maj@4", {"strict": 1.0, "flexible": 0.0}[rule]))
+    }
+    assert (written["items"], written["cut_off"], written["mean_tokens"]) == (len(GSM8K), 0, 5)
+    assert written["prompt"] == BENCHMARKS["gsm8k"].prompt
+    assert written["sampling"] == {
+        "samples": 4,
+        "max_tokens": 64,
+        "temperature": 0.01,
+        "seed": 0,
+        "profile": "cpu-fp32-projection-v2",
+    }
+    assert set(written["scorers"]) == {"strict", "flexible"}
+    assert written["data"][0]["rows"] == len(GSM8K)
+    records = [json.loads(line) for line in Path("result.items.jsonl").read_text().splitlines()]
+    assert [record["id"] for record in records[1:]] == [f"gsm8k/{i + 1}" for i in range(len(GSM8K))]
+    assert records[1]["samples"][1]["scores"] == {"strict": 1_000_000, "flexible": 1_000_000}
+
+
+async def test_an_interrupted_evaluation_ends_in_the_same_result(
+    session: Session, model_dir: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def evaluate(oracle: Oracle, **options: Any) -> None:
+        monkeypatch.setattr(benchmark, "complete", oracle)
+        out = options.pop("out", Path("result.json"))
+        await eval.evaluate(session, model_dir, "gsm8k", data=[file], max_tokens=64, out=out, **options)
+
+    Path("whole").mkdir()
+    await evaluate(Oracle(), out=Path("whole/result.json"))
+    with pytest.raises(MusterError, match="killed"):
+        await evaluate(Oracle(breaks_after=3))
+    assert "3 of 8 items are answered; the same command goes on from there" in capsys.readouterr().err
+    assert not Path("result.json").exists()
+    for changed in ({"seed": 1}, {"temperature": 0.5}, {"samples": 2}, {"prompt": "{question}?"}, {"limit": 4}):
+        with pytest.raises(ConfigError, match="has records of another evaluation"):
+            await evaluate(Oracle(), **changed)
+    second = Oracle()
+    await evaluate(second)
+    assert (second.request.first, second.asked) == (3, 5)
+    assert Path("result.json").read_bytes() == Path("whole/result.json").read_bytes()
+    third = Oracle()
+    await evaluate(third)
+    assert (third.asked, Path("result.json").read_bytes()) == (0, Path("whole/result.json").read_bytes())
+
+
+async def test_without_out_equal_evaluations_share_their_records(
+    session: Session, model_dir: Path, file: Path, oracle: Oracle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outs = []
+    for seed in (0, 0, 1):
+        await eval.evaluate(session, model_dir, "gsm8k", data=[file], max_tokens=64, seed=seed)
+        outs.append(json.loads(capsys.readouterr().out)["out"])
+    assert outs[0] == outs[1] != outs[2]
+    assert oracle.asked == 2 * len(GSM8K)
+
+
+async def test_what_is_trained_on_is_refused_by_name(
+    session: Session, model_dir: Path, file: Path, oracle: Oracle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = own_manifest("arithmetic", {"thinking": "none"})
+    training = [ask(f"Please solve this: {GSM8K[2]['question']}", answer="-7"), ask("What is 2 + 2?", answer="4")]
+    held_out = [ask(GSM8K[4]["question"], answer="63000")]
+    write_task_set(Path("tasks"), [NewPart("train", manifest, training)], [NewPart("held", manifest, held_out)])
+    options: dict[str, Any] = {"data": [file], "max_tokens": 64, "against": [Path("tasks")]}
+    with pytest.raises(CheckError, match=r"1 of 8 items of gsm8k are trained on: gsm8k/3$") as caught:
+        await eval.evaluate(session, model_dir, "gsm8k", **options)
+    assert "--skip-trained" in caught.value.hint
+    assert oracle.asked == 0
+    await eval.evaluate(session, model_dir, "gsm8k", skip_trained=True, **options)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["items"], told["trained_on"]) == (7, ["gsm8k/3"])
+    assert not any(GSM8K[2]["question"] in prompt for prompt in oracle.prompts)
+
+
+async def test_a_length_limit_that_the_model_lacks_gives_way(
+    session: Session, model_dir: Path, file: Path, oracle: Oracle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await eval.evaluate(session, model_dir, "gsm8k", data=[file])
+    told = json.loads(capsys.readouterr().out)
+    assert 0 < told["sampling"]["max_tokens"] < 512 < BENCHMARKS["gsm8k"].max_tokens
+
+
+async def test_options_that_make_no_sense_are_refused(session: Session, model_dir: Path, file: Path) -> None:
+    with pytest.raises(UsageError, match="--part and --budgets are for task sets"):
+        await eval.evaluate(session, model_dir, "gsm8k", data=[file], budgets="8")
+    with pytest.raises(UsageError, match="--data is for a benchmark"):
+        await eval.evaluate(session, model_dir, "tasks", data=[file])
+    with pytest.raises(UsageError, match="gsm8k has no contests"):
+        await eval.evaluate(session, model_dir, "gsm8k", data=[file], since="2024-01-01")
+    with pytest.raises(UsageError, match="--since soon"):
+        await eval.evaluate(session, model_dir, "livecodebench", data=[file], since="soon")
+    with pytest.raises(UsageError, match="a prompt without the question"):
+        await eval.evaluate(session, model_dir, "gsm8k", data=[file], prompt="What?")
+    with pytest.raises(UsageError, match="--step names a step of a run"):
+        await eval.evaluate(session, model_dir, "gsm8k", data=[file], step=1)
+    with pytest.raises(ConfigError, match="there is no file absent"):
+        await eval.evaluate(session, model_dir, "gsm8k", data=[Path("absent")])
+    Path("gsm8k").mkdir()  # a path that exists is a task set
+    with pytest.raises(UsageError, match="--data is for a benchmark, and gsm8k, which is none"):
+        await eval.evaluate(session, model_dir, "gsm8k", data=[file])
+
+
+def test_a_hub_that_cannot_be_reached_says_which_files_to_fetch(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnreachableError, match="data set livecodebench/code_generation_lite cannot be fetched"
+    ) as caught:
+        fetch_files(BENCHMARKS["livecodebench"], tmp_path, lambda _: None, endpoint="http://127.0.0.1:9")
+    assert caught.value.hint.startswith("fetch test.jsonl, test2.jsonl, ")
+    assert "--data" in caught.value.hint
+
+
+def test_contests_reach_the_window(tmp_path: Path) -> None:
+    from muster.console.evaluate.benchmark_options import window_of
+
+    window = window_of("livecodebench", "2024-08-01", "2025-01-31", "atcoder")
+    assert [row["question_id"] for row in LIVECODEBENCH if window.holds(row)] == ["pairs", "mean"]
+    assert window.to_document() == {"since": "2024-08-01", "until": "2025-01-31", "platform": "atcoder"}

@@ -1,0 +1,93 @@
+"""What an owner is asked, with which defaults, and what becomes of answers that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from muster.console.run_init.choices import RunChoices
+from muster.console.run_init.questions import QUESTIONS, ask_all
+from testbed.samples.probes import small_model
+
+
+def answering(answers: Mapping[str, list[str]]) -> tuple[Callable[[str, str], str], list[tuple[str, str]]]:
+    """A person who types these lines at questions that begin so, and Enter at others; what was asked, with defaults."""
+    left = {name: list(lines) for name, lines in answers.items()}
+    asked: list[tuple[str, str]] = []
+
+    def ask(text: str, default: str) -> str:
+        asked.append((text, default))
+        lines = next((lines for name, lines in left.items() if text.startswith(name) and lines), None)
+        return default if lines is None else lines.pop(0)
+
+    return ask, asked
+
+
+def test_whoever_presses_enter_gets_the_defaults_of_a_local_run() -> None:
+    ask, asked = answering({})
+    told: list[str] = []
+    chosen = ask_all(RunChoices(), ask, told.append)
+    assert asked == [
+        ("Network (local, base-sepolia)", "local"),
+        ("Title", ""),
+        ("What it trains, and why", ""),
+        ("Model", "new"),
+        ("Tasks", "sort"),
+        ("Thinking budgets", "8,12,16"),
+        ("Who may validate", "open"),
+        ("Pay for a commitment, in MUST", "0.05"),
+        ("Steps that the escrow should pay for", "1000"),
+    ]
+    assert len(told) == len(asked), "a line of explanation each"
+    assert told[-1] == "a step costs 0.1 MUST to 0.2 MUST; more can be added at any time"
+    assert (chosen.network, chosen.budgets, chosen.pay, chosen.steps) == ("local", (8, 12, 16), "0.05", 1000)
+    assert ask_all(chosen, ask, told.append) == chosen
+    assert len(asked) == len(told) == 9, "nothing is asked twice"
+
+
+def test_defaults_follow_from_what_was_answered_before() -> None:
+    ask, asked = answering({"Network": ["base-sepolia"], "Model": ["smollm2-135m"], "Host": ["run.example.org"]})
+    chosen = ask_all(RunChoices(title="Sums"), ask, lambda _: None)
+    assert ("Title", "") not in asked, "an option said it"
+    assert ("Tasks", "sums,stories") in asked
+    assert ("Thinking budgets", "512,1024,2048") in asked
+    assert ("Pay for a commitment, in MUST", "0.25") in asked
+    assert (chosen.host, chosen.title) == ("run.example.org", "Sums")
+
+
+def test_answers_that_cannot_be_are_explained_and_asked_for_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    model = small_model(tmp_path_factory.mktemp("model"))
+    ask, asked = answering(
+        {
+            "Network": ["mainnet", "base-sepolia"],
+            "Title": ["x" * 81, "Digits"],
+            "Model": [str(model)],
+            "Thinking budgets": ["8,a", "300", "8,12"],
+            "Who": ["nobody", "owner"],
+            "Pay": ["1,5", "0", "0.5"],
+            "Steps": ["many", "12"],
+            "Host": ["", "http://x", "x.example"],
+        }
+    )
+    told: list[str] = []
+    chosen = ask_all(RunChoices(), ask, told.append)
+    assert chosen == RunChoices(
+        network="base-sepolia",
+        title="Digits",
+        about="",
+        model=str(model),
+        tasks="sums,stories",
+        budgets=(8, 12),
+        validators="owner",
+        pay="0.5",
+        steps=12,
+        host="x.example",
+    )
+    refused = [line.removeprefix("that cannot be: ") for line in told if line.startswith("that cannot be: ")]
+    assert len(refused) == len(asked) - len(QUESTIONS) == 10
+    assert refused[3].startswith(
+        "prompts of up to 1 tokens and completions of up to 600 do not fit the model's context"
+    )
+    assert refused[4] == "--validators: write open, owner, or an address that keeps the list"
+    assert refused[7] == "'many' is no whole number"

@@ -1,0 +1,84 @@
+"""What a person reads before a stake is locked, to the letter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from muster.chain.gas import GasBalance
+from muster.clients.transport import parse_answer
+from muster.console.up.facts import UNKNOWN
+from muster.console.up.preview import at_stake, earnings_sentence
+from muster.console.up.steps import steps_left
+from muster.constants import CHAIN_BASE_SEPOLIA, TOKEN
+from muster.contracts.registry import Role
+from muster.errors import MalformedError
+from muster.protocol.announcements import DayEarnings
+from muster.runtime.units import Duration
+from testbed.samples.joining import NODE, OPERATOR, PRICE, facts
+
+WINDOWS = (Duration(7 * 86_400), 24, 72)
+
+
+def test_a_worker_s_preview() -> None:
+    needed = facts()
+    earned = DayEarnings(run=1, workers=5, low=10 * TOKEN, median=12 * TOKEN, high=14 * TOKEN)
+    assert at_stake(needed, steps_left(needed), WINDOWS, earned) == {
+        "node": NODE,
+        "operator": OPERATOR,
+        "stake": "100 MUST; a conviction takes 50 MUST of it",
+        "unbonding": "the stake comes back 7 days after you retire",
+        "pay": (
+            "0.05 MUST for 128 rollouts (class 0: 8, 12 tokens), 24 hours after their hour, 72 where it is not sealed"
+        ),
+        "a day": "5 active workers made 12 MUST each in the last day (the median); half of them 10 MUST to 14 MUST",
+        "cover": "800 commitments may wait for their pay at a time",
+        "validators": "4 active; their majority decides cases",
+        "gas": "0.02 ETH to the node's key",
+        "funds": "10,000 MUST from the faucet, ether from the local chain",
+    }
+
+
+def test_a_validator_s_preview_on_a_public_chain() -> None:
+    needed = facts(Role.VALIDATOR, gas=GasBalance(NODE, CHAIN_BASE_SEPOLIA, 0, PRICE))
+    unknown = replace(needed, joining=replace(needed.joining, node=UNKNOWN))
+    assert at_stake(unknown, steps_left(unknown), WINDOWS, None) == {
+        "node": "made when you go on",
+        "operator": OPERATOR,
+        "stake": "200 MUST; a conviction takes 100 MUST of it",
+        "unbonding": "the stake comes back 7 days after you retire",
+        "pay": "bounties of 10 MUST and shares of case fees; inspecting and sealing earn nothing",
+        "puts down": (
+            "1 MUST a case, 10 MUST a vote; 110 MUST go to the free balance for that; "
+            "muster wallet withdraw takes out what is left"
+        ),
+        "admits": "anyone who locks a stake",
+        "validators": "4 active; their majority decides cases",
+        "gas": "0.02 ETH to the node's key",
+        "funds": "10,000 MUST from the faucet, 0.0218 ETH that you send to the operator",
+    }
+
+
+@pytest.mark.parametrize(
+    ("workers", "amounts", "sentence"),
+    [
+        (0, (0, 0, 0), "what workers earn is not known yet"),
+        (1, (1, 1, 1), "1 active worker made 1 MUST each in the last day (the median); half of them 1 MUST to 1 MUST"),
+        (2, (3, 2, 4), "what workers earn is not known: the orchestrator's numbers cannot be"),
+        (2, (-1, 2, 4), "what workers earn is not known: the orchestrator's numbers cannot be"),
+        (2, (1, 2, 10**12), "what workers earn is not known: the orchestrator's numbers cannot be"),
+    ],
+)
+def test_what_workers_earn(workers: int, amounts: tuple[int, int, int], sentence: str) -> None:
+    low, median, high = (amount * TOKEN for amount in amounts)
+    assert earnings_sentence(DayEarnings(run=1, workers=workers, low=low, median=median, high=high)) == sentence
+    assert earnings_sentence(None) == "what workers earn is not known yet"
+
+
+@pytest.mark.parametrize("workers", [-1, 1 << 32, 10**4_000], ids=["negative", "large", "very large"])
+def test_a_number_of_workers_that_cannot_be_is_no_answer(workers: int) -> None:
+    """Four thousand digits would push the stake out of sight."""
+    said = f'{{"run": 1, "workers": {workers}, "low": 1, "median": 1, "high": 1}}'
+    with pytest.raises(MalformedError, match="workers"):
+        parse_answer(DayEarnings, said.encode())

@@ -1,0 +1,235 @@
+"""A trainer's numbers: written as they come, read back, drawn."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import struct
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import structlog
+
+from muster.errors import CheckError, ConfigError, UsageError
+from muster.protocol.messages import StepReport
+from muster.runtime import telemetry
+from muster.settings.schema import TrainerSettings
+from muster.swarm.training_plots import CHARTS, StepMetrics, picture, read_steps, staleness_shares
+from testbed.waiting import BOUND
+from trainer.metrics import Metrics
+
+
+def report(step: int, **metrics: float | None) -> StepReport:
+    return StepReport(run=1, step=step, metrics=metrics, stages={"update": 2.5})
+
+
+def written(folder: Path, *reports: StepReport) -> Path:
+    metrics = Metrics(TrainerSettings(state_dir=folder), 1)
+    for one in reports:
+        metrics.record(one)
+    return metrics.path
+
+
+def test_what_later_lines_say_of_a_step_holds_and_nothing_is_lost(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        report(0, reward=0.5),
+        report(1, reward=0.25, loss=None),
+        report(1, **{"reward": 0.25, "held_out/reward": 0.75}),
+    )
+    assert read_steps(path) == [
+        StepMetrics(0, {"reward": 0.5}, {"update": 2.5}),
+        StepMetrics(1, {"reward": 0.25, "held_out/reward": 0.75}, {"update": 2.5}),
+    ]
+
+
+def test_prometheus_has_the_newest_step(tmp_path: Path) -> None:
+    written(tmp_path, report(7, reward=0.5, mismatch_kl=0.01), report(8, reward=0.625, mismatch_kl=None))
+    assert telemetry.REGISTRY.get_sample_value("muster_trainer_step") == 8
+    assert telemetry.REGISTRY.get_sample_value("muster_trainer_metric", {"name": "reward"}) == 0.625
+    assert telemetry.REGISTRY.get_sample_value("muster_trainer_stage_seconds", {"stage": "update"}) == 2.5
+
+
+def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path, report(0, reward=0.5))
+    with path.open("a") as file:
+        file.write('{"step": 1, "metr')
+    assert [one.step for one in read_steps(path)] == [0]
+
+
+def test_what_a_kill_left_of_a_line_is_cut_off_before_the_next_is_written(tmp_path: Path) -> None:
+    path = written(tmp_path, report(0, reward=0.5))
+    with path.open("a") as file:
+        file.write('{"step": 1, "metr')
+    written(tmp_path, report(1, reward=0.75))
+    assert [(one.step, one.metrics) for one in read_steps(path)] == [(0, {"reward": 0.5}), (1, {"reward": 0.75})]
+
+
+@pytest.mark.parametrize("line", ["{", '{"step": 1}', '{"step": 1, "metrics": {"reward": "a"}}', '"' + "a" * (2 << 20)])
+def test_a_line_that_is_no_steps_is_named(tmp_path: Path, line: str) -> None:
+    path = written(tmp_path, report(0, reward=0.5))
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(CheckError, match=r"^line 2 of"):
+        read_steps(path)
+
+
+def test_no_file_and_no_steps_are_refused_with_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_steps(tmp_path / "none")
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(UsageError, match="has no steps yet"):
+        read_steps(tmp_path / "empty")
+
+
+def test_staleness_is_a_histogram_in_order() -> None:
+    shares = {"staleness/10": 0.25, "staleness/2": 0.5, "staleness/0": 0.25, "staleness/mean": 3.5, "reward": 1.0}
+    assert list(staleness_shares(StepMetrics(1, shares)).items()) == [("0", 0.25), ("2", 0.5), ("10", 0.25)]
+
+
+def test_every_chart_is_drawn_even_of_nothing(tmp_path: Path) -> None:
+    full = [
+        StepMetrics(
+            n, {"reward": 0.1 * n, "mismatch_kl": 0.01, "staleness/0": 0.5, "staleness/1": 0.5}, {"update": 1.0}
+        )
+        for n in range(4)
+    ]
+    drawn = picture(full, alarm=0.1)
+    assert drawn == picture(full, alarm=0.1)
+    assert drawn.startswith("<svg")
+    assert all(name in drawn for name in CHARTS)
+    assert "alarm" in drawn
+    assert picture([StepMetrics(0)], alarm=0.1) != drawn
+
+
+def test_weights_and_biases_without_it_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match="Weights & Biases is not installed") as caught:
+        Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="a"), 1)
+    assert "pip install wandb" in caught.value.hint
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Weights & Biases as it is without an account; the process that it starts is ended."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    yield
+    import wandb
+
+    with suppress(OSError):  # it is gone already
+        wandb.teardown()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # its client does not wait for a process that was killed
+        gc.collect()
+
+
+def histories(folder: Path) -> list[tuple[str, str, dict[str, float]]]:
+    """Project, run and numbers of every step that W&B's files in a state folder hold, the earlier file first.
+
+    A file is 7 bytes, then records of a checksum (4 bytes), a length (2), a kind (1) and a protobuf; those of a few
+    steps are within one block of 32 KiB, so none is split.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found = []
+    for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime_ns):
+        data, at, about = path.read_bytes(), 7, ("", "")
+        assert len(data) < 32768
+        while at < len(data):
+            (size,) = struct.unpack_from("<H", data, at + 4)
+            record = Record.FromString(data[at + 7 : at + 7 + size])
+            at += 7 + size
+            if record.HasField("run"):
+                about = record.run.project, record.run.run_id
+            if record.HasField("history"):
+                items = {item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+                found.append((*about, {name: value for name, value in items.items() if name[0] != "_"}))
+    return found
+
+
+@pytest.mark.usefixtures("service")
+def test_weights_and_biases_gets_every_number_in_one_run_however_often_the_trainer_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    import wandb
+
+    options = TrainerSettings(state_dir=tmp_path, wandb_project="run_fixture")
+    with structlog.testing.capture_logs() as said:
+        for step in (3, 4):
+            metrics = Metrics(options, 7)
+            made = StepReport(run=7, step=step, metrics={"reward": step / 8, "kl": None}, stages={"update": 2.0})
+            metrics.record(made)
+            metrics.close()
+            wandb.teardown()  # as when a trainer's process ends: its client's own process ends after its last write
+    assert said == []
+    (run,) = {run for _, run, _ in histories(tmp_path)}
+    assert run == (tmp_path / "wandb-id").read_text()
+    assert [(project, numbers) for project, _, numbers in histories(tmp_path)] == [
+        ("run_fixture", {"reward": 0.375, "seconds/update": 2, "step": 3}),
+        ("run_fixture", {"reward": 0.5, "seconds/update": 2, "step": 4}),
+    ]
+
+
+@pytest.mark.usefixtures("service")
+def test_training_goes_on_when_weights_and_biases_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    before = set(psutil.Process().children(recursive=True))
+    metrics = Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="run_fixture"), 7)
+    helpers = [one for one in psutil.Process().children(recursive=True) if one not in before]
+    assert helpers
+    for helper in helpers:
+        with suppress(psutil.NoSuchProcess):  # one may end with another
+            helper.kill()
+    assert psutil.wait_procs(helpers, timeout=BOUND)[1] == []
+    with structlog.testing.capture_logs() as said:
+        for step in range(3):
+            metrics.record(report(step, reward=0.5))
+        metrics.close()
+    assert [line["event"] for line in said] == ["Weights & Biases failed; training goes on without it"]
+    assert len(metrics.path.read_text().splitlines()) == 3
+
+
+@pytest.mark.usefixtures("service")
+def test_training_ends_when_weights_and_biases_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setattr("trainer.metrics.FINISH_SECONDS", 0.5)
+    before = set(psutil.Process().children(recursive=True))
+    metrics = Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="run_fixture"), 7)
+    helpers = [one for one in psutil.Process().children(recursive=True) if one not in before]
+    for helper in helpers:
+        helper.suspend()
+    try:
+        with structlog.testing.capture_logs() as said:
+            metrics.record(report(1, reward=0.5))
+            metrics.close()
+    finally:
+        for helper in helpers:
+            helper.resume()
+    assert [line["event"] for line in said] == ["Weights & Biases does not end; ending without it"]
+    assert metrics.wandb is not None
+    assert metrics.wandb.sender is not None
+    metrics.wandb.sender.join(BOUND)
+
+
+@pytest.mark.usefixtures("service")
+def test_weights_and_biases_without_a_key_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No API key") as caught:
+        Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="run_fixture"), 7)
+    assert "WANDB_MODE=offline" in caught.value.hint
+
+
+def test_a_line_has_no_lists_of_files(tmp_path: Path) -> None:
+    path = written(tmp_path, report(0, reward=0.5).model_copy(update={"batch": ["0x" + "00" * 32]}))
+    assert set(json.loads(path.read_text())) == {"run", "step", "metrics", "finished", "stages"}
