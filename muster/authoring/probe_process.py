@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from muster.errors import CheckError, ConfigError
+from muster.runtime.module_command import module_command
 
 PROBE_SECONDS: Final = 4 * 3600.0
 """Longest time for one: a large model on a processor is slow."""
@@ -24,7 +24,7 @@ async def run_probe(module: str, *arguments: Path | str, environment: Mapping[st
     """
     started = time.monotonic()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", module, *map(str, arguments)),
+        *module_command(module, *arguments),
         env={**os.environ, **(environment or {})},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,

@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final
@@ -21,6 +20,7 @@ from typing import Any, Final
 from muster import errors
 from muster.clients.evaluation import CompletionRequest, EvalRequest, TaskCompletions, TaskResult, request_line
 from muster.errors import MusterError
+from muster.runtime.module_command import module_command
 
 MAX_LINE_BYTES: Final = 1 << 30
 """Longest line of the process: all answers to one prompt."""
@@ -73,10 +73,7 @@ async def _documents(questions: EvalRequest | CompletionRequest) -> AsyncGenerat
 async def _answering(questions: EvalRequest | CompletionRequest) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start the process and send it the request; end it with the block."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",  # no module of the folder somebody happens to stand in
-        "-m",
-        "worker.answering",
+        *module_command("worker.answering"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,

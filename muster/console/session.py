@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.errors import ConfigError, MusterError, RevertError, UsageError
+from muster.runtime.module_command import module_command
 from muster.runtime.printable import printable
 from muster.runtime.terminal import asking
 from muster.runtime.units import Ether, parse_amount
@@ -216,13 +217,12 @@ class Session:
     def become(self, module: str, *arguments: str) -> NoReturn:
         """Replace this process by `python -m module --config FILE arguments`, after checking the settings.
 
-        The command line never imports worker, validator, trainer or orchestrator: it becomes them. Modules in the
-        current directory are not imported (-P).
+        The command line never imports worker, validator, trainer or orchestrator: it becomes them.
         """
         if self.config_path is None:
             raise ConfigError("no settings file", hint="muster config init, or name one with --config")
         _ = self.settings
-        command = [sys.executable, "-P", "-m", module, "--config", str(self.config_path), *arguments]
+        command = module_command(module, "--config", self.config_path, *arguments)
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, command)

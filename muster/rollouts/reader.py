@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -22,6 +21,7 @@ from muster.rollouts.parquet import Columns, FileLimits
 from muster.rollouts.sandbox import ANSWER, HEAD, PACKED_OVERHEAD, ParseStatus
 from muster.rollouts.schema import Rollout
 from muster.runtime.closing import AsyncClosing
+from muster.runtime.module_command import module_command
 
 CPU_SECONDS: Final = 10.0
 """CPU time for one file. The largest honest one takes about a tenth of it."""
@@ -99,10 +99,7 @@ class RolloutReader(AsyncClosing):
         """Yield the server, started when needed. Kill it if the exchange fails: its pipes would be out of step."""
         if self.server is None or self.server.returncode is not None:
             self.server = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                "-m",
-                "muster.rollouts.sandbox",
+                *module_command("muster.rollouts.sandbox"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=1 << 20,

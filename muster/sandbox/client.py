@@ -6,7 +6,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from pydantic_core import from_json
 
 from muster.errors import UnreachableError
 from muster.runtime.closing import Closing
+from muster.runtime.module_command import module_command
 from muster.sandbox.component import compiled, find_component
 from muster.sandbox.scorer import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES, Outcome, ScorerManifest
 from muster.sandbox.server import ANSWER, HEAD, CallStatus
@@ -140,7 +140,7 @@ class _ScorerProcess:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._end()
-        command = [sys.executable, "-P", "-m", "muster.sandbox.server", str(self._code)]
+        command = module_command("muster.sandbox.server", self._code)
         environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
         command = in_namespaces(command, readable=(self._code,))
         start = partial(

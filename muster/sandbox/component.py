@@ -26,6 +26,7 @@ import pyarrow
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError
 from muster.runtime.files import cache_folder, write_durably
+from muster.runtime.module_command import module_command
 
 BUILT: Final = Path(__file__).parent / "built"
 """Where scripts/build_component.py puts the one that it builds."""
@@ -136,7 +137,7 @@ def compiled(component: Component, folder: Path | None = None) -> Path:
         if path.exists():
             return path
         temporary = path.with_suffix(f".{os.getpid()}")
-        command = [sys.executable, "-P", "-m", "muster.sandbox.component", str(component.path), str(temporary)]
+        command = module_command("muster.sandbox.component", component.path, temporary)
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
         except subprocess.TimeoutExpired as error:

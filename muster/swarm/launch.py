@@ -5,7 +5,6 @@ Whose folder they live in is the caller's to say: a demo's (`muster.swarm.plan`)
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final
 from muster.chain.anvil import anvil_command
 from muster.constants import CHAIN_ANVIL
 from muster.runtime.files import cache_folder
+from muster.runtime.module_command import module_command
 from muster.swarm.supervisor import ProcessSpec
 
 BLOCK_SECONDS: Final = 1
@@ -72,7 +72,7 @@ def process_spec(name: str, config: Path, log: Path, port: int = 0, *, wait_seco
     wait = ("--wait", str(wait_seconds)) if wait_seconds else ()
     return ProcessSpec(
         name=name,
-        command=(sys.executable, "-P", "-m", role.module, "--config", str(config), *wait),
+        command=module_command(role.module, "--config", config, *wait),
         log=log,
         environment=CHILD_ENVIRONMENT,
         ready_url=f"http://127.0.0.1:{port}/readyz" if port else "",

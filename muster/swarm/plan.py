@@ -7,7 +7,6 @@ nothing but the addresses of chain, orchestrator and relay.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.protocol.terms import WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS
+from muster.runtime.module_command import module_command
 from muster.swarm.launch import (
     CHILD_ENVIRONMENT,
     chain_spec,
@@ -251,7 +251,7 @@ def process(request: SwarmRequest, name: str) -> ProcessSpec:
 def model_process(request: SwarmRequest) -> ProcessSpec:
     """Return how the model is fetched, or made and warmed up, in a process of its own because torch is large."""
     layout, scenario = request.layout, request.scenario
-    command: tuple[str, ...] = (sys.executable, "-m", "muster", "model")
+    command = module_command("muster", "model")
     if scenario.fetched_model:
         command += ("fetch", scenario.fetched_model, str(layout.model))
     else:

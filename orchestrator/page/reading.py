@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from muster.errors import ConfigError, UnreachableError
 from muster.models.files import tokenizer_hash
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
+from muster.runtime.module_command import module_command
 from orchestrator import problems
 from orchestrator.page.rows import ReadAnswer, ReadingSettings, ReadRequest
 
@@ -127,10 +127,7 @@ class ReadingProcess:
             if self._process is not None and self._process.returncode is None:
                 return self._process
             self._process = process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                "-m",
-                "orchestrator.page.reading_process",
+                *module_command("orchestrator.page.reading_process"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=MAX_ANSWER,

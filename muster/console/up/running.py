@@ -8,7 +8,6 @@ before it starts another.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -19,6 +18,7 @@ from muster.console.node.watching import LogFile, log_size
 from muster.console.up.prepare import LocalNode
 from muster.errors import CheckError, ConfigError, FinishedError, MusterError
 from muster.runtime.failpoints import failpoint
+from muster.runtime.module_command import module_command
 from muster.swarm.launch import ROLES
 from muster.swarm.state import end_swarm
 from muster.swarm.supervisor import ProcessEvent, ProcessSpec, Supervisor, log_tail
@@ -100,7 +100,7 @@ def process_spec(node: LocalNode) -> ProcessSpec:
     role = ROLES[node.role]
     return ProcessSpec(
         name=node.role,
-        command=(sys.executable, "-P", "-m", role.module, "--config", str(node.place.config)),
+        command=module_command(role.module, "--config", node.place.config),
         log=node.place.output,
         stop_seconds=STOP_SECONDS[node.role],
         nice=role.nice,

@@ -203,7 +203,7 @@ def test_a_completion_that_breaks_its_call_is_worth_nothing_and_the_next_is_scor
 def test_a_machine_that_cannot_score_abstains(code: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a zero nor a verdict: whoever asks tries again later."""
     monkeypatch.setattr("muster.sandbox.client.ATTEMPTS", 1)
-    monkeypatch.setattr("muster.sandbox.client.sys.executable", "/bin/false")
+    monkeypatch.setattr("sys.executable", "/bin/false")
     monkeypatch.setattr("muster.sandbox.client.in_namespaces", lambda command, readable: list(command))
     with Scorers() as scorers, pytest.raises(UnreachableError, match="did not answer"):
         replace(code, scorers=scorers).score(0, SAID)
