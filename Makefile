@@ -20,7 +20,7 @@ SHELL := /bin/sh
 PYTHON ?=
 ARGS ?=
 WORKERS ?= auto
-PATHS := muster orchestrator worker validator trainer adversary scripts benchmarks testbed tests
+PATHS := muster orchestrator worker validator trainer adversary scripts benchmarks testbed examples tests
 
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
@@ -159,6 +159,7 @@ lint: setup
 	ruff format --check $(PATHS)
 	ruff check $(PATHS)
 	lint-imports --no-logo
+	python scripts/rooms.py
 	pyright
 
 clean:
