@@ -57,7 +57,7 @@ async def serve(role: str, folder: Path, upstreams: list[str]) -> None:
 
 
 def publish(folder: Path, checkpoint: Path) -> None:
-    from muster.shardcast import publish
+    from muster.shardcast.publish import publish
 
     begin()
     print("done", publish(checkpoint, folder, RUN, STEP, link=True).id, flush=True)
@@ -65,7 +65,7 @@ def publish(folder: Path, checkpoint: Path) -> None:
 
 def fetch(folder: Path, source: str) -> None:
     from muster.runtime import telemetry
-    from muster.shardcast import Wanted, fetch_version
+    from muster.shardcast.fetch.fetch import Wanted, fetch_version
 
     telemetry.configure("client", level="error")
     root = begin()

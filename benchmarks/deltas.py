@@ -38,10 +38,11 @@ from benchmarks import report  # noqa: E402
 from muster.models.init import ModelShape, make_model, make_tokenizer  # noqa: E402
 from muster.rollouts.schema import Rollout, one_span  # noqa: E402
 from muster.settings.schema import ShardcastSettings  # noqa: E402
-from muster.shardcast import Manifest, publish  # noqa: E402
 from muster.shardcast.delta.difference import TargetStep, made_shard  # noqa: E402
 from muster.shardcast.delta.kinds import open_difference  # noqa: E402
+from muster.shardcast.format.manifest import Manifest  # noqa: E402
 from muster.shardcast.format.store import read_manifest, version_path, versions  # noqa: E402
+from muster.shardcast.publish import publish  # noqa: E402
 from trainer.loss import LossTerms  # noqa: E402
 from trainer.packing import Sample  # noqa: E402
 from trainer.policy import Policy  # noqa: E402

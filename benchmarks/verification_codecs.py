@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from benchmarks import report
-from muster.proofs import PROJECTION, TOPLOC
+from muster.proofs.projection import PROJECTION
+from muster.proofs.toploc import TOPLOC
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".peers" / "toploc" / "bin" / "python"

@@ -24,7 +24,8 @@ from muster.models.init import load_model
 from muster.models.matmul import choose_matmul
 from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
-from muster.proofs import CODECS, Comparison
+from muster.proofs.codec import Comparison
+from muster.proofs.codecs import CODECS
 from muster.proofs.seeded_sampling import measure
 from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout

@@ -19,7 +19,7 @@ from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS
 
 from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
-from muster.proofs import CODECS
+from muster.proofs.codecs import CODECS
 from muster.proofs.seeded_sampling import choose_portable
 from muster.shardcast.delta.contents import Fingerprint, fingerprints
 from worker.sampler import Capture, SeededSampler

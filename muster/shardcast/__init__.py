@@ -5,20 +5,3 @@ HTTP with ranges (origin, relay), `fetch` gets it from several sources at once, 
 source can be slow or send wrong bytes; it cannot make anybody load wrong weights. May import `models`, `protocol` and
 below. Used by `clients`, `swarm`, the processes and `muster weights`.
 """
-
-from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.fetch import FetchedVersion, Wanted, fetch_version
-from muster.shardcast.format.manifest import Manifest
-from muster.shardcast.format.store import prune, verify_folder
-from muster.shardcast.publish import publish
-
-__all__ = [
-    "FetchedVersion",
-    "Manifest",
-    "Wanted",
-    "fetch_step",
-    "fetch_version",
-    "prune",
-    "publish",
-    "verify_folder",
-]

@@ -20,7 +20,7 @@ from muster.environments.rewards import length_reward
 from muster.environments.scoring import Scorers
 from muster.models.files import load_tokenizer
 from muster.models.init import init_model, load_model, save_model
-from muster.proofs import CODECS
+from muster.proofs.codecs import CODECS
 from muster.proofs.seeded_sampling import chosen_logprobs, scale
 from muster.protocol.draws import Draw, DrawSource
 from muster.protocol.terms import Terms

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from muster.shardcast import Manifest
+from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import version_path
 from testbed.waiting import BOUND
 

@@ -30,7 +30,8 @@ from muster.protocol.terms import WorkClass
 from muster.settings.schema import ChainSettings, Settings, ShardcastSettings
 from muster.settings.sources import load_settings
 from muster.settings.toml import to_toml
-from muster.shardcast import Manifest, publish
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.publish import publish
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import profile_hash
 from testbed.runs.run_fixture import Orchestrator, RunFixture

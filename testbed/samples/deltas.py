@@ -10,11 +10,11 @@ import numpy as np
 from blake3 import blake3
 
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast import Manifest, publish
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
 from muster.shardcast.delta.frames import write_frames
-from muster.shardcast.format.manifest import MANIFEST_NAME, File, Shard
+from muster.shardcast.format.manifest import MANIFEST_NAME, File, Manifest, Shard
 from muster.shardcast.format.store import read_manifest, remove_version, version_path, versions, write_index
+from muster.shardcast.publish import publish
 
 RUN = 1
 SHARD = 64 * 1024

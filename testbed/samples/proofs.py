@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from muster.proofs import Codec, Comparison
+from muster.proofs.codec import Codec, Comparison
 
 
 def encode(codec: Codec, states: torch.Tensor, seed: int) -> bytes:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast import Wanted, fetch_version, publish
+from muster.shardcast.fetch.fetch import Wanted, fetch_version
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import Index
+from muster.shardcast.publish import publish
 from muster.shardcast.serve.http_server import FileProblem, FileRequest, FileServer, ServerLimits
 from muster.shardcast.serve.origin import Origin
 from muster.shardcast.serve.relay import Anchor, Relay
@@ -260,7 +261,7 @@ import asyncio, json, sys
 from pathlib import Path
 from muster.runtime import telemetry
 from muster.errors import MusterError
-from muster.shardcast import Wanted, fetch_version
+from muster.shardcast.fetch.fetch import Wanted, fetch_version
 from muster.settings.schema import ShardcastSettings
 telemetry.configure("fetcher")
 root, step, dest, sources = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter, Pair
-from muster.shardcast import Manifest, publish, verify_folder
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
 from muster.shardcast.delta.frames import write_frames
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
-from muster.shardcast.format.store import read_manifest, version_path, versions
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.format.store import read_manifest, verify_folder, version_path, versions
+from muster.shardcast.publish import publish
 from testbed.samples.deltas import keeping, publish_steps, replace_difference
 from testbed.samples.trainer import batch_of, learner_at, tiny_checkpoint
 from testbed.servers.weight_servers import QUICK, RUN, SHARD, Server, contents, ended, relaying

@@ -14,21 +14,22 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ChainError, UnreachableError
-from muster.shardcast import Manifest, publish, verify_folder
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.delta_fetch import DELTAS
 from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format import partial, store
-from muster.shardcast.format.manifest import Shard
+from muster.shardcast.format.manifest import Manifest, Shard
 from muster.shardcast.format.store import (
     Index,
     IndexEntry,
     partial_path,
     read_manifest,
     shard_is_good,
+    verify_folder,
     version_path,
     versions,
 )
+from muster.shardcast.publish import publish
 from testbed.chain.anvil import free_port
 from testbed.runs.delta_client import client, finished, give
 from testbed.samples.deltas import RUN, SHARD, forge_difference, keeping, publish_steps, write_step
@@ -345,7 +346,7 @@ async def test_a_publisher_killed_before_the_difference_makes_it_when_it_comes_b
     for step in (0, 1):
         write_step(tmp_path / f"checkpoint-{step}", step)
     script = (
-        "import sys; from pathlib import Path; from muster.shardcast import publish\n"
+        "import sys; from pathlib import Path; from muster.shardcast.publish import publish\n"
         "from muster.settings.schema import ShardcastSettings\n"
         f"publish(Path(sys.argv[1]), Path(sys.argv[2]), 1, int(sys.argv[3]), shard_bytes={SHARD}, "
         "deltas=ShardcastSettings(kept_hours=0))"

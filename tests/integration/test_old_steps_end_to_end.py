@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from muster.errors import UnreachableError
-from muster.shardcast import Manifest, verify_folder
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.delta_fetch import DELTAS
 from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
+from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import (
     Index,
     IndexEntry,
     read_manifest,
     remove_version,
+    verify_folder,
     version_path,
     versions,
     write_index,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ChainError, MismatchError, UnreachableError
-from muster.shardcast import Manifest
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
+from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import version_path
 from testbed.runs.delta_client import give
 from testbed.samples.deltas import RUN, SHARD, forge_difference, keeping, publish_steps

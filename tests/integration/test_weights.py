@@ -16,9 +16,10 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
-from muster.shardcast import Manifest, Wanted, fetch_version, verify_folder
 from muster.shardcast.fetch import sources
-from muster.shardcast.format.store import incomplete, version_path, versions
+from muster.shardcast.fetch.fetch import Wanted, fetch_version
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.format.store import incomplete, verify_folder, version_path, versions
 from testbed.chain.anvil import free_port
 from testbed.servers.weight_servers import (
     QUICK,

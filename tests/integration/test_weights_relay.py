@@ -12,9 +12,10 @@ import pytest
 
 from muster.contracts import runs
 from muster.errors import MismatchError, UnreachableError
-from muster.shardcast import Manifest, Wanted, fetch_version, verify_folder
 from muster.shardcast.fetch.download import Progress
-from muster.shardcast.format.store import Index, IndexEntry, incomplete, versions
+from muster.shardcast.fetch.fetch import Wanted, fetch_version
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.format.store import Index, IndexEntry, incomplete, verify_folder, versions
 from muster.shardcast.serve.relay import Relay
 from muster.shardcast.serve.store import OpenFile, Stats
 from testbed.chain.anvil import free_port

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.proofs import CODECS, PROJECTION
+from muster.proofs.codecs import CODECS
 from muster.proofs.kernel import address
 from muster.proofs.native import compiler, load
-from muster.proofs.projection import PROJECTIONS, signs, sums_by_kernel, sums_by_torch
+from muster.proofs.projection import PROJECTION, PROJECTIONS, signs, sums_by_kernel, sums_by_torch
 from testbed.samples.proofs import compare, encode
 from testbed.suite.examples import up_to
 

@@ -17,7 +17,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.proofs import TOPLOC
 from muster.proofs.field import (
     LEAST_MODULUS,
     PRIME,
@@ -30,6 +29,7 @@ from muster.proofs.field import (
 )
 from muster.proofs.native import compiler, load
 from muster.proofs.topk import CHUNK_TOKENS, POINTS, Largest, largest, largest_by_torch
+from muster.proofs.toploc import TOPLOC
 from testbed import paths
 from testbed.samples.proofs import compare, encode
 from testbed.samples.toploc_cases import CASES, Case, other_states, states
@@ -248,7 +248,7 @@ def test_bytes_per_token_is_what_long_completions_take() -> None:
 def test_there_is_a_kernel_and_nothing_depends_on_it() -> None:
     assert load("toploc") is not None
     script = (
-        "import torch; from muster.proofs.native import load; from muster.proofs import TOPLOC;"
+        "import torch; from muster.proofs.native import load; from muster.proofs.toploc import TOPLOC;"
         "assert load('toploc') is None;"
         "rows = torch.randn(70, 512, generator=torch.Generator().manual_seed(0));"
         "(proof,) = TOPLOC.encode_batch([rows], [0]);"

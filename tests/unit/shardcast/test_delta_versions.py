@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from muster.errors import MalformedError, MismatchError, StorageError
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast import Manifest, publish
 from muster.shardcast.delta.codec import TypedSpan
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep, made_shard, same_tiling
 from muster.shardcast.delta.frames import FRAMES_NAME, write_frames
 from muster.shardcast.delta.kinds import check_difference, open_difference
 from muster.shardcast.delta.spans import cut, spans_of
 from muster.shardcast.fetch.route import MAX_CHAIN
-from muster.shardcast.format.manifest import File
+from muster.shardcast.format.manifest import File, Manifest
 from muster.shardcast.format.store import (
     MAX_INDEX_ENTRIES,
     entry_of,
@@ -31,6 +30,7 @@ from muster.shardcast.format.store import (
     version_path,
     versions,
 )
+from muster.shardcast.publish import publish
 from muster.shardcast.retention import HeldVersion, kept
 from testbed.samples.deltas import RUN, SHARD, keeping, publish_steps, safetensors, write_step
 from testbed.samples.weights import contents, flip_bit

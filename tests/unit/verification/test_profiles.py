@@ -6,7 +6,7 @@ import pytest
 from eth_utils.crypto import keccak
 
 from muster.errors import ConfigError
-from muster.proofs import CODECS
+from muster.proofs.codecs import CODECS
 from muster.verification.profiles import PROFILES, STATISTICS, Profile, profile_by_hash, profile_hash
 
 
