@@ -13,7 +13,7 @@ from typing import Final
 
 from muster.chain.keys import Signer
 from muster.constants import SAMPLE_BLOCKS
-from muster.errors import CheckError, MalformedError, RefusedError, UnreachableError
+from muster.errors import CheckError, RefusedError, UnreachableError
 from muster.grading.grades import RowGrade, grades_hash, grades_text, salt_of
 from muster.protocol.draws import Draw, draw_pool, draw_rows
 from muster.protocol.eip712 import UNSIGNED, sign_message
@@ -24,8 +24,9 @@ from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.settings.schema import ValidatorSettings
+from muster.verification.audit import audit_file
 from muster.verification.bundles import Inspection, PoolMember, check_members, finite, make_bundle, make_member
-from muster.verification.checks import REASONS, Finding, check_file, grade_rows
+from muster.verification.checks import REASONS, Finding, grade_rows
 from muster.verification.evidence import VerificationContext, pool_verdict
 from muster.verification.pools import ACCUSE, REJECT, judge_pool, pooled_work
 from muster.verification.rules import CommittedWork
@@ -72,12 +73,9 @@ async def inspect_file(
     The result follows from the arguments alone: `context` only parses and runs the model. Raises UnreachableError when
     it cannot.
     """
-    try:
-        rollouts = await context.read(data, FileLimits.from_terms(context.rules.terms))
-    except MalformedError as error:
-        return from_static(Finding("malformed", detail=str(error)))
-    finding = await asyncio.to_thread(check_file, rollouts, commitment, draw, context.rules)
-    if finding is not None and finding.accuse:
+    audit = await audit_file(data, commitment, draw, context.rules, context.read)
+    rollouts, finding = audit.rollouts, audit.finding
+    if finding is not None and (finding.accuse or not rollouts):
         return from_static(finding, rollouts)
     # A score that only rejects must not keep the rest from being judged.
     replayed = await context.replay(commitment.step, [rollouts[i] for i in sample])

@@ -17,16 +17,15 @@ from muster.chain.client import Chain
 from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts.court import CaseOpened, GradeAccused, Kind
-from muster.contracts.runs import WorkCommitted
 from muster.errors import CheckError, MismatchError, UnreachableError, UsageError
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
+from muster.verification.audit import find_commitment
 from muster.verification.bundles import Inspection, finite
 from muster.verification.checks import Finding
 from muster.verification.evidence import CannotVerifyError, verify_evidence
 from muster.verification.grade_evidence import verify_grade_evidence
-from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext, make_context
 from validator.inspector import inspect_commitment
 
@@ -41,7 +40,7 @@ async def verify_commitment(settings: Settings, name: str, *, as_json: bool) -> 
     """Inspect NODE:INDEX and print what was found. Raises BadWorkError when the work is bad."""
     node, index = _parse(name)
     async with verification_context(settings) as context:
-        commitment = await _committed(context.chain, settings.run, node, index)
+        commitment = await find_commitment(context.chain, settings.run, node, index)
         _log.info("inspecting", node=node, index=index, step=commitment.step)
         everything = range(context.rules.terms.positions)
         inspection = await inspect_commitment(context, commitment, everything, missing_counts=True)
@@ -68,7 +67,7 @@ async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> Non
         opened = await context.chain.opened(case_id)
         graded = await _graded(context.chain, opened)
         node = opened.node if graded is None else graded.node
-        commitment = await _committed(context.chain, opened.run, node, opened.index)
+        commitment = await find_commitment(context.chain, opened.run, node, opened.index)
         data = await context.client.get_evidence(opened.evidence_hash)
         _log.info("verifying evidence", case=case_id, node=opened.node, index=opened.index, step=commitment.step)
         try:
@@ -116,13 +115,6 @@ def _parse(name: str) -> tuple[str, int]:
     if not is_address(node) or not index.isdecimal():
         raise UsageError(f"{name!r} is not NODE:INDEX", hint="e.g. 0x1234…:7, as muster worker why shows them")
     return to_checksum_address(node), int(index)
-
-
-async def _committed(chain: ChainReader, run: int, node: str, index: int) -> CommittedWork:
-    for event in await chain.all_events(WorkCommitted):
-        if (event.run, event.node, event.index) == (run, node, index):
-            return CommittedWork.of(event)
-    raise MismatchError(f"{node} has made no commitment {index} in run {run}", hint="muster worker status")
 
 
 async def _graded(chain: ChainReader, opened: CaseOpened) -> GradeAccused | None:

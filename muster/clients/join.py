@@ -7,7 +7,8 @@ version knows. The endpoint of a public chain is never taken from the document: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 from eth_utils.address import to_checksum_address
 from web3.types import TxParams
 
+from muster.chain.client import Chain
 from muster.chain.deploy import verify_deployment
 from muster.chain.provider import connected
 from muster.chain.types import AddressBook
@@ -41,6 +43,16 @@ class CheckedRun:
     """Base URL."""
     rpc_url: str
     book: AddressBook
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[tuple[Chain, OrchestratorClient]]:
+        """Yield what reads the run without a key: its contracts, and its orchestrator."""
+        settings = ChainSettings(rpc_url=self.rpc_url, chain_id=self.book.chain_id)
+        async with (
+            await Chain.connect(settings, book=self.book) as chain,
+            OrchestratorClient.on_chain(self.orchestrator, chain) as client,
+        ):
+            yield chain, client
 
 
 async def fetch_run(url: str, rpc_url: str | None = None, *, seconds: float = 30) -> CheckedRun:

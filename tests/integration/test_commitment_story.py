@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from examples.audit_commitment import audit
 from muster.chain.anvil import LocalChain
 from muster.chain.provider import connected
+from muster.clients import fetch_run
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, Refuted, VoteCommitted, VoteRevealed
@@ -26,11 +28,13 @@ from muster.contracts.runs import WorkCommitted
 from muster.rollouts.parquet import write_rollouts
 from muster.verification.bundles import parse_bundle
 from testbed.commands import run_to_end
+from testbed.paths import ROOT
 from testbed.runs.node_fixture import NodeFixture, NodeProcess
 from testbed.runs.world import World, commit_bytes, rows_of
 from testbed.waiting import until
 from validator.ruling import turn_of
 
+EXAMPLES = ROOT / "examples"
 WORKERS = ("w1", "w2", "w3", "w4", "w5")
 WORKER_FAILPOINTS = ("worker.generated", "worker.uploaded", "worker.committed")
 
@@ -53,6 +57,7 @@ async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> 
             cheater.start()
             await the_cheater_is_convicted(world, cheater, juror)
             await anybody_can_check(world)
+            await outsiders_can_watch_and_audit(world)
             await the_hour_is_sealed(world)
     finally:
         for process in (worker, cheater, juror):
@@ -156,6 +161,27 @@ async def anybody_can_check(world: World) -> None:
     assert (code, document["good"], document["rows_replayed"]) == (0, True, 16)
 
 
+async def outsiders_can_watch_and_audit(world: World) -> None:
+    """`examples/` on a live run, from a URL and without a key."""
+    url, honest = world.orchestrator.url, world.run_fixture.key("w1").address
+    code, output, _ = await run_to_end(sys.executable, EXAMPLES / "watch_run.py", url)
+    assert (code, output.splitlines()[0]) == (0, f"run {world.run_fixture.run} on chain 31337, at {url}")
+    assert "commitments are accepted, of 1 nodes" in output
+    folder = world.run_fixture.folder / "audited"
+    command = (
+        sys.executable,
+        EXAMPLES / "audit_commitment.py",
+        url,
+        honest,
+        0,
+        "--relay",
+        world.origin.url,
+        "--folder",
+        folder,
+    )
+    assert await run_to_end(*command) == (0, "nothing is wrong: format, root, draws, prompts, bounds and rewards\n", "")
+
+
 async def the_hour_is_sealed(world: World) -> None:
     async with connected(world.run_fixture.settings) as web3:
         dev = await LocalChain.open(web3)
@@ -207,6 +233,11 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
         (world.run_fixture.key("w3").address, Kind.DATA_MISSING),
         (world.run_fixture.key("w5").address, Kind.OUT_OF_BOUNDS),
     }
+    cheater = world.run_fixture.key("w2").address
+    run = await fetch_run(world.orchestrator.url)
+    finding = await audit(run, cheater, 0, world.run_fixture.folder / "audited", [world.origin.url])
+    assert finding is not None, "an outsider's audit finds it too"
+    assert (finding.reason, finding.position) == ("wrong_draw", 0)
     for name, reason in workers.items():
         found = await world.verdicts(name)
         assert {verdict.reason for verdict in found} == {reason}

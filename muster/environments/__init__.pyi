@@ -1,0 +1,10 @@
+from .base import Environment as Environment
+from .base import ScorerCall as ScorerCall
+from .manifest import EnvironmentManifest as EnvironmentManifest
+from .manifest import Score as Score
+from .registry import make_environment as make_environment
+from .registry import own_manifest as own_manifest
+from .scoring import Scorers as Scorers
+from .task import ChatMessage as ChatMessage
+from .task import Task as Task
+from .task import ask as ask
