@@ -5,7 +5,8 @@
 The adversaries are those of tests/adversaries: workers that do one thing wrong, on the demo's trained model, with the
 real engine, real files and the validator's own entry, at production constants, under every profile. Each makes whole
 commitments of 128 rows. Every row is judged by itself; then commitments are inspected as the default policy draws them,
-with lies in all rows and in a tenth. --write puts the tables into docs/verification.md. Takes about five minutes.
+with lies in all rows and in a tenth. --write puts the tables into docs/understand/verification.md. Takes about five
+minutes.
 """
 
 from __future__ import annotations
@@ -117,11 +118,11 @@ def _share(name: str, shares: Sequence[float]) -> report.Figure:
 
 
 def write_page(found: Mapping[str, Sequence[Found]]) -> None:
-    rewrite(DOCS / "verification.md", "adversaries", page(found))
+    rewrite(DOCS / "understand" / "verification.md", "adversaries", page(found))
 
 
 def page(found: Mapping[str, Sequence[Found]]) -> str:
-    """Write the part of docs/verification.md: the demo's profile in full, of others what depends on the profile."""
+    """Write the part of docs/understand/verification.md: the demo's profile in full, of others what depends on it."""
     first, *others = found
     plain = [one for one in found[first] if one["name"] not in SUBTLE]
     sample = sample_size(POLICY, 128, index=KNOWN, suspect=False)
@@ -194,7 +195,7 @@ def _line(one: Found) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/verification.md")
+    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/understand/verification.md")
     parser.add_argument("--rows", type=int, default=ROWS, help="rollouts of each kind, in whole commitments")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="samples drawn of each kind's commitments")
     parser.add_argument("--child", choices=PROFILES, help=argparse.SUPPRESS)

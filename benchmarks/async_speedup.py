@@ -235,7 +235,7 @@ def seconds_to(curves: Sequence[Curve], target: float) -> float | None:
 
 
 def at_level(curves: Sequence[Curve], target: float) -> dict[str, object]:
-    """Return what the table in docs/training.md says of one level.
+    """Return what the table in docs/use/training.md says of one level.
 
     Intervals: 95 % over the seeds for the score; for the time, the least and the largest when each seed in turn is left
     out.

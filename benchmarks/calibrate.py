@@ -7,7 +7,7 @@ Honest work of vLLM is measured by the transformers forward of `validator.replay
 parameters, flat logits and those of trained and of collapsed models, outlier channels, completions of 1 to 4,096
 tokens, two temperatures, calls of 1 to 256 requests, the prefix cache cold, warm and off, prompts prefilled in chunks
 and preempted. Not one rollout may be rejected, and a limit that accuses must be at least twice as far out as the worst
-of them. --write puts tables and plots into docs/verification.md. Takes hours on two cores, most of
+of them. --write puts tables and plots into docs/understand/verification.md. Takes hours on two cores, most of
 them over rows of 4,096 tokens; --scale makes it shorter.
 """
 
@@ -285,11 +285,11 @@ def rule_of_three(count: int) -> float:
 def write_page(cells: Sequence[HonestCell]) -> None:
     for profile in PROFILES.values():
         plot_path(profile).write_text(plot(cells, profile), encoding="utf-8")
-    rewrite(DOCS / "verification.md", "calibration", page(cells))
+    rewrite(DOCS / "understand" / "verification.md", "calibration", page(cells))
 
 
 def page(cells: Sequence[HonestCell]) -> str:
-    """Write the part of docs/verification.md: counts, quantiles, margins, the worst of every cell, and its plots."""
+    """Write the part of docs/understand/verification.md: counts, quantiles, margins, the worst of each cell, plots."""
     tokens, rollouts = sum(cell.tokens for cell in cells), count_rollouts(cells)
     rejected, accused = (sum(getattr(cell, name) for cell in cells) for name in ("rejected", "accused"))
     text = [
@@ -361,7 +361,7 @@ def _bounds(cells: Sequence[HonestCell]) -> str:
 
 
 def plot_path(profile: Profile) -> Path:
-    return DOCS / f"verification-{profile.name}.svg"
+    return DOCS / "understand" / f"verification-{profile.name}.svg"
 
 
 def plot(cells: Sequence[HonestCell], profile: Profile) -> str:
@@ -391,7 +391,7 @@ def plot(cells: Sequence[HonestCell], profile: Profile) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--write", action="store_true", help="rewrite tables and plots in docs/verification.md")
+    parser.add_argument("--write", action="store_true", help="rewrite the part of docs/understand/verification.md")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the grid's tokens")
     parser.add_argument("--only", metavar="NAME", help="models with this in their name; print their part of the page")
     parser.add_argument("--save", type=Path, help="folder that keeps what is measured: a run goes on from it")

@@ -7,7 +7,7 @@ that every validator re-runs (`muster.protocol.draws.draw_pool`), each of anothe
 also as other machines compute it, gives the pool limits, as `muster run calibrate` derives them; an honest day of other
 rows is judged beside the cheats. *Caught* is who is accused within the day, by its pool or by single rows: those of the
 pool and the 8 that each of two validators draws for itself, which are taken to be like those of the pool.
---write puts the table into docs/verification.md. --save keeps what is measured: a run goes on from it.
+--write puts the table into docs/understand/verification.md. --save keeps what is measured: a run goes on from it.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def figures(runs: int, *, write: bool = False, save: Path | None = None) -> list
         profile, found = days(save or Path(folder))
     honest, others = found[0], found[1:]
     if write:
-        rewrite(DOCS / "verification.md", "day", page(profile, found))
+        rewrite(DOCS / "understand" / "verification.md", "day", page(profile, found))
     caught = [day for day in others if day.caught]
     wrong = (honest.pool_rejects is not None) + (honest.row_rejected > 0)
     return [
@@ -178,7 +178,7 @@ def figures(runs: int, *, write: bool = False, save: Path | None = None) -> list
 
 
 def page(profile: Profile, found: Sequence[Day]) -> str:
-    """Write the table of docs/verification.md."""
+    """Write the table of docs/understand/verification.md."""
     heads = ("", "rows rejected", "rows accused", "pool rejects", "pool accuses", "shown by", "caught in a day")
     lines = [
         (
@@ -204,7 +204,7 @@ def page(profile: Profile, found: Sequence[Day]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/verification.md")
+    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/understand/verification.md")
     parser.add_argument("--save", type=Path, help="folder that keeps what is measured: a run goes on from it")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -4,7 +4,8 @@ The weights are one step old; the share is by learning rate, model and length.
 
     python benchmarks/stale_weights.py [--json] [--write] [--rollouts 64]
 
-Models, prompts and engines are those of benchmarks/calibrate.py. --write puts the table into docs/verification.md.
+Models, prompts and engines are those of benchmarks/calibrate.py. --write puts the table into
+docs/understand/verification.md.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def shortened(row: Rollout, length: int, bytes_per_token: int) -> Rollout:
 
 
 def page(found: Sequence[dict[str, Any]]) -> str:
-    """Write the part of docs/verification.md: one line per learning rate, one column per model and length."""
+    """Write the part of docs/understand/verification.md: a line per learning rate, a column per model and length."""
     columns = sorted({(MODELS.index(one["model"]), one["length"]) for one in found})
     heads = ["learning rate", *(f"{MODELS[model]}, up to {length}" for model, length in columns)]
     rows = []
@@ -127,14 +128,14 @@ def page(found: Sequence[dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/verification.md")
+    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/understand/verification.md")
     parser.add_argument("--rollouts", type=int, default=64, help="rollouts of each point")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         found = list(measure(Path(folder), options.rollouts))
     if options.write:
-        rewrite(DOCS / "verification.md", "lines", page(found))
+        rewrite(DOCS / "understand" / "verification.md", "lines", page(found))
     print(json.dumps({"machine": report.machine(), "lines": found}) if options.json else page(found))
     return 0
 

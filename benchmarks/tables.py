@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md, training.md and economics.md, out of the documents that the benchmarks print.
+"""The tables of the pages benchmarks, training and economics, out of the documents that the benchmarks print.
 
     python benchmarks/broadcast.py --json > broadcast.json
     python benchmarks/tables.py broadcast broadcast.json …
@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.doc_page import DOCS, rewrite, table
 
-PAGE = DOCS / "benchmarks.md"
+PAGE = DOCS / "change" / "benchmarks.md"
 ASYNC = "async"
-"""The part that is on docs/training.md."""
+"""The part that is on docs/use/training.md."""
 ASYNC_HEADS = ("async level", "final score", "seconds to the score", "seconds in all")
 ECONOMICS = "economics"
-"""All parts of docs/economics.md."""
+"""All parts of docs/understand/economics.md."""
 HEADS = ("figure", "unit", "ours", "peer", "limit", "ratio", "target", "runs")
 
 
@@ -68,7 +68,7 @@ def row(figure: dict[str, Any]) -> tuple[str, ...]:
 
 
 def economics_parts(document: dict[str, Any]) -> dict[str, str]:
-    """Return the parts of docs/economics.md by name, from incentives.py's document: a column per kind of terms."""
+    """Return the parts of docs/understand/economics.md by name, from incentives.py's document: a column per terms."""
     worlds: dict[str, dict[str, list[dict[str, Any]]]] = document["worlds"]
 
     def beside(part: str, heads: Sequence[str], cells: Callable[[dict[str, Any]], list[str]]) -> str:
@@ -124,11 +124,11 @@ def main() -> int:
     documents = [json.loads(path.read_text()) for path in options.documents]
     if options.part == ASYNC:
         (document,) = documents
-        rewrite(DOCS / "training.md", ASYNC, async_part(document))
+        rewrite(DOCS / "use" / "training.md", ASYNC, async_part(document))
     elif options.part == ECONOMICS:
         (document,) = documents
         for name, text in economics_parts(document).items():
-            rewrite(DOCS / "economics.md", name, text)
+            rewrite(DOCS / "understand" / "economics.md", name, text)
     else:
         rewrite(PAGE, options.part, part(documents))
     return 0

@@ -1,4 +1,4 @@
-"""What verification costs and catches, against its targets, and with --write the tables of docs/verification.md.
+"""What verification costs and catches, against its targets; --write: the tables of docs/understand/verification.md.
 
     python benchmarks/verification.py [--json] [--write] [--only engine [--runs 7]]
 
@@ -50,7 +50,7 @@ PARTS = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one document on stdout")
-    parser.add_argument("--write", action="store_true", help="rewrite the tables in docs/verification.md")
+    parser.add_argument("--write", action="store_true", help="rewrite the tables in docs/understand/verification.md")
     parser.add_argument("--only", choices=PARTS, help="this part alone")
     parser.add_argument("--runs", type=int, help="how often that part is measured")
     options = parser.parse_args()

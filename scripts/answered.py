@@ -1,4 +1,4 @@
-"""Every finding of slither is answered in docs/invariants.md, and nothing is answered that it does not find.
+"""Every finding of slither is answered in docs/understand/invariants.md, and nothing is answered that it does not find.
 
     slither . --json findings.json; python scripts/answered.py findings.json
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "invariants.md"
+PAGE = ROOT / "docs" / "understand" / "invariants.md"
 HEADING = "| finding | answer |"
 
 

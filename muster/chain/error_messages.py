@@ -160,7 +160,7 @@ MESSAGES: Final[dict[str, str]] = {
 HINTS: Final[dict[str, str]] = {
     "FreeBalanceShort": "muster wallet deposit AMOUNT --operator NAME",
     "ERC20InsufficientBalance": "muster faucet",
-    "TermOutOfBounds": "which terms depend on others is in docs/own-a-run.md, Money",
+    "TermOutOfBounds": "which terms depend on others is in docs/use/own-a-run.md, Money",
     "WindowOpen": "muster worker status shows when it matures",
     "NotAdmitted": "ask the run's owner to admit your operator address",
     "NodeKeyUsed": "muster wallet new makes a fresh node key",

@@ -1,6 +1,6 @@
 """The object stores behind `muster.clients.storage`: opening one, how long it may take, and what its errors mean.
 
-An S3 store is set up by the environment, with the names that AWS's tools use; docs/own-a-run.md lists them.
+An S3 store is set up by the environment, with the names that AWS's tools use; docs/use/own-a-run.md lists them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _open_s3(url: str) -> ObjectStore:
         return from_url(url, client_options=client_options(os.environ), retry_config=retries)  # type: ignore[arg-type]
     except (BaseError, ValueError) as error:
         raise StorageConfigError(
-            f"storage url {url!r}: {_first_line(error)}", hint="check the AWS_… variables: docs/own-a-run.md"
+            f"storage url {url!r}: {_first_line(error)}", hint="check the AWS_… variables: docs/use/own-a-run.md"
         ) from error
 
 

@@ -1,7 +1,8 @@
 """What a run's terms make of dishonesty: at which chances and costs each strategy stops to pay. Pure.
 
 Money is in token wei. A share is between 0 and 1; costs that the contracts do not know are given by the caller.
-docs/economics.md derives the formulas; benchmarks/incentives.py lets the same strategies play on the contracts.
+docs/understand/economics.md derives the formulas. benchmarks/incentives.py lets the same strategies play on the
+contracts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Names of the trainer's metrics that other processes read by name, in TRL's words where it has them.
 
 The trainer reports them with each step (`messages.StepReport`); the run's page, charts and a swarm's report show them.
-docs/training.md says what each is. Changing a name breaks the curves of runs that go on.
+docs/use/training.md says what each is. Changing a name breaks the curves of runs that go on.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class OrchestratorSettings(Section):
     """sqlite:///FILE, or postgresql://USER:PASSWORD@HOST/DATABASE (the extra postgres); rebuilt from chain and storage
     when lost."""
     storage_url: str = "file:.muster/storage"
-    """Content-addressed files: file:FOLDER, or s3://BUCKET/PREFIX with the AWS_… variables of docs/own-a-run.md."""
+    """Content-addressed files: file:FOLDER, or s3://BUCKET/PREFIX with the AWS_… variables of docs/use/own-a-run.md."""
     hosts: list[str] = []
     """Other names, HOST or HOST:PORT, that requests to this orchestrator may be signed for, besides url's."""
     state_dir: Path = Path(".muster/orchestrator")
@@ -345,7 +345,7 @@ class LogSettings(Section):
 
 
 NotificationKind = Literal["rejected", "accused", "fined", "low_gas", "stopped", "claimable", "claimed"]
-"""What a node tells its operator: docs/keep-it-running.md says when each is sent."""
+"""What a node tells its operator: docs/use/keep-it-running.md says when each is sent."""
 
 
 def check_webhook(url: str) -> str:

@@ -46,8 +46,8 @@ LEAST: Final = {
     "bfloat16": PoolLimits(gap_mean=0.05, activation=0.03, logprob_rms=1.5, logprob_mean=0.15),
 }
 """By dtype: pool limits are not lower than these, whatever a calibration measures or its owner says. Honest work of a
-model without outlier channels is below them (docs/verification.md), so that no owner can make it lean; others are
-protected by `muster doctor --engine` before they join."""
+model without outlier channels is below them (docs/understand/verification.md), so that no owner can make it lean;
+others are protected by `muster doctor --engine` before they join."""
 
 MOST: Final = 4.0
 """A calibration's pool limits are at most so many times the profile's own."""

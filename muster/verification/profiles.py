@@ -5,8 +5,8 @@ and judge by its limits. The limits are protocol constants with a calibration be
 rejected, so a changed profile gets a new name, never new numbers.
 
 What honest work measures under each profile, how far beyond that the limits are, and what every known cheat measures
-is in docs/verification.md, which `benchmarks/calibrate.py` and `benchmarks/adversaries.py` write. A limit that accuses
-is at least twice as far out as the worst honest value there.
+is in docs/understand/verification.md, which `benchmarks/calibrate.py` and `benchmarks/adversaries.py` write. A limit
+that accuses is at least twice as far out as the worst honest value there.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ BF16: Final = Profile(
 
 # With TOPLOC's published form instead. Its distance jumps: an entry that only one side keeps, at a tie, costs a
 # completion of one chunk up to 0.07, however close the states are. So the limits leave room for one of these before
-# they reject and for two before they accuse, and less is seen of cheaper weights (docs/verification.md).
+# they reject and for two before they accuse, and less is seen of cheaper weights (docs/understand/verification.md).
 CPU_FP32_TOPLOC: Final = replace(
     CPU_FP32,
     name="cpu-fp32-toploc-v2",

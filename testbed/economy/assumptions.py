@@ -15,7 +15,7 @@ class Assumptions:
     generate: float = 0.5
     """Of a commitment of mean length: half of the pay is left to an honest worker."""
     inspect: float = 0.5 / 6
-    """Of a commitment: a sixth of generating it (`validate_over_generate`, docs/benchmarks.md)."""
+    """Of a commitment: a sixth of generating it (`validate_over_generate`, docs/change/benchmarks.md)."""
     replay: float = 0.5 / 12
     """Of a case, by a judge or by the challenger before it accuses: half of an inspection."""
     gas: float = 0.03

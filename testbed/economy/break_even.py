@@ -1,4 +1,4 @@
-"""At which chances and costs a strategy stops to pay: formulas of docs/economics.md that no process needs."""
+"""The chances and costs at which a strategy stops to pay: formulas of docs/understand/economics.md, for no process."""
 
 from __future__ import annotations
 

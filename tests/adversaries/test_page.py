@@ -1,4 +1,4 @@
-"""docs/verification.md is what the commands write: it knows every adversary and every limit there is."""
+"""docs/understand/verification.md is what the commands write: it knows every adversary and every limit there is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.doc_page import DOCS, rewrite, small
 from muster.verification.profiles import PROFILES, STATISTICS, Profile
 from testbed.adversaries.kinds import ADVERSARIES
 
-PAGE = DOCS / "verification.md"
+PAGE = DOCS / "understand" / "verification.md"
 
 
 def test_every_adversary_is_told_of() -> None:

@@ -1,4 +1,4 @@
-"""A volunteer does what docs/join.md says, command for command, on a local chain: from no key to a retired worker.
+"""A volunteer does what docs/use/join.md says, command for command, on a local chain: from no key to a retired worker.
 
 Real chain, orchestrator, origin of weights and engine. On a local chain `muster faucet --ether` is the public faucet.
 """
@@ -19,7 +19,7 @@ from testbed.paths import ROOT
 from testbed.runs.world import World
 from testbed.waiting import BOUND, until
 
-PAGE = ROOT / "docs" / "join.md"
+PAGE = ROOT / "docs" / "use" / "join.md"
 TOKEN = 10**18
 ROWS = 40
 """Rows of the engine's check."""

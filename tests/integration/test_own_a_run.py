@@ -1,4 +1,4 @@
-"""An owner does what docs/own-a-run.md says, command for command, on a chain with Base Sepolia's id.
+"""An owner does what docs/use/own-a-run.md says, command for command, on a chain with Base Sepolia's id.
 
 There a raw key is refused, terms have public bounds, and acts wait for confirmations.
 """
@@ -29,7 +29,7 @@ from testbed.machine import PASSWORD, Machine
 from testbed.paths import ROOT
 from testbed.waiting import BOUND, wait_until
 
-PAGE = ROOT / "docs" / "own-a-run.md"
+PAGE = ROOT / "docs" / "use" / "own-a-run.md"
 TOKEN = 10**18
 
 

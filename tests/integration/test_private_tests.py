@@ -1,4 +1,4 @@
-"""Private tests from the sealed set to the reveal, on a real chain with a real orchestrator (docs/private-tests.md)."""
+"""Private tests from sealed set to reveal, on a real chain with a real orchestrator (docs/use/private-tests.md)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ fuel = 2_000_000_000         # of one score; muster env check shows what yours t
 """
 
 SCORER: Final = '''\
-"""Score an answer. This runs in a sandbox, without files, network, clock or chance: docs/contribute-an-environment.md.
+"""Score an answer. This runs in a sandbox, without files, network, clock or chance.
+
+docs/use/contribute-an-environment.md explains what it may use.
 
 task: {"id", "level", "messages": [{"role", "content"}], "answer": what tasks.jsonl says}
 completion: the model's answer, without its thinking. It is a stranger's text: read it, never run it.

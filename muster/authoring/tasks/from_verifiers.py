@@ -154,7 +154,7 @@ def map_rewards(taskset: ExportedTaskset) -> Mapped:
     if reasons:
         raise ConfigError(
             f"{taskset.taskset} cannot be imported: {'; '.join(reasons)}",
-            hint="docs/environments.md lists the rewards that are known",
+            hint="docs/use/environments.md lists the rewards that are known",
         )
     return found[0]
 

@@ -55,7 +55,7 @@ class Joining:
         return {
             "node": self.node,
             "stake": f"{Tokens(self.stake)}, of which a conviction takes {self.terms.slash_bps / 100:g}%",
-            "unbonding": "the stake comes back some days after you retire; see docs/trust.md",
+            "unbonding": "the stake comes back some days after you retire; see docs/understand/trust.md",
             "validators": f"{self.validators} active; their majority decides cases",
             "gas": f"{Ether(self.short)} to the node's key",
         }

@@ -69,7 +69,7 @@ def policy(
     rows: Annotated[int, typer.Option(min=1, help="Rows of a commitment: `muster run show` has those of a run.")] = 128,
     commitments: Annotated[int, typer.Option(min=1, help="Commitments that the cheater makes in a day.")] = 24,
     seen: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of false rows that a replay shows: docs/verification.md.")
+        float, typer.Option(min=0, max=1, help="Share of false rows that replay shows: docs/understand/verification.md")
     ] = 1.0,
 ) -> None:
     """Show how much this validator re-runs, and the chance that it finds somebody whose rows are in part false."""

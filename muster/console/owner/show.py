@@ -84,7 +84,7 @@ async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
 def loses(terms: Terms) -> str:
     """Return from which chance of a conviction on false work loses, in words: of the best-paid class."""
     chances = (Incentives.of(terms, one).least_detection(1.0) for one in range(len(terms.classes)))
-    return f"from one conviction in {1 / max(chances):,.0f} false commitments on (docs/economics.md)"
+    return f"from one conviction in {1 / max(chances):,.0f} false commitments on (docs/understand/economics.md)"
 
 
 def admits(terms: Terms) -> str:

@@ -140,7 +140,7 @@ Made by muster run init. Typed again, it goes on where it was, and shows what is
 The long way
 ------------
 
-Each step is a command of its own, typed in this folder. docs/own-a-run.md explains them.
+Each step is a command of its own, typed in this folder. docs/use/own-a-run.md explains them.
 
 {step_lines(steps)}
 """

@@ -102,7 +102,7 @@ def _make_tasks(session: Session, folder: RunFolder, design: RunDesign) -> TaskS
     if found.document.epochs:
         raise ConfigError(
             f"{source} has private tests, whose terms are chosen when it is sealed",
-            hint="take the long way: docs/own-a-run.md and docs/private-tests.md",
+            hint="take the long way: docs/use/own-a-run.md and docs/use/private-tests.md",
         )
     return found
 

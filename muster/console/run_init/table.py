@@ -1,6 +1,6 @@
 """What a run's terms mean in money, for its owner and for who works in it: exact numbers, and sentences. Pure.
 
-The formulas are those of `muster.protocol.incentives`; docs/economics.md derives them.
+The formulas are those of `muster.protocol.incentives`; docs/understand/economics.md derives them.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def environment_of(text: str) -> EnvironmentManifest:
         try:
             return own_manifest(name, dict(_option(one) for one in options.split(",") if one))
         except MalformedError as error:
-            raise UsageError(str(error), hint="docs/environments.md has each environment's options") from error
+            raise UsageError(str(error), hint="docs/use/environments.md has each environment's options") from error
     try:
         return EnvironmentManifest.from_document(json.loads(Path(text).read_bytes()))
     except (OSError, ValueError, RecursionError) as error:

@@ -3,7 +3,8 @@
 It blocks, so bytes go from the socket into the buffer they are checked in without a copy, and hashing runs beside
 receiving in other threads. What a stranger sends is bounded: head and lines by http.client, a body by the length that
 was asked for (an answer without a length is refused), every read by `stall`. The caller bounds how long an answer may
-take in all, and ends a read under way by `close`, from any thread. docs/benchmarks.md compares it with aiohttp's.
+take in all, and ends a read under way by `close`, from any thread. docs/change/benchmarks.md compares it with
+aiohttp's.
 """
 
 from __future__ import annotations

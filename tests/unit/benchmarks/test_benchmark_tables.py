@@ -26,14 +26,14 @@ def test_a_table_of_figures() -> None:
 
 
 def test_every_part_of_the_page_has_been_measured() -> None:
-    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    page = (DOCS / "change" / "benchmarks.md").read_text(encoding="utf-8")
     for name in ("gas", "broadcast", "trainer", "verification", "orchestrator"):
         text = page.partition(f"<!-- begin {name} -->")[2].partition(f"<!-- end {name} -->")[0]
         assert text.count("\n| `") >= 3, name
 
 
 def test_every_async_level_has_been_measured() -> None:
-    page = (DOCS / "training.md").read_text(encoding="utf-8")
+    page = (DOCS / "use" / "training.md").read_text(encoding="utf-8")
     text = page.partition("<!-- begin async -->")[2].partition("<!-- end async -->")[0]
     assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()] == [
         "| 0",
@@ -109,7 +109,7 @@ def test_incomes_under_different_terms_stand_side_by_side() -> None:
 
 
 def test_every_party_s_income_has_been_simulated() -> None:
-    page = (DOCS / "economics.md").read_text(encoding="utf-8")
+    page = (DOCS / "understand" / "economics.md").read_text(encoding="utf-8")
     for name, rows in {"figures": 7, "workers": 11, "validators": 9, "judges": 4, "cartels": 8}.items():
         text = page.partition(f"<!-- begin {name} -->")[2].partition(f"<!-- end {name} -->")[0]
         assert text.count("\n| ") == rows + 1, name

@@ -89,7 +89,7 @@ def test_amounts_enums_and_short_strings_are_readable() -> None:
     deposit = revert("runs", "TermOutOfBounds", b"juryDeposit".ljust(32, b"\0"), 10**18, 4 * 10**18, 10**26)
     shown = decode_revert(deposit, "x")
     assert str(shown) == "x: the term juryDeposit is 1 MUST and must be 4 MUST to 100,000,000 MUST"
-    assert shown.hint == "which terms depend on others is in docs/own-a-run.md, Money"
+    assert shown.hint == "which terms depend on others is in docs/use/own-a-run.md, Money"
     late = error_message("HourNotEnded", {"hour": 1, "endsAt": 2**255, "timestamp": 0})
     assert late.endswith(f"ends at second {2**255}")
 

@@ -1,4 +1,4 @@
-"""Every command that a page of the documentation shows, or a hint of the code names, exists, with its options."""
+"""What a page shows is there: commands with their options, settings, and what its links and the code's lead to."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from muster.console import app as cli
 from muster.settings.sources import load_settings
 from testbed.paths import ROOT
 from testbed.suite.sources import PRODUCTION, sources
+from tests.unit.docs.pages import DOCS, FENCE, LINK, PAGES, anchors, label, prose, read
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"`(muster [^`]+)`")
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 HINT = re.compile(r"\bmuster ([a-z]+)(?: ([a-z]+(?:-[a-z]+)*))?")
 PROSE = frozenset({"that"})
 """What follows the name of the software where it is no command."""
 ROOMS = (*PRODUCTION, "scripts")
+NAMES_PAGES = (*ROOMS, "contracts", "benchmarks", "testbed", "tests")
+"""Rooms whose files name pages."""
+SUFFIXES = (".py", ".sol", ".html", ".js", ".toml", ".c")
+PAGE = re.compile(r"(?<![\w/.])docs/[\w/-]+\.(?:md|svg|png)\b")
 
 
 def shown(page: Path) -> list[str]:
     """Commands in code blocks and in backticks."""
-    text = page.read_text()
-    blocks = "\n".join(block for language, block in BLOCK.findall(text) if not language)
+    blocks = "\n".join(block for language, block in FENCE.findall(read(page)) if not language)
     lines = [part.split("#")[0] for line in blocks.splitlines() for part in line.split("&&")]
-    inline = COMMAND.findall(BLOCK.sub("", text))
+    inline = COMMAND.findall(prose(page))
     return [line.strip() for line in [*lines, *inline] if line.strip().startswith("muster ")]
 
 
@@ -39,7 +41,7 @@ def the_command() -> click.Command:
     return root
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=label)
 def test_every_command_of_a_page_exists(page: Path) -> None:
     root = the_command()
     for line in shown(page):
@@ -68,19 +70,36 @@ def test_every_command_that_the_code_tells_people_to_type_exists() -> None:
 
 
 def test_every_settings_file_of_a_page_can_be_read(tmp_path: Path) -> None:
-    read = 0
+    settings = 0
     for page in PAGES:
-        for block in [block for language, block in BLOCK.findall(page.read_text()) if language == "toml"]:
+        for block in [block for language, block in FENCE.findall(read(page)) if language == "toml"]:
             (tmp_path / "muster.toml").write_text(block)
             load_settings(tmp_path / "muster.toml")
-            read += 1
-    assert read >= 3
+            settings += 1
+    assert settings >= 3
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=label)
+def test_links_and_their_anchors_lead_somewhere(page: Path) -> None:
+    links = [(target, anchor) for target, anchor in LINK.findall(prose(page)) if "://" not in target]
+    for target, anchor in links:
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), f"{label(page)} links to {target}"
+        assert not anchor or anchor in anchors(there), f"{label(page)} links to {target}#{anchor}"
+
+
+def test_every_page_is_on_the_map() -> None:
+    map_page = DOCS / "README.md"
+    linked = {(DOCS / target).resolve() for target, _ in LINK.findall(prose(map_page))}
+    assert set(DOCS.rglob("*.md")) - linked == {map_page}
+
+
+def test_every_page_that_code_names_exists() -> None:
+    folders = [path for room in NAMES_PAGES for path in (ROOT / room).rglob("*") if path.suffix in SUFFIXES]
+    files = [*folders, *(path for path in ROOT.iterdir() if path.is_file() and path.suffix in (".toml", ""))]
+    named = [(path, page) for path in files for page in PAGE.findall(path.read_text(encoding="utf-8"))]
+    assert len(named) > 50
+    assert [(label(path), page) for path, page in named if not (ROOT / page).exists()] == []
 
 
 def test_the_next_step_of_an_error_has_one_word() -> None:

@@ -13,23 +13,13 @@ from muster.chain.error_messages import MESSAGES
 from muster.settings.schema import Settings
 from testbed.paths import ROOT
 from testbed.suite.sources import PRODUCTION, sources
+from tests.unit.docs.pages import PAGES, label, read, section, ticked
 
-DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted(DOCS.glob("*.md"))]
-TOP = (*PRODUCTION, "contracts", "tests", "scripts", "benchmarks", "docs")
+TOP = (*PRODUCTION, "contracts", "tests", "scripts", "testbed", "benchmarks", "docs")
 PATH = re.compile(rf"^(?:{'|'.join(TOP)})/[\w./*<>-]*(?:::\w+)?$")
 TEST = re.compile(r"^(?:test|testFuzz|check|invariant)_\w+$")
 SETTING = re.compile(r"^[a-z]+\.[a-z_]+$")
 CALL = re.compile(r"`(Registry|Runs|SlashCourt)\.([a-z]\w*)`")
-
-
-def ticked(text: str) -> list[str]:
-    return re.findall(r"`([^`\n]+)`", text)
-
-
-def section(page: str, title: str) -> str:
-    """Return the text under a heading of the second level, up to the next one."""
-    return (DOCS / page).read_text(encoding="utf-8").split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
 def first_cells(text: str) -> list[str]:
@@ -37,10 +27,10 @@ def first_cells(text: str) -> list[str]:
     return [name for cell in re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) for name in ticked(cell)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=label)
 def test_every_path_and_test_of_a_page_exists(page: Path) -> None:
     missing = []
-    for name in ticked(page.read_text(encoding="utf-8")):
+    for name in ticked(read(page)):
         if not PATH.match(name) or "<" in name:
             continue
         path, _, test = name.partition("::")
@@ -54,7 +44,7 @@ def test_every_test_that_a_page_names_alone_exists() -> None:
     files = [path for suffix in ("py", "sol") for path in (ROOT / "tests").rglob(f"*.{suffix}")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     known = set(re.findall(r"\b(?:def|function) (\w+)\(", text))
-    named = {name for page in PAGES for name in ticked(page.read_text(encoding="utf-8")) if TEST.match(name)}
+    named = {name for page in PAGES for name in ticked(read(page)) if TEST.match(name)}
     assert len(named) > 40
     assert {name for name in named if name not in known and not name.endswith("_")} == set()
 
@@ -63,7 +53,7 @@ def test_every_function_of_the_contracts_on_a_page_exists() -> None:
     interfaces = ROOT / "contracts" / "interfaces"
     texts = {name: (interfaces / f"I{name}.sol").read_text() for name in ("Registry", "Runs", "SlashCourt")}
     for page in PAGES:
-        for contract, function in CALL.findall(page.read_text(encoding="utf-8")):
+        for contract, function in CALL.findall(read(page)):
             known = re.search(rf"\bfunction {function}\(", texts[contract])
             assert known, f"{page.name}: {contract}.{function}"
 
@@ -71,24 +61,25 @@ def test_every_function_of_the_contracts_on_a_page_exists() -> None:
 def test_every_log_line_of_the_troubleshooting_page_is_in_the_code() -> None:
     texts = {text for module in sources(PRODUCTION) for text in module.texts}
     titles = ("Log lines of a worker", "Log lines of a validator", "Log lines of an orchestrator or trainer")
-    events = [event for title in titles for event in first_cells(section("troubleshooting.md", title))]
+    events = [event for title in titles for event in first_cells(section("use/troubleshooting.md", title))]
     assert len(events) > 15
     assert [event for event in events if event not in texts] == []
 
 
 def test_every_custom_error_of_the_troubleshooting_page_exists() -> None:
-    names = first_cells(section("troubleshooting.md", "What the chain says"))
+    names = first_cells(section("use/troubleshooting.md", "What the chain says"))
     assert len(names) > 10
     assert [name for name in names if name not in MESSAGES] == []
 
 
 def test_the_exit_codes_of_the_troubleshooting_page_are_those_of_help() -> None:
-    codes = re.findall(r"^\| (\d+) \|", section("troubleshooting.md", "Exit codes"), re.MULTILINE)
+    codes = re.findall(r"^\| (\d+) \|", section("use/troubleshooting.md", "Exit codes"), re.MULTILINE)
     assert codes == re.findall(r"\d+", errors.EXIT_CODES)
 
 
 def test_the_front_of_verification_says_what_its_tables_say() -> None:
-    front, tables = section("verification.md", "What a run can detect"), section("verification.md", "Appendix: tables")
+    page = "understand/verification.md"
+    front, tables = section(page, "What a run can detect"), section(page, "Appendix: tables")
     [(tokens, rollouts)] = re.findall(r"of ([\d,]+) tokens in ([\d,]+) rollouts", front)
     assert f"{tokens} honest tokens in {rollouts} rollouts; rejected 0, accused 0." in tables
     [least] = re.findall(r"The least margin is ([\d.]+),", front)
@@ -109,7 +100,7 @@ def names_of(model: type[BaseModel], prefix: str = "") -> set[str]:
 def test_every_setting_that_a_page_names_exists() -> None:
     known = names_of(Settings)
     groups = {name.partition(".")[0] for name in known if "." in name}
-    named = {name for page in PAGES for name in ticked(page.read_text(encoding="utf-8")) if SETTING.match(name)}
+    named = {name for page in PAGES for name in ticked(read(page)) if SETTING.match(name)}
     settings = {name for name in named if name.partition(".")[0] in groups and not name.endswith((".toml", ".jsonl"))}
     assert len(settings) > 30
     assert settings - known == set()

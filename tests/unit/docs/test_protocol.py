@@ -1,4 +1,4 @@
-"""Every worked example of docs/protocol.md is what the code computes, and what the committed vectors hold."""
+"""Every worked example of docs/understand/protocol.md is what the code computes and what the vectors hold."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from validator.sealing import vouch_leaf
 
 Values = dict[str, Any]
 
-PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "understand" / "protocol.md").read_text(encoding="utf-8")
 EXAMPLE = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```json\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 EXAMPLES = {title: json.loads(text) for title, text in EXAMPLE.findall(PAGE)}
 TYPE = re.compile(r"^    (Request|Receipt|Verdict|Grade|NodeName|BenchmarkScore)\(([^)]*)\)", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What docs/trust.md and docs/invariants.md say of the contracts and their tests is what is there."""
+"""What trust.md and invariants.md in docs/understand/ say of the contracts and their tests is what is there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from muster.contracts.abi import artifact
 from testbed.paths import ROOT
 
 CONTRACTS, TESTS = ROOT / "contracts", ROOT / "tests" / "contracts"
-TRUST = (ROOT / "docs" / "trust.md").read_text()
-INVARIANTS = (ROOT / "docs" / "invariants.md").read_text()
+TRUST = (ROOT / "docs" / "understand" / "trust.md").read_text()
+INVARIANTS = (ROOT / "docs" / "understand" / "invariants.md").read_text()
 
 CHECKS = {
     "onlyGuardian": "guardian",

@@ -1,4 +1,4 @@
-"""The words of docs/glossary.md: retired ones stay out of the code, those in use are there, one class has one name."""
+"""The words of docs/change/glossary.md: retired ones stay out of the code, those in use are there, one name a class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from testbed.paths import ROOT
 from testbed.suite.sources import PRODUCTION, sources
 
-PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "change" / "glossary.md").read_text(encoding="utf-8")
 TERMS, _, TABLE = PAGE.partition("## Retired words")
 RETIRED = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", TABLE, re.MULTILINE))
 """Retired word -> what to say instead. The page is the table's only home."""

@@ -246,4 +246,4 @@ def test_a_contribution_has_tasks_and_not_too_many() -> None:
 def test_what_is_signed_is_what_the_page_about_the_protocol_says(model: Any) -> None:
     struct = struct_of(model)
     written = f"{struct.name}({','.join(f'{kind} {name}' for name, kind in struct.fields)})"
-    assert f"    {written}\n" in (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    assert f"    {written}\n" in (ROOT / "docs" / "understand" / "protocol.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from muster.verification.profiles import PROFILES, STATISTICS, Profile, profile_
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_accusing_is_stricter_than_rejecting(profile: Profile) -> None:
-    """How far out both are of what honest work does is on docs/verification.md, and held by its test."""
+    """How far out both are of what honest work does is on docs/understand/verification.md, and held by its test."""
     assert profile.codec in CODECS
     for statistic in STATISTICS:
         limit = getattr(profile, statistic)

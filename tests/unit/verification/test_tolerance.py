@@ -65,7 +65,7 @@ def test_bounds_of_a_model_follow_from_its_gain_and_its_heads_rows() -> None:
     ids=["cpu-fp32", "bf16"],
 )
 def test_the_demos_tolerance(profile: Profile, worst: float, rms: float, mean: float) -> None:
-    """Of a row of 48 tokens. Another value here means that the limits, and so docs/verification.md, have changed."""
+    """Of a row of 48 tokens. Another value means that the limits and docs/understand/verification.md have changed."""
     found = tolerated_error(profile, DEMO, tokens=48)
     assert (found.worst, found.rms, found.mean) == pytest.approx((worst, rms, mean), rel=2e-3)
     assert found.worst == pytest.approx(12 * expected(profile, DEMO), rel=0.03)
