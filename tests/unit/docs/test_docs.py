@@ -17,6 +17,7 @@ from testbed.suite.sources import PRODUCTION, sources
 from tests.unit.docs.pages import DOCS, FENCE, LINK, PAGES, anchors, label, prose, read
 
 COMMAND = re.compile(r"`(muster [^`]+)`")
+DECISIONS = sorted(page for page in (DOCS / "decisions").glob("*.md") if page.name != "README.md")
 HINT = re.compile(r"\bmuster ([a-z]+)(?: ([a-z]+(?:-[a-z]+)*))?")
 PROSE = frozenset({"that"})
 """What follows the name of the software where it is no command."""
@@ -88,10 +89,24 @@ def test_links_and_their_anchors_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{label(page)} links to {target}#{anchor}"
 
 
-def test_every_page_is_on_the_map() -> None:
-    map_page = DOCS / "README.md"
-    linked = {(DOCS / target).resolve() for target, _ in LINK.findall(prose(map_page))}
-    assert set(DOCS.rglob("*.md")) - linked == {map_page}
+def test_every_page_is_on_the_map_or_in_the_index_of_decisions() -> None:
+    indexes = (DOCS / "README.md", DOCS / "decisions" / "README.md")
+    links = [(index.parent, target) for index in indexes for target, _ in LINK.findall(prose(index))]
+    linked = {(folder / target).resolve() for folder, target in links}
+    assert set(DOCS.rglob("*.md")) - linked == {indexes[0]}
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=label)
+def test_a_decision_says_context_decision_and_consequences_under_the_title_of_the_index(page: Path) -> None:
+    [title] = re.findall(r"^# (.+)$", prose(page), re.MULTILINE)
+    assert f"[{title}]({page.name})" in read(DOCS / "decisions" / "README.md")
+    parts = re.findall(r"^\*\*([A-Z][a-z ]+)\.\*\*", prose(page), re.MULTILINE)
+    assert parts[:2] == ["Context", "Decision"]
+    assert parts[-1] == "Consequences"
+
+
+def test_the_design_is_short_enough_to_read() -> None:
+    assert len(read(DOCS / "understand" / "design.md").splitlines()) <= 350
 
 
 def test_every_page_that_code_names_exists() -> None:
