@@ -43,7 +43,7 @@ Reason = Literal[
     "wrong_tool",
     "wrong_grade",
 ]
-"""Why a commitment is rejected, in the order the checks run. `ISlashCourt.Kind` lists the same in this order.
+"""Why a commitment is rejected. `ISlashCourt.Kind` lists the same in this order: a new one is the last in both.
 
 The last is never a verdict's: a validator is accused of it that graded private tests wrongly."""
 

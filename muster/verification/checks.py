@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     pass
 
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
-"""In the order in which the checks run."""
+"""In the order of `ISlashCourt.Kind`."""
 
 LOGPROB_SLACK: Final = 1e-4
 """How far above zero rounding may lift a log-probability. Changing this changes who is `out_of_bounds`."""

@@ -35,6 +35,11 @@ def ticked(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", text)
 
 
+def first_cells(text: str) -> list[str]:
+    """Return what the rows of a table have in backticks in their first cell."""
+    return [name for cell in re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) for name in ticked(cell)]
+
+
 def section(page: str, title: str) -> str:
     """Return the text under a heading of the second level, up to the next one."""
     return read(DOCS / page).split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]

@@ -13,18 +13,13 @@ from muster.chain.error_messages import MESSAGES
 from muster.settings.schema import Settings
 from testbed.paths import ROOT
 from testbed.suite.sources import PRODUCTION, sources
-from tests.unit.docs.pages import PAGES, label, read, section, ticked
+from tests.unit.docs.pages import PAGES, first_cells, label, read, section, ticked
 
 TOP = (*PRODUCTION, "contracts", "tests", "scripts", "testbed", "benchmarks", "docs")
 PATH = re.compile(rf"^(?:{'|'.join(TOP)})/[\w./*<>-]*(?:::\w+)?$")
 TEST = re.compile(r"^(?:test|testFuzz|check|invariant)_\w+$")
 SETTING = re.compile(r"^[a-z]+\.[a-z_]+$")
 CALL = re.compile(r"`(Registry|Runs|SlashCourt)\.([a-z]\w*)`")
-
-
-def first_cells(text: str) -> list[str]:
-    """Return what the rows of a table have in backticks in their first cell."""
-    return [name for cell in re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) for name in ticked(cell)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=label)

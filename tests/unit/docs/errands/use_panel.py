@@ -1,0 +1,58 @@
+"""Render the overview of a run with two cases, its stream's state, and the page of words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from starlette.requests import Request
+
+from orchestrator.attribution import Attribution
+from orchestrator.database import Database
+from orchestrator.page import html_routes
+from orchestrator.page.boards import Boards
+from orchestrator.page.live import LiveSource
+from orchestrator.page.overview import RunIdentity
+from orchestrator.page.site import Site
+from orchestrator.page.turns import Turns
+from orchestrator.relay_directory import RelayDirectory
+from orchestrator.run_facts import ChainState
+from testbed.runs.told_run import TERMS, TRAINER, VALIDATORS, ToldRun
+
+
+async def main(folder: Path) -> dict[str, Any]:
+    # 1. A run with two cases, and what answers for it.
+    database = await Database.open(f"sqlite:///{folder}/orchestrator.db", "an errand")
+    run = ToldRun(database, folder)
+    run.queries.chain = ChainState(now=0, min_validators=1, free_escrow=0)
+    await run.begin()
+    await run.accuse(VALIDATORS[0], 0)
+    await run.accuse(VALIDATORS[1], 1)
+    follower: Any = SimpleNamespace(head_number=30, head_time=0)
+    directory = RelayDirectory(1, "https://hub.example", [], database, storage_url=f"file:{folder}")
+    known = RunIdentity(1, 31337, "Sums", "Adds numbers.", TRAINER, {}, TERMS)
+    turns, attribution = Turns(), Attribution(31337, TRAINER, 1, TERMS, None)
+    boards = Boards(known, database, run.queries, follower, directory, attribution, turns)
+    site = Site(known, "http://run.example", lambda: 0)
+    service: Any = SimpleNamespace(page=SimpleNamespace(boards=boards, site=site))
+
+    # 2. What people and their browsers get.
+    def asked(path: str) -> Request:
+        return Request({"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []})
+
+    page = bytes((await html_routes.overview(asked("/"), service)).body).decode()
+    words = bytes((await html_routes.explain(asked("/explain"), service)).body).decode()
+    sheet = site.assets.response(asked("/"), "page.css")
+    snapshot = await LiveSource(database, run.queries, follower, boards).read(0, 10)
+    document = (await boards.overview()).model_dump()
+    await database.close()
+    assert sheet is not None
+    style = bytes(sheet.body).decode()
+    return {"page": page, "words": words, "style": style, "live": snapshot.state.shown, "document": document}
+
+
+print(json.dumps(asyncio.run(main(Path(sys.argv[1]))), default=str))
