@@ -9,7 +9,9 @@ from typing import Final
 from testbed.paths import ROOT
 
 DOCS: Final = ROOT / "docs"
-FRONT: Final = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+FRONT: Final = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", ".github/PULL_REQUEST_TEMPLATE.md")
+]
 PAGES: Final = [*FRONT, *sorted(DOCS.rglob("*.md"))]
 FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)

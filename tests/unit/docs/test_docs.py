@@ -117,6 +117,23 @@ def test_every_page_that_code_names_exists() -> None:
     assert [(label(path), page) for path, page in named if not (ROOT / page).exists()] == []
 
 
+def test_an_entry_of_the_changelog_is_a_line_or_two() -> None:
+    entries = re.split(r"^- ", read(ROOT / "CHANGELOG.md"), flags=re.MULTILINE)[1:]
+    lines = [entry.split("\n\n")[0].rstrip().splitlines() for entry in entries]
+    assert len(lines) > 100
+    assert [entry for entry in lines if len(entry) > 2 or max(map(len, entry)) > 118] == []
+
+
+def test_hooks_before_a_commit_run_the_tools_of_make_lint_and_download_nothing() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"repo: (.+)", hooks) == ["local"]
+    recipe = read(ROOT / "Makefile").split("\nlint: ", 1)[1].split("\n\n", 1)[0]
+    tools = {tuple(line.split()[:2]) for line in recipe.splitlines()[1:]}
+    entries = [tuple(entry.split()) for entry in re.findall(r"entry: (?:\.venv/bin/)?(.+)", hooks)]
+    assert {entry[:2] for entry in entries if entry[0] == "ruff"} == {tool for tool in tools if tool[0] == "ruff"}
+    assert [entry for entry in entries if entry[0] != "ruff"] == [("make", "--no-print-directory", "lint")]
+
+
 def test_the_next_step_of_an_error_has_one_word() -> None:
     """Where an error is printed, "next:" comes before the command to type, and no other word does."""
     texts = [text for module in sources() for text in module.texts]
