@@ -212,5 +212,6 @@ def accusations(connection: Connection) -> dict[str, int]:
         "orchestrator/page/static/page.css": (
             Change("\n.accusations td { padding-right: 1rem }", ".none { color: var(--soft); font-style: italic }"),
         ),
+        "docs/use/page.md": (Change(" accusations,", "scores, curves, machines,"),),
     },
 )
