@@ -45,7 +45,7 @@ Reason = Literal[
 ]
 """Why a commitment is rejected. `ISlashCourt.Kind` lists the same in this order: a new one is the last in both.
 
-The last is never a verdict's: a validator is accused of it that graded private tests wrongly."""
+No verdict has `wrong_grade`: it accuses a validator that graded private tests wrongly."""
 
 
 class Message(BaseModel):

@@ -153,7 +153,7 @@ class ValidatorSettings(Section):
 
 class TrainerSettings(Section):
     recipe: RecipeName = "muster"
-    """What all that is not set below begins with: muster, intellect2, grpo, dr_grpo, dapo or gspo."""
+    """What all that is not set below begins with: a recipe of docs/use/training.md."""
     state_dir: Path = Path(".muster/trainer")
     """Optimiser state, batches and resumable checkpoints."""
     model: Path = Path(".muster/run/model")
