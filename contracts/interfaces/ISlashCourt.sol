@@ -15,8 +15,8 @@ import { IMasters } from "./IMasters.sol";
 interface ISlashCourt is IMasters {
     // ------------------------------------------------------------------------------------------------------- types
 
-    /// @notice What is wrong with a commitment. Mirror of muster.messages.Reason, in the same order. WrongTool is for runs
-    /// with tools. WrongGrade is not about the commitment's node but about a validator that graded it.
+    /// @notice What is wrong with a commitment. Mirror of muster.protocol.messages.Reason, in the same order. WrongTool
+    /// is for runs with tools. WrongGrade is not about the commitment's node but about a validator that graded it.
     enum Kind {
         Malformed,
         DataMissing,
