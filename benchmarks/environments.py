@@ -30,7 +30,8 @@ from benchmarks.report import Figure, figure  # noqa: E402
 from benchmarks.scoring import agreement, determinism, humaneval, large_set, math_pairs, score_rate  # noqa: E402
 from muster.runtime import telemetry  # noqa: E402
 from muster.sandbox.native_walls import missing_walls  # noqa: E402
-from testbed.escapes import escapes, native_escapes  # noqa: E402
+from testbed.escapes import runner  # noqa: E402
+from testbed.escapes.attacks import CONTROLS  # noqa: E402
 from testbed.runs import private_tests  # noqa: E402
 
 CACHE: Final = ROOT / "cache" / "bench"
@@ -69,8 +70,8 @@ QUICK: Final = Size(16, 1, 2, 150, 1, 4, 20_000, 3, 6, 0, 10)
 
 def measure_escapes(size: Size) -> list[Figure]:
     """Count what attacks on both walls gained, and on the second sandbox, where it can be walled in."""
-    inner = escapes.attack_component()
-    outer, controls = escapes.attack_walls()
+    inner = runner.attack_component()
+    outer, controls = runner.attack_process()
     figures = [
         _none("escapes", inner.escapes, kinds=len(inner.tried), longest_s=round(inner.seconds, 2), tried=inner.tried),
         _none("escapes_outer", outer.escapes, kinds=len(outer.tried), controls_failed=controls, tried=outer.tried),
@@ -79,10 +80,9 @@ def measure_escapes(size: Size) -> list[Figure]:
         print(f"the second sandbox is not attacked: {missing}", file=sys.stderr)
         return figures
     with tempfile.TemporaryDirectory(prefix="muster-image-") as folder:
-        native = native_escapes.attack(Path(folder), native_escapes.build_image(Path(folder)))
-    failed = native_escapes.control()
+        native = runner.attack_native(Path(folder), runner.build_image(Path(folder)))
     more = {"kinds": len(native.tried), "longest_s": round(native.seconds, 2), "tried": native.tried}
-    controls = {"controls": len(native_escapes.CONTROLS), "controls_failed": failed}
+    controls = {"controls": len(CONTROLS["native"]), "controls_failed": runner.control_native()}
     return [*figures, _none("escapes_native", native.escapes, **more, **controls)]
 
 

@@ -25,7 +25,7 @@ from muster.environments.manifest import EnvironmentManifest, Score, ScorerManif
 from muster.environments.registry import own_manifest
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task, ask
-from testbed.escapes.attacks import ATTACKS, RUNNING_ANSWERS
+from testbed.escapes.attacks import COMPONENT, RUNNING_ANSWERS
 
 FUEL: Final = 300_000_000
 """Less than a run's, so that those which run out of it take their time less often."""
@@ -162,7 +162,7 @@ def _code() -> Iterator[Case]:
     for task in (double, total):
         for program in programs:
             yield Case(manifest, task, f"</think>```python\n{program}\n```")
-    for attack in ATTACKS:
+    for attack in COMPONENT.values():
         if not attack.gain.startswith(("a file", "a change", "the machine's memory")):
             program = attack.program(FILE="/etc/hostname", FOLDER="/tmp", PORT=9).replace("attack", "double")
             yield Case(manifest, double, f"</think>```python\n{program}\n```")
@@ -170,9 +170,20 @@ def _code() -> Iterator[Case]:
 
 def _gym() -> Iterator[Case]:
     manifest = _with_fuel("reasoning_gym")
-    for dataset, (entry, hostile, _) in RUNNING_ANSWERS.items():
-        task = ask("?", dataset=dataset, entry={"question": "?", **entry})
-        for answer in (entry["answer"], hostile, "3", "[1, 2]", "x**2", "2+3+4", "((", "\ud800", "9**9**9", "é" * 999):
+    for one in RUNNING_ANSWERS:
+        task = ask("?", dataset=one.dataset, entry={"question": "?", **one.entry})
+        for answer in (
+            one.entry["answer"],
+            one.hostile,
+            "3",
+            "[1, 2]",
+            "x**2",
+            "2+3+4",
+            "((",
+            "\ud800",
+            "9**9**9",
+            "é" * 999,
+        ):
             yield Case(manifest, task, f"</think>{answer}")
     chain = ask("1 + 2", dataset="chain_sum", entry={"question": "1 + 2", "answer": "3", "metadata": {}})
     for answer in ("3", "3.0", "the answer is 3", "4", "three", "\0"):

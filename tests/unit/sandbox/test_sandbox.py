@@ -27,7 +27,8 @@ from muster.sandbox.component import (
 )
 from muster.sandbox.scorer import MAX_FUEL, MAX_RESULT_BYTES, RUNTIME, Outcome, ScorerManifest
 from muster.sandbox.walls import seccomp_program
-from testbed.escapes.native_attempts import ATTEMPTS, CONTROLS, DONE, REFUSED, run_in_process
+from testbed.escapes.attacks import CONTROLS, PROCESS
+from testbed.escapes.attempts import DONE, REFUSED, run_in_process
 from testbed.waiting import BOUND, wait_until
 
 
@@ -143,12 +144,12 @@ def attempted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str],
     return told
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS)
+@pytest.mark.parametrize("attempt", PROCESS)
 def test_a_process_behind_the_walls_cannot(attempt: str, attempted: tuple[dict[str, str], dict[str, str]]):
     assert attempted[0][attempt] == REFUSED
 
 
-@pytest.mark.parametrize("attempt", CONTROLS)
+@pytest.mark.parametrize("attempt", CONTROLS["process"])
 def test_it_can_without_the_walls(attempt: str, attempted: tuple[dict[str, str], dict[str, str]]):
     assert attempted[1][attempt] == DONE
 
