@@ -14,6 +14,7 @@ import locale
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from muster.environments.manifest import EnvironmentManifest, Score, ScorerManifest
+from benchmarks.scoring import with_fuel
+from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.registry import own_manifest
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task, ask
@@ -33,19 +35,10 @@ SECONDS: Final = 3000
 HOST: Final = ("arithmetic", "choice", "sorting")
 """Environments that never call the component."""
 
-SETTINGS: Final[Sequence[Mapping[str, str]]] = (
-    {"LC_ALL": "C", "PYTHONHASHSEED": "0", "TZ": "UTC", "threads": "1"},
-    {
-        "LC_ALL": "C.UTF-8",
-        "PYTHONHASHSEED": "1",
-        "TZ": "Asia/Kathmandu",
-        "threads": "4",
-        "PYTHONINTMAXSTRDIGITS": "640",
-    },
-    {"LC_ALL": "tr_TR.UTF-8", "PYTHONHASHSEED": "random", "TZ": "America/St_Johns", "threads": "1", "PYTHONUTF8": "0"},
-    {"LC_ALL": "de_DE.UTF-8", "PYTHONHASHSEED": "4294967295", "threads": "2", "PYTHONMALLOC": "malloc"},
-)
+FORMS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SETTINGS: Final[Sequence[Mapping[str, str]]] = FORMS["settings"]
 """Of each process. Where a locale is not installed, the process has C's."""
+HOSTILE: Final = (*FORMS["hostile"], "\ud800", "\0" * 99, "\\boxed{" * 99, "-" * 5000)
 
 
 @dataclass(frozen=True)
@@ -62,19 +55,6 @@ def cases() -> list[Case]:
     return [*_host(), *_math(), *_instruction(), *_code(), *_gym()]
 
 
-HOSTILE: Final = (
-    "",
-    "no answer",
-    "\ud800",
-    "</think>",
-    "</think></think>1",
-    "\0" * 99,
-    "９",
-    "\\boxed{" * 99,
-    "-" * 5000,
-)
-
-
 def _host() -> Iterator[Case]:
     asked = {
         "sorting": (ask("sort 5231", answer="1235"), "1235"),
@@ -88,55 +68,22 @@ def _host() -> Iterator[Case]:
 
 
 def _math() -> Iterator[Case]:
-    manifest = _with_fuel("math")
-    answers = (
-        *(
-            "1/2",
-            "0.5",
-            "\\frac{1}{2}",
-            "\\dfrac{2}{4}",
-            "50\\%",
-            "\\sqrt{\\frac14}",
-            "2^{-1}",
-            "\\sin(\\pi/6)",
-            "x=1/2",
-        ),
-        *("2", "x=1/2", "\\{1/2\\}", "(1,2)", "9**9**9**9", "10^{10^{10^{10}}}", "\\frac{" * 200, "\\infty", "i", "é"),
-        *("\\text{half}", "1,000", "__import__('os').abort()", "100000!!!!", "\\int_0^1 x dx", "(" * 500 + ")" * 500),
-    )
-    for gold in ("\\frac{1}{2}", "[0, \\infty)", "500"):
+    manifest, forms = with_fuel(FUEL, "math"), FORMS["math"]
+    for gold in forms["golds"]:
         task = ask("?", answer=gold)
-        for answer in (gold, *answers):
+        for answer in (gold, *forms["answers"], "\\frac{" * 200, "(" * 500 + ")" * 500):
             yield Case(manifest, task, f"hm</think>so \\boxed{{{answer}}}.")
 
 
 def _instruction() -> Iterator[Case]:
-    manifest = _with_fuel("instruction")
-    wanted = [
-        [{"id": "punctuation:no_comma", "kwargs": {}}],
-        [
-            {"id": "length_constraints:number_words", "kwargs": {"num_words": 5, "relation": "at least"}},
-            {"id": "change_case:english_lowercase", "kwargs": {}},
-        ],
-        [{"id": "detectable_format:json_format", "kwargs": {}}],
-        [{"id": "keywords:frequency", "kwargs": {"frequency": 2, "keyword": "straße", "relation": "at least"}}],
-        [{"id": "length_constraints:number_sentences", "kwargs": {"num_sentences": 3, "relation": "less than"}}],
-        [{"id": "language:response_language", "kwargs": {"language": "de"}}],
-    ]
-    texts = (
-        "One, two.",
-        "all small words are in here",
-        '{"a": [1, 2]}',
-        "Straße STRASSE straße",
-        "Mr. A. B. e.g. it!?…",
-    )
-    for instructions in wanted:
-        for text in (*texts, "ı İ ß ﬁ", "(" * 3000, "a " * 20_000, "*" * 5000, *HOSTILE):
+    manifest, forms = with_fuel(FUEL, "instruction"), FORMS["instruction"]
+    for instructions in forms["wanted"]:
+        for text in (*forms["texts"], "(" * 3000, "a " * 20_000, "*" * 5000, *HOSTILE):
             yield Case(manifest, ask("?", instructions=instructions), f"</think>{text}")
 
 
 def _code() -> Iterator[Case]:
-    manifest = _with_fuel("code")
+    manifest = with_fuel(FUEL, "code")
     double = ask(
         "Double.",
         kind="function",
@@ -144,23 +91,8 @@ def _code() -> Iterator[Case]:
         tests=[{"input": [[1, 2]], "output": [2, 4]}, {"input": [[]], "output": []}, {"input": [[7]], "output": [14]}],
     )
     total = ask("Sum.", kind="stdin", tests=[{"input": "1 2\n", "output": "3"}, {"input": "9 -9", "output": "0"}])
-    programs = (
-        "def double(xs): return [2 * x for x in xs]",
-        "def double(xs): return list(map(lambda x: x + x, xs))",
-        "def double(xs): return sorted({2 * x for x in xs}, key=hash)",
-        "import random\ndef double(xs): return [x * random.choice([2, 3]) for x in xs]",
-        "import time\ndef double(xs): return [x * (2 + time.time_ns() % 2) for x in xs]",
-        "def double(xs): return [id(x) % 99 for x in xs]",
-        "print(sum(map(int, input().split())))",
-        "import sys\nprint(sum(map(int, sys.stdin.read().split())) + 0.0)",
-        "print(set('some words') and hash('x'))",
-        "while True: pass",
-        "x = [0]\nwhile True: x = x * 2",
-        "def f(n): return f(n + 1)\nf(0)",
-        "while True: print('x' * 1000)",
-    )
     for task in (double, total):
-        for program in programs:
+        for program in FORMS["code"]["programs"]:
             yield Case(manifest, task, f"</think>```python\n{program}\n```")
     for attack in COMPONENT.values():
         if not attack.gain.startswith(("a file", "a change", "the machine's memory")):
@@ -169,32 +101,15 @@ def _code() -> Iterator[Case]:
 
 
 def _gym() -> Iterator[Case]:
-    manifest = _with_fuel("reasoning_gym")
+    manifest = with_fuel(FUEL, "reasoning_gym")
     for one in RUNNING_ANSWERS:
         task = ask("?", dataset=one.dataset, entry={"question": "?", **one.entry})
-        for answer in (
-            one.entry["answer"],
-            one.hostile,
-            "3",
-            "[1, 2]",
-            "x**2",
-            "2+3+4",
-            "((",
-            "\ud800",
-            "9**9**9",
-            "é" * 999,
-        ):
+        others = ("3", "[1, 2]", "x**2", "2+3+4", "((", "\ud800", "9**9**9", "é" * 999)
+        for answer in (one.entry["answer"], one.hostile, *others):
             yield Case(manifest, task, f"</think>{answer}")
     chain = ask("1 + 2", dataset="chain_sum", entry={"question": "1 + 2", "answer": "3", "metadata": {}})
     for answer in ("3", "3.0", "the answer is 3", "4", "three", "\0"):
         yield Case(manifest, chain, f"</think>{answer}")
-
-
-def _with_fuel(name: str) -> EnvironmentManifest:
-    default = own_manifest(name)
-    assert default.scorer is not None
-    scorer = ScorerManifest(default.scorer.component, default.scorer.function, FUEL)
-    return EnvironmentManifest(name, default.version, default.options, default.weights, scorer)
 
 
 # --- One process

@@ -27,6 +27,8 @@ START_SECONDS: Final = 60.0
 PAIR_SECONDS: Final = 10.0
 
 Pair = tuple[str, str]
+Kind = tuple[str, list[str], list[str]]
+"""A gold answer, forms of it that are equal, and answers that are not."""
 
 
 # --- Pairs
@@ -52,199 +54,113 @@ def _gsm8k(path: Path, random: Random) -> Iterator[Pair]:
     for line in path.read_text(encoding="utf-8").splitlines():
         gold = json.loads(line)["answer"].rpartition("####")[2].strip()
         plain = gold.replace(",", "")
-        forms = (
-            f"{plain}.0",
-            f"\\${plain}",
-            f"{plain}\\%",
-            f"x = {plain}",
-            f"{plain}\\text{{ dollars}}",
-            f"\\frac{{{plain}}}{{1}}",
-        )
-        yield gold, random.choice(forms)
+        forms = [f"{plain}.0", f"\\${plain}", f"{plain}\\%", f"x = {plain}", f"{plain}\\text{{ dollars}}"]
+        yield gold, random.choice([*forms, f"\\frac{{{plain}}}{{1}}"])
         yield gold, random.choice((str(int(float(plain)) + 1), f"{plain}0", f"-{plain}", f"{plain}.5"))
 
 
-def _integer(random: Random) -> tuple[str, list[str], list[str]]:
+def _integer(random: Random) -> Kind:
     n = random.choice((random.randrange(-99, 100), random.randrange(10**4, 10**7)))
     grouped = f"{n:,}"
-    same = [
-        f"{n}.0",
-        grouped,
-        grouped.replace(",", "{,}"),
-        grouped.replace(",", "\\!,"),
-        f"x={n}",
-        f"{n}^\\circ",
-        f"\\frac{{{2 * n}}}{{2}}",
-        f"{n}\\text{{ cm}}",
-        f"{n + 1} - 1",
-        f"\\$ {n}",
-        f"({n})",
-        f"{n}\\%",
-    ]
-    return (
-        str(n),
-        same,
-        [str(n + 1), f"{n}.5", str(-n - 1), f"{n}x", f"{n}, {n + 1}", "\\text{none}", f"\\frac{{{n}}}{{3}}"],
-    )
+    same = [f"{n}.0", grouped, grouped.replace(",", "{,}"), grouped.replace(",", "\\!,"), f"x={n}", f"{n}^\\circ"]
+    same += [f"\\frac{{{2 * n}}}{{2}}", f"{n}\\text{{ cm}}", f"{n + 1} - 1", f"\\$ {n}", f"({n})", f"{n}\\%"]
+    wrong = [str(n + 1), f"{n}.5", str(-n - 1), f"{n}x", f"{n}, {n + 1}", "\\text{none}", f"\\frac{{{n}}}{{3}}"]
+    return str(n), same, wrong
 
 
-def _fraction(random: Random) -> tuple[str, list[str], list[str]]:
+def _fraction(random: Random) -> Kind:
     a, b = random.randrange(1, 40), random.choice((2, 3, 4, 5, 7, 8, 9, 12, 16, 25, 100))
-    same = [
-        f"{a}/{b}",
-        f"\\dfrac{{{a}}}{{{b}}}",
-        f"\\tfrac{{{2 * a}}}{{{2 * b}}}",
-        f"{a / b}",
-        f"{a / b:.4f}",
-        f"{a}\\div {b}",
-        f"\\frac{{{-a}}}{{{-b}}}",
-        f"{100 * a / b:g}\\%",
-        f"{a // b}\\frac{{{a % b}}}{{{b}}}",
-        f"{a} \\cdot {b}^{{-1}}",
-    ]
-    return (
-        f"\\frac{{{a}}}{{{b}}}",
-        same,
-        [f"{b}/{a + 1}", f"-\\frac{{{a}}}{{{b}}}", f"{a / b + 0.01:.3f}", f"{a}", f"\\frac{a}{b}", f"{a}:{b}"],
-    )
+    same = [f"{a}/{b}", f"\\dfrac{{{a}}}{{{b}}}", f"\\tfrac{{{2 * a}}}{{{2 * b}}}", f"{a / b}", f"{a / b:.4f}"]
+    same += [f"{a}\\div {b}", f"\\frac{{{-a}}}{{{-b}}}", f"{100 * a / b:g}\\%", f"{a // b}\\frac{{{a % b}}}{{{b}}}"]
+    same += [f"{a} \\cdot {b}^{{-1}}"]
+    wrong = [f"{b}/{a + 1}", f"-\\frac{{{a}}}{{{b}}}", f"{a / b + 0.01:.3f}", f"{a}", f"\\frac{a}{b}", f"{a}:{b}"]
+    return f"\\frac{{{a}}}{{{b}}}", same, wrong
 
 
-def _root(random: Random) -> tuple[str, list[str], list[str]]:
+def _root(random: Random) -> Kind:
     a, b = random.randrange(2, 12), random.choice((2, 3, 5, 6, 7, 10))
-    same = [
-        f"\\sqrt{{{a * a * b}}}",
-        f"{a}{b}^{{1/2}}",
-        f"{a}*sqrt({b})",
-        f"{a} \\cdot \\sqrt {b}",
+    same = [f"\\sqrt{{{a * a * b}}}", f"{a}{b}^{{1/2}}", f"{a}*sqrt({b})", f"{a} \\cdot \\sqrt {b}"]
+    same += [
         f"\\frac{{{a * b}}}{{\\sqrt{{{b}}}}}",
         f"\\sqrt{b} \\times {a}",
         f"{a * b**0.5:.8f}",
         f"x = {a}\\sqrt{{{b}}}",
     ]
-    return (
-        f"{a}\\sqrt{{{b}}}",
-        same,
-        [f"\\sqrt{{{a * b}}}", f"{a * b**0.5:.2f}", f"{b}\\sqrt{{{a}}}", f"{a}\\sqrt[3]{{{b}}}", f"-{a}\\sqrt{{{b}}}"],
-    )
+    wrong = [
+        f"\\sqrt{{{a * b}}}",
+        f"{a * b**0.5:.2f}",
+        f"{b}\\sqrt{{{a}}}",
+        f"{a}\\sqrt[3]{{{b}}}",
+        f"-{a}\\sqrt{{{b}}}",
+    ]
+    return f"{a}\\sqrt{{{b}}}", same, wrong
 
 
-def _interval(random: Random) -> tuple[str, list[str], list[str]]:
+def _interval(random: Random) -> Kind:
     a = random.randrange(-20, 20)
     b = a + random.randrange(1, 30)
     gold = random.choice((f"[{a},{b})", f"({a},{b})", f"({a}, \\infty)", f"(-\\infty, {a}] \\cup [{b}, \\infty)"))
-    same = [
-        gold.replace(",", ", "),
-        f"\\left{gold[0]}{gold[1:-1]}\\right{gold[-1]}",
-        f"x \\in {gold}",
-        gold.replace("\\cup", "\\bigcup"),
-    ]
-    return (
-        gold,
-        same,
-        [
-            gold.replace("(", "["),
-            gold.replace(str(a), str(a - 1)),
-            f"{a} < x < {b}",
-            f"{a} \\le x < {b}",
-            f"\\{{{a},{b}\\}}",
-            f"x > {a}",
-        ],
-    )
+    same = [gold.replace(",", ", "), f"\\left{gold[0]}{gold[1:-1]}\\right{gold[-1]}", f"x \\in {gold}"]
+    same += [gold.replace("\\cup", "\\bigcup")]
+    wrong = [gold.replace("(", "["), gold.replace(str(a), str(a - 1)), f"{a} < x < {b}", f"{a} \\le x < {b}"]
+    return gold, same, [*wrong, f"\\{{{a},{b}\\}}", f"x > {a}"]
 
 
-def _set(random: Random) -> tuple[str, list[str], list[str]]:
+def _set(random: Random) -> Kind:
     members = random.sample(range(-20, 40), random.randrange(2, 6))
     other = random.sample(members, len(members))
-    text = ",".join
-    gold = f"\\{{{text(map(str, members))}\\}}"
-    same = [
-        f"\\{{{', '.join(map(str, other))}\\}}",
-        text(map(str, other)),
-        f"\\left\\{{{text(map(str, members))}\\right\\}}",
-        " and ".join(map(str, other)),
-        f"x = {text(map(str, members))}",
-    ]
-    return (
-        gold,
-        same,
-        [
-            f"\\{{{text(map(str, members[1:]))}\\}}",
-            f"({text(map(str, members))})",
-            f"\\{{{text(map(str, [*members[1:], 77]))}\\}}",
-            str(members[0]),
-        ],
-    )
+    given, moved = ",".join(map(str, members)), ",".join(map(str, other))
+    same = [f"\\{{{', '.join(map(str, other))}\\}}", moved, f"\\left\\{{{given}\\right\\}}"]
+    same += [" and ".join(map(str, other)), f"x = {given}"]
+    fewer, changed = (",".join(map(str, some)) for some in (members[1:], [*members[1:], 77]))
+    return f"\\{{{given}\\}}", same, [f"\\{{{fewer}\\}}", f"({given})", f"\\{{{changed}\\}}", str(members[0])]
 
 
-def _tuple(random: Random) -> tuple[str, list[str], list[str]]:
+def _tuple(random: Random) -> Kind:
     members = [random.randrange(-30, 30) for _ in range(random.randrange(2, 5))]
     text = ", ".join(map(str, members))
     halves = ", ".join(f"\\frac{{{2 * one}}}{{2}}" for one in members)
-    return (
-        f"({text})",
-        [f"({text.replace(' ', '')})", f"\\left({text}\\right)", f"({halves})", f"(x,y) = ({text})"],
-        [f"({', '.join(map(str, members[::-1]))}, 1)", f"[{text}]", f"\\{{{text}\\}}", text, f"({text}, 0)"],
-    )
+    same = [f"({text.replace(' ', '')})", f"\\left({text}\\right)", f"({halves})", f"(x,y) = ({text})"]
+    wrong = [f"({', '.join(map(str, members[::-1]))}, 1)", f"[{text}]", f"\\{{{text}\\}}", text, f"({text}, 0)"]
+    return f"({text})", same, wrong
 
 
-def _polynomial(random: Random) -> tuple[str, list[str], list[str]]:
+def _polynomial(random: Random) -> Kind:
     a, b = random.randrange(-9, 10), random.randrange(1, 10)
     gold = f"x^2{a + b:+d}x{a * b:+d}"
-    same = [
-        f"(x{a:+d})(x{b:+d})",
-        f"(x{b:+d})*(x{a:+d})",
-        f"x^{{2}} {a + b:+d}x {a * b:+d}",
-        f"x**2{a + b:+d}*x{a * b:+d}",
-        f"{a * b}{a + b:+d}x+x^2",
-        f"y = {gold}",
-        f"f(x) = {gold}",
-    ]
+    same = [f"(x{a:+d})(x{b:+d})", f"(x{b:+d})*(x{a:+d})", f"x^{{2}} {a + b:+d}x {a * b:+d}"]
+    same += [f"x**2{a + b:+d}*x{a * b:+d}", f"{a * b}{a + b:+d}x+x^2", f"y = {gold}", f"f(x) = {gold}"]
     return gold, same, [f"(x{a:+d})^2", f"x^2{a * b + 1:+d}", gold.replace("x", "y"), f"x^3{a:+d}", f"{gold} = 0"]
 
 
-def _constant(random: Random) -> tuple[str, list[str], list[str]]:
+def _constant(random: Random) -> Kind:
     n = random.randrange(2, 30)
-    gold, same, wrong = random.choice(
+    pi, half = f"{n * 3.14159265358979:.7f}", f"\\frac{{{2 * n}\\pi}}{{2}}"
+    power = f"e^{n}" if n < 10 else f"e^{{{n}}} + 0"
+    column, other = (f"\\begin{{pmatrix}}{one}\\end{{pmatrix}}" for one in (f"{n}\\\\2", f"2\\\\{n}"))
+    square, degrees = f"\\begin{{bmatrix}} {n} \\\\ 2 \\end{{bmatrix}}", f"{n}^\\circ"
+    text, next_text = (f"\\text{{Option {one}}}" for one in (n, n + 1))
+    kinds: tuple[Kind, ...] = (
+        (f"{n}\\pi", [f"\\pi \\cdot {n}", f"{n} \\pi", f"{n}*pi", pi, half], [f"{n * 3.14:.2f}", f"{n}", f"\\pi^{n}"]),
+        (f"{n}i+1", [f"1+{n}i", f"1 + {n} i", f"1+{n}\\mathrm{{i}}"], [f"1-{n}i", f"{n}", f"{n}+i"]),
+        (f"e^{{{n}}}", [f"\\exp({n})", power], [f"{n}^e", f"{n}e"]),
+        (f"\\log_2 {n}", [f"\\log_{{2}}({n})", f"\\frac{{\\ln {n}}}{{\\ln 2}}"], [f"\\log {n}", f"\\ln {n}"]),
+        (f"{n}!", [f"{n}! + 0", f"{n} \\cdot {n - 1}!"], [f"{n + 1}!", f"{n}"]),
+        (f"10^{{{n}}}", [f"1{'0' * n}", f"10^{{{n - 1}}} \\cdot 10"], [f"10{n}", f"9^{{{n}}}"]),
+        (column, [square], [other, f"({n},2)"]),
+        (text, [f"Option {n}", f"\\textbf{{Option {n}}}"], [next_text, str(n)]),
         (
-            (
-                f"{n}\\pi",
-                [
-                    f"\\pi \\cdot {n}",
-                    f"{n} \\pi",
-                    f"{n}*pi",
-                    f"{n * 3.14159265358979:.7f}",
-                    f"\\frac{{{2 * n}\\pi}}{{2}}",
-                ],
-                [f"{n * 3.14:.2f}", f"{n}", f"\\pi^{n}"],
-            ),
-            (f"{n}i+1", [f"1+{n}i", f"1 + {n} i", f"1+{n}\\mathrm{{i}}"], [f"1-{n}i", f"{n}", f"{n}+i"]),
-            (f"e^{{{n}}}", [f"\\exp({n})", f"e^{n}" if n < 10 else f"e^{{{n}}} + 0"], [f"{n}^e", f"{n}e"]),
-            (f"\\log_2 {n}", [f"\\log_{{2}}({n})", f"\\frac{{\\ln {n}}}{{\\ln 2}}"], [f"\\log {n}", f"\\ln {n}"]),
-            (f"{n}!", [f"{n}! + 0", f"{n} \\cdot {n - 1}!"], [f"{n + 1}!", f"{n}"]),
-            (f"10^{{{n}}}", [f"1{'0' * n}", f"10^{{{n - 1}}} \\cdot 10"], [f"10{n}", f"9^{{{n}}}"]),
-            (
-                f"\\begin{{pmatrix}}{n}\\\\2\\end{{pmatrix}}",
-                [f"\\begin{{bmatrix}} {n} \\\\ 2 \\end{{bmatrix}}"],
-                [f"\\begin{{pmatrix}}2\\\\{n}\\end{{pmatrix}}", f"({n},2)"],
-            ),
-            (
-                f"\\text{{Option {n}}}",
-                [f"Option {n}", f"\\textbf{{Option {n}}}"],
-                [f"\\text{{Option {n + 1}}}", str(n)],
-            ),
-            (
-                f"\\binom{{{n}}}{{2}}",
-                [str(n * (n - 1) // 2), f"\\dbinom{{{n}}}{{2}}"],
-                [str(n * n), f"\\binom{{2}}{{{n}}}"],
-            ),
-            (
-                f"\\sin({n}^\\circ)",
-                [f"\\sin {n}^\\circ", f"\\sin(\\frac{{{n}\\pi}}{{180}})"],
-                [f"\\cos({n}^\\circ)", f"\\sin({n})"],
-            ),
-        )
+            f"\\binom{{{n}}}{{2}}",
+            [str(n * (n - 1) // 2), f"\\dbinom{{{n}}}{{2}}"],
+            [str(n * n), f"\\binom{{2}}{{{n}}}"],
+        ),
+        (
+            f"\\sin({degrees})",
+            [f"\\sin {degrees}", f"\\sin(\\frac{{{n}\\pi}}{{180}})"],
+            [f"\\cos({degrees})", f"\\sin({n})"],
+        ),
     )
-    return gold, same, wrong
+    return random.choice(kinds)
 
 
 _KINDS: Final = (_integer, _fraction, _root, _interval, _set, _tuple, _polynomial, _constant)
@@ -253,19 +169,11 @@ _KINDS: Final = (_integer, _fraction, _root, _interval, _set, _tuple, _polynomia
 def _mutated(text: str, random: Random) -> str:
     """Return a text with one place broken, or with words around it."""
     place = random.randrange(len(text) + 1)
-    return random.choice(
-        (
-            text[:place] + text[place + 1 :],
-            text[:place] + random.choice("{}()[]\\^_,.$%&- 0x=é\u2212٣") + text[place:],
-            f"\\text{{about }}{text}",
-            f"{text} \\text{{ or }} 1",
-            f"${text}$",
-            f"\\mathbf{{{text}}}",
-            text.replace("-", "\u2212").replace("\\", "\\\\"),
-            f"{text}.",
-            f"\\boxed{{{text}}}",
-        )
-    )
+    odd = random.choice("{}()[]\\^_,.$%&- 0x=é\u2212٣")
+    broken = [text[:place] + text[place + 1 :], text[:place] + odd + text[place:]]
+    words = [f"\\text{{about }}{text}", f"{text} \\text{{ or }} 1", f"${text}$", f"\\mathbf{{{text}}}"]
+    signs = [text.replace("-", "\u2212").replace("\\", "\\\\"), f"{text}.", f"\\boxed{{{text}}}"]
+    return random.choice([*broken, *words, *signs])
 
 
 # --- The native side
