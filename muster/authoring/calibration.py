@@ -17,7 +17,7 @@ import random
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from muster.tasksets.taskset import Scored
     from muster.verification.calibration import Calibration
     from muster.verification.measured import MeasuredCell
-    from muster.verification.probes import EngineOptions, ProbeSpec
+    from muster.verification.probes import ProbeSpec
     from muster.verification.profiles import Profile
 
 WORKER, VALIDATOR = "worker.probe", "validator.measure"
@@ -58,15 +58,19 @@ class Way:
     """Tokens that the prompts of a call have in common."""
     repeated: int = 1
     """How often the prompts of each call are asked for, with new seeds: from the second time on the cache is warm."""
-    tight: bool = False
-    """Without prefix cache, few sequences, small passes and a small cache: prompts in chunks, sequences preempted."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `EngineOptions`."""
+    generated_in: Mapping[str, str] | None = None
+    """Variables of the process that generates."""
 
 
+TIGHT: Final = {"prefix_caching": False, "max_sequences": 12, "max_batched_tokens": 96}
+"""Without prefix cache, few sequences and small passes: prompts in chunks, sequences preempted."""
 WAYS: Final = (
     Way("many at once", 64),
     Way("four at once", 4),
     Way("long prompts, cache cold and warm", 16, prefix=PREFIX, repeated=2),
-    Way("long prompts, no cache, in chunks, preempted", 16, prefix=PREFIX, tight=True),
+    Way("long prompts, no cache, in chunks, preempted", 16, prefix=PREFIX, engine=TIGHT),
 )
 
 GRID_FILE: Final = "grid.json"
@@ -89,13 +93,16 @@ class Grid:
     task_root: bytes
     """Of the task set that they are of; zero where they are the generator's."""
     cheats: bool = True
+    elsewhere: bool = True
+    """Whether honest work is also measured as other machines compute."""
+    ways: Sequence[Way] = field(default_factory=lambda: WAYS)
     note: Callable[[str], None] = lambda line: None
     """Told what is measured next."""
 
     @property
     def share(self) -> int:
         """Return the tokens of one way to run one model."""
-        return self.tokens // (len(WAYS) * (1 + len(self.sharpened)))
+        return self.tokens // (len(self.ways) * (1 + len(self.sharpened)))
 
     @property
     def temperature_micro(self) -> int:
@@ -175,7 +182,7 @@ async def measure_grid(grid: Grid) -> tuple[list[MeasuredCell], list[MeasuredCel
     # 3. The known cheats, replayed as what they claim to be.
     cheats: list[MeasuredCell] = []
     for name, change in CHEAPER.items() if grid.cheats else ():
-        cell = Cell("cheat", name, specs[WAYS[0].name])
+        cell = Cell("cheat", name, specs[grid.ways[0].name])
 
         def save_cheaper(target: Path, make: Callable[[], Any] = change) -> Path:
             return save_changed(grid.model, target, make())
@@ -208,13 +215,14 @@ def _honest_cells(grid: Grid, model: str, specs: Mapping[str, ProbeSpec]) -> lis
     """Return the honest cells of one model."""
     from muster.models.arithmetic import HONEST
 
-    first = WAYS[0].name
-    cells = [Cell(model, first, specs[first])]
-    cells += [Cell(model, name, specs[first], rows_of=first, arithmetic=name) for name in HONEST[grid.profile.dtype]]
-    for name, variables in _environments().items():
-        cells.append(Cell(model, name, specs[name], environment=variables))
-        cells.append(Cell(model, f"generated on {name}", specs[name], generated_in=variables))
-    return cells + [Cell(model, way.name, specs[way.name]) for way in WAYS[1:]]
+    first, *others = [Cell(model, way.name, specs[way.name], generated_in=way.generated_in) for way in grid.ways]
+    cells, name = [first], first.name
+    for arithmetic in HONEST[grid.profile.dtype] if grid.elsewhere else ():
+        cells.append(Cell(model, arithmetic, specs[name], rows_of=name, arithmetic=arithmetic))
+    for older, variables in _environments().items() if grid.elsewhere else ():
+        cells.append(Cell(model, older, specs[older], environment=variables))
+        cells.append(Cell(model, f"generated on {older}", specs[older], generated_in=variables))
+    return cells + others
 
 
 def _environments() -> Mapping[str, Mapping[str, str]]:
@@ -280,8 +288,8 @@ async def _measure(folder: Path, cell: Cell, generated: Path, replayed: Path) ->
 
 def grid_specs(grid: Grid) -> dict[str, ProbeSpec]:
     """Return what is generated, by the name of a way to run a model, or of an environment."""
-    few = {name: replace(WAYS[0], name=f"for {name}", at_once=16) for name in _environments()}
-    specs = {way.name: _spec(grid, way, grid.share) for way in WAYS}
+    few = {name: replace(grid.ways[0], name=f"for {name}", at_once=16) for name in _environments()}
+    specs = {way.name: _spec(grid, way, grid.share) for way in grid.ways}
     return specs | {name: _spec(grid, way, grid.share // 8) for name, way in few.items()}
 
 
@@ -292,7 +300,7 @@ def _spec(grid: Grid, way: Way, tokens: int) -> ProbeSpec:
     """
     from muster.models.files import context_of, load_tokenizer, vocabulary_of
     from muster.protocol.prompts import prompt_tokens
-    from muster.verification.probes import MAX_ROWS, ProbeRequest, ProbeSpec
+    from muster.verification.probes import MAX_ROWS, EngineOptions, ProbeRequest, ProbeSpec
 
     # 1. How many calls, and what fits.
     draw, tokenizer = random.Random(f"muster run calibrate {way.name}"), load_tokenizer(grid.model)
@@ -305,7 +313,7 @@ def _spec(grid: Grid, way: Way, tokens: int) -> ProbeSpec:
     calls: list[list[ProbeRequest]] = []
     for _ in range(count):
         before, prompts = [draw.randrange(vocabulary) for _ in range(way.prefix)], []
-        for _ in range(way.at_once // GROUP):
+        for _ in range(-(-way.at_once // GROUP)):
             (manifest, task), budget = draw.choice(grid.tasks), draw.choice((8, 12, 16))
             prompts.append(prompt_tokens(tokenizer, task, budget, thinks=manifest.thinks).tolist())
         longest = max(map(len, prompts))
@@ -323,7 +331,7 @@ def _spec(grid: Grid, way: Way, tokens: int) -> ProbeSpec:
             [
                 ProbeRequest(prompt_tokens=before + prompt, seed=draw.getrandbits(63), max_tokens=grid.max_tokens)
                 for prompt in prompts
-                for _ in range(GROUP)
+                for _ in range(min(GROUP, way.at_once))
             ]
             for _ in range(way.repeated)
         ]
@@ -332,17 +340,8 @@ def _spec(grid: Grid, way: Way, tokens: int) -> ProbeSpec:
         profile=grid.profile.name,
         temperature=grid.temperature,
         calls=calls,
-        engine=_options(way),
+        engine=EngineOptions(**way.engine),
     )
-
-
-def _options(way: Way) -> EngineOptions:
-    """Return the engine's options for a way to run it."""
-    from muster.verification.probes import EngineOptions
-
-    if not way.tight:
-        return EngineOptions()
-    return EngineOptions(prefix_caching=False, max_sequences=12, max_batched_tokens=96)
 
 
 def grid_of(
