@@ -110,17 +110,17 @@ bench: bench-peers setup-tests
 	python benchmarks/stale_weights.py --write
 	python benchmarks/environments.py --json > cache/bench/environments.json || test $$? -eq 3
 	python benchmarks/trainer.py --json > cache/bench/trainer.json || test $$? -eq 3
-	python benchmarks/async_speedup.py --json > cache/bench/async_speedup.json || test $$? -eq 3
+	python benchmarks/asynchrony.py --json > cache/bench/asynchrony.json || test $$? -eq 3
 	python benchmarks/learning.py --json > cache/bench/learning.json || test $$? -eq 3
-	python benchmarks/language.py --json > cache/bench/language.json || test $$? -eq 3
+	python benchmarks/demo.py --scenario language --json > cache/bench/language.json || test $$? -eq 3
 	python benchmarks/demo.py --json --seeds 0 0 0 11 11 11 1 2 3 > cache/bench/demo.json || test $$? -eq 3
 	python benchmarks/incentives.py --json > cache/bench/economics.json || test $$? -eq 3
 	python benchmarks/orchestrator_idle.py --json > cache/bench/orchestrator.json || test $$? -eq 3
 	python benchmarks/page.py --json --fresh-clone > cache/bench/page.json || test $$? -eq 3
 	for part in gas broadcast verification demo orchestrator page economics; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
 	python benchmarks/tables.py environments $(addprefix cache/bench/,environments.json language.json)
-	python benchmarks/tables.py async cache/bench/async_speedup.json
-	python benchmarks/tables.py trainer $(addprefix cache/bench/,trainer.json async_speedup.json learning.json)
+	python benchmarks/tables.py async cache/bench/asynchrony.json
+	python benchmarks/tables.py trainer $(addprefix cache/bench/,trainer.json asynchrony.json learning.json)
 
 bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built .peers/trl/bin/built .peers/scorers/bin/built
 

@@ -11,10 +11,7 @@ minutes.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -34,7 +31,6 @@ from testbed.adversaries.pipeline import DAY, KNOWN, POLICY, LocalContext, descr
 ROWS = 256
 """Rollouts of each kind."""
 SAMPLES = 200
-CHILD_SECONDS = 3600
 SURE = 0.99
 """Share of the samples in which a kind must be rejected to count as caught."""
 
@@ -69,23 +65,16 @@ def measure_all(profile: Profile, rows: int, samples: int) -> list[Found]:
         return asyncio.run(run(shop))
 
 
-def measure_apart(profile: Profile, rows: int, samples: int) -> list[Found]:
-    """Measure the same in a process of its own: a process's vLLM has one dtype."""
-    command = [sys.executable, __file__, "--child", profile.name, "--rows", str(rows), "--samples", str(samples)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=CHILD_SECONDS)
-    return json.loads(done.stdout.splitlines()[-1])  # before it come the validator's own log lines
-
-
 # --- Figures
 
 
 def figures(runs: int, *, write: bool = False, rows: int = ROWS, samples: int = SAMPLES) -> list[report.Figure]:
     """Return the figures of the demo's profile; with `write`, measure all profiles once for the page."""
-    found = [measure_apart(CPU_FP32, rows, samples) for _ in range(runs)]
+    found = [report.apart(measure_all, CPU_FP32, rows, samples) for _ in range(runs)]
     if write:
         write_page(
             {
-                name: found[0] if profile is CPU_FP32 else measure_apart(profile, rows, samples)
+                name: found[0] if profile is CPU_FP32 else report.apart(measure_all, profile, rows, samples)
                 for name, profile in PROFILES.items()
             }
         )
@@ -111,7 +100,7 @@ def is_caught(one: Found) -> bool:
 
 
 def _share(name: str, shares: Sequence[float]) -> report.Figure:
-    return report.figure(name, shares, ratio=min(shares), target=1.0, unit="share of kinds")
+    return report.figure(name, shares, ratio=min, target=1.0, unit="share of kinds")
 
 
 # --- The page
@@ -157,18 +146,8 @@ def _of_the_subtle(found: Sequence[Found]) -> str:
 
 
 HEADS = (
-    "adversary",
-    "caught by",
-    "measured, least",
-    "median",
-    "limit",
-    "false rows",
-    "rejected",
-    "accused",
-    "rows for 99%",
-    "in one commitment",
-    "a tenth",
-    "predicted",
+    *("adversary", "caught by", "measured, least", "median", "limit", "false rows", "rejected", "accused"),
+    *("rows for 99%", "in one commitment", "a tenth", "predicted"),
 )
 
 
@@ -193,16 +172,10 @@ def _line(one: Found) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/understand/verification.md")
+    parser = report.parser(__doc__, write="the table in docs/understand/verification.md")
     parser.add_argument("--rows", type=int, default=ROWS, help="rollouts of each kind, in whole commitments")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="samples drawn of each kind's commitments")
-    parser.add_argument("--child", choices=PROFILES, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        print(json.dumps(measure_all(PROFILES[options.child], options.rows, options.samples)))
-        return 0
     found = figures(1, write=options.write, rows=options.rows, samples=options.samples)
     return report.show(found, as_json=options.json)
 

@@ -1,17 +1,25 @@
-"""What asynchrony saves, and what it costs: wall time to the same held-out score, and the score in the end.
+"""What asynchrony saves, and what it costs: wall time to a held-out score, the score in the end, and stale samples.
 
-    python benchmarks/async_speedup.py [--json] [--seeds 0 1 2 3 4] [--updates 30] [--levels 0 1 2 4] [--models FOLDER]
+    python benchmarks/asynchrony.py [speedup] [--json] [--seeds 0 1 2 3 4] [--updates 30] [--levels 0 1 2 4]
+        [--models FOLDER]
+    python benchmarks/asynchrony.py stale [--json] [--levels 0 1 2 4] [--seeds 0 1 2] [--updates 45]
+        [--set learning_rate=5e-4 ...] [--target 0.45] [--models FOLDER]
 
-Two processes, each on a core of its own: this one trains, the other samples with the policies it is sent. A policy
-reaches the sampler one update's time after it was made: that is the broadcast, throttled to last as long as an update.
-At level n a batch is trained on whose policy is n steps behind at most, and the sampler always takes the newest policy
-it has; at level 0 that means to take turns. Tasks, model, rewards, batches and updates are those of
-benchmarks/async_levels.py, so of the demo; scores are taken from saved weights after a run, off the clock.
+`speedup`: two processes, each on a core of its own: this one trains, the other samples with the policies it is sent. A
+policy reaches the sampler one update's time after it was made: that is the broadcast, throttled to last as long as an
+update. At level n a batch is trained on whose policy is n steps behind at most, and the sampler always takes the newest
+policy it has; at level 0 that means to take turns. Scores are taken from saved weights after a run, off the clock.
 
     async_speedup     seconds at level 2 over seconds at level 0 until the mean curve over the seeds reaches nine tenths
                       of the smaller of the two final gains; `levels` has every level's seconds to nine tenths of the
                       least gain of all, and `curves` what both were read from
     score_difference  final score at level 2 minus at level 0, upper end of its 95 % interval over the seeds
+
+`stale`: what stale samples do to learning, without a clock, in one process (`benchmarks.training_runs`). At async level
+n > 0, half of a batch is n steps old and half n - 1, as in a swarm that never waits. The base is greedy on all held-out
+tasks before the first update, `after` the mean of the last three checkpoints; both as in the demo. Intervals are 95 %,
+Student's t over seeds. `missed` is how far completions were from their thinking budgets, in budgets, in the first and
+in the last five batches.
 """
 
 from __future__ import annotations
@@ -32,31 +40,31 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import report  # noqa: E402
-from benchmarks.async_levels import (  # noqa: E402
-    NOBODY,
+from benchmarks import report
+from benchmarks.training_runs import (
+    Run,
     Sampler,
     half_interval,
     held_out,
     last_three,
     made_model,
-    settings_of,
-    terms_of,
+    recipe_of,
+    summarise,
+    train,
 )
-from benchmarks.watched import expect, started, tell  # noqa: E402
-from muster.models.files import load_tokenizer  # noqa: E402
-from muster.models.init import WarmUp, load_model  # noqa: E402
-from muster.rollouts.parquet import read_rollouts, write_rollouts  # noqa: E402
-from muster.swarm import plan  # noqa: E402
-from muster.tasksets.taskset import TaskSet  # noqa: E402
-from testbed.samples.task_sets import generated  # noqa: E402
-from trainer.batches import FileRef, WorkFile, samples_of  # noqa: E402
-from trainer.learner import Recipe  # noqa: E402
-from trainer.policy import Policy  # noqa: E402
-from trainer.update import make_optimizer, update  # noqa: E402
+from benchmarks.watched import ask, module, started
+from muster.models.init import WarmUp, load_model
+from muster.protocol.terms_file import NOBODY
+from muster.rollouts.parquet import read_rollouts, write_rollouts
+from muster.swarm import plan
+from muster.tasksets.taskset import TaskSet
+from testbed.samples.task_sets import generated
+from trainer.batches import FileRef, WorkFile, samples_of
+from trainer.learner import Recipe
+from trainer.policy import Policy
+from trainer.update import make_optimizer, update
 
 SCORED_EVERY = 3
 SHARE = 0.9
@@ -65,6 +73,8 @@ SYNC, AHEAD = 0, 2
 """The levels that the figures compare."""
 BATCH_SECONDS = 600
 """Longest that a batch may take."""
+PARTS = {"speedup": (5, 30), "stale": (3, 45)}
+"""Seeds and updates of each, unless they are chosen."""
 
 
 @dataclass(frozen=True)
@@ -84,36 +94,35 @@ class Curve:
 # --- The other side
 
 
-def sample() -> None:
-    """`… sample MODEL SEED`: for each line {"weights", "step", "out"} a batch, in files."""
-    model_dir, seed = Path(sys.argv[2]), int(sys.argv[3])
+def sample(model_dir: Path, seed: int) -> None:
+    """Make a batch, in files, for each line {"weights", "step", "out"} of stdin."""
     take_core(1)
-    tasks = generated(seed)
-    model = load_model(model_dir)
-    sampler = Sampler(model, load_tokenizer(model_dir), tasks, terms_of(tasks, 0), seed)
+    torch.set_num_threads(1)
+    model, tasks = load_model(model_dir), generated(seed)
+    sampler = Sampler(model_dir, model, tasks, seed)
+    per_batch = plan.GROUPS_PER_BATCH // sampler.rules.terms.groups_per_commitment
     print("ready", flush=True)
     indices: dict[int, int] = {}
     for line in sys.stdin:
         asked = json.loads(line)
-        model.load_state_dict(load_file(asked["weights"]), strict=False)
-        model.tie_weights()
+        take_weights(model, Path(asked["weights"]))
         begun = time.perf_counter()
         first = indices.get(asked["step"], 0)
-        indices[asked["step"]] = first + files_per_batch(sampler.terms.groups_per_commitment)
-        for i, file in enumerate(sampler.files(asked["step"], range(first, indices[asked["step"]]))):
+        indices[asked["step"]] = first + per_batch
+        for i, file in enumerate(sampler.files(asked["step"], range(first, first + per_batch))):
             (Path(asked["out"]) / f"{i}.parquet").write_bytes(write_rollouts(file.rollouts))
         print("done", time.perf_counter() - begun, flush=True)
 
 
-def files_per_batch(groups_per_commitment: int) -> int:
-    return plan.GROUPS_PER_BATCH // groups_per_commitment
-
-
 def take_core(number: int) -> None:
-    """One thread, on a core that the other side does not have."""
-    torch.set_num_threads(1)
+    """Stay on a core that the other side does not have."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
+
+
+def take_weights(model: torch.nn.Module, path: Path) -> None:
+    model.load_state_dict(load_file(path), strict=False)
+    model.tie_weights()  # type: ignore[operator]
 
 
 # --- This side
@@ -161,8 +170,7 @@ class Exchange:
             out = self._folder / f"batch-{step}"
             out.mkdir()
             asked = {"weights": str(self._path(policy)), "step": policy, "out": str(out)}
-            tell(self._sampler, json.dumps(asked))
-            self.sampling.append(float(expect(self._sampler, "done")))
+            self.sampling.append(ask(self._sampler, json.dumps(asked)))
             with self._changed:
                 self._batches.append((policy, out))
                 self._changed.notify_all()
@@ -180,11 +188,12 @@ class Exchange:
         return self._folder / f"policy-{step}.safetensors"
 
 
-def train(model_dir: Path, tasks: TaskSet, seed: int, level: int, updates: int, recipe: Recipe) -> Curve:
+def train_apart(model_dir: Path, tasks: TaskSet, seed: int, level: int, updates: int, recipe: Recipe) -> Curve:
+    """Train while another process samples."""
     model = load_model(model_dir)
     policy = Policy(model, temperature=recipe.update.temperature)
     optimizer = make_optimizer(policy, recipe.update)
-    command = [sys.executable, __file__, "sample", str(model_dir), str(seed)]
+    command = module("benchmarks.asynchrony", "--sample", model_dir, seed)
     seconds, updating = [0.0], []
     with tempfile.TemporaryDirectory(prefix="muster-async-") as name, started(command) as sampler:
         exchange = Exchange(sampler, Path(name), level, updates)
@@ -205,12 +214,11 @@ def train(model_dir: Path, tasks: TaskSet, seed: int, level: int, updates: int, 
 
 
 def score(model_dir: Path, folder: Path, tasks: TaskSet, updates: int) -> dict[int, float]:
-    model, tokenizer, terms = load_model(model_dir), load_tokenizer(model_dir), terms_of(tasks, 0)
-    scores = {}
+    """Return the held-out scores of some of the policies that were published."""
+    sampler, scores = Sampler(model_dir, load_model(model_dir), tasks, seed=0), {}
     for step in sorted({*range(0, updates + 1, SCORED_EVERY), *last_three(updates)}):
-        model.load_state_dict(load_file(folder / f"policy-{step}.safetensors"), strict=False)
-        model.tie_weights()
-        scores[step] = held_out(model, tokenizer, tasks, terms)
+        take_weights(sampler.model, folder / f"policy-{step}.safetensors")
+        scores[step] = held_out(sampler, tasks)
     return scores
 
 
@@ -297,31 +305,71 @@ def figures(curves: Sequence[Curve]) -> list[report.Figure]:
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one document on stdout")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--updates", type=int, default=30)
-    parser.add_argument("--levels", type=int, nargs="+", default=[0, 1, 2, 4], help=f"{SYNC} and {AHEAD} among them")
+# --- Stale samples
+
+
+def show_stale(runs: Sequence[Run], options: argparse.Namespace) -> int:
+    rows = summarise(runs, options.updates)
+    if options.json:
+        chosen = {"set": options.set, "target": options.target}
+        document = {"settings": chosen, "summary": rows, "runs": [asdict(run) for run in runs]}
+        print(json.dumps({"machine": report.machine(), **document}))
+        return 0
+    print("level  updates   base  after          gain           smallest  missed")
+    for row in rows:
+        names = ("after_within", "gain_within", "missed_last_within")
+        within = [f"±{row[name]:.3f}" if row[name] is not None else " " * 6 for name in names]
+        print(
+            f"{row['level']:5d}  {row['updates']:7d}  {row['base']:.3f}  {row['after']:.3f} {within[0]}"
+            f"  {row['gain']:+.3f} {within[1]}  {row['smallest_gain']:+.3f}"
+            f"    {row['missed_first']:.3f} → {row['missed_last']:.3f} {within[2]}"
+        )
+    return 0
+
+
+# --- Both
+
+
+def parsed() -> argparse.Namespace:
+    parser = report.parser(__doc__)
+    parser.add_argument("part", nargs="?", choices=PARTS, default="speedup")
+    parser.add_argument("--levels", type=int, nargs="+", default=[0, 1, 2, 4], help=f"{SYNC} and {AHEAD} in `speedup`")
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--updates", type=int, nargs="+", help="of a run; in `stale` several lengths to report")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="trainer settings")
+    parser.add_argument("--target", type=float, default=WarmUp.target, help="accuracy at which the warm-up ends")
     parser.add_argument("--models", type=Path, help="keep the models here, and take what is there")
+    parser.add_argument("--sample", nargs=2, metavar=("MODEL", "SEED"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if not {SYNC, AHEAD} <= set(options.levels):
-        parser.error(f"--levels needs {SYNC} and {AHEAD}")
-    take_core(0)
-    settings, curves = settings_of([]), []
+    seeds, updates = PARTS[options.part]
+    options.seeds, options.updates = options.seeds or list(range(seeds)), options.updates or [updates]
+    if options.part == "speedup" and not ({SYNC, AHEAD} <= set(options.levels) and len(options.updates) == 1):
+        parser.error(f"`speedup` takes one number of --updates, and needs {SYNC} and {AHEAD} among its --levels")
+    return options
+
+
+def main() -> int:
+    options = parsed()
+    if options.sample:
+        sample(Path(options.sample[0]), int(options.sample[1]))
+        return 0
+    speedup = options.part == "speedup"
+    if speedup:
+        take_core(0)
+    torch.set_num_threads(1)
+    curves, runs = list[Curve](), list[Run]()
     with tempfile.TemporaryDirectory(prefix="muster-async-models-") as scratch:
         for seed in options.seeds:
             tasks = generated(seed)
-            model_dir = made_model(options.models or Path(scratch), tasks, seed, WarmUp.target)
+            model = made_model(options.models or Path(scratch), tasks, seed, options.target)
             for level in options.levels:
-                terms = terms_of(tasks, level)
-                recipe = Recipe.from_settings(settings, terms)
-                curves.append(train(model_dir, tasks, seed, level, options.updates, recipe))
-    return report.show(figures(curves), as_json=options.json)
+                terms, recipe = recipe_of(tasks, level, options.set)
+                if speedup:
+                    curves.append(train_apart(model, tasks, seed, level, options.updates[0], recipe))
+                else:
+                    runs.append(train(model, tasks, seed, terms, recipe, options.updates))
+    return report.show(figures(curves), as_json=options.json) if speedup else show_stale(runs, options)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["sample"]:
-        sample()
-    else:
-        sys.exit(main())
+    sys.exit(main())

@@ -26,7 +26,6 @@ are those of benchmarks/deltas.py.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import socket
@@ -41,14 +40,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import deltas, report  # noqa: E402
-from benchmarks.watched import Watch, expect, started, tell, together  # noqa: E402
+from benchmarks import deltas, report
+from benchmarks.watched import Watch, expect, module, peer, started, tell, together
+from testbed.paths import ROOT
 
-PEER = ROOT / ".peers" / "shardcast"
-PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "shardcast_process.py"
 CLIENTS = 4
 MOST_WARM = 8 << 30
 """Bytes of warm pages at most; a run that fills more takes the rest anew, on either side."""
@@ -182,7 +179,7 @@ class Setups:
 
 
 def _ours(role: str, *arguments: object):
-    return started([sys.executable, "-m", "benchmarks.broadcast_process", role, *map(str, arguments)])
+    return started(module("benchmarks.broadcast_process", role, *arguments))
 
 
 def _server(stack: ExitStack, role: str, *arguments: object) -> tuple[subprocess.Popen[str], str]:
@@ -192,11 +189,11 @@ def _server(stack: ExitStack, role: str, *arguments: object) -> tuple[subprocess
 
 
 def _peers(library: Path, *arguments: object):
-    python = PEER / "bin" / "python"
+    command = peer("shardcast_process", *arguments)
     if not library.exists():
-        (package,) = PEER.glob("lib/python*/site-packages/shardcast")
+        (package,) = (ROOT / ".peers").glob("shardcast/lib/python*/site-packages/shardcast")
         shutil.copytree(package, library / "shardcast")
-    return started([str(python), str(PEER_SCRIPT), *map(str, arguments)], {"PYTHONPATH": str(library)})
+    return started(command, {"PYTHONPATH": str(library)})
 
 
 def _free_ports(count: int) -> list[int]:
@@ -217,40 +214,29 @@ def against_the_limit(setups: Setups, runs: int, name: str, clients: int, target
 
 def against_the_peer(setups: Setups, runs: int, name: str, target: float) -> list[report.Figure]:
     """Return the seconds; at 1 GiB also processor time and memory."""
-    if not (PEER / "bin" / "built").exists():
-        sys.exit("the shardcast package is not here to compare with\n  next: make bench-peers")
-    rows = [(setups.tree(1, CLIENTS), setups.peer(CLIENTS)) for _ in range(runs)]
-    ours, peer = [one for one, _ in rows], [other for _, other in rows]
-    last = [[max(one.seconds) for one in side] for side in (ours, peer)]
+    ours, theirs = report.alternate(runs, lambda: setups.tree(1, CLIENTS), lambda: setups.peer(CLIENTS))
+    last = [[max(one.seconds) for one in side] for side in (ours, theirs)]
     found = [report.slower(name, last[0], peer=last[1], target=target, unit="s")]
     if setups.size == GIB:
         per_client = CLIENTS * setups.size / GIB
-        cpu, their_cpu = ([one.cpu / per_client for one in side] for side in (ours, peer))
-        memory, their_memory = ([one.memory / MIB for one in side] for side in (ours, peer))
-        ratio = statistics.median(cpu) / statistics.median(their_cpu)
+        cpu, their_cpu = ([one.cpu / per_client for one in side] for side in (ours, theirs))
+        memory, their_memory = ([one.memory / MIB for one in side] for side in (ours, theirs))
         unit = "CPU s per GiB and client"
         found += [
-            report.figure("cpu_vs_peer", cpu, peer=their_cpu, ratio=ratio, target=0.4, unit=unit, at_most=True),
-            report.figure(
-                "memory_mib", memory, peer=their_memory, ratio=max(memory), target=128, unit="MiB", at_most=True
-            ),
+            report.relative("cpu_vs_peer", cpu, peer=their_cpu, target=0.4, unit=unit, at_most=True),
+            report.figure("memory_mib", memory, peer=their_memory, ratio=max, target=128, unit="MiB", at_most=True),
         ]
     return found
 
 
 def tail(setups: Setups, runs: int) -> list[report.Figure]:
     """Eight clients in a tree: the last against the first, and against four clients of one relay."""
-    rows = [(setups.tree(*TREE), setups.tree(1, CLIENTS)) for _ in range(runs)]
-    first, last = ([pick(eight.seconds) for eight, _ in rows] for pick in (min, max))
-    four = [max(one.seconds) for _, one in rows]
-    middle = statistics.median
+    eight, four = report.alternate(runs, lambda: setups.tree(*TREE), lambda: setups.tree(1, CLIENTS))
+    first, last = ([pick(one.seconds) for one in eight] for pick in (min, max))
+    others = [max(one.seconds) for one in four]
     return [
-        report.figure(
-            "tail", last, limit=first, ratio=middle(last) / middle(first), target=1.3, unit="s", at_most=True
-        ),
-        report.figure(
-            "tail_vs_four", last, limit=four, ratio=middle(last) / middle(four), target=2.2, unit="s", at_most=True
-        ),
+        report.relative("tail", last, limit=first, target=1.3, unit="s", at_most=True),
+        report.relative("tail_vs_four", last, limit=others, target=2.2, unit="s", at_most=True),
     ]
 
 
@@ -258,9 +244,11 @@ def against_another(
     setups: Setups, runs: int, name: str, watch: str, target: float = 0.0, **other: str
 ) -> list[report.Figure]:
     """Compare our server or client with another on the same broadcast. other: the role that takes its place."""
-    rows = [(setups.direct(CLIENTS, watch=watch), setups.direct(CLIENTS, watch=watch, **other)) for _ in range(runs)]
-    ours, theirs = ([max(row[side].seconds) for row in rows] for side in (0, 1))
-    cpu, their_cpu = ([row[side].cpu for row in rows] for side in (0, 1))
+    sides = report.alternate(
+        runs, partial(setups.direct, CLIENTS, watch=watch), partial(setups.direct, CLIENTS, watch=watch, **other)
+    )
+    ours, theirs = ([max(one.seconds) for one in side] for side in sides)
+    cpu, their_cpu = ([one.cpu for one in side] for side in sides)
     middle = statistics.median
     found = report.figure(
         name,
@@ -310,8 +298,7 @@ def measure(size: int, measures: Sequence[Measure], runs: int) -> list[report.Fi
 
 def main() -> int:
     names = [*SMALL, *LARGE, "deltas"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="these figures alone")
     options = parser.parse_args()

@@ -13,12 +13,10 @@ them over rows of 4,096 tokens; --scale makes it shorter.
 
 from __future__ import annotations
 
-import argparse
-import subprocess
+import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -28,14 +26,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.calibration import GRID, pairs, run_weights
+from benchmarks.calibration import measure
 from benchmarks.doc_page import DOCS, rewrite, small, table
-from muster.models.init import init_model
 from muster.verification.calibration import pool_units
-from muster.verification.measured import MeasuredCell, read_cell
+from muster.verification.measured import MeasuredCell
 from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
 from muster.verification.statistics import scaled_errors
-from testbed.samples.task_sets import generated
 from validator.replay import Measurement, judge
 
 WORDS = {
@@ -55,42 +51,6 @@ SAMPLE = 16
 """Rows of a commitment that the default policy replays."""
 DAY = 24
 """Commitments of a node."""
-PROCESSES = 2
-CHILD_SECONDS = 7200
-
-
-# --- Honest work
-
-
-def calibrate(scale: float, save: Path, only: str = "") -> list[MeasuredCell]:
-    """Measure the grid, each profile and model in a process of its own, and return the cells.
-
-    `only`: of the models with this in their name. Each is saved as it is measured: what is in the folder already is not
-    measured again.
-    """
-    save.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(PROCESSES) as pool:
-        demo = Path(folder) / "demo"
-        init_model(demo, generated(0), seed=0)
-
-        def measure(pair: tuple[str, int]) -> None:
-            command = [sys.executable, __file__, "--child", pair[0], str(pair[1]), str(demo)]
-            command += ["--scale", str(scale), "--save", str(save)]
-            subprocess.run(command, check=True, timeout=CHILD_SECONDS)
-            print(f"measured {GRID[pair[1]].name} under {pair[0]}", file=sys.stderr)
-
-        # The largest first, so that none is left with one of them at the end.
-        chosen = [pair for pair in pairs(list(PROFILES)) if only in GRID[pair[1]].name]
-        list(pool.map(measure, reversed(chosen)))
-    return sorted(map(read_cell, sorted(save.glob("*.npz"))), key=lambda cell: list(PROFILES).index(cell.profile))
-
-
-def measure_child(profile: str, place: int, demo: Path, scale: float, save: Path) -> None:
-    """Make one model of the grid beside the demo's and measure it under one profile."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / GRID[place].name
-        GRID[place].make(demo, path)
-        run_weights(PROFILES[profile], GRID[place], path, scale, save)
 
 
 # --- What it comes to
@@ -142,9 +102,13 @@ class Margin:
         return self.quantiles[-1]
 
     @property
+    def limit(self) -> float:
+        return getattr(self.profile, self.statistic).accuse
+
+    @property
     def times(self) -> float:
         """Return how many times as far out as the worst honest value the accusing limit is."""
-        return getattr(self.profile, self.statistic).accuse / max(self.worst, 1e-12)
+        return self.limit / max(self.worst, 1e-12)
 
 
 def margins(cells: Sequence[HonestCell]) -> list[Margin]:
@@ -196,78 +160,56 @@ def honest_values(cells: Sequence[HonestCell], profile: Profile, statistic: str)
 
 def figures(runs: int, *, write: bool = False, scale: float = 1.0, save: Path | None = None) -> list[report.Figure]:
     """Return the figures over all runs together, since the worst counts; with `write`, rewrite the page too."""
-    with tempfile.TemporaryDirectory() as folder:
-        cells = [judged(cell) for run in range(runs) for cell in calibrate(scale, (save or Path(folder)) / str(run))]
+    cells = [cell for run in range(runs) for cell in measured(scale, save and save / str(run))]
     if write:
         write_page(cells)
     return figures_of(cells)
 
 
+def measured(scale: float, save: Path | None, only: str = "") -> list[HonestCell]:
+    """Measure the grid, in a folder that goes unless there is one to save it in, and judge its cells."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        return list(map(judged, asyncio.run(measure(save or Path(folder), scale, only))))
+
+
 def figures_of(cells: Sequence[HonestCell]) -> list[report.Figure]:
     rejected, rollouts = sum(cell.rejected for cell in cells), count_rollouts(cells)
-    tokens = sum(cell.tokens for cell in cells)
     large = [cell for cell in cells if cell.large and PROFILES[cell.profile].dtype == "bfloat16"]
     collapsed = [cell for cell in cells if cell.model.startswith("collapsed")]
-    commitments = count_rollouts(large) / SAMPLE
+    large_rejected, large_rollouts = sum(cell.rejected for cell in large), count_rollouts(large)
+    tokens, large_tokens = (sum(cell.tokens for cell in some) for some in (cells, large))
     least = min(margins(cells), key=lambda one: one.times)
     pools = [one for profile in PROFILES.values() for one in pool_margins(cells, profile)]
     pool = min(pools, key=lambda one: one.times)
-    found = [
-        report.figure(
-            "false_accusations",
-            [rejected],
-            ratio=rejected,
-            target=0,
-            at_most=True,
-            unit="rejected honest rollouts",
-            rollouts=rollouts,
-            upper_bound_95=None if rejected else rule_of_three(rollouts),
-        ),
-        report.figure("honest_tokens", [tokens], ratio=tokens, target=TOKENS, unit="tokens"),
-        _count("honest_large_tokens", sum(cell.tokens for cell in large), LARGE_TOKENS, "tokens"),
+    bound = None if rejected else rule_of_three(rollouts)
+    honest, of_collapsed = "accused honest rollouts", "accused rollouts of collapsed models"
+    return [
+        report.none("false_accusations", rejected, "rejected honest rollouts", rollouts=rollouts, upper_bound_95=bound),
+        report.figure("honest_tokens", tokens, target=TOKENS, unit="tokens"),
+        report.figure("honest_large_tokens", large_tokens, target=LARGE_TOKENS, unit="tokens"),
         report.figure(
             "honest_large_rejected",
-            [sum(cell.rejected for cell in large)],
-            ratio=sum(cell.rejected for cell in large) / max(1.0, commitments),
+            large_rejected,
+            ratio=large_rejected / max(1.0, large_rollouts / SAMPLE),
             target=0.001,
             at_most=True,
             unit="rejected honest rollouts, over samples of 16",
-            rollouts=count_rollouts(large),
+            rollouts=large_rollouts,
         ),
-        _none("honest_accused", sum(cell.accused for cell in cells), "accused honest rollouts"),
-        _none("collapse_accused", sum(cell.accused for cell in collapsed), "accused rollouts of collapsed models"),
-        report.figure(
-            "accuse_margin",
-            [least.worst],
-            limit=[getattr(least.profile, least.statistic).accuse],
-            ratio=least.times,
-            target=2.0,
-            unit=f"worst honest value of {least.statistic} under {least.profile.name}",
+        report.none("honest_accused", sum(cell.accused for cell in cells), honest),
+        report.none("collapse_accused", sum(cell.accused for cell in collapsed), of_collapsed),
+        _margin("accuse_margin", least, f"worst honest value of {least.statistic} under {least.profile.name}"),
+        _margin(
+            "pool_margin", pool, f"mean of the worst cell's pool units, {pool.statistic} under {pool.profile.name}"
         ),
-        report.figure(
-            "pool_margin",
-            [pool.worst],
-            limit=[pool.limit],
-            ratio=pool.times,
-            target=2.0,
-            unit=f"mean of the worst cell's pool units, {pool.statistic} under {pool.profile.name}",
-        ),
-        _none("pool_leaning", sum(one.leaning for one in pools), "honest pool units above a pool limit"),
+        report.none("pool_leaning", sum(one.leaning for one in pools), "honest pool units above a pool limit"),
+        *(_margin(f"{one.profile.name}: {one.statistic}", one, "worst honest value") for one in margins(cells)),
     ]
-    for one in margins(cells):
-        limit = getattr(one.profile, one.statistic).accuse
-        name = f"{one.profile.name}: {one.statistic}"
-        unit = "worst honest value"
-        found.append(report.figure(name, [one.worst], limit=[limit], ratio=one.times, target=2.0, unit=unit))
-    return found
 
 
-def _count(name: str, value: int, target: int, unit: str) -> report.Figure:
-    return report.figure(name, [value], ratio=value, target=target, unit=unit)
-
-
-def _none(name: str, value: int, unit: str) -> report.Figure:
-    return report.figure(name, [value], ratio=value, target=0, at_most=True, unit=unit)
+def _margin(name: str, one: Margin | PoolMargin, unit: str) -> report.Figure:
+    return report.figure(name, one.worst, limit=one.limit, ratio=one.times, target=2.0, unit=unit)
 
 
 def count_rollouts(cells: Sequence[HonestCell]) -> int:
@@ -389,23 +331,13 @@ def plot(cells: Sequence[HonestCell], profile: Profile) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--write", action="store_true", help="rewrite the part of docs/understand/verification.md")
+    parser = report.parser(__doc__, write="tables and plots in docs/understand/verification.md")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the grid's tokens")
     parser.add_argument("--only", metavar="NAME", help="models with this in their name; print their part of the page")
     parser.add_argument("--save", type=Path, help="folder that keeps what is measured: a run goes on from it")
-    parser.add_argument("--child", nargs=3, metavar=("PROFILE", "PLACE", "DEMO"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.child:
-        profile, place, demo = options.child
-        measure_child(profile, int(place), Path(demo), options.scale, options.save)
-        return 0
     if options.only:
-        with tempfile.TemporaryDirectory() as folder:
-            measured = calibrate(options.scale, options.save or Path(folder), options.only)
-        print(page([judged(cell) for cell in measured]))
+        print(page(measured(options.scale, options.save, options.only)))
         return 0
     found = figures(1, write=options.write, scale=options.scale, save=options.save)
     return report.show(found, as_json=options.json)

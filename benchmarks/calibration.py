@@ -1,5 +1,6 @@
 """The grid of honest work behind the limits in `muster.verification.profiles`: models, ways to run them, and measuring.
 
+Measured by `muster run calibrate`'s own grid (`muster.authoring.calibration`), each cell in processes of its own.
 Models made here have random weights, except the demo's. What matters for inspection is the size of their logits and of
 their states, and these are made to be those of trained models: `peaked` scales the last norm until the entropy is that
 of a trained model, `outliers` gives a few channels of every layer large values, and `sharpened` is a policy that has
@@ -8,84 +9,67 @@ collapsed onto few answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from muster.authoring.calibration import GROUP, PREFIX, Grid, Way, measure_grid
+from muster.authoring.models.variants import save_sharpened
 from muster.authoring.tasks.generated import sample_of
-from muster.models.files import load_tokenizer
-from muster.models.init import ModelShape, init_model, load_model, make_model, make_tokenizer, save_model
+from muster.models.files import load_tokenizer, model_hash
+from muster.models.init import ModelShape, init_model, make_model, make_tokenizer, save_model
 from muster.protocol.prompts import prompt_tokens
-from muster.rollouts.parquet import write_rollouts
-from muster.rollouts.schema import Rollout
-from muster.tasksets.taskset import Scored, TaskSet
-from muster.verification.measured import MeasuredCell, count_distinct, write_cell
-from muster.verification.profiles import Profile
-from testbed.adversaries.lab import tempered
+from muster.runtime.processor import EMULATIONS
+from muster.verification.measured import MeasuredCell
+from muster.verification.profiles import PROFILES
 from testbed.samples.task_sets import generated
-from validator.replay import Replayer
-from worker.engine import Engine, EngineLimits, GenerationRequest
-from worker.rollouts import bare_rows
-
-GROUP = 4
-LONG = 300
-"""Tokens before a prompt that make it long: more than two blocks of vLLM's cache."""
-
+from worker.engine import GenerationRequest
 
 # --- Ways to run an engine
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One way to run an engine."""
+class Asked:
+    """One way to run an engine, how often, and for how long completions."""
 
-    name: str
-    engine: str
-    """A key of ENGINES."""
-    requests: int
-    """Of one call."""
-    prefix: int = 0
-    """Tokens that the prompts of a call have in common."""
-    calls: int = 1
-    """How often the same requests are made: from the second time on the cache is warm."""
-    max_tokens: int | None = None
-    """Longest completion; the model's own without it."""
-    share: float = 1.0
-    """Of the model's tokens, relative to its other cells."""
+    way: Way
+    calls: int
+    max_tokens: int
 
 
-ENGINES: Final[dict[str, dict[str, Any]]] = {
-    "cached": {},
-    "tight": {"prefix_caching": False, "max_sequences": 24, "max_batched_tokens": 96, "cache_blocks": 40},
-    "long": {"cache_bytes": 1 << 30, "max_sequences": 64},
-    "float32": {"cache_bytes": 1 << 30, "max_sequences": 64, "matmul": "float32"},
-}
-
-CELLS: Final = (
-    Cell("256 at once", "cached", 256),
-    Cell("8 at once", "cached", 8),
-    Cell("one at a time", "cached", 1),
-    Cell("long prompts, cache cold and warm", "cached", 32, prefix=LONG, calls=2),
-    Cell("long prompts, no cache, in chunks, preempted", "tight", 48, prefix=LONG),
+CACHED: Final = {"cache_bytes": 128 << 20}
+LONG: Final = {"cache_bytes": 1 << 30, "max_sequences": 64}
+TIGHT: Final = {"prefix_caching": False, "max_sequences": 24, "max_batched_tokens": 96, "cache_blocks": 40}
+WAYS: Final = (
+    Way("256 at once", 256, engine=CACHED),
+    Way("8 at once", 8, engine=CACHED),
+    Way("one at a time", 1, engine=CACHED),
+    Way("long prompts, cache cold and warm", 32, prefix=PREFIX, repeated=2, engine=CACHED),
+    Way("long prompts, no cache, in chunks, preempted", 48, prefix=PREFIX, engine=TIGHT),
 )
+SHORT_CELLS: Final = tuple(Asked(way, calls, 32) for way, calls in zip(WAYS, (2, 60, 500, 3, 4), strict=True))
+CELLS: Final = tuple(Asked(way, calls, 96) for way, calls in zip(WAYS, (1, 13, 100, 2, 2), strict=True))
 LONG_CELLS: Final = (
-    Cell("512 tokens, 16 at once", "long", 16, max_tokens=512, share=3),
-    Cell("2,048 tokens, 16 at once", "long", 16, max_tokens=2048, share=3),
-    Cell("4,096 tokens, 8 at once", "long", 8, max_tokens=4096, share=3),
-    Cell("1 token, 64 at once", "long", 64, max_tokens=1, share=0.02),
-    Cell("4 tokens, 64 at once", "long", 64, max_tokens=4, share=0.04),
+    Asked(Way("512 tokens, 16 at once", 16, engine=LONG), 4, 512),
+    Asked(Way("2,048 tokens, 16 at once", 16, engine=LONG), 1, 2048),
+    Asked(Way("4,096 tokens, 8 at once", 8, engine=LONG), 1, 4096),
+    Asked(Way("1 token, 64 at once", 64, engine=LONG), 4, 1),
+    Asked(Way("4 tokens, 64 at once", 64, engine=LONG), 2, 4),
 )
-WIDE_CELLS: Final = (
-    Cell("64 at once", "float32", 64),
-    Cell("512 tokens, 16 at once", "float32", 16, max_tokens=512),
-)
-"""Of engines that multiply as where no instructions for bfloat16 are; the replay multiplies as this processor does."""
+ONE_LONG_CALL: Final = (replace(LONG_CELLS[0], calls=1),)
+
+
+def multiplied_in_float32(*asked: Asked) -> tuple[Asked, ...]:
+    """Return the same of engines that multiply as where no instructions for bfloat16 are; the replay is as ever."""
+    return tuple(replace(one, way=replace(one.way, generated_in=EMULATIONS["AVX2"])) for one in asked)
 
 
 # --- Models
@@ -96,15 +80,11 @@ class Weights:
     """A model of the grid, and what is asked of it."""
 
     name: str
-    make: Callable[[Path, Path], None]
+    make: Callable[[Path, Path], object]
     """Makes it in the second folder; the first one holds the demo's model."""
-    tokens: int
-    """Honest tokens under each profile and at each temperature."""
-    profiles: tuple[str, ...] = ()
-    """Names of profiles; all without any."""
+    profiles: tuple[str, ...] = tuple(PROFILES)
     temperatures: tuple[float, ...] = (1.0,)
-    max_tokens: int = 96
-    cells: tuple[Cell, ...] = CELLS
+    cells: tuple[Asked, ...] = CELLS
     large: bool = False
     """Whether it counts in the figures of large models."""
 
@@ -127,19 +107,7 @@ def fresh(shape: ModelShape, change: Callable[[PreTrainedModel], None] = lambda 
 
 def sharpened(times: float):
     """Return a maker of the demo's model with its last norm, and so its logits, this many times as large."""
-
-    def make(demo: Path, folder: Path) -> None:
-        model = load_model(demo)
-        with torch.inference_mode():
-            model.get_parameter("model.norm.weight").mul_(times)
-        save_model(model, load_tokenizer(demo), folder)
-
-    return make
-
-
-def copied(demo: Path, folder: Path) -> None:
-    """Make the demo's model itself."""
-    save_model(load_model(demo), load_tokenizer(demo), folder)
+    return lambda demo, folder: save_sharpened(demo, folder, times=times)
 
 
 def peaked(entropy: float) -> Callable[[PreTrainedModel], None]:
@@ -187,101 +155,89 @@ HALF_BILLION: Final = replace(LARGE, layers=24, vocabulary=151_936)
 TRAINED: Final = "trained 0.34M"
 SHAPES: Final = {"random 0.34M": SMALL, "random 20M": MIDDLE}
 BF16_ONLY, PLAIN = ("bf16-projection-v2",), ("cpu-fp32-projection-v2",)
+PEAKED: Final = fresh(LARGE, peaked(2.75))
+IN_FLOAT32: Final = multiplied_in_float32(
+    Asked(Way("64 at once", 64, engine=LONG), 1, 96), Asked(Way("512 tokens, 16 at once", 16, engine=LONG), 1, 512)
+)
 GRID: Final = (
-    Weights(TRAINED, copied, 32_000, temperatures=(1.0, 0.6), max_tokens=32),
-    *(Weights(f"collapsed × {times}", sharpened(times), 32_000, max_tokens=32) for times in (10, 40, 200)),
-    *(Weights(name, fresh(shape), 32_000) for name, shape in SHAPES.items()),
-    Weights("peaked 20M", fresh(WIDE, peaked(2.0)), 32_000),
-    Weights("peaked 20M, multiplied in float32", fresh(WIDE, peaked(2.0)), 6_400, BF16_ONLY, cells=WIDE_CELLS[:1]),
-    Weights("peaked 208M", fresh(LARGE, peaked(2.75)), 105_000, BF16_ONLY, cells=LONG_CELLS, large=True),
+    Weights(TRAINED, sharpened(1), temperatures=(1.0, 0.6), cells=SHORT_CELLS),
+    *(Weights(f"collapsed × {times}", sharpened(times), cells=SHORT_CELLS) for times in (10, 40, 200)),
+    *(Weights(name, fresh(shape)) for name, shape in SHAPES.items()),
+    Weights("peaked 20M", fresh(WIDE, peaked(2.0))),
+    Weights("peaked 20M, multiplied in float32", fresh(WIDE, peaked(2.0)), BF16_ONLY, cells=IN_FLOAT32[:1]),
+    Weights("peaked 208M", PEAKED, BF16_ONLY, cells=LONG_CELLS, large=True),
     Weights(
         "peaked 208M, outlier channels",
         fresh(LARGE, both(outliers, peaked(2.75))),
-        105_000,
         BF16_ONLY,
         cells=LONG_CELLS,
         large=True,
     ),
-    Weights(
-        "peaked 208M, multiplied in float32",
-        fresh(LARGE, peaked(2.75)),
-        8_000,
-        BF16_ONLY,
-        cells=WIDE_CELLS[1:],
-        large=True,
-    ),
-    Weights("peaked 208M", fresh(LARGE, peaked(2.75)), 8_000, PLAIN, cells=LONG_CELLS[:1], large=True),
-    Weights("peaked 494M", fresh(HALF_BILLION, peaked(2.75)), 8_000, BF16_ONLY, cells=LONG_CELLS[:1], large=True),
+    Weights("peaked 208M, multiplied in float32", PEAKED, BF16_ONLY, cells=IN_FLOAT32[1:], large=True),
+    Weights("peaked 208M", PEAKED, PLAIN, cells=ONE_LONG_CALL, large=True),
+    Weights("peaked 494M", fresh(HALF_BILLION, peaked(2.75)), BF16_ONLY, cells=ONE_LONG_CALL, large=True),
 )
+AT_ONCE: Final = 2
+"""Cells that are measured side by side."""
 
 
 # --- Measuring
 
 
-def make_models(folder: Path) -> TaskSet:
-    """Make the demo's trained model, and larger ones with random weights, each in a folder of its name."""
-    task_set = generated(0)
-    init_model(folder / TRAINED, task_set, seed=0)
-    for name, shape in SHAPES.items():
-        fresh(shape)(folder / TRAINED, folder / name)
-    return task_set
+async def measure(save: Path, scale: float = 1.0, only: str = "") -> list[MeasuredCell]:
+    """Measure the grid with this share of its calls, and return the cells.
 
-
-def make_requests(tokenizer, tasks: Sequence[Scored], count: int, max_tokens: int, random: Random, prefix: int = 0):
-    """Real prompts, four samples each, after `prefix` tokens that they have in common."""
-    before = np.random.default_rng(random.getrandbits(32)).integers(20, 100, prefix).astype(np.int32)
-    prompts = [
-        np.concatenate([before, prompt_tokens(tokenizer, random.choice(tasks)[1], random.choice((8, 12, 16)))])
-        for _ in range(-(-count // GROUP))
-    ]
-    return [GenerationRequest(prompts[i // GROUP], random.getrandbits(63), max_tokens) for i in range(count)]
-
-
-def run_weights(profile: Profile, weights: Weights, path: Path, scale: float, save: Path) -> None:
-    """Measure every cell of one model under one profile, each with its share of `scale` times the model's tokens.
-
-    Each is saved as soon as it is measured, its rows beside it, and not measured again where it is there already.
+    only: of the models with this in their name. Each is saved as it is measured: what is in the folder already is not
+    measured again.
     """
-    longest = max(cell.max_tokens or weights.max_tokens for cell in weights.cells)
-    limits = EngineLimits(1.0, 400, longest, cache_bytes=128 << 20)
-    names = {cell.engine for cell in weights.cells}
-    # All engines are kept to the end: vLLM takes what they share along with the first that goes.
-    engines = {name: Engine(path, profile, replace(limits, **ENGINES[name])) for name in sorted(names)}
-    for temperature in weights.temperatures:
-        replayer, shares = Replayer(path, profile, temperature), sum(cell.share for cell in weights.cells)
-        for cell in weights.cells:
-            file = save / f"{profile.name}, {weights.title(temperature)}, {cell.name}.npz"
-            if file.exists():
-                continue
-            share = scale * weights.tokens * cell.share / shares
-            with tempered(engines[cell.engine], temperature):
-                rows = _generate(cell, cell.max_tokens or weights.max_tokens, path, engines[cell.engine], share)
-            file.with_suffix(".parquet").write_bytes(write_rollouts(rows))
-            found = [row.errors for row in replayer.errors(rows)]
-            title = weights.title(temperature)
-            write_cell(MeasuredCell(profile.name, title, cell.name, weights.large, found, count_distinct(rows)), file)
+    slots, found = asyncio.Semaphore(AT_ONCE), list[MeasuredCell]()
+    with tempfile.TemporaryDirectory() as name:
+        demo = Path(name) / "demo"
+        init_model(demo, generated(0), seed=0)
+        # The largest first, so that none is left with one of them at the end.
+        for place, weights in reversed([one for one in enumerate(GRID) if only in one[1].name]):
+            model = Path(name) / str(place)
+            weights.make(demo, model)
+            cells = [_measured(grid, weights, slots) for grid in grids_of(weights, model, save, scale)]
+            found += await asyncio.gather(*cells)
+    return sorted(found, key=lambda cell: list(PROFILES).index(cell.profile))
 
 
-def _generate(cell: Cell, longest: int, path: Path, engine: Engine, tokens: float) -> list[Rollout]:
-    """Run whole calls until they come to about so many tokens: at least one."""
-    tasks, tokenizer, random = sample_of(0), load_tokenizer(path), Random(f"{path.name} {cell.name}")
-    rows: list[Rollout] = []
-    counted = last = 0
-    while not rows or counted + last / 2 < tokens:
-        before = counted
-        requests = make_requests(tokenizer, tasks, cell.requests, longest, random, cell.prefix)
-        for _ in range(cell.calls):
-            rows += bare_rows(requests, engine.generate(requests))
-        counted = sum(len(row.completion_tokens) for row in rows)
-        last = counted - before
-    return rows
-
-
-def pairs(names: Sequence[str]) -> list[tuple[str, int]]:
-    """Return what is measured by one process each: the name of a profile, and the place in GRID of a model."""
+def grids_of(weights: Weights, model: Path, save: Path, scale: float) -> list[Grid]:
+    """Return a grid of one cell for each way to run a model, at each temperature, under each profile."""
+    made = {"model": model, "model_hash": model_hash(model), "tasks": sample_of(0), "task_root": bytes(32)}
     return [
-        (name, place)
-        for place, weights in enumerate(GRID)
-        for name in names
-        if not weights.profiles or name in weights.profiles
+        Grid(
+            profile=PROFILES[profile],
+            temperature=temperature,
+            tokens=max(1, round(scale * one.calls)) * one.way.at_once * one.way.repeated * one.max_tokens,
+            max_tokens=one.max_tokens,
+            sharpened=(),
+            folder=save / profile / weights.title(temperature) / one.way.name,
+            cheats=False,
+            elsewhere=False,
+            ways=(one.way,),
+            **made,
+        )
+        for profile in weights.profiles
+        for temperature in weights.temperatures
+        for one in weights.cells
     ]
+
+
+async def _measured(grid: Grid, weights: Weights, slots: asyncio.Semaphore) -> MeasuredCell:
+    async with slots:
+        grid.folder.mkdir(parents=True, exist_ok=True)
+        [cell], _ = await measure_grid(grid)
+        title = weights.title(grid.temperature)
+        print(f"measured {title}, {cell.cell}, under {grid.profile.name}", file=sys.stderr, flush=True)
+        return replace(cell, model=title, large=weights.large)
+
+
+def requests_of(model: Path, count: int, max_tokens: int, seed: str, group: int = GROUP) -> list[GenerationRequest]:
+    """Return requests of real prompts, `group` samples each."""
+    tasks, tokenizer, random = sample_of(0), load_tokenizer(model), Random(seed)
+    prompts = [
+        prompt_tokens(tokenizer, random.choice(tasks)[1], random.choice((8, 12, 16))) for _ in range(-(-count // group))
+    ]
+    return [GenerationRequest(prompts[i // group], random.getrandbits(63), max_tokens) for i in range(count)]

@@ -12,27 +12,23 @@ pool and the 8 that each of two validators draws for itself, which are taken to 
 
 from __future__ import annotations
 
-import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.calibration import LARGE, fresh, peaked
+from benchmarks.calibration import PEAKED, requests_of
 from benchmarks.doc_page import DOCS, rewrite, table
-from muster.authoring.tasks.generated import sample_of
 from muster.models.arithmetic import HONEST, computing
 from muster.models.files import load_tokenizer
-from muster.protocol.prompts import end_token, prompt_tokens
+from muster.protocol.prompts import end_token
 from muster.verification.calibration import MarginError, beyond, calibrate
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
 from muster.verification.pools import PooledRow, PooledWork, judge_pool
@@ -40,7 +36,7 @@ from muster.verification.profiles import BF16, Profile
 from muster.verification.statistics import scaled_errors
 from testbed.adversaries.subtle import cheats
 from validator.replay import Replayer
-from worker.engine import Engine, EngineLimits, GenerationRequest
+from worker.engine import Engine, EngineLimits
 from worker.rollouts import bare_rows
 
 COMMITMENTS, ROWS, TOKENS = 24, 8, 96
@@ -49,17 +45,9 @@ CALIBRATED = 96
 """Honest rows that the limits come from."""
 VALIDATORS, OWN_ROWS = 2, 8
 HONEST_DAY, LIMITS = "honest", "limits"
-CHILD_SECONDS = 3600
 
 
 # --- Measuring
-
-
-def requests_of(model: Path, count: int, seed: str) -> list[GenerationRequest]:
-    """Return requests with a prompt of its own each."""
-    tasks, tokenizer, random = sample_of(0), load_tokenizer(model), Random(seed)
-    prompts = [prompt_tokens(tokenizer, random.choice(tasks)[1], random.choice((8, 12, 16))) for _ in range(count)]
-    return [GenerationRequest(prompt, random.getrandbits(63), TOKENS) for prompt in prompts]
 
 
 def measure(name: str, model: Path, save: Path) -> None:
@@ -67,7 +55,7 @@ def measure(name: str, model: Path, save: Path) -> None:
     torch.set_num_threads(1)
     cheat = cheats(end_token(load_tokenizer(model))).get(name)
     count = CALIBRATED if name == LIMITS else COMMITMENTS * ROWS
-    requests = requests_of(model, count, f"{name} {COMMITMENTS}")
+    requests = requests_of(model, count, TOKENS, f"{name} {COMMITMENTS}", group=1)
     with tempfile.TemporaryDirectory() as folder, cheat.inside() if cheat else nullcontext():
         weights = cheat.weights(model, Path(folder)) if cheat else model
         engine = Engine(weights, BF16, EngineLimits(1.0, 400, TOKENS, cache_bytes=256 << 20))
@@ -139,13 +127,12 @@ def days(save: Path) -> tuple[Profile, list[Day]]:
     save.mkdir(parents=True, exist_ok=True)
     model = save / "model"
     if not model.exists():
-        fresh(LARGE, peaked(2.75))(save, model)
+        PEAKED(save, model)
     names = [LIMITS, HONEST_DAY, *cheats(0)]
     for name in names:
         if not (save / f"{name}.npz").exists():
             print(f"measuring {name}", file=sys.stderr)
-            command = [sys.executable, __file__, "--child", name, "--save", str(save)]
-            subprocess.run(command, check=True, timeout=CHILD_SECONDS)
+            report.apart(measure, name, model, save)
     honest = [read_cell(save / f"{name}.npz") for name in (LIMITS, *HONEST[BF16.dtype])]
     try:
         limits = calibrate(honest, [], BF16, model_hash=bytes(32), temperature_micro=1_000_000)
@@ -164,16 +151,11 @@ def figures(runs: int, *, write: bool = False, save: Path | None = None) -> list
         rewrite(DOCS / "understand" / "verification.md", "day", page(profile, found))
     caught = [day for day in others if day.caught]
     wrong = (honest.pool_rejects is not None) + (honest.row_rejected > 0)
+    missed = ", ".join(day.name for day in others if not day.caught) or "none"
+    unit = f"of {len(others)} subtle cheats are accused within a day; not: {missed}"
     return [
-        report.figure(
-            "bf16_day",
-            [len(caught)],
-            ratio=len(caught) / len(others),
-            target=0.9,
-            unit=f"of {len(others)} subtle cheats are accused within a day; not: "
-            + (", ".join(day.name for day in others if not day.caught) or "none"),
-        ),
-        report.figure("bf16_day_honest", [wrong], ratio=wrong, target=0, at_most=True, unit="honest days rejected"),
+        report.figure("bf16_day", len(caught), ratio=len(caught) / len(others), target=0.9, unit=unit),
+        report.none("bf16_day_honest", wrong, "honest days rejected"),
     ]
 
 
@@ -202,15 +184,9 @@ def page(profile: Profile, found: Sequence[Day]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/understand/verification.md")
+    parser = report.parser(__doc__, write="the table in docs/understand/verification.md")
     parser.add_argument("--save", type=Path, help="folder that keeps what is measured: a run goes on from it")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        measure(options.child, options.save / "model", options.save)
-        return 0
     return report.show(figures(1, write=options.write, save=options.save), as_json=options.json)
 
 

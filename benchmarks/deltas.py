@@ -13,11 +13,9 @@ every shard; `limit` is what the entropy of independent changes would allow, res
 
 from __future__ import annotations
 
-import argparse
 import copy
 import math
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -25,28 +23,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import numpy as np
+import pyarrow
+import torch
+from blake3 import blake3
+from safetensors.torch import save_file
 
-import numpy as np  # noqa: E402
-import pyarrow  # noqa: E402
-import torch  # noqa: E402
-from blake3 import blake3  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import report  # noqa: E402
-from muster.models.init import ModelShape, make_model, make_tokenizer  # noqa: E402
-from muster.rollouts.schema import Rollout, one_span  # noqa: E402
-from muster.settings.schema import ShardcastSettings  # noqa: E402
-from muster.shardcast.delta.difference import TargetStep, made_shard  # noqa: E402
-from muster.shardcast.delta.kinds import open_difference  # noqa: E402
-from muster.shardcast.format.manifest import Manifest  # noqa: E402
-from muster.shardcast.format.store import read_manifest, version_path, versions  # noqa: E402
-from muster.shardcast.publish import publish  # noqa: E402
-from trainer.loss import LossTerms  # noqa: E402
-from trainer.packing import Sample  # noqa: E402
-from trainer.policy import Policy  # noqa: E402
-from trainer.update import UpdateTerms, make_optimizer, update  # noqa: E402
+from benchmarks import report
+from muster.models.init import ModelShape, make_model, make_tokenizer
+from muster.settings.schema import ShardcastSettings
+from muster.shardcast.delta.difference import TargetStep, made_shard
+from muster.shardcast.delta.kinds import open_difference
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.format.store import read_manifest, version_path, versions
+from muster.shardcast.publish import publish
+from trainer.loss import LossTerms
+from trainer.packing import Sample
+from trainer.policy import Policy
+from trainer.update import UpdateTerms, make_optimizer, update
 
 SHAPE = ModelShape(hidden=768, layers=7, heads=12, intermediate=3072)
 WARM_STEPS = 6
@@ -78,10 +74,11 @@ def figures(runs: int) -> list[report.Figure]:
     with tempfile.TemporaryDirectory(prefix="muster-deltas-") as name:
         pairs = make_pairs(Path(name))
         found = [_size_figure(figure, pair, SHARES[figure][1]) for figure, pair in pairs.items()]
-        rows = [(_apply(pairs["delta_1pct"]), _read_and_hash(pairs["delta_1pct"])) for _ in range(runs)]
+        pair = pairs["delta_1pct"]
+        sides = report.alternate(runs, lambda: _apply(pair), lambda: _read_and_hash(pair))
     size = pairs["delta_1pct"].target.manifest.total_bytes / 1e9
-    ours, limit = [size / apply for apply, _ in rows], [size / plain for _, plain in rows]
-    return [*found, _more("delta_apply", ours, limit, APPLY_TARGET, "GB/s and core")]
+    ours, limit = ([size / seconds for seconds in side] for side in sides)
+    return [*found, report.figure("delta_apply", ours, limit=limit, target=APPLY_TARGET, unit="GB/s and core")]
 
 
 def make_pairs(folder: Path) -> dict[str, Pair]:
@@ -142,31 +139,11 @@ def _terms(rate: float) -> UpdateTerms:
 
 def _samples(rng: np.random.Generator) -> list[Sample]:
     """Rollouts of random characters, the frequent ones more often, with random advantages."""
-    return [Sample.from_rollout(_rollout(rng, position), rng.normal()) for position in range(8)]
-
-
-def _rollout(rng: np.random.Generator, position: int) -> Rollout:
-    tokens = (9 + 95 * rng.beta(0.7, 3, 48)).astype(np.int32)
-    return Rollout(
-        run=1,
-        step=0,
-        position=position,
-        group=0,
-        sample=position,
-        task=0,
-        seed=0,
-        budget=8,
-        prompt_tokens=tokens[:24],
-        completion_tokens=tokens[24:],
-        spans=one_span(24),
-        logprobs=np.full(24, -4.6, np.float32),
-        task_reward=0,
-        parts=np.array([0], np.int64),
-        fuel=0,
-        length_reward=0,
-        finish_reason="stop",
-        proof=b"",
-    )
+    behaviour, samples = np.full(24, -4.6, np.float32), []
+    for _ in range(8):
+        tokens = (9 + 95 * rng.beta(0.7, 3, 48)).astype(np.int32)
+        samples.append(Sample(tokens[:24], tokens[24:], behaviour, rng.normal()))
+    return samples
 
 
 # Figures
@@ -191,18 +168,13 @@ def _read_and_hash(pair: Pair) -> float:
 
 def _size_figure(name: str, pair: Pair, target: float) -> report.Figure:
     before, after = _values(pair.base), _values(pair.target)
-    changed = before != after
-    share, count = float(changed.mean()), int(changed.sum())
-    _, times = np.unique((after - before)[changed], return_counts=True)
+    differs = before != after
+    share, count = float(differs.mean()), int(differs.sum())
+    _, times = np.unique((after - before)[differs], return_counts=True)
     places = -share * math.log2(share) - (1 - share) * math.log2(1 - share)
     bits = len(before) * places - float((times * np.log2(times / count)).sum())
-    return _more(name, [pair.ratio], [2 * len(before) / (bits / 8)], target, "times") | {"changed": round(share, 5)}
-
-
-def _more(name: str, ours: list[float], limit: list[float], target: float, unit: str) -> report.Figure:
-    """Return a figure of which more is better, and whose target speaks of the number itself."""
-    middle = statistics.median(ours)
-    return report.figure(name, ours, limit=limit, ratio=middle, target=target, unit=unit)
+    limit, changed = 2 * len(before) / (bits / 8), round(share, 5)
+    return report.figure(name, pair.ratio, limit=limit, target=target, unit="times", changed=changed)
 
 
 def _values(step: TargetStep) -> np.ndarray:
@@ -282,8 +254,7 @@ WAYS: dict[str, Callable[[np.ndarray, np.ndarray], int]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--compare", action="store_true", help="other ways to write the same")
     options = parser.parse_args()

@@ -1,6 +1,7 @@
-"""What `make demo` costs: CPU seconds of each process, beside another checkout's, and what its model gains.
+"""What demos cost and what their models learn: `make demo`, beside another checkout's, and the language scenario.
 
     python benchmarks/demo.py [--json] [--seeds 0 11] [--steps N] [--peer CHECKOUT]
+    python benchmarks/demo.py --scenario language [--json] [--seeds 0 1 2] [--steps N] [--folder FOLDER]
 
 One `muster swarm demo` per seed, one after another; with a peer, a checkout that is set up, in turns with its own. CPU
 seconds are read from /proc five times a second: what a process used after the last look is not counted.
@@ -9,11 +10,19 @@ seconds are read from /proc five times a second: what a process used after the l
     demo_seconds    from an empty folder to the report, the longest
     demo_gain       held-out score after training minus before, the least over the seeds; `mean` beside it
     demo_convicted  share of the demos in which the cheater was convicted, and nothing went wrong
+
+The language scenario trains SmolLM2-135M. Its demo asks the first and the last model each held-out task 16 times, at
+the run's temperature and with the same seeds (muster/swarm/comparison.py). Two cores that do nothing else are what the
+minutes are meant for: the load average, and the processor time of all processes, stand beside them.
+
+    language_gain       share of right answers after training minus before: the least lower end, over the seeds, of the
+                        95 % interval over tasks
+    language_minutes    from an empty folder to the report, the longest of the seeds
+    language_convicted  share of the seeds whose cheater was convicted, while nobody honest was rejected or slashed
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -31,13 +40,16 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import report  # noqa: E402
-from muster.swarm.launch import role_of  # noqa: E402
+from benchmarks import report
+from muster.swarm.launch import role_of
+from muster.swarm.scenarios import DIGITS, LANGUAGE
+from testbed.paths import ROOT
 
 CPU_TARGET, SECONDS_TARGET, GAIN_TARGET = 0.9, 290.0, 0.27
+LANGUAGE_GAIN, LANGUAGE_MINUTES = 0.15, 45.0
+SEEDS = {DIGITS.name: [0, 11], LANGUAGE.name: [0, 1, 2]}
 SAMPLE_SECONDS = 0.2
 MAX_SECONDS = 3_600.0
 """Longest that a demo may take, and then longest to its end."""
@@ -50,16 +62,21 @@ class DemoRun:
     seconds: float
     cpu: dict[str, float]
     """CPU seconds by role, those of its processes together."""
-    load: float
-    """Mean load average of the machine meanwhile."""
+    loads: list[float]
+    """Load averages of the machine meanwhile."""
     summary: dict[str, Any]
-    wrong: str
-    """What went wrong, as the demo said it; empty where nothing did."""
+    problems: list[str]
+    """What went wrong, as the demo said it."""
 
     @property
     def gain(self) -> float:
         held_out = self.summary["held_out"]
         return held_out["after"] - held_out["before"]
+
+    @property
+    def well(self) -> float:
+        """Return 1 where the cheater was convicted and nothing went wrong, else 0."""
+        return float(bool(self.summary["slashes"]) and not self.problems)
 
 
 def sample(process: psutil.Process, seconds: dict[tuple[int, float], tuple[str, float]]) -> None:
@@ -83,20 +100,22 @@ def role_in(command: Sequence[str], parent: str) -> str:
     return "chain" if "/anvil " in text else parent
 
 
-def run(checkout: Path, seed: int, steps: int | None) -> DemoRun:
-    """Run one demo of a checkout. Raises SystemExit when it has no summary."""
-    programs = [str(checkout / folder) for folder in (".venv/bin", "node_modules/.bin")]
+def run(checkout: Path, scenario: str, seed: int, steps: int | None, folder: Path) -> DemoRun:
+    """Run one demo of a checkout; its report stays in `folder`. Raises SystemExit when it has no summary."""
+    programs = [str(checkout / name) for name in (".venv/bin", "node_modules/.bin")]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(checkout),
         "PATH": os.pathsep.join([*programs, os.environ["PATH"]]),
     }
-    with tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
-        command = [programs[0] + "/muster", "swarm", "demo", "--json", "--seed", str(seed)]
-        command += ["--folder", f"{folder}/swarm", "--report", f"{folder}/report.html"]
-        command += [] if steps is None else ["--steps", str(steps)]
-        output, errors = Path(folder) / "summary.json", Path(folder) / "errors"
+    command = [programs[0] + "/muster", "swarm", "demo", "--json", "--seed", str(seed)]
+    command += ["--report", str(folder / f"{scenario}-{seed}.html")]
+    command += [] if steps is None else ["--steps", str(steps)]
+    command += [] if scenario == DIGITS.name else ["--scenario", scenario]  # an older peer knows no other
+    with tempfile.TemporaryDirectory(prefix="muster-demo-") as scratch:
+        command += ["--folder", f"{scratch}/swarm"]
+        output, errors = Path(scratch) / "summary.json", Path(scratch) / "errors"
         loads, times, begun = list[float](), dict[tuple[int, float], tuple[str, float]](), time.monotonic()
         with output.open("wb") as stdout, errors.open("wb") as stderr:
             process = psutil.Popen(command, stdout=stdout, stderr=stderr, cwd=checkout, env=environment)
@@ -113,54 +132,90 @@ def run(checkout: Path, seed: int, steps: int | None) -> DemoRun:
         seconds, said = time.monotonic() - begun, errors.read_text()
         if not output.stat().st_size:
             raise SystemExit(f"the demo in {checkout} failed with status {process.returncode}:\n{said[-2_000:]}")
-        wrong = "; ".join(re.findall(r"check failed: (.*)", said))
-        summary = json.loads(output.read_text())
+        summary, problems = json.loads(output.read_text()), re.findall(r"check failed: (.*)", said)
     cpu: Counter[str] = Counter()
     for role, used in times.values():
         cpu[role] += used
-    rounded = {role: round(used, 2) for role, used in cpu.most_common()}
-    return DemoRun(seconds, rounded, statistics.mean(loads), summary, wrong)
+    return DemoRun(seconds, {role: round(used, 2) for role, used in cpu.most_common()}, loads, summary, problems)
 
 
 def figures(ours: Sequence[DemoRun], peers: Sequence[DemoRun]) -> list[report.Figure]:
     """Return the figures of our demos, beside those of the peer's with the same seeds if there are any."""
-    gains, seconds = [one.gain for one in ours], [one.seconds for one in ours]
+    gains, wrong = [one.gain for one in ours], ["; ".join(one.problems) for one in ours]
     totals, theirs = ([sum(one.cpu.values()) for one in runs] for runs in (ours, peers))
-    well = [float(bool(one.summary["slashes"]) and not one.wrong) for one in ours]
-    runs = [
-        {"seed": one.summary["seed"], "updates": one.summary["steps"], **one.summary["held_out"], "load": one.load}
+    about = [
+        {"seed": one.summary["seed"], "updates": one.summary["steps"], **one.summary["held_out"]}
+        | {"load": statistics.mean(one.loads)}
         for one in ours
     ]
-    timed = report.figure("demo_seconds", seconds, ratio=max(seconds), target=SECONDS_TARGET, unit="s", at_most=True)
-    mean = round(statistics.mean(gains), 4)
+    gained = {"mean": round(statistics.mean(gains), 4), "each": about}
+    seconds, roles = [one.seconds for one in ours], [one.cpu for one in ours]
+    timed = {"ratio": max, "target": SECONDS_TARGET, "unit": "s", "at_most": True}
     found = [
-        timed | {"roles": [one.cpu for one in ours]},
-        report.figure("demo_gain", gains, ratio=min(gains), target=GAIN_TARGET, unit="score", mean=mean, each=runs),
-        report.figure("demo_convicted", well, ratio=min(well), target=1.0, unit="demos", wrong=[o.wrong for o in ours]),
+        report.figure("demo_seconds", seconds, roles=roles, **timed),
+        report.figure("demo_gain", gains, ratio=min, target=GAIN_TARGET, unit="score", **gained),
+        report.figure("demo_convicted", [one.well for one in ours], ratio=min, target=1.0, unit="demos", wrong=wrong),
     ]
     if theirs:
-        ratio = statistics.median(totals) / statistics.median(theirs)
-        cpu = report.figure("demo_cpu", totals, peer=theirs, ratio=ratio, target=CPU_TARGET, unit="CPU s", at_most=True)
-        found.append(cpu | {"peer_roles": [one.cpu for one in peers]})
+        more = {"unit": "CPU s", "at_most": True, "peer_roles": [one.cpu for one in peers]}
+        found.append(report.relative("demo_cpu", totals, peer=theirs, target=CPU_TARGET, **more))
     return found
 
 
+def language_figures(runs: Sequence[DemoRun]) -> list[report.Figure]:
+    """Return the figures of demos of the language scenario."""
+    found = [one.summary["comparison"] for one in runs]
+    gains, lowest = [one["gain"] for one in found], min(one["low"] for one in found)
+    minutes, well = [one.seconds / 60 for one in runs], [one.well for one in runs]
+    share, most = "share of right answers", {"target": LANGUAGE_MINUTES, "at_most": True}
+    each = list(map(_language_run, runs))
+    return [
+        report.figure("language_gain", gains, ratio=lowest, target=LANGUAGE_GAIN, unit=share, each=each),
+        report.figure("language_minutes", minutes, ratio=max, unit="min", **most),
+        report.figure("language_convicted", well, ratio=statistics.mean, target=1.0, unit="share of seeds"),
+    ]
+
+
+def _language_run(one: DemoRun) -> dict[str, Any]:
+    """Return what a figure says of one demo."""
+
+    def compared(row: dict[str, Any]) -> dict[str, float]:
+        return {name: round(row[name], 4) for name in ("before", "after", "gain", "low", "high")}
+
+    comparison = one.summary["comparison"]
+    return {
+        "seed": one.summary["seed"],
+        **compared(comparison),
+        **{name: comparison[name] for name in ("tasks", "samples", "step")},
+        "parts": [{"name": part["name"], **compared(part)} for part in comparison["parts"]],
+        "minutes": round(one.seconds / 60, 1),
+        "processor_minutes": round(sum(one.cpu.values()) / 60, 1),
+        "load": [round(one.loads[0], 1), round(one.loads[-1], 1)],
+        "convicted": [f"{row['node']}: {row['kind']}" for row in one.summary["slashes"]],
+        "problems": one.problems,
+    }
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 11])
+    parser = report.parser(__doc__)
+    parser.add_argument("--scenario", choices=SEEDS, default=DIGITS.name)
+    parser.add_argument("--seeds", type=int, nargs="+", help="0 and 11; of the language scenario 0, 1 and 2")
     parser.add_argument("--steps", type=int, help="policy updates, instead of the demo's own number")
     parser.add_argument("--peer", type=Path, help="another checkout, set up, that takes turns with this one")
+    parser.add_argument("--folder", type=Path, help="keep the reports here")
     options = parser.parse_args()
     checkouts = [ROOT, *([options.peer.absolute()] if options.peer else [])]
     runs: list[list[DemoRun]] = [[], []]
-    for seed in options.seeds:
-        for place, checkout in enumerate(checkouts):
-            one = run(checkout, seed, options.steps)
-            runs[place].append(one)
-            cost = f"{one.seconds:.0f} s, {sum(one.cpu.values()):.0f} CPU s, gain {one.gain:+.3f}"
-            print(f"{checkout.name}  seed {seed}  {cost}  {one.cpu}  {one.wrong}", file=sys.stderr, flush=True)
-    return report.show(figures(*runs), as_json=options.json)
+    with tempfile.TemporaryDirectory(prefix="muster-demo-") as scratch:
+        folder = (options.folder or Path(scratch)).absolute()
+        for seed in options.seeds or SEEDS[options.scenario]:
+            for place, checkout in enumerate(checkouts):
+                one = run(checkout, options.scenario, seed, options.steps, folder)
+                runs[place].append(one)
+                cost = f"{one.seconds:.0f} s, {sum(one.cpu.values()):.0f} CPU s"
+                print(f"{checkout.name}  seed {seed}  {cost}  {one.cpu}  {one.problems}", file=sys.stderr, flush=True)
+    language = options.scenario == LANGUAGE.name
+    return report.show(language_figures(runs[0]) if language else figures(*runs), as_json=options.json)
 
 
 if __name__ == "__main__":

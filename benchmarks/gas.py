@@ -24,10 +24,10 @@ from pathlib import Path
 from eth_abi.abi import decode
 from eth_utils.crypto import keccak
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.report import Figure, document, figure  # noqa: E402
+from benchmarks.report import Figure, document, figure
+from testbed.paths import ROOT
 
 SNAPSHOT = Path(__file__).with_name("gas.snapshot.json")
 TESTS = "tests/contracts/Gas.t.sol"
@@ -54,7 +54,7 @@ class Target:
         values = samples[self.operation]
         ours = [max(values)] if self.worst else values
         ratio = self.limit / self.value(samples)
-        return figure(self.name, ours, ratio=ratio, target=1.0, unit="gas", peer=[self.peer], limit=[self.limit])
+        return figure(self.name, ours, ratio=ratio, target=1.0, unit="gas", peer=self.peer, limit=self.limit)
 
     def value(self, samples: Samples) -> float:
         """Return what the limit is for."""
@@ -127,7 +127,7 @@ def main() -> None:
     if options.update:
         SNAPSHOT.write_text(json.dumps(snapshot(samples), indent=1) + "\n")
     if options.json:
-        print(document(figures, runs=1, machine="forge's EVM"))
+        print(document(figures, machine="forge's EVM"))
         return
     for one in figures:
         print("{name:16} ours {ours:>12,}  limit {limit:>12,}  peer {peer:>12,}".format(**one))

@@ -3,19 +3,17 @@
     python benchmarks/learning.py [--json] [--seeds 0 … 7] [--updates 45] [--held-out 1000] [--models FOLDER]
 
 The demo's model and tasks for each seed. Ours trains as a swarm does, two steps stale at most, by its default recipe
-(benchmarks/async_levels.py); TRL's GRPOTrainer always on its own newest policy, with the same optimiser, learning rate,
-groups and updates (benchmarks/peers/trl_learn.py, in an environment of its own: `make bench-peers`). Both are scored
-greedily on the same held-out tasks, the mean of the last three checkpoints. One side at a time, or both beside each
-other on two cores: nothing here is timed.
+(benchmarks/training_runs.py); TRL's GRPOTrainer always on its own newest policy, with the same optimiser, learning
+rate, groups and updates (benchmarks/peers/trl_learn.py, in an environment of its own: `make bench-peers`). Both are
+scored greedily on the same held-out tasks, the mean of the last three checkpoints. One side at a time, or both beside
+each other on two cores: nothing here is timed.
 
     learning_vs_trl     ours minus TRL's, lower end of its 95 % interval over the seeds
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -26,48 +24,34 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import report  # noqa: E402
-from benchmarks.async_levels import half_interval, made_model, settings_of, terms_of, train  # noqa: E402
-from muster.models.init import WarmUp  # noqa: E402
-from testbed.samples.task_sets import generated  # noqa: E402
-from trainer.learner import Recipe  # noqa: E402
+from benchmarks import report
+from benchmarks.training_runs import half_interval, made_model, recipe_of, train
+from benchmarks.watched import peer
+from testbed.samples.task_sets import generated
 
-PEER = ROOT / ".peers" / "trl"
-PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "trl_learn.py"
 LEVEL = 2
 SIDE_SECONDS = 3600
 
 
 def ours(model: Path, seed: int, held_out: int, updates: int) -> float:
     tasks = generated(seed, held_out=held_out)
-    terms = terms_of(tasks, LEVEL)
-    recipe = Recipe.from_settings(settings_of([]), terms)
-    return train(model, tasks, seed, terms, recipe, [updates]).after(updates)
+    return train(model, tasks, seed, *recipe_of(tasks, LEVEL), [updates]).after(updates)
 
 
 def trls(model: Path, seed: int, held_out: int, updates: int) -> float:
-    command = [PEER / "bin" / "python", PEER_SCRIPT, model, seed, "--updates", updates, "--held-out", held_out]
-    done = subprocess.run(
-        list(map(str, command)),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=SIDE_SECONDS,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    command = ["env", "OMP_NUM_THREADS=1"]
+    command += peer("trl_learn", model, seed, "--updates", updates, "--held-out", held_out)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SIDE_SECONDS, check=True)
     return float(json.loads(done.stdout)["after"])
 
 
 def figures(seeds: Sequence[int], models: Path, held_out: int, updates: int) -> list[report.Figure]:
-    if not (PEER / "bin" / "built").exists():
-        sys.exit("TRL is not here to compare with\n  next: make bench-peers")
     found: list[tuple[float, float]] = []
     for seed in seeds:
         tasks = generated(seed, held_out=held_out)
-        model = made_model(models, tasks, seed, WarmUp.target)
+        model = made_model(models, tasks, seed)
         with ThreadPoolExecutor(2) as threads:
             pair = [threads.submit(side, model, seed, held_out, updates) for side in (ours, trls)]
             found.append((pair[0].result(), pair[1].result()))
@@ -81,8 +65,7 @@ def figures(seeds: Sequence[int], models: Path, held_out: int, updates: int) -> 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    parser = report.parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(8)))
     parser.add_argument("--updates", type=int, default=45)
     parser.add_argument("--held-out", type=int, default=1000)

@@ -16,11 +16,7 @@ reports steps. Everything shares this machine, so the load costs the orchestrato
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,22 +24,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.report import figure, show  # noqa: E402
-from muster.protocol.messages import StepReport  # noqa: E402
-from testbed.chain.anvil import Anvil  # noqa: E402
-from testbed.commands import child  # noqa: E402
-from testbed.runs.run_fixture import Orchestrator, RunFixture, deploy_on  # noqa: E402
+from benchmarks.report import Figure, figure, parser, show
+from benchmarks.watched import ask, cpu_of, memory_of, module, started
+from muster.protocol.messages import StepReport
+from testbed.chain.anvil import Anvil
+from testbed.runs.run_fixture import Orchestrator, RunFixture, deploy_on
 
 LOAD = "benchmarks.orchestrator_idle_load"
 HEALTH = ("/healthz", "/readyz", "/metrics", "/version")
 HEALTH_SECONDS = 0.5
 TRAINER_SECONDS = 0.5
 STEP_SECONDS = 5.0
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -62,43 +57,35 @@ class Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--workers", type=int, default=2_000)
-    parser.add_argument("--strangers", type=int, default=520)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of one run")
-    parser.add_argument("--runs", type=int, default=3)
-    options = parser.parse_args(arguments)
+    made = parser(__doc__)
+    made.add_argument("--workers", type=int, default=2_000)
+    made.add_argument("--strangers", type=int, default=520)
+    made.add_argument("--seconds", type=float, default=30.0, help="of one run")
+    made.add_argument("--runs", type=int, default=3)
+    options = made.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="muster-idle-") as folder, furnished(Path(folder)) as run_fixture:
         runs = [run_once(run_fixture, options.workers, options.strangers, options.seconds) for _ in range(options.runs)]
     about = f"{options.workers} workers, {options.strangers} strangers, {options.seconds:g} s"
     return show(figures(runs), as_json=options.json, about=[about])
 
 
-def figures(runs: Sequence[Run]) -> list[dict[str, object]]:
+def figures(runs: Sequence[Run]) -> list[Figure]:
     """Return the document's figures."""
 
-    def at_most(name: str, values: Sequence[float], target: float, unit: str) -> dict[str, object]:
-        return figure(name, values, ratio=max(values), target=target, unit=unit, at_most=True)
+    def at_most(name: str, target: float, unit: str, values: Sequence[float], **more: object) -> Figure:
+        return figure(name, values, ratio=max, target=target, unit=unit, at_most=True, **more)
 
-    answers = [run.answers for run in runs]
+    def over(name: str) -> list[float]:
+        return [getattr(run, name) for run in runs]
+
+    told = {name: over(name) for name in ("answers", "p50", "slowest")}
     return [
-        figure(
-            "answers_p99",
-            [run.p99 for run in runs],
-            ratio=max(run.p99 for run in runs),
-            target=1.0,
-            unit="s",
-            at_most=True,
-            answers=answers,
-            p50=[run.p50 for run in runs],
-            slowest=[run.slowest for run in runs],
-        ),
-        at_most("refused", [run.refused for run in runs], 0, "answers"),
-        at_most("health_slowest", [run.health for run in runs], 1.0, "s"),
-        at_most("trainer_slowest", [run.trainer for run in runs], 1.0, "s"),
-        at_most("cpu", [run.cpu for run in runs], 0.5, "cores"),
-        at_most("memory", [run.memory / 1024 for run in runs], 32.0, "KiB per connection"),
+        at_most("answers_p99", 1.0, "s", over("p99"), **told),
+        at_most("refused", 0, "answers", over("refused")),
+        at_most("health_slowest", 1.0, "s", over("health")),
+        at_most("trainer_slowest", 1.0, "s", over("trainer")),
+        at_most("cpu", 0.5, "cores", over("cpu")),
+        at_most("memory", 32.0, "KiB per connection", [run.memory / 1024 for run in runs]),
     ]
 
 
@@ -127,42 +114,22 @@ async def measure(
 ) -> Run:
     """Measure one run: strangers connect first, then the workers; health and the trainer are asked meanwhile."""
     assert orchestrator.process is not None
-    pid, port = orchestrator.process.pid, str(orchestrator.port)
-    before = resident(pid)
-    with child(LOAD, "strangers", port, str(strangers)) as slow:
-        await line_of(slow)
-        with child(LOAD, "workers", port, str(workers), f"/v1/runs/{run_fixture.run}/demand", str(seconds)) as polling:
-            await line_of(polling)
-            spent, started = cpu_seconds(pid), time.monotonic()
-            result = asyncio.create_task(line_of(polling))
-            health, trainer = await asyncio.gather(
-                ask_health(orchestrator, result), be_trainer(run_fixture, orchestrator, result)
-            )
-            cpu = (cpu_seconds(pid) - spent) / (time.monotonic() - started)
-            counted = json.loads(await result)
-            memory = (resident(pid) - before) / (workers + strangers)
-    return Run(
-        p50=counted["p50"],
-        p99=counted["p99"],
-        slowest=counted["slowest"],
-        answers=counted["answers"],
-        refused=counted["refused"],
-        health=health,
-        trainer=trainer,
-        cpu=cpu,
-        memory=max(0.0, memory),
-    )
+    pid, port = orchestrator.process.pid, orchestrator.port
+    before = memory_of(pid, "VmRSS")
+    asked = module(LOAD, "workers", port, workers, f"/v1/runs/{run_fixture.run}/demand", seconds)
+    with started(module(LOAD, "strangers", port, strangers)), started(asked) as polling:
+        spent, begun = cpu_of(pid), time.monotonic()
+        result = asyncio.create_task(asyncio.to_thread(ask, polling, "go"))
+        health, trainer = await asyncio.gather(
+            ask_health(orchestrator, result), be_trainer(run_fixture, orchestrator, result)
+        )
+        cpu = (cpu_of(pid) - spent) / (time.monotonic() - begun)
+        counted = await result
+        memory = (memory_of(pid, "VmRSS") - before) / (workers + strangers)
+    return Run(**counted, health=health, trainer=trainer, cpu=cpu, memory=max(0.0, memory))
 
 
-async def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = await asyncio.to_thread(process.stdout.readline)
-    if not line:
-        raise SystemExit(f"the load ended with {process.wait(10)}")
-    return line
-
-
-async def ask_health(orchestrator: Orchestrator, until: asyncio.Task[str]) -> float:
+async def ask_health(orchestrator: Orchestrator, until: asyncio.Task[Any]) -> float:
     """Return the seconds of the slowest answer to a health check. One that fails ends the benchmark."""
     slowest = 0.0
     while not until.done():
@@ -176,7 +143,7 @@ async def ask_health(orchestrator: Orchestrator, until: asyncio.Task[str]) -> fl
     return slowest
 
 
-async def be_trainer(run_fixture: RunFixture, orchestrator: Orchestrator, until: asyncio.Task[str]) -> float:
+async def be_trainer(run_fixture: RunFixture, orchestrator: Orchestrator, until: asyncio.Task[Any]) -> float:
     """Return the seconds of the slowest answer to a trainer that asks for work and reports a step now and then."""
     slowest, reported = 0.0, float("-inf")
     async with run_fixture.client(orchestrator.url, "trainer", attempts=1) as client:
@@ -189,16 +156,6 @@ async def be_trainer(run_fixture: RunFixture, orchestrator: Orchestrator, until:
             slowest = max(slowest, time.monotonic() - started)
             await asyncio.wait([until], timeout=TRAINER_SECONDS)
     return slowest
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
-
-
-def resident(pid: int) -> int:
-    """Return the bytes of a process's resident memory."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""One process of benchmarks/orchestrator_idle.py: says "ready" once all are connected, then what it counted.
+"""One process of benchmarks/orchestrator_idle.py: says "ready" once all are connected.
 
-python -m benchmarks.orchestrator_idle_load workers PORT COUNT PATH SECONDS
+python -m benchmarks.orchestrator_idle_load workers PORT COUNT PATH SECONDS    told to go; "done", and what it counted
 python -m benchmarks.orchestrator_idle_load strangers PORT COUNT               until it is ended
 """
 
@@ -12,6 +12,7 @@ import random
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 HOST: Final = "127.0.0.1"
@@ -87,12 +88,18 @@ async def work(port: int, count: int, path: str, seconds: float) -> None:
 
     await asyncio.gather(*(connect() for _ in range(count)))
     print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
     await asyncio.sleep(seconds)
     for worker in workers:
         worker.finish()
-    taken = sorted(counted.seconds)
-    found = {"answers": len(taken), "refused": counted.refused, "p50": taken[len(taken) // 2]}
-    print(json.dumps(found | {"p99": taken[int(len(taken) * 0.99)], "slowest": taken[-1]}), flush=True)
+    done(counted.seconds, (50, 99), refused=counted.refused)
+
+
+def done(seconds: list[float], percents: Sequence[int], **more: object) -> None:
+    """Say how long answers took: these percentiles, and the slowest."""
+    taken = sorted(seconds)
+    quantiles = {f"p{percent}": taken[int(len(taken) * percent / 100)] for percent in percents}
+    print("done", json.dumps({"answers": len(taken), **quantiles, "slowest": taken[-1], **more}), flush=True)
 
 
 async def trickle(port: int, count: int) -> None:

@@ -22,18 +22,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from playwright.async_api import Browser, CDPSession
 
-from playwright.async_api import Browser, CDPSession  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.page_cost import cost_figures  # noqa: E402
-from benchmarks.page_newcomer import measure_newcomer, measure_setup, newcomer_figures  # noqa: E402
-from benchmarks.report import Figure, figure, show  # noqa: E402
-from testbed import page_checks  # noqa: E402
-from testbed.big_run.process import BigRun, big_run  # noqa: E402
-from testbed.big_run.shape import Shape  # noqa: E402
-from testbed.browser import measured, open_browser, visiting  # noqa: E402
+from benchmarks.page_cost import cost_figures
+from benchmarks.page_newcomer import measure_newcomer, measure_setup, newcomer_figures
+from benchmarks.report import Figure, figure, none, parser, show
+from testbed import page_checks
+from testbed.big_run.process import BigRun, big_run
+from testbed.big_run.shape import Shape
+from testbed.browser import measured, open_browser, visiting
 
 PARTS: Final = ("load", "cost", "newcomer")
 LOAD_TARGET: Final = 1.0
@@ -69,19 +68,18 @@ class PageFindings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
-    parser.add_argument("--fresh-clone", action="store_true", help="time the set-up of a fresh clone too")
-    parser.add_argument("--loads", type=int, default=9, help="of the overview")
-    parser.add_argument("--watchers", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of each round with or without watchers")
+    made = parser(__doc__)
+    made.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
+    made.add_argument("--fresh-clone", action="store_true", help="time the set-up of a fresh clone too")
+    made.add_argument("--loads", type=int, default=9, help="of the overview")
+    made.add_argument("--watchers", type=int, default=500)
+    made.add_argument("--seconds", type=float, default=30.0, help="of each round with or without watchers")
     for name in ("steps", "nodes", "commitments"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(Shape, name))
-    options = parser.parse_args(arguments)
+        made.add_argument(f"--{name}", type=int, default=getattr(Shape, name))
+    options = made.parse_args(arguments)
     parts = options.only.split(",")
     if unknown := set(parts) - set(PARTS):
-        parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
+        made.error(f"unknown parts: {', '.join(sorted(unknown))}")
     found: list[Figure] = []
     if {"load", "cost"} & set(parts):
         found += at_scale(options, parts)
@@ -126,41 +124,22 @@ async def in_browser(big: BigRun, times: int) -> list[Figure]:
 def load_figures(loads: Sequence[PageLoad]) -> list[Figure]:
     """Return how long the overview takes to be there, and how much it is."""
     seconds, sizes = [one.seconds for one in loads], [one.bytes / 1024 for one in loads]
-    middle = sorted(seconds)[len(seconds) // 2]
+    moments = {
+        "largest_paint": [round(one.largest, 3) for one in loads],
+        "charts_drawn": [round(one.drawn, 3) for one in loads],
+    }
+    requests = [one.requests for one in loads]
     return [
-        figure(
-            "page_load",
-            seconds,
-            ratio=middle,
-            target=LOAD_TARGET,
-            unit="s",
-            at_most=True,
-            largest_paint=[round(one.largest, 3) for one in loads],
-            charts_drawn=[round(one.drawn, 3) for one in loads],
-        ),
-        figure(
-            "page_bytes",
-            sizes,
-            ratio=max(sizes),
-            target=BYTES_TARGET,
-            unit="KiB",
-            at_most=True,
-            requests=[one.requests for one in loads],
-        ),
+        figure("page_load", seconds, target=LOAD_TARGET, unit="s", at_most=True, **moments),
+        figure("page_bytes", sizes, ratio=max, target=BYTES_TARGET, unit="KiB", at_most=True, requests=requests),
     ]
 
 
 def finding_figures(found: PageFindings) -> list[Figure]:
     """Return how many findings there are."""
-    kinds: list[tuple[str, list[str], str]] = [
-        ("axe", found.axe, "serious or critical findings"),
-        ("checks", found.checks, "findings"),
-    ]
     return [
-        figure(
-            name, [len(some)], ratio=len(some), target=0, unit=unit, at_most=True, pages=found.pages, found=some[:20]
-        )
-        for name, some, unit in kinds
+        none("axe", found.axe, "serious or critical findings", pages=found.pages),
+        none("checks", found.checks, "findings", pages=found.pages),
     ]
 
 

@@ -12,21 +12,19 @@ is the length of a queue, and whatever takes processor time makes it longer.
 from __future__ import annotations
 
 import asyncio
-import json
-import statistics
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from benchmarks.page_cost_load import Load
-from benchmarks.report import Figure, figure
+from benchmarks.report import Figure, relative
+from benchmarks.watched import ask, module, started
 from muster.protocol.messages import StepReport
 from testbed.big_run.process import BigRun
-from testbed.commands import child
 
 LOAD: Final = "benchmarks.page_cost_load"
 TARGET: Final = 1.2
@@ -94,16 +92,12 @@ def load_of(big: BigRun, workers: Sequence[int]) -> Load:
 
 def _one_round(big: BigRun, load: Load, seconds: float, number: int) -> dict[str, Any]:
     """Return what the workers counted in some seconds, while a trainer reports steps."""
-    with child(LOAD, "workers", str(seconds)) as process:
-        assert process.stdin is not None
-        process.stdin.write(load.model_dump_json() + "\n")
-        process.stdin.flush()
-        _line(process)
-        return asyncio.run(_with_trainer(big, process, number))
+    with started(module(LOAD, "workers", seconds)) as process:
+        return asyncio.run(_with_trainer(big, asyncio.to_thread(ask, process, load.model_dump_json()), number))
 
 
-async def _with_trainer(big: BigRun, process: subprocess.Popen[str], number: int) -> dict[str, Any]:
-    done = asyncio.create_task(asyncio.to_thread(_line, process))
+async def _with_trainer(big: BigRun, working: Coroutine[Any, Any, dict[str, Any]], number: int) -> dict[str, Any]:
+    done = asyncio.create_task(working)
     async with big.run_fixture.client(big.orchestrator.url, "trainer") as client:
         step = big.shape.steps + 1_000 * number
         while not done.done():
@@ -111,48 +105,32 @@ async def _with_trainer(big: BigRun, process: subprocess.Popen[str], number: int
             metrics = {"reward": 0.5, "entropy": 0.7, "completions/mean_length": 900.0}
             await client.post_step(StepReport(run=big.run_fixture.run, step=step, metrics=metrics))
             await asyncio.wait([done], timeout=STEP_SECONDS)
-    return json.loads(await done)
+    return await done
 
 
 @contextmanager
-def watching(big: BigRun, count: int) -> Iterator[Any]:
+def watching(big: BigRun, count: int) -> Iterator[Callable[[], dict[str, int]]]:
     """Yield a function that returns what the watchers have seen since it was called last, once all are connected."""
     path = f"/v1/runs/{big.run_fixture.run}/live"
-    with child(LOAD, "watchers", str(big.orchestrator.port), str(count), path) as process:
-        _line(process)
-
-        def seen() -> dict[str, int]:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-            return json.loads(_line(process))
-
-        yield seen
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit(f"the load ended with {process.wait(10)}")
-    return line
+    with started(module(LOAD, "watchers", big.orchestrator.port, count, path)) as process:
+        yield partial(ask, process, "")
 
 
 def cost_figure(name: str, cost: Cost) -> Figure:
     """Return the figure of this name: the median p99 of the rounds with watchers, over that of the rounds without."""
     watched, without = ([one["p99"] for one in rounds] for rounds in (cost.watched, cost.without))
-    return figure(
+    rounds = [*cost.watched, *cost.without]
+    return relative(
         name,
         watched,
         limit=without,
-        ratio=statistics.median(watched) / statistics.median(without),
         target=TARGET,
         unit="s, p99 of answers to workers",
         at_most=True,
         workers=cost.workers,
         watchers=cost.watchers,
-        answers=[one["answers"] for one in (*cost.watched, *cost.without)],
-        refused=sum(one["refused"] for one in (*cost.watched, *cost.without)),
+        answers=[one["answers"] for one in rounds],
+        refused=sum(one["refused"] for one in rounds),
         messages=[one.get("messages", 0) for one in cost.seen],
         lost=sum(one.get("lost", 0) for one in cost.seen),
     )

@@ -1,7 +1,7 @@
-"""One process of benchmarks/page_cost.py: says "ready" once all are connected, then what it counted.
+"""One process of benchmarks/page_cost.py: says "ready", and for a line of stdin "done" and what it counted.
 
-    python -m benchmarks.page_cost_load watchers PORT COUNT PATH    counts on every line of stdin, until it is ended
-    python -m benchmarks.page_cost_load workers SECONDS             stdin: a JSON line, see `Load`
+    python -m benchmarks.page_cost_load watchers PORT COUNT PATH    ready once all are connected; counts until told
+    python -m benchmarks.page_cost_load workers SECONDS             is told a `Load`, and works so long
 
 A watcher does what a browser with the overview open does: it holds the stream of the run's state, and fetches the page
 anew some seconds after something changed, as refresh.js does. Workers do what workers with an engine do, at the pace
@@ -24,11 +24,11 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from benchmarks.orchestrator_idle_load import HOST, done
 from muster.chain.keys import Signer
 from muster.clients.orchestrator import OrchestratorClient
 from muster.errors import MusterError
 
-HOST: Final = "127.0.0.1"
 ADDRESSES: Final = 50
 """Of this machine, among which watchers divide: people come from many."""
 AT_ONCE: Final = 50
@@ -131,7 +131,7 @@ async def watch_all(port: int, count: int, path: str) -> None:
         await watchers.ready.wait()
     print("ready", flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
-        print(json.dumps(watchers.seen), flush=True)
+        print("done", json.dumps(watchers.seen), flush=True)
         watchers.seen.clear()
     for task in tasks:
         task.cancel()
@@ -161,17 +161,13 @@ async def work_all(load: Load, seconds: float) -> None:
         )
         for key in load.keys
     ]
-    print("ready", flush=True)
     until = time.monotonic() + seconds
     async with asyncio.TaskGroup() as group:
         for client, index in zip(clients, load.next_indices, strict=True):
             group.create_task(work(client, load.run, index, counted, until))
     for client in clients:
         await client.close()
-    taken = sorted(counted.seconds)
-    found = {"answers": len(taken), "refused": len(counted.refused), "why": counted.refused[:3]}
-    quantiles = {f"p{percent}": taken[int(len(taken) * percent / 100)] for percent in (50, 90, 99)}
-    print(json.dumps(found | quantiles | {"slowest": taken[-1]}), flush=True)
+    done(counted.seconds, (50, 90, 99), refused=len(counted.refused), why=counted.refused[:3])
 
 
 async def work(client: OrchestratorClient, run: int, index: int, counted: Counted, until: float) -> None:
@@ -198,7 +194,9 @@ def main() -> None:
         port, count, path = rest
         asyncio.run(watch_all(int(port), int(count), path))
     else:
+        print("ready", flush=True)
         asyncio.run(work_all(Load.model_validate_json(sys.stdin.readline()), float(rest[0])))
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.report import Figure, figure
+from benchmarks.report import Figure, figure, none
 from muster.chain.keys import write_secret
 from muster.console.node.logs import parsed, seconds_of
 from muster.runtime.telemetry import COMMITTED, ENGINE_STARTED, GENERATED, WEIGHTS_ARRIVED
-from testbed.commands import MUSTER, clean_environment, get_bytes, get_json, running, swarm_url, wait_for
+from testbed.commands import MUSTER, ROOT, clean_environment, get_bytes, get_json, running, swarm_url, wait_for
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 STEPS_BEFORE: Final = 1
 """The swarm is running once it has published this step: its engines are up, its validators at work."""
 SWARM_SECONDS: Final = 600.0
@@ -122,35 +121,17 @@ def measure_setup(folder: Path, say: Callable[[str], None]) -> float:
 
 def newcomer_figures(newcomer: Newcomer, setup: float | None) -> list[Figure]:
     """Return the figures; the one from a fresh clone where its set-up was timed."""
-    minutes = newcomer.seconds / 60
-    commands = len(newcomer.command.splitlines())
+    minutes, most = newcomer.seconds / 60, {"at_most": True, "target": TARGET_MINUTES}
+    typed = {"unit": "typed", "command": newcomer.command}
     found = [
-        figure(
-            "first_accepted",
-            [minutes],
-            ratio=minutes,
-            target=TARGET_MINUTES,
-            unit="minutes",
-            at_most=True,
-            moments=newcomer.moments,
-        ),
-        figure("commands", [commands], ratio=commands, target=1, unit="typed", at_most=True, command=newcomer.command),
-        figure("edits", [newcomer.edits], ratio=newcomer.edits, target=0, unit="files", at_most=True),
+        figure("first_accepted", minutes, unit="minutes", moments=newcomer.moments, **most),
+        figure("commands", len(newcomer.command.splitlines()), target=1, at_most=True, **typed),
+        none("edits", newcomer.edits, "files"),
     ]
     if setup is not None:
-        whole = minutes + setup / 60
-        found.insert(
-            1,
-            figure(
-                "first_accepted_fresh",
-                [whole],
-                ratio=whole,
-                target=FRESH_TARGET_MINUTES,
-                unit="minutes, set-up included",
-                at_most=True,
-                setup_seconds=round(setup),
-            ),
-        )
+        most = {"at_most": True, "target": FRESH_TARGET_MINUTES, "setup_seconds": round(setup)}
+        whole = figure("first_accepted_fresh", minutes + setup / 60, unit="minutes, set-up included", **most)
+        found.insert(1, whole)
     return found
 
 

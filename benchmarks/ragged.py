@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from muster.models.init import make_tokenizer, save_model
-from muster.protocol.prompts import end_token, pad_token
+from muster.models.files import model_hash, tokenizer_hash
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.protocol.prompts import end_token
+from muster.protocol.terms import Terms
+from muster.rollouts.schema import Rollout
+from muster.swarm import plan
+from testbed.samples.rollouts import make_row
+from testbed.samples.terms import made_terms
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -42,6 +48,8 @@ MEDIAN_LENGTH, SIGMA, LONGEST = 200, 0.7, 1024
 """Of completions, in tokens."""
 PROMPT_LENGTHS = (32, 96)
 GROUP_SIZE = 8
+GROUPS_PER_FILE = 8
+NODE = "0x" + "11" * 20
 NOISE = 0.1
 """Standard deviation of the sampler's log-probabilities around the model's: one ratio in twenty is outside 1 ± 0.2."""
 
@@ -56,6 +64,16 @@ class Shape:
     vocabulary: int = 2048
     hidden: int = 192
     layers: int = 3
+
+    @property
+    def full(self) -> ModelShape:
+        heads = self.hidden // 64
+        return ModelShape(
+            *(self.hidden, self.layers, heads, 2 * self.hidden, 0.02),
+            key_value_heads=max(1, heads // 2),
+            vocabulary=self.vocabulary,
+            context=2048,
+        )
 
 
 @dataclass(frozen=True)
@@ -94,32 +112,10 @@ def make(folder: Path, shape: Shape = Shape(), groups: int = 64) -> tuple[Path, 
     """Write a model's folder and a batch, and return their paths. Equal arguments give equal ones."""
     model_folder, file = folder / "model", folder / "batch.npz"
     tokenizer = make_tokenizer()
-    model = make_model(tokenizer, shape)
+    model = make_model(tokenizer, shape.full, SEED)
     save_model(model, tokenizer, model_folder)
     make_batch(model, tokenizer, groups).save(file)
     return model_folder, file
-
-
-def make_model(tokenizer: PreTrainedTokenizerBase, shape: Shape) -> PreTrainedModel:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    heads = shape.hidden // 64
-    config = Qwen2Config(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=heads,
-        num_key_value_heads=max(1, heads // 2),
-        intermediate_size=2 * shape.hidden,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=end_token(tokenizer),
-        pad_token_id=pad_token(tokenizer),
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        return Qwen2ForCausalLM(config)
 
 
 def make_batch(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, groups: int) -> RaggedBatch:
@@ -167,6 +163,57 @@ def _advantages(rng: np.random.Generator, groups: int) -> np.ndarray:
 
 def _split(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
     return np.split(values, np.cumsum(lengths)[:-1])
+
+
+# --- The same as accepted work
+
+
+def terms_of(model: Path) -> Terms:
+    """Return the terms of a run of this model whose commitments are files of this batch."""
+    return made_terms(
+        plan.LOCAL_TERMS,
+        trainer=NODE,
+        storage_key=NODE,
+        task_count=1,
+        model_hash=model_hash(model),
+        tokenizer_hash=tokenizer_hash(model),
+        group_size=GROUP_SIZE,
+        groups_per_commitment=GROUPS_PER_FILE,
+        max_prompt_tokens=PROMPT_LENGTHS[1],
+        max_completion_tokens=LONGEST,
+    )
+
+
+def rollouts_by_file(file: Path) -> list[list[Rollout]]:
+    """Return the batch's rollouts as workers send them, one list for each file, with proofs of random bytes."""
+    batch = RaggedBatch.load(file)
+    size, rows = int(batch.group_size), batch.rollouts()
+    per_file = size * GROUPS_PER_FILE
+    return [
+        [_rollout(position, size, *row) for position, row in enumerate(rows[start : start + per_file])]
+        for start in range(0, len(rows), per_file)
+    ]
+
+
+def _rollout(
+    position: int, size: int, prompt: np.ndarray, completion: np.ndarray, logprobs: np.ndarray, advantage: float
+) -> Rollout:
+    reward = 1_000_000 if advantage > 0 else 0
+    return replace(
+        make_row(position, len(completion)),
+        step=0,
+        group=position // size,
+        sample=position % size,
+        task=position // size,
+        seed=position,
+        budget=MEDIAN_LENGTH,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        logprobs=logprobs,
+        task_reward=reward,
+        parts=np.array([reward], np.int64),
+        length_reward=0,
+    )
 
 
 def main() -> None:

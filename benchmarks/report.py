@@ -1,4 +1,4 @@
-"""What the benchmarks share: how things are measured in turn, and the one form that figures have.
+"""What the benchmarks share: their options, how things are measured, and the one form that figures have.
 
     {"machine": …, "runs": n, "figures": [{"name", "ours", "peer", "limit", "ratio", "target", "holds", "unit", …}]}
 
@@ -9,67 +9,166 @@ differs between figures, and stands in each as its own `runs`; the document's is
 
 from __future__ import annotations
 
+import argparse
 import json
+import multiprocessing
 import os
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+from unittest.mock import patch
 
 from muster.runtime.processor import processor_name
 
+T = TypeVar("T")
 Figure = dict[str, object]
+Values = float | Sequence[float]
 MISSED = 3
 """Exit status of a benchmark that missed a target."""
+APART_SECONDS = 4 * 3600.0
+"""Longest time of what runs in a process of its own: a large model on a processor is slow."""
 
 
-def alternate(runs: int, *measures: Callable[[], float]) -> list[list[float]]:
+# --- Measuring
+
+
+def parser(about: str | None, *, write: str = "") -> argparse.ArgumentParser:
+    """Return the parser of a benchmark's options. about: its module's docstring; write: what --write rewrites."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    if write:
+        made.add_argument("--write", action="store_true", help=f"rewrite {write}")
+    return made
+
+
+def alternate(runs: int, *measures: Callable[[], T]) -> list[list[T]]:
     """Return what each measure gave in each run, taken in turns, so that a busy moment hits all of them."""
     rows = [[measure() for measure in measures] for _ in range(runs)]
     return [list(column) for column in zip(*rows, strict=True)]
 
 
+def apart(work: Callable[..., T], *arguments: object, environment: Mapping[str, str] | None = None) -> T:
+    """Return what a function of a module returns in a process of its own, with these variables besides.
+
+    A process's vLLM has one dtype, and its engines share what ends with the first of them.
+    """
+    with (
+        patch.dict(os.environ, environment or {}),
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_say_to_stderr) as pool,
+    ):
+        try:
+            return pool.submit(work, *arguments).result(APART_SECONDS)
+        except TimeoutError:
+            for process in multiprocessing.active_children():
+                process.kill()
+            raise
+
+
+def _say_to_stderr() -> None:
+    """Leave stdout to the document: what libraries and processes say goes to stderr."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+
+# --- Figures
+
+
 def figure(
     name: str,
-    ours: Sequence[float],
+    ours: Values,
     *,
-    ratio: float,
     target: float,
     unit: str,
-    peer: Sequence[float] | None = None,
-    limit: Sequence[float] | None = None,
+    ratio: float | Callable[[Sequence[float]], float] = statistics.median,
+    peer: Values | None = None,
+    limit: Values | None = None,
     at_most: bool = False,
     **more: object,
 ) -> Figure:
-    """Make a figure whose `ratio` must reach the target, or with `at_most` must not exceed it."""
+    """Make a figure whose `ratio` must reach the target, or with `at_most` must not exceed it.
+
+    ratio: the number, or what makes it of ours; the median without it.
+    """
+    values = _values(ours)
+    value = ratio(values) if callable(ratio) else ratio
     return {
         "name": name,
-        **_spread("ours", ours),
-        **_spread("peer", peer),
-        **_spread("limit", limit),
-        "ratio": _rounded(ratio),
+        **_spread("ours", values),
+        **_spread("peer", _values(peer)),
+        **_spread("limit", _values(limit)),
+        "ratio": _rounded(value),
         "target": target,
         "at_most": at_most,
-        "holds": ratio <= target if at_most else ratio >= target,
+        "holds": value <= target if at_most else value >= target,
         "unit": unit,
-        "runs": len(ours),
+        "runs": len(values),
         **more,
     }
 
 
 def slower(
-    name: str,
-    ours: Sequence[float],
-    *,
-    peer: Sequence[float] | None = None,
-    limit: Sequence[float] | None = None,
-    target: float,
-    unit: str,
+    name: str, ours: Values, *, target: float, unit: str, peer: Values | None = None, limit: Values | None = None
 ) -> Figure:
     """Make a figure of which less is better, such as seconds: `ratio` is the peer's or else the limit's over ours."""
-    yardstick = limit if peer is None else peer
-    if yardstick is None:
-        raise ValueError(f"{name} is compared with nothing")
-    ratio = statistics.median(yardstick) / statistics.median(ours)
+    ratio = 1 / _relative(name, ours, peer, limit)
     return figure(name, ours, ratio=ratio, target=target, unit=unit, peer=peer, limit=limit)
+
+
+def relative(
+    name: str,
+    ours: Values,
+    *,
+    target: float,
+    unit: str,
+    peer: Values | None = None,
+    limit: Values | None = None,
+    **more: object,
+) -> Figure:
+    """Make a figure whose `ratio` is ours over the peer's or else the limit's, by their medians."""
+    ratio = _relative(name, ours, peer, limit)
+    return figure(name, ours, ratio=ratio, target=target, unit=unit, peer=peer, limit=limit, **more)  # type: ignore[arg-type]
+
+
+def none(name: str, found: int | Sequence[object], unit: str = "found", **more: object) -> Figure:
+    """Make a figure of what must not be: how many, or which."""
+    count = found if isinstance(found, int) else len(found)
+    listed = {} if isinstance(found, int) else {"found": found[:MOST_LISTED]}
+    return figure(name, count, target=0, unit=unit, at_most=True, **listed, **more)  # type: ignore[arg-type]
+
+
+MOST_LISTED = 50
+"""Of what a figure found."""
+
+
+def _relative(name: str, ours: Values, peer: Values | None, limit: Values | None) -> float:
+    yardstick = _values(limit if peer is None else peer)
+    if not yardstick:
+        raise ValueError(f"{name} is compared with nothing")
+    return statistics.median(_values(ours)) / statistics.median(yardstick)
+
+
+def _values(given: Values | None) -> Sequence[float]:
+    if given is None:
+        return []
+    return given if isinstance(given, Sequence) else [given]
+
+
+def _spread(name: str, values: Sequence[float]) -> Figure:
+    if not values:
+        return {name: None}
+    return {
+        name: _rounded(statistics.median(values)),
+        f"{name}_range": [_rounded(min(values)), _rounded(max(values))],
+    }
+
+
+def _rounded(value: float) -> float:
+    """Four digits, or all of those before the point."""
+    return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
+
+
+# --- What is printed
 
 
 def show(
@@ -78,22 +177,24 @@ def show(
     as_json: bool,
     about: Sequence[str] = (),
     missing: Mapping[str, str] | None = None,
+    **more: object,
 ) -> int:
-    """Print the figures, as JSON or for people; the program's exit status.
+    """Print the figures, as JSON or for people; return the program's exit status.
 
-    `missing`: what could not be measured, and why.
+    missing: what could not be measured, and why. more: what the document has besides.
     """
     if as_json:
-        print(document(figures, runs=min(map(_runs, figures), default=0), machine=machine(*about), missing=missing))
+        more = ({} if missing is None else {"missing": missing}) | more
+        print(document(figures, machine=machine(*about), **more))
     else:
         gaps = [f"{name:24} missing: {reason}" for name, reason in (missing or {}).items()]
         print(machine(*about), *map(line, figures), *gaps, sep="\n")
     return 0 if all(figure["holds"] for figure in figures) else MISSED
 
 
-def document(figures: Sequence[Figure], *, runs: int, machine: str, missing: Mapping[str, str] | None = None) -> str:
+def document(figures: Sequence[Figure], *, machine: str, **more: object) -> str:
     """Return the figures as JSON."""
-    more = {} if missing is None else {"missing": missing}
+    runs = min((int(str(figure["runs"])) for figure in figures), default=0)
     return json.dumps({"machine": machine, "runs": runs, "figures": figures, **more}, indent=1)
 
 
@@ -107,21 +208,3 @@ def line(figure: Figure) -> str:
     others = [f"{kind} {figure[kind]}" for kind in ("peer", "limit") if figure[kind] is not None]
     words = [f"{figure['name']:24} ours {figure['ours']} {figure['unit']}", *others]
     return "  ".join([*words, f"ratio {figure['ratio']} (target {figure['target']})"])
-
-
-def _spread(name: str, values: Sequence[float] | None) -> Figure:
-    if values is None:
-        return {name: None}
-    return {
-        name: _rounded(statistics.median(values)),
-        f"{name}_range": [_rounded(min(values)), _rounded(max(values))],
-    }
-
-
-def _rounded(value: float) -> float:
-    """Four digits, or all of those before the point."""
-    return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
-
-
-def _runs(figure: Figure) -> int:
-    return int(str(figure["runs"]))

@@ -10,14 +10,12 @@ docs/understand/verification.md.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -26,13 +24,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.calibration import SHAPES, TRAINED, make_models, make_requests
+from benchmarks.calibration import SHAPES, TRAINED, fresh, requests_of
 from benchmarks.doc_page import DOCS, rewrite, small, table
 from muster.models.files import load_tokenizer
-from muster.models.init import load_model, save_model
+from muster.models.init import init_model, load_model, save_model
 from muster.proofs.projection import PROJECTIONS
 from muster.rollouts.schema import Rollout
 from muster.verification.profiles import CPU_FP32
+from testbed.samples.task_sets import generated
 from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
@@ -54,14 +53,15 @@ def measure(folder: Path, rollouts: int) -> Iterator[dict[str, Any]]:
     Yields the share of rollouts that are rejected and the median distance of their proofs. Updates are the trainer's,
     their advantages noise.
     """
-    tasks, bytes_per_token = make_models(folder), 2 * PROJECTIONS
-    engines = []
+    init_model(folder / TRAINED, generated(0), seed=0)
+    for name, shape in SHAPES.items():
+        fresh(shape)(folder / TRAINED, folder / name)
+    bytes_per_token, engines = 2 * PROJECTIONS, []
     for name in MODELS:
-        path, random = folder / name, Random(name)
-        tokenizer, longest = load_tokenizer(path), 32 if name == TRAINED else max(LENGTHS)
+        path, longest = folder / name, 32 if name == TRAINED else max(LENGTHS)
         engines.append(Engine(path, CPU_FP32, EngineLimits(1.0, 64, longest, cache_bytes=64 << 20)))
         replayer = Replayer(path, CPU_FP32, 1.0)
-        requests = make_requests(tokenizer, tasks.train, rollouts, longest, random)
+        requests = requests_of(path, rollouts, longest, name)
         work = bare_rows(requests, engines[-1].generate(requests))[:BATCH]
         for rate in RATES:
             older, newer = train(path, folder, work, rate)
@@ -126,9 +126,7 @@ def page(found: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/understand/verification.md")
+    parser = report.parser(__doc__, write="the table in docs/understand/verification.md")
     parser.add_argument("--rollouts", type=int, default=64, help="rollouts of each point")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -15,9 +15,6 @@ about four minutes.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +32,7 @@ from muster.models.init import load_model
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import TrainerSettings
 from muster.swarm.plan import LOCAL_TERMS
-from muster.verification.profiles import BF16, CPU_FP32, PROFILES, Profile
+from muster.verification.profiles import BF16, CPU_FP32, Profile
 from testbed.adversaries.lab import AdversaryLab, Job, open_lab
 from testbed.adversaries.steering import LIES, UNLIMITED, LiedRow, claim, distort, expected_units
 from trainer.advantages import group_advantages, has_signal, length_parts, task_rewards
@@ -59,7 +56,6 @@ NORM, COSINE = 0.95, 0.99
 DAY_ROWS: Final = 24 * 2 * 16
 """Rows that are replayed of a node in a day: commitments, validators, rows of a known node."""
 FOUND: Final = 0.99
-CHILD_SECONDS: Final = 3600
 
 
 # --- Searching
@@ -213,35 +209,21 @@ def in_a_day(share: float) -> float:
 # --- Figures
 
 
-def measure_apart(profile: Profile, rows: int, steps: int) -> dict[str, Any]:
-    """Measure in a process of its own: a process's vLLM has one dtype."""
-    command = [sys.executable, __file__, "--child", profile.name, "--rows", str(rows), "--steps", str(steps)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=CHILD_SECONDS)
-    return json.loads(done.stdout)
-
-
 def figures(runs: int, *, rows: int = ROWS, steps: int = STEPS) -> list[report.Figure]:
     """Return the figures; those of `behaviour` under bf16 stand in each as `behaviour_bf16`, without a target."""
-    found = [[measure_apart(profile, rows, steps) for profile in (CPU_FP32, BF16)] for _ in range(runs)]
-    return [*_figures("norm", NORM, found), *_figures("cosine", COSINE, found)]
+    profiles = (CPU_FP32, BF16)
+    found = [[report.apart(measure, profile, rows, steps) for profile in profiles] for _ in range(runs)]
+    return [_figure("norm", NORM, found), _figure("cosine", COSINE, found)]
 
 
-def _figures(kind: str, target: float, runs: Sequence[Sequence[dict[str, Any]]]) -> list[report.Figure]:
+def _figure(kind: str, target: float, runs: Sequence[Sequence[dict[str, Any]]]) -> report.Figure:
     least = [min(lowest(profile, "auto", kind) for profile in run) for run in runs]
     unsafe = min(
         lowest(profile, "behaviour", kind) for run in runs for profile in run if profile["profile"] == BF16.name
     )
-    return [
-        report.figure(
-            f"steer_gradient_{kind}",
-            least,
-            ratio=min(least),
-            target=target,
-            unit="lie against honest",
-            behaviour_bf16=unsafe,
-            profiles=runs[0],
-        )
-    ]
+    more = {"behaviour_bf16": unsafe, "profiles": runs[0]}
+    name = f"steer_gradient_{kind}"
+    return report.figure(name, least, ratio=min, target=target, unit="lie against honest", **more)
 
 
 def lowest(profile: Mapping[str, Any], setting: str, kind: str) -> float:
@@ -251,15 +233,10 @@ def lowest(profile: Mapping[str, Any], setting: str, kind: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser = report.parser(__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help="rows of the node that lies")
     parser.add_argument("--steps", type=int, default=STEPS, help="halvings of each bisection")
-    parser.add_argument("--child", choices=PROFILES, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        print(json.dumps(measure(PROFILES[options.child], options.rows, options.steps)))
-        return 0
     return report.show(figures(1, rows=options.rows, steps=options.steps), as_json=options.json)
 
 

@@ -17,9 +17,7 @@ same loss, one optimiser step on the whole batch; that they do is checked by how
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import statistics
 import subprocess
 import sys
@@ -30,23 +28,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import ragged, report  # noqa: E402
-from benchmarks.ragged_work import NODE, rollouts_by_file, terms_of  # noqa: E402
-from benchmarks.watched import Watch, expect, started, tell  # noqa: E402
-from muster.protocol.hashes import content_hash  # noqa: E402
-from muster.protocol.terms import Terms  # noqa: E402
-from muster.rollouts.leaves import rollout_tree  # noqa: E402
-from muster.rollouts.parquet import FileLimits, write_rollouts  # noqa: E402
-from muster.rollouts.reader import RolloutReader  # noqa: E402
-from trainer.advantages import AdvantageTerms  # noqa: E402
-from trainer.batches import FileRef, WorkFile, check_rows, samples_of  # noqa: E402
-from trainer.packing import collate, first_fit  # noqa: E402
+from benchmarks import ragged, report
+from benchmarks.watched import Watch, ask, module, peer, started
+from muster.protocol.hashes import content_hash
+from muster.protocol.terms import Terms
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import FileLimits, write_rollouts
+from muster.rollouts.reader import RolloutReader
+from trainer.advantages import AdvantageTerms
+from trainer.batches import FileRef, WorkFile, check_rows, samples_of
+from trainer.packing import collate, first_fit
 
-PEER = ROOT / ".peers" / "trl"
-PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "trl_trainer.py"
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SAME_STEP = 0.02
 """How far apart the lengths of the two first steps may be for both to have computed the same."""
@@ -63,56 +57,37 @@ class Prepared:
 
 
 def ours(prepared: Prepared, role: str = "update", *more: Path) -> AbstractContextManager[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "benchmarks.trainer_process", role, prepared.model, prepared.batch, *more]
-    return started(list(map(str, command)), THREADS)
+    return started(module("benchmarks.trainer_process", role, prepared.model, prepared.batch, *more), THREADS)
 
 
 def trls(prepared: Prepared) -> AbstractContextManager[subprocess.Popen[str]]:
-    python = PEER / "bin" / "python"
-    return started([str(python), str(PEER_SCRIPT), str(prepared.model), str(prepared.batch)], THREADS)
+    return started(peer("trl_trainer", prepared.model, prepared.batch), THREADS)
 
 
 def against_trl(prepared: Prepared, runs: int) -> list[report.Figure]:
     """Measure tokens_vs_trl and memory_vs_trl."""
-    if not (PEER / "bin" / "built").exists():
-        sys.exit("TRL is not here to compare with\n  next: make bench-peers")
     with ours(prepared) as one, trls(prepared) as other, Watch([one]) as mine, Watch([other]) as theirs:
-        sides: list[list[dict[str, float]]] = [[], []]
-        for _ in range(1 + runs):
-            for process, answers in zip((one, other), sides, strict=True):
-                tell(process, "go")
-                answers.append(json.loads(expect(process, "done")))
+        sides = report.alternate(1 + runs, lambda: ask(one, "go"), lambda: ask(other, "go"))
         memory = mine.peak / MIB, theirs.peak / MIB
-        above = mine.memory / MIB, theirs.memory / MIB
+        above = {"ours": mine.memory / MIB, "peer": theirs.memory / MIB}
     lengths = [answers[0]["moved"] for answers in sides]
     if abs(lengths[0] - lengths[1]) > SAME_STEP * lengths[1]:
         sys.exit(f"the first steps moved the weights by {lengths[0]:.5g} and {lengths[1]:.5g}: not the same update")
     rates = [[answer["tokens"] / answer["seconds"] for answer in answers[1:]] for answers in sides]
-    ratio = statistics.median(rates[0]) / statistics.median(rates[1])
+    less = {"peer": memory[1], "target": 0.8, "unit": "MiB", "at_most": True}
     return [
-        report.figure("tokens_vs_trl", rates[0], peer=rates[1], ratio=ratio, target=1.5, unit="tokens/s"),
-        report.figure(
-            "memory_vs_trl",
-            [memory[0]],
-            peer=[memory[1]],
-            ratio=memory[0] / memory[1],
-            target=0.8,
-            unit="MiB",
-            at_most=True,
-            above_start={"ours": above[0], "peer": above[1]},
-        ),
+        report.relative("tokens_vs_trl", rates[0], peer=rates[1], target=1.5, unit="tokens/s"),
+        report.relative("memory_vs_trl", memory[0], above_start=above, **less),
     ]
 
 
 def data_overhead(prepared: Prepared, runs: int) -> list[report.Figure]:
-    files, terms = [write_rollouts(rows) for rows in rollouts_by_file(prepared.batch)], terms_of(prepared.model)
+    files = [write_rollouts(rows) for rows in ragged.rollouts_by_file(prepared.batch)]
+    terms = ragged.terms_of(prepared.model)
     loading = [asyncio.run(load(files, terms)) for _ in range(runs)]
     with ours(prepared) as process:
-        updates = [update(process)["seconds"] for _ in range(1 + runs)][1:]
-    ratio = statistics.median(loading) / statistics.median(updates)
-    return [
-        report.figure("data_overhead", loading, limit=updates, ratio=ratio, target=0.05, unit="s", at_most=True),
-    ]
+        updates = [ask(process, "go")["seconds"] for _ in range(1 + runs)][1:]
+    return [report.relative("data_overhead", loading, limit=updates, target=0.05, unit="s", at_most=True)]
 
 
 async def load(files: Sequence[bytes], terms: Terms) -> float:
@@ -125,7 +100,7 @@ async def load(files: Sequence[bytes], terms: Terms) -> float:
         for index, data in enumerate(files):
             name = content_hash(data)
             rollouts = await reader.read(data, limits)
-            ref = FileRef(0, NODE, index, name, "0x" + rollout_tree(rollouts).root.hex())
+            ref = FileRef(0, ragged.NODE, index, name, "0x" + rollout_tree(rollouts).root.hex())
             check_rows(rollouts, 1, ref, terms, ragged.Shape().vocabulary)
             batch.append(WorkFile(ref, tuple(rollouts)))
         samples = samples_of(batch, AdvantageTerms())
@@ -136,21 +111,14 @@ async def load(files: Sequence[bytes], terms: Terms) -> float:
 
 def checkpoint_stall(prepared: Prepared, runs: int) -> list[report.Figure]:
     with ours(prepared, "step", prepared.folder / "steps") as process:
-        update(process, "plain")
+        ask(process, "plain")
         plain, written = [], []
         for _ in range(runs):
-            plain.append(update(process, "plain")["seconds"])
-            update(process)
-            written.append(update(process)["seconds"])  # while the checkpoint of the one before is written
+            plain.append(ask(process, "plain")["seconds"])
+            ask(process, "go")
+            written.append(ask(process, "go")["seconds"])  # while the checkpoint of the one before is written
     stall = statistics.median(written) / statistics.median(plain) - 1
-    return [
-        report.figure("checkpoint_stall", written, limit=plain, ratio=stall, target=0.10, unit="s", at_most=True),
-    ]
-
-
-def update(process: subprocess.Popen[str], line: str = "go") -> dict[str, float]:
-    tell(process, line)
-    return json.loads(expect(process, "done"))
+    return [report.figure("checkpoint_stall", written, limit=plain, ratio=stall, target=0.10, unit="s", at_most=True)]
 
 
 Measure = Callable[[Prepared, int], list[report.Figure]]
@@ -163,8 +131,7 @@ FIGURES: dict[str, Measure] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=FIGURES, default=list(FIGURES), help="these figures alone")
     options = parser.parse_args()

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.ragged import LONGEST, RaggedBatch
-from benchmarks.ragged_work import NODE, rollouts_by_file, terms_of
+from benchmarks.ragged import LONGEST, NODE, RaggedBatch, rollouts_by_file, terms_of
 from muster.protocol.hashes import content_hash
 from muster.settings.schema import TrainerSettings
 from trainer.batches import Batch, FileRef, WorkFile, samples_of

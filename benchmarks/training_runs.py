@@ -1,110 +1,79 @@
-"""What stale samples do to learning: the demo's training without the swarm, in one process, at several async levels.
-
-    python benchmarks/async_levels.py [--json] [--levels 0 1 2 4] [--seeds 0 1 2] [--updates 45]
-        [--set learning_rate=5e-4 ...] [--target 0.45] [--models FOLDER]
+"""The demo's training without the swarm, in one process: what `asynchrony.py` and `learning.py` share.
 
 Tasks, model, draws, sampling noise, rewards, batches and updates are the project's own and those of the demo for a
-seed; only vLLM is replaced, by a batched sampler of the same distribution. At async level n > 0, half of a batch is n
-steps old and half n - 1, as in a swarm that never waits. The base is greedy on all held-out tasks before the first
-update, `after` the mean of the last three checkpoints; both as in the demo. Intervals are 95 %, Student's t over seeds.
-`missed` is how far completions were from their thinking budgets, in budgets, in the first and in the last five batches.
+seed; only vLLM is replaced, by a batched sampler of the same distribution.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import DynamicCache
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.report import machine
-from muster.environments.rewards import length_reward
-from muster.environments.scoring import Scorers
-from muster.models.files import load_tokenizer
 from muster.models.greedy import greedy_score
 from muster.models.init import WarmUp, init_model, load_model
 from muster.proofs.seeded_sampling import choose
-from muster.protocol.draws import Draw, draw_base, draw_commitment
-from muster.protocol.prompts import completion_text, end_token, pad_token, prompt_tokens
+from muster.protocol.draws import draw_base, draw_commitment
+from muster.protocol.prompts import end_token, pad_token
 from muster.protocol.terms import Terms
-from muster.rollouts.schema import Rollout, one_span
+from muster.protocol.terms_file import NOBODY
 from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from muster.tasksets.taskset import TaskSet
-from testbed.samples.task_sets import generated
+from muster.verification.profiles import CPU_FP32
+from testbed.adversaries.lab import demo_rules
+from testbed.samples.terms import made_terms
 from trainer.batches import BatchTerms, FileRef, WorkFile, batch_metrics, close_batch, samples_of
 from trainer.learner import Recipe, update_metrics
 from trainer.policy import Policy
-from trainer.update import UpdateReport, make_optimizer, update
+from trainer.update import make_optimizer, update
+from worker.engine import Generation
+from worker.rollouts import Assignment, make_requests, make_rollouts
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-NOBODY = "0x" + "00" * 20
 MISSED = "completions/length_error"
 FEW_BATCHES = 5
 """Their mean is what a run's first and last batches were like."""
 STUDENT_T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """97.5 % points by degrees of freedom; more of them have less than the last."""
 SHOWN = (
-    "reward",
-    "frac_reward_zero_std",
-    "completions/mean_length",
-    MISSED,
-    "staleness/mean",
-    "grad_norm",
-    "entropy",
-    "mismatch_kl",
-    "clip_ratio/low_mean",
-    "clip_ratio/high_mean",
+    *("reward", "frac_reward_zero_std", "completions/mean_length", MISSED, "staleness/mean"),
+    *("grad_norm", "entropy", "mismatch_kl", "clip_ratio/low_mean", "clip_ratio/high_mean"),
 )
 
 
 # --- Sampling
 
 
-@dataclass(frozen=True)
 class Sampler:
-    """What workers do: draw, generate, score."""
+    """What workers do: draw, generate, score. The model's weights may change meanwhile."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    tasks: TaskSet
-    terms: Terms
-    seed: int
-    scorers: Scorers = field(default_factory=Scorers)
+    def __init__(self, folder: Path, model: Any, tasks: TaskSet, seed: int) -> None:
+        self.model, self.seed = model, seed
+        self.rules = demo_rules(folder, tasks, CPU_FP32)
 
     def files(self, step: int, indices: range) -> list[WorkFile]:
         """Return the commitments with these indices of the policy of `step`."""
-        draws = [draw_commitment(self._base(step, index), self.terms, 0) for index in indices]
-        groups = [group for draw in draws for group in draw.groups]
-        prompts = [
-            prompt_tokens(
-                self.tokenizer,
-                self.tasks.task(group.task),
-                group.budget,
-                thinks=self.tasks.manifest(group.task).thinks,
-            )
-            for group in groups
-        ]
-        completions = self._complete(prompts, [seed for draw in draws for seed in draw.seeds])
-        size = self.terms.positions
+        rules, terms = self.rules, self.rules.terms
+        made = [Assignment(step, i, draw_commitment(self._base(step, i), terms, 0)) for i in indices]
+        requests = [make_requests(one, rules) for one in made]
+        asked = [request for some in requests for request in some]
+        prompts = [request.prompt_tokens for request in asked[:: terms.group_size]]
+        generations = iter(self._complete(prompts, [request.seed for request in asked]))
         return [
-            self._file(step, index, draw, prompts[i * len(draw.groups) :], completions[i * size : (i + 1) * size])
-            for i, (index, draw) in enumerate(zip(indices, draws, strict=True))
+            WorkFile(
+                FileRef(step, NOBODY, one.index, f"{step}-{one.index}", ""),
+                tuple(make_rollouts(one, rules, some, [next(generations) for _ in some])),
+            )
+            for one, some in zip(made, requests, strict=True)
         ]
 
     def _base(self, step: int, index: int) -> bytes:
@@ -112,50 +81,13 @@ class Sampler:
         entropy = self.seed.to_bytes(24, "big") + step.to_bytes(8, "big")
         return draw_base(chain_id=0, runs=NOBODY, run=1, entropy=entropy, node=NOBODY, index=index)
 
-    def _file(
-        self,
-        step: int,
-        index: int,
-        draw: Draw,
-        prompts: Sequence[np.ndarray],
-        completions: Sequence[tuple[np.ndarray, np.ndarray]],
-    ) -> WorkFile:
-        rollouts = []
-        for position, (tokens, logprobs) in enumerate(completions):
-            group, sample = divmod(position, self.terms.group_size)
-            drawn = draw.groups[group]
-            manifest = self.tasks.manifest(drawn.task)
-            text = completion_text(self.tokenizer, tokens)
-            score = self.scorers.score(manifest, self.tasks.task(drawn.task), text)
-            rollout = Rollout(
-                run=1,
-                step=step,
-                position=position,
-                group=group,
-                sample=sample,
-                task=drawn.task,
-                seed=draw.seeds[position],
-                budget=drawn.budget,
-                prompt_tokens=prompts[group],
-                completion_tokens=tokens,
-                spans=one_span(len(tokens)),
-                logprobs=logprobs,
-                task_reward=score.reward(manifest),
-                parts=np.array(score.parts, np.int64),
-                fuel=score.fuel,
-                length_reward=length_reward(drawn.budget, len(tokens)),
-                finish_reason="stop" if tokens[-1] == end_token(self.tokenizer) else "length",
-                proof=b"",
-            )
-            rollouts.append(rollout)
-        return WorkFile(FileRef(step, NOBODY, index, f"{step}-{index}", ""), tuple(rollouts))
-
     @torch.inference_mode()
-    def _complete(self, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Tokens (int32) and log-probabilities (float32) of `group_size` completions of each prompt, in order."""
-        eos, limit, group = end_token(self.tokenizer), self.terms.max_completion_tokens, self.terms.group_size
+    def _complete(self, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Generation]:
+        """Return `group_size` completions of each prompt, in order."""
+        tokenizer, terms = self.rules.tokenizer, self.rules.terms
+        eos, limit, group = end_token(tokenizer), terms.max_completion_tokens, terms.group_size
         width = max(map(len, prompts))
-        ids = torch.full((len(prompts), width), pad_token(self.tokenizer))
+        ids = torch.full((len(prompts), width), pad_token(tokenizer))
         mask = torch.zeros_like(ids)
         for row, prompt in enumerate(prompts):
             ids[row, width - len(prompt) :] = torch.from_numpy(prompt)
@@ -169,7 +101,7 @@ class Sampler:
         logprobs = torch.zeros(len(seeds), limit)
         rows, ended = torch.arange(len(seeds)), torch.zeros(len(seeds), dtype=torch.bool)
         for place in range(limit):
-            choice = choose(logits, noise[rows], torch.full_like(rows, place), self.terms.temperature)
+            choice = choose(logits, noise[rows], torch.full_like(rows, place), terms.temperature)
             tokens[rows, place], logprobs[rows, place] = choice.tokens, choice.logprobs
             ended |= choice.tokens == eos
             if place + 1 == limit or ended.all():
@@ -182,11 +114,12 @@ class Sampler:
                 rows, mask, last, ended = rows[going], mask[going], last[going], ended[going]
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
             logits = self._forward(last[:, None], mask, cache)
+        stopped = (tokens == eos).any(1).tolist()
         lengths = ((tokens == eos).int().argmax(1) + 1).tolist()
-        unended = ~(tokens == eos).any(1)
+        ends = [length if stops else limit for length, stops in zip(lengths, stopped, strict=True)]
         return [
-            (t[: limit if u else n].astype(np.int32), p[: limit if u else n])
-            for t, p, n, u in zip(tokens.numpy(), logprobs.numpy(), lengths, unended.tolist(), strict=True)
+            Generation(t[:n].astype(np.int32), p[:n], "stop" if t[n - 1] == eos else "length", b"")
+            for t, p, n in zip(tokens.numpy(), logprobs.numpy(), ends, strict=True)
         ]
 
     def _forward(self, ids: torch.Tensor, mask: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
@@ -217,6 +150,10 @@ class Run:
     def after(self, updates: int) -> float:
         return statistics.mean(self.scores[step] for step in last_three(updates))
 
+    def missed(self, batches: slice) -> float:
+        """Return how far completions were from their budgets in some batches, in budgets."""
+        return statistics.mean(metrics[MISSED] for metrics in self.metrics[batches])
+
 
 def last_three(updates: int) -> range:
     """Return the steps whose mean is a run's result."""
@@ -225,10 +162,10 @@ def last_three(updates: int) -> range:
 
 def train(folder: Path, tasks: TaskSet, seed: int, terms: Terms, recipe: Recipe, lengths: Sequence[int]) -> Run:
     """Train as long as the longest of `lengths` says, and score as a run of each length would."""
-    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    model = load_model(folder)
     policy = Policy(model, temperature=recipe.update.temperature)
     optimizer = make_optimizer(policy, recipe.update)
-    sampler = Sampler(model, tokenizer, tasks, terms, seed)
+    sampler = Sampler(folder, model, tasks, seed)
     scored = {0, *range(0, max(lengths) + 1, 10), *(step for updates in lengths for step in last_three(updates))}
     closing = BatchTerms(plan.GROUPS_PER_BATCH, plan.GROUPS_PER_BATCH // terms.groups_per_commitment, terms.async_level)
     # With this many files waiting behind the batch, half of it is as old as may be and half one step younger.
@@ -244,7 +181,7 @@ def train(folder: Path, tasks: TaskSet, seed: int, terms: Terms, recipe: Recipe,
 
     for step in range(max(lengths) + 1):
         if step in scored:
-            score = timed("scoring", lambda: held_out(model, tokenizer, tasks, terms))
+            score = timed("scoring", lambda: held_out(sampler, tasks))
             run.scores[step] = score
             print(f"level {terms.async_level}  seed {seed}  step {step:3d}  held out {score:.3f}", file=sys.stderr)
         if step == max(lengths):
@@ -257,30 +194,18 @@ def train(folder: Path, tasks: TaskSet, seed: int, terms: Terms, recipe: Recipe,
         assert batch is not None, "a batch in which no group teaches anything"
         files = [file for file in waiting if file.ref in batch.files]
         waiting = [file for file in waiting if file.ref not in batch.files]
-        report = timed("update", lambda f=files, s=step: train_step(policy, optimizer, f, recipe, s))
+        samples = samples_of(files, recipe.advantages)
+        report = timed("update", lambda s=samples, n=step: update(policy, optimizer, s, recipe.update, step=n + 1))
         metrics = batch_metrics(files, step) | update_metrics(report)
         run.metrics.append({name: round(metrics[name], 5) for name in SHOWN})
     return run
 
 
-def train_step(
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    files: Sequence[WorkFile],
-    recipe: Recipe,
-    step: int,
-) -> UpdateReport:
-    """Update on a batch as `trainer.learner` does."""
-    return update(policy, optimizer, samples_of(files, recipe.advantages), recipe.update, step=step + 1)
-
-
-def held_out(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tasks: TaskSet, terms: Terms) -> float:
-    budgets, limit = terms.classes[0].budgets, terms.max_completion_tokens
-    with Scorers() as scorers:
-        return greedy_score(model, tokenizer, tasks.held_out, scorers, budgets=budgets, max_tokens=limit).reward
-
-
-# --- Results
+def held_out(sampler: Sampler, tasks: TaskSet) -> float:
+    """Return the model's greedy accuracy on all held-out tasks."""
+    rules, terms = sampler.rules, sampler.rules.terms
+    choices = {"budgets": terms.classes[0].budgets, "max_tokens": terms.max_completion_tokens}
+    return greedy_score(sampler.model, rules.tokenizer, tasks.held_out, rules.scorers, **choices).reward
 
 
 def summarise(runs: Sequence[Run], lengths: Sequence[int]) -> list[dict[str, float]]:
@@ -290,8 +215,7 @@ def summarise(runs: Sequence[Run], lengths: Sequence[int]) -> list[dict[str, flo
         for updates in lengths:
             chosen = [run for run in runs if run.level == level]
             gains, after = [run.gain(updates) for run in chosen], [run.after(updates) for run in chosen]
-            missed = [[metrics[MISSED] for metrics in run.metrics[:updates]] for run in chosen]
-            last = [statistics.mean(of_run[-FEW_BATCHES:]) for of_run in missed]
+            last = [run.missed(slice(max(0, updates - FEW_BATCHES), updates)) for run in chosen]
             rows.append(
                 {
                     "level": level,
@@ -302,7 +226,7 @@ def summarise(runs: Sequence[Run], lengths: Sequence[int]) -> list[dict[str, flo
                     "gain": statistics.mean(gains),
                     "gain_within": half_interval(gains),
                     "smallest_gain": min(gains),
-                    "missed_first": statistics.mean(value for of_run in missed for value in of_run[:FEW_BATCHES]),
+                    "missed_first": statistics.mean(run.missed(slice(FEW_BATCHES)) for run in chosen),
                     "missed_last": statistics.mean(last),
                     "missed_last_within": half_interval(last),
                 }
@@ -318,7 +242,7 @@ def half_interval(values: Sequence[float]) -> float | None:
     return t * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def made_model(folder: Path, tasks: TaskSet, seed: int, target: float) -> Path:
+def made_model(folder: Path, tasks: TaskSet, seed: int, target: float = WarmUp.target) -> Path:
     """Return the demo's model for a seed and as many held-out tasks; make it unless it is there."""
     model = folder / f"seed-{seed}-held-out-{len(tasks.held_out)}-target-{target}"
     if not model.exists():
@@ -326,61 +250,8 @@ def made_model(folder: Path, tasks: TaskSet, seed: int, target: float) -> Path:
     return model
 
 
-def settings_of(pairs: Sequence[str]) -> TrainerSettings:
-    return TrainerSettings.model_validate(dict(pair.split("=", 1) for pair in pairs))
-
-
-def terms_of(tasks: TaskSet, level: int) -> Terms:
-    """Return the demo's terms; nobody signs here, and the hashes are checked by others."""
-    nothing = bytes(32)
-    terms = Terms(
-        **plan.LOCAL_TERMS,
-        trainer=NOBODY,
-        storage_key=NOBODY,
-        task_count=tasks.size,
-        task_root=tasks.root,
-        model_hash=nothing,
-        tokenizer_hash=nothing,
-    )
-    return replace(terms, async_level=level)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--levels", type=int, nargs="+", default=[0, 1, 2, 4])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--updates", type=int, nargs="+", default=[45], help="lengths of a run to report")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="trainer settings")
-    parser.add_argument("--target", type=float, default=WarmUp.target, help="accuracy at which the warm-up ends")
-    parser.add_argument("--models", type=Path, help="keep the models here, and take what is there")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    settings, runs = settings_of(options.set), []
-    with tempfile.TemporaryDirectory(prefix="muster-async-") as scratch:
-        for seed in options.seeds:
-            tasks = generated(seed)
-            folder = made_model(options.models or Path(scratch), tasks, seed, options.target)
-            for level in options.levels:
-                terms = terms_of(tasks, level)
-                runs.append(train(folder, tasks, seed, terms, Recipe.from_settings(settings, terms), options.updates))
-    rows = summarise(runs, options.updates)
-    if options.json:
-        chosen = {"set": options.set, "target": options.target}
-        print(
-            json.dumps({"machine": machine(), "settings": chosen, "summary": rows, "runs": [asdict(r) for r in runs]})
-        )
-        return
-    print("level  updates   base  after          gain           smallest  missed")
-    for row in rows:
-        names = ("after_within", "gain_within", "missed_last_within")
-        within = [f"±{row[name]:.3f}" if row[name] is not None else " " * 6 for name in names]
-        print(
-            f"{row['level']:5d}  {row['updates']:7d}  {row['base']:.3f}  {row['after']:.3f} {within[0]}"
-            f"  {row['gain']:+.3f} {within[1]}  {row['smallest_gain']:+.3f}"
-            f"    {row['missed_first']:.3f} → {row['missed_last']:.3f} {within[2]}"
-        )
-
-
-if __name__ == "__main__":
-    main()
+def recipe_of(tasks: TaskSet, level: int, settings: Sequence[str] = ()) -> tuple[Terms, Recipe]:
+    """Return the demo's terms at an async level, and the trainer's recipe with these settings, KEY=VALUE each."""
+    terms = made_terms(plan.LOCAL_TERMS, tasks, async_level=level)
+    chosen = TrainerSettings.model_validate(dict(pair.split("=", 1) for pair in settings))
+    return terms, Recipe.from_settings(chosen, terms)

@@ -8,7 +8,6 @@ Each of PARTS measures ours and the peer's in turn; together they take about an 
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from dataclasses import dataclass
@@ -48,9 +47,7 @@ PARTS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one document on stdout")
-    parser.add_argument("--write", action="store_true", help="rewrite the tables in docs/understand/verification.md")
+    parser = report.parser(__doc__, write="the tables in docs/understand/verification.md")
     parser.add_argument("--only", choices=PARTS, help="this part alone")
     parser.add_argument("--runs", type=int, help="how often that part is measured")
     options = parser.parse_args()

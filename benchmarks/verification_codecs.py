@@ -8,60 +8,28 @@ there are cores, so that its wall time is that of all of them.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 
 from benchmarks import report
+from benchmarks.watched import ask, peer, started
 from muster.proofs.projection import PROJECTION
 from muster.proofs.toploc import TOPLOC
 
-ROOT = Path(__file__).resolve().parent.parent
-PYTHON = ROOT / ".peers" / "toploc" / "bin" / "python"
-SCRIPT = ROOT / "benchmarks" / "peers" / "toploc_process.py"
 SEQUENCES, TOKENS, HIDDEN = 64, 256, 4096
-READY_SECONDS = 300
 
 MOST_MISMATCHES = 32
 """Of 128 entries: the package leaves ties to torch, so that on bfloat16 states some kept entries differ."""
 MOST_ERROR = 0.1
 
 
-class Peer:
-    """The package's process."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def ask(self, do: str, **more: object):
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **more}) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            sys.exit(f"the toploc package's process ended with status {self._process.wait(READY_SECONDS)}")
-        return json.loads(answer)
-
-
-@contextmanager
-def peer() -> Iterator[Peer]:
-    if not PYTHON.with_name("built").exists():
-        sys.exit("the toploc package is not here to compare with\n  next: make bench-peers")
-    command = [str(PYTHON), str(SCRIPT), *map(str, (SEQUENCES, TOKENS, HIDDEN))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        yield Peer(process)
-    finally:
-        process.kill()
-        process.communicate()
+def asked(process: subprocess.Popen[str], do: str, **more: object):
+    """Return what the package's process answers to a request."""
+    return ask(process, json.dumps({"do": do, **more}))
 
 
 def gaussian_states() -> list[torch.Tensor]:
@@ -81,18 +49,19 @@ def figures(runs: int) -> list[report.Figure]:
     states, seeds = gaussian_states(), list(range(SEQUENCES))
     proofs = TOPLOC.encode_batch(states, seeds)
     PROJECTION.encode_batch(states, seeds)
-    with peer() as package:
-        theirs = [bytes.fromhex(text) for text in package.ask("show")]
+    command = peer("toploc_process", SEQUENCES, TOKENS, HIDDEN)
+    with started(command, {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""}) as package:
+        theirs = [bytes.fromhex(text) for text in asked(package, "show")]
         if (error := max(found.error for found in TOPLOC.compare_batch(theirs, states, seeds))) > MOST_ERROR:
             sys.exit(f"the package's proofs are read with an error of {error}")
-        if (mismatches := package.ask("read", proofs=[proof.hex() for proof in proofs])) > MOST_MISMATCHES:
+        if (mismatches := asked(package, "read", proofs=[proof.hex() for proof in proofs])) > MOST_MISMATCHES:
             sys.exit(f"the package reads our proofs with {mismatches} mismatches in a chunk")
         measured = report.alternate(
             runs,
-            lambda: package.ask("build"),
+            lambda: asked(package, "build"),
             lambda: seconds(lambda: TOPLOC.encode_batch(states, seeds)),
             lambda: seconds(lambda: PROJECTION.encode_batch(states, seeds)),
-            lambda: package.ask("verify"),
+            lambda: asked(package, "verify"),
             lambda: seconds(lambda: TOPLOC.compare_batch(proofs, states, seeds)),
         )
     per_token = [[value / (SEQUENCES * TOKENS) * 1e6 for value in values] for values in measured]

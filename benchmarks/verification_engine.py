@@ -18,11 +18,8 @@ the clock on the wall. Models have random weights; nothing here depends on what 
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,22 +32,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import report  # noqa: E402
-from benchmarks.report import MISSED  # noqa: E402
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model  # noqa: E402
-from muster.protocol.terms_file import PUBLIC_DEFAULTS  # noqa: E402
-from muster.rollouts.leaves import rollout_tree  # noqa: E402
-from muster.rollouts.parquet import read_rollouts, write_rollouts  # noqa: E402
-from muster.rollouts.schema import Rollout  # noqa: E402
-from muster.settings.schema import ValidatorSettings  # noqa: E402
-from muster.verification.profiles import CPU_FP32  # noqa: E402
-from muster.verification.sample_policy import sample_size  # noqa: E402
-from validator.replay import Replayer, judge  # noqa: E402
-from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm  # noqa: E402
-from worker.rollouts import bare_rows  # noqa: E402
+from benchmarks import report
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.protocol.terms_file import PUBLIC_DEFAULTS
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import read_rollouts, write_rollouts
+from muster.rollouts.schema import Rollout
+from muster.settings.schema import ValidatorSettings
+from muster.verification.profiles import CPU_FP32
+from muster.verification.sample_policy import sample_size
+from validator.replay import Replayer, judge
+from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm
+from worker.rollouts import bare_rows
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -262,12 +257,11 @@ def lower_bound(ratios: Sequence[float]) -> float:
 def figure(name: str, pairs: Sequence[Pair], statistic: Callable[[Sequence[float]], float]) -> report.Figure:
     ours, peer = ([pair[side].cpu for pair in pairs] for side in (0, 1))
     ratios = [mine / theirs for mine, theirs in zip(ours, peer, strict=True)]
-    ratio = statistic(ratios)
     return report.figure(
         name,
         ours,
         peer=peer,
-        ratio=ratio,
+        ratio=statistic(ratios),
         target=TARGETS[name],
         unit="tokens/s",
         ratio_median=statistics.median(ratios),
@@ -298,25 +292,16 @@ def measure(name: str, runs: int) -> report.Figure:
 
 
 def figures(runs: int, names: Sequence[str] = tuple(TARGETS)) -> list[report.Figure]:
-    """All figures, each from a process of its own: vLLM's engines of one process share what ends with the first."""
-    found = []
-    for name in names:
-        command = [sys.executable, __file__, "--json", "--runs", str(runs), "--only", name]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=7200)
-        if done.returncode not in (0, MISSED):
-            sys.exit(f"{name} could not be measured: status {done.returncode}")
-        found += json.loads(done.stdout)["figures"]
-    return found
+    """All figures, each from a process of its own."""
+    return [report.apart(measure, name, runs) for name in names]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=40, help="pairs of a worker's figure; a validator's takes a tenth")
-    parser.add_argument("--only", choices=TARGETS, help="only this figure, in this process")
+    parser.add_argument("--only", nargs="+", choices=TARGETS, default=list(TARGETS), help="these figures alone")
     options = parser.parse_args()
-    found = [measure(options.only, options.runs)] if options.only else figures(options.runs)
-    return report.show(found, as_json=options.json)
+    return report.show(figures(options.runs, options.only), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -17,35 +17,36 @@ at 17 GFLOP/s here, and five times that is more than AVX2 has in float32. It mus
 
 from __future__ import annotations
 
-import argparse
-import json
+import asyncio
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import numpy as np
 
-from benchmarks import report  # noqa: E402
-from muster.authoring.models.fetch import fetch_model  # noqa: E402
-from muster.authoring.tasks.generated import sample_of  # noqa: E402
-from muster.models.files import load_tokenizer  # noqa: E402
-from muster.protocol.prompts import prompt_tokens  # noqa: E402
-from muster.rollouts.parquet import read_rollouts  # noqa: E402
-from muster.runtime.processor import EMULATIONS, read_features  # noqa: E402
-from muster.verification.probes import ProbeRequest, ProbeSpec, read_spec, write_document  # noqa: E402
-from muster.verification.profiles import BF16  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import report
+from benchmarks.watched import memory_of
+from muster.authoring.models.fetch import fetch_model
+from muster.authoring.probe_process import run_probe
+from muster.authoring.tasks.generated import sample_of
+from muster.models.files import load_tokenizer
+from muster.protocol.prompts import prompt_tokens
+from muster.rollouts.parquet import read_rollouts
+from muster.runtime.processor import EMULATIONS, read_features
+from muster.verification.probes import ProbeRequest, ProbeSpec, read_spec, write_document
+from muster.verification.profiles import BF16
+from testbed.paths import ROOT
 
 SOURCE = "smollm2-135m"
 ROWS, TOKENS, GROUP, AT_ONCE = 256, 64, 4, 64
 WAYS = ("float32", "native")
-CHILD_SECONDS = 7200
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 EMULATED = "avx512f" in read_features()
 TARGETS = {"replay_float32": 3.0 if EMULATED else 10.0, "replay_memory": 3.0, "engine_float32": 3.0}
 
@@ -54,32 +55,29 @@ def figures(runs: int, rows: int = ROWS) -> list[report.Figure]:
     """Return the figures; both ways take turns."""
     with tempfile.TemporaryDirectory(prefix="muster-matmul-") as name:
         folder = Path(name)
-        fetch_model(SOURCE, folder / "model", ROOT / ".muster" / "models", note=_note)
-        weights = sum(path.stat().st_size for path in (folder / "model").glob("*.safetensors"))
-        write_document(spec_of(folder / "model", rows), folder / "spec.json")
-        _run("worker.probe", folder / "spec.json", folder / "rows.parquet")
+        model, spec, rows_file = folder / "model", folder / "spec.json", folder / "rows.parquet"
+        fetch_model(SOURCE, model, ROOT / ".muster" / "models", note=lambda text: print(text, file=sys.stderr))
+        weights = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+        write_document(spec_of(model, rows), spec)
+        asyncio.run(run_probe("worker.probe", spec, rows_file, environment=ONE_THREAD))
+        emulated = EMULATIONS["AVX2"] | ONE_THREAD
         replays, engines = (
-            [{way: _child(kind, folder, way) for way in WAYS} for _ in range(runs)] for kind in CHILDREN
+            [{way: report.apart(work, folder, way, environment=emulated) for way in WAYS} for _ in range(runs)]
+            for work in (replay, generate)
         )
     ours, peers = ([run[way]["speed"] for run in replays] for way in WAYS)
     made, native = ([run[way]["speed"] for run in engines] for way in WAYS)
     pairs = list(zip(*(replays[0][way]["verdicts"] for way in WAYS), strict=True))
-    memory = [run["float32"]["memory"] / weights for run in replays]
+    memory, native_memory = ([run[way]["memory"] / weights for run in replays] for way in WAYS)
+    alike = sum(one == other for one, other in pairs)
     about = {"emulated": EMULATED, "load": [round(one, 1) for one in os.getloadavg()]}
+    speed = "tokens/s of processor time"
     return [
-        report.figure(
-            "replay_float32",
-            ours,
-            peer=peers,
-            ratio=min(ours) / max(peers),
-            target=TARGETS["replay_float32"],
-            unit="tokens/s of processor time",
-            **about,
-        ),
+        _faster("replay_float32", ours, peers, unit=speed, **about),
         report.figure(
             "replay_verdicts",
-            [sum(one == other for one, other in pairs)],
-            ratio=sum(one == other for one, other in pairs) / len(pairs),
+            alike,
+            ratio=alike / len(pairs),
             target=1.0,
             unit=f"of {len(pairs)} rows judged alike",
             rejected={way: sum(map(bool, replays[0][way]["verdicts"])) for way in WAYS},
@@ -89,24 +87,27 @@ def figures(runs: int, rows: int = ROWS) -> list[report.Figure]:
         report.figure(
             "replay_memory",
             memory,
-            peer=[run["native"]["memory"] / weights for run in replays],
-            ratio=max(memory),
+            peer=native_memory,
+            ratio=max,
             target=TARGETS["replay_memory"],
             at_most=True,
             unit="times the bfloat16 weights",
             weights=weights,
         ),
-        report.figure(
+        _faster(
             "engine_float32",
             made,
-            peer=native,
-            ratio=min(made) / max(native),
-            target=TARGETS["engine_float32"],
-            unit="tokens/s of processor time",
+            native,
+            unit=speed,
             kernels=sorted({kernel for run in engines for way in WAYS for kernel in run[way]["kernels"]}),
             **about,
         ),
     ]
+
+
+def _faster(name: str, ours: list[float], peer: list[float], **more: Any) -> report.Figure:
+    """Return a figure whose ratio is our slowest run over the peer's fastest."""
+    return report.figure(name, ours, peer=peer, ratio=min(ours) / max(peer), target=TARGETS[name], **more)
 
 
 def spec_of(model: Path, rows: int) -> ProbeSpec:
@@ -130,7 +131,7 @@ def replay(folder: Path, matmul: Any) -> dict[str, Any]:
     from validator.replay import Replayer, judge
 
     spec, rows = read_spec(folder / "spec.json"), read_rollouts((folder / "rows.parquet").read_bytes())
-    before = _peak_bytes()
+    before = memory_of("self", "VmHWM")
     replayer = Replayer(spec.model, BF16, spec.temperature, matmul=matmul)
     replayer.load_weights(spec.model)
     begun = time.process_time()
@@ -139,7 +140,7 @@ def replay(folder: Path, matmul: Any) -> dict[str, Any]:
     findings = [judge([one], BF16) for one in found]
     return {
         "speed": sum(len(row.prompt_tokens) + len(row.completion_tokens) for row in rows) / seconds,
-        "memory": _peak_bytes() - before,
+        "memory": memory_of("self", "VmHWM") - before,
         "verdicts": ["" if finding is None else finding.reason for finding in findings],
         "activation": max(one.activation for one in found),
     }
@@ -152,7 +153,9 @@ def generate(folder: Path, matmul: Any) -> dict[str, Any]:
 
     spec = read_spec(folder / "spec.json").model_copy(update={"matmul": matmul})
     engine = Engine(spec.model, BF16, limits_of(spec))
-    requests = [GenerationRequest(_array(one.prompt_tokens), one.seed, one.max_tokens) for one in spec.calls[0]]
+    requests = [
+        GenerationRequest(np.array(one.prompt_tokens, np.int32), one.seed, one.max_tokens) for one in spec.calls[0]
+    ]
     engine.generate(requests[:1])
     engine.forget()
     begun = time.process_time()
@@ -163,53 +166,11 @@ def generate(folder: Path, matmul: Any) -> dict[str, Any]:
     return {"speed": tokens / (time.process_time() - begun), "kernels": sorted(mapped)}
 
 
-CHILDREN: dict[str, Callable[[Path, Any], dict[str, Any]]] = {"replay": replay, "generate": generate}
-
-
-def _array(tokens: Sequence[int]) -> Any:
-    import numpy as np
-
-    return np.array(tokens, dtype=np.int32)
-
-
-def _peak_bytes() -> int:
-    """Return the most memory that this process has had, in bytes."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("VmHWM:")[1].split()[0])
-
-
-def _child(kind: str, folder: Path, matmul: str) -> dict[str, Any]:
-    _run(__file__, "--child", kind, folder, matmul, environment=EMULATIONS["AVX2"])
-    return json.loads((folder / f"{kind}-{matmul}.json").read_text())
-
-
-def _run(script: str, *arguments: object, environment: Any = None) -> None:
-    command = [script] if script.endswith(".py") else ["-m", script]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(environment or {})}
-    subprocess.run(
-        [sys.executable, *command, *map(str, arguments)],
-        env=variables,
-        check=True,
-        timeout=CHILD_SECONDS,
-        stdout=subprocess.DEVNULL,
-    )
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--child", nargs=3, metavar=("KIND", "FOLDER", "WAY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        kind, folder, way = options.child
-        Path(folder, f"{kind}-{way}.json").write_text(json.dumps(CHILDREN[kind](Path(folder), way)))
-        return 0
     return report.show(figures(options.runs, options.rows), as_json=options.json)
 
 

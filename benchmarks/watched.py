@@ -6,20 +6,36 @@ that what it used can be read from /proc at the end.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-ROOT = Path(__file__).resolve().parent.parent
+from testbed.paths import ROOT
+
 END_SECONDS = 30
 SAMPLE_SECONDS = 0.02
 TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def module(name: str, *arguments: object) -> list[str]:
+    """Return the command that runs a module here."""
+    return [sys.executable, "-m", name, *map(str, arguments)]
+
+
+def peer(name: str, *arguments: object) -> list[str]:
+    """Return the command that runs a script of benchmarks/peers by its peer's own Python. Exits without that."""
+    package, script = name.partition("_")[0], ROOT / "benchmarks" / "peers" / f"{name}.py"
+    if not (ROOT / ".peers" / package / "bin" / "built").exists():
+        sys.exit(f"{package} is not here to compare with\n  next: make bench-peers")
+    return [str(ROOT / ".peers" / package / "bin" / "python"), str(script), *map(str, arguments)]
 
 
 @contextmanager
@@ -56,6 +72,12 @@ def tell(process: subprocess.Popen[str], line: str) -> None:
     process.stdin.flush()
 
 
+def ask(process: subprocess.Popen[str], line: str) -> Any:
+    """Tell a process to work; return what it says of it, as JSON."""
+    tell(process, line)
+    return json.loads(expect(process, "done"))
+
+
 def together(processes: Sequence[subprocess.Popen[str]], line: str) -> list[float]:
     """Tell all of them to begin; after how many seconds each was done."""
     begun = time.perf_counter()
@@ -86,29 +108,30 @@ class Watch:
         self._idle: dict[int, int] = {}
 
     def __enter__(self) -> Self:
-        self._idle = {pid: _memory(pid) for pid in self._pids}
-        self.cpu = -sum(map(_cpu, self._pids))
+        self._idle = {pid: memory_of(pid) for pid in self._pids}
+        self.cpu = -sum(map(cpu_of, self._pids))
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self.cpu += sum(map(_cpu, self._pids))
+        self.cpu += sum(map(cpu_of, self._pids))
 
     def _sample(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
-            held = {pid: _memory(pid) for pid in self._pids}
+            held = {pid: memory_of(pid) for pid in self._pids}
             self.memory = max(self.memory, *(held[pid] - self._idle[pid] for pid in self._pids))
             self.peak = max(self.peak, *held.values())
 
 
-def _cpu(pid: int) -> float:
+def cpu_of(pid: int) -> float:
+    """Return the processor seconds of a process and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / TICKS
 
 
-def _memory(pid: int) -> int:
-    """RssAnon + RssShmem, in bytes."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+def memory_of(pid: int | str, *kinds: str) -> int:
+    """Return the bytes of a process's memory by these lines of its status; what is in no file without any."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return sum(int(line[1]) * 1024 for line in lines if line[0].rstrip(":") in (kinds or ("RssAnon", "RssShmem")))

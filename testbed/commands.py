@@ -63,18 +63,6 @@ def running(
             raise
 
 
-@contextmanager
-def child(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process of a module here, which is spoken to by lines, and end it afterwards."""
-    command = [sys.executable, "-m", module, *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=BOUND)
-
-
 async def run_to_end(
     *command: object, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> tuple[int, str, str]:

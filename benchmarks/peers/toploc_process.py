@@ -1,7 +1,8 @@
 """The `toploc` package at work, in a process of its own environment (`make bench-peers`), never imported by Muster.
 
-Started by benchmarks/verification_codecs.py with the number of sequences, tokens each, and the hidden size; then reads
-one JSON request a line from stdin and answers each with one line. One thread, but for what the package itself starts.
+Started by benchmarks/verification_codecs.py with the number of sequences, tokens each, and the hidden size. Says
+"ready", reads one JSON request a line from stdin and answers each with "done" and JSON. One thread, but for what the
+package itself starts.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def main() -> None:
     torch.set_num_threads(1)
     states = gaussian_states(*map(int, sys.argv[1:]))
     proofs = build(states)
+    print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         match request["do"]:
@@ -53,7 +55,7 @@ def main() -> None:
                 answer = max(chunk.exp_mismatches for results in verify(states, parts) for chunk in results)
             case other:
                 raise SystemExit(f"{other!r} is no request")
-        print(json.dumps(answer), flush=True)
+        print("done", json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.async_speedup import Curve, figures, seconds_to
+from benchmarks.asynchrony import Curve, figures, seconds_to
 from benchmarks.doc_page import DOCS
 from benchmarks.report import figure, slower
 from benchmarks.tables import async_part, economics_parts, part

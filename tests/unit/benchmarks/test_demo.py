@@ -21,9 +21,9 @@ def test_a_process_has_the_role_that_its_command_names(command: str, role: str) 
     assert role_in(command.split(), "trainer") == role
 
 
-def run(cpu: float, after: float, wrong: str = "") -> DemoRun:
+def run(cpu: float, after: float, *problems: str) -> DemoRun:
     summary = {"seed": 0, "steps": 40, "held_out": {"before": 0.5, "after": after, "tasks": 640}, "slashes": [{}]}
-    return DemoRun(100.0, {"trainer": cpu, "worker": cpu}, 1.0, summary, wrong)
+    return DemoRun(100.0, {"trainer": cpu, "worker": cpu}, [1.0], summary, list(problems))
 
 
 def test_figures_name_the_least_gain_and_compare_medians() -> None:

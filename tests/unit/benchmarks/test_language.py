@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.language import figures
+from benchmarks.demo import DemoRun, language_figures
 
 
-def summary(gain: float, half: float, minutes: float, **changes: Any) -> dict[str, Any]:
+def run(gain: float, half: float, minutes: float, *problems: str, seed: int = 0, **changes: Any) -> DemoRun:
     comparison = {"before": 0.1, "after": 0.1 + gain, "gain": gain, "low": gain - half, "high": gain + half}
     part = {"name": "sums", "tasks": 48, **comparison}
-    return {
+    summary = {
+        "seed": seed,
         "comparison": comparison | {"tasks": 48, "samples": 16, "step": 12, "parts": [part]},
-        "minutes": minutes,
-        "processor_minutes": 2 * minutes,
-        "load": [0.0, 2.04],
         "slashes": [{"node": "cheater", "kind": "sampling_mismatch"}],
-        "problems": [],
         **changes,
     }
+    cpu = {"worker": 90 * minutes, "trainer": 30 * minutes}
+    return DemoRun(60 * minutes, cpu, [0.0, 9.0, 2.04], summary, list(problems))
 
 
 def test_the_gain_is_the_least_lower_end_over_the_seeds() -> None:
-    gain, minutes, convicted = figures([0, 1], [summary(0.3, 0.05, 30.0), summary(0.25, 0.0625, 40.0)])
+    gain, minutes, convicted = language_figures([run(0.3, 0.05, 30.0), run(0.25, 0.0625, 40.0, seed=1)])
     assert (gain["name"], gain["ratio"], gain["target"], gain["holds"], gain["runs"]) == (
         "language_gain",
         0.1875,
@@ -52,13 +51,9 @@ def test_the_gain_is_the_least_lower_end_over_the_seeds() -> None:
 
 
 def test_one_seed_that_falls_short_is_enough_to_miss() -> None:
-    gain, minutes, convicted = figures(
-        [0, 1, 2],
-        [
-            summary(0.3, 0.05, 46.0),
-            summary(0.2, 0.06, 30.0, slashes=[]),
-            summary(0.3, 0.05, 30.0, problems=["worker-1 is honest and was slashed"]),
-        ],
+    slashed = "worker-1 is honest and was slashed"
+    gain, minutes, convicted = language_figures(
+        [run(0.3, 0.05, 46.0), run(0.2, 0.06, 30.0, slashes=[]), run(0.3, 0.05, 30.0, slashed)]
     )
     assert (gain["ratio"], gain["holds"]) == (0.14, False)
     assert (minutes["ratio"], minutes["holds"]) == (46.0, False)
