@@ -26,7 +26,7 @@ from muster.verification.profiles import CPU_FP32, PROFILES, Profile
 from muster.verification.sample_policy import sample_size
 from testbed.adversaries.kinds import ADVERSARIES, Adversary
 from testbed.adversaries.lab import AdversaryLab, open_lab
-from testbed.adversaries.pipeline import DAY, KNOWN, POLICY, LocalContext, describe, make, outcome
+from testbed.adversaries.pipeline import DAY, KNOWN, POLICY, LocalContext, make, outcome
 
 ROWS = 256
 """Rollouts of each kind."""
@@ -35,7 +35,7 @@ SURE = 0.99
 """Share of the samples in which a kind must be rejected to count as caught."""
 
 Found = dict[str, Any]
-"""What `testbed.adversaries.pipeline.describe` says of a kind."""
+"""What `testbed.adversaries.pipeline.Outcome` says of a kind."""
 
 
 # --- Measuring
@@ -47,7 +47,7 @@ async def measure(shop: AdversaryLab, adversary: Adversary, context: LocalContex
     for finding in [one.finding for one in made if one.finding]:
         if finding.reason not in adversary.reasons:
             sys.exit(f"{adversary.name}: caught for {finding.reason}: {finding.detail}")
-    return describe(outcome(shop, adversary, made, samples=samples))
+    return outcome(shop, adversary, made, samples=samples).describe()
 
 
 def measure_all(profile: Profile, rows: int, samples: int) -> list[Found]:

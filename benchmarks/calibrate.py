@@ -17,7 +17,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import report
 from benchmarks.calibration import measure
 from benchmarks.doc_page import DOCS, rewrite, small, table
-from muster.verification.calibration import pool_units
+from muster.verification.calibration import beyond, pool_units
 from muster.verification.measured import MeasuredCell
-from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
+from muster.verification.profiles import PROFILES, STATISTICS, Profile
 from muster.verification.statistics import scaled_errors
-from validator.replay import Measurement, judge
 
 WORDS = {
     "gap_mean": "mean gap to the sampled tokens",
@@ -76,14 +75,12 @@ class HonestCell:
 
 def judged(cell: MeasuredCell) -> HonestCell:
     profile = PROFILES[cell.profile]
-    rows = [
-        Measurement(**asdict(scaled_errors(row, profile).statistics()), position=i) for i, row in enumerate(cell.rows)
-    ]
-    findings = [finding for row in rows if (finding := judge([row], profile))]
+    rows = [scaled_errors(row, profile).statistics() for row in cell.rows]
+    verdicts = [beyond(row, profile) for row in rows]
     return HonestCell(
         *(cell.profile, cell.model, cell.cell, cell.large, cell.tokens, cell.distinct),
-        rejected=len(findings),
-        accused=sum(finding.accuse for finding in findings),
+        rejected=sum(rejected for rejected, _ in verdicts),
+        accused=sum(accused for _, accused in verdicts),
         values={statistic: [getattr(row, statistic) for row in rows] for statistic in STATISTICS},
         units=pool_units(cell, profile),
     )
@@ -91,23 +88,22 @@ def judged(cell: MeasuredCell) -> HonestCell:
 
 @dataclass(frozen=True)
 class Margin:
-    """One statistic of one profile over the whole grid."""
+    """One statistic of one profile over the whole grid, of rows or of pool units."""
 
     profile: Profile
     statistic: str
-    quantiles: tuple[float, ...]
-
-    @property
-    def worst(self) -> float:
-        return self.quantiles[-1]
-
-    @property
-    def limit(self) -> float:
-        return getattr(self.profile, self.statistic).accuse
+    worst: float
+    """The largest value of a row, or mean of a cell's units."""
+    limit: float
+    """The one that accuses, or the pool's."""
+    quantiles: tuple[float, ...] = ()
+    """Of the rows."""
+    units: int = 0
+    leaning: int = 0
 
     @property
     def times(self) -> float:
-        """Return how many times as far out as the worst honest value the accusing limit is."""
+        """Return how many times as far out as the worst honest value the limit is."""
         return self.limit / max(self.worst, 1e-12)
 
 
@@ -117,39 +113,18 @@ def margins(cells: Sequence[HonestCell]) -> list[Margin]:
         for statistic in STATISTICS:
             values = honest_values(cells, profile, statistic)
             if len(values):
-                quantiles = np.quantile(values, QUANTILES, method="higher")
-                found.append(Margin(profile, statistic, tuple(map(float, quantiles))))
+                quantiles = tuple(map(float, np.quantile(values, QUANTILES, method="higher")))
+                found.append(Margin(profile, statistic, quantiles[-1], getattr(profile, statistic).accuse, quantiles))
     return found
 
 
-@dataclass(frozen=True)
-class PoolMargin:
-    """One statistic of one profile's pool units over the whole grid."""
-
-    profile: Profile
-    statistic: str
-    units: int
-    leaning: int
-    worst: float
-    """The largest mean of a cell."""
-
-    @property
-    def limit(self) -> float:
-        return getattr(self.profile.pool, self.statistic)
-
-    @property
-    def times(self) -> float:
-        """Return how many times as far out as the worst cell's mean the pool limit is."""
-        return self.limit / max(self.worst, 1e-12)
-
-
-def pool_margins(cells: Sequence[HonestCell], profile: Profile) -> list[PoolMargin]:
+def pool_margins(cells: Sequence[HonestCell], profile: Profile) -> list[Margin]:
     mine = [cell.units for cell in cells if cell.profile == profile.name and cell.units]
     found = []
-    for name in [field.name for field in fields(PoolLimits)] if mine else ():
-        means = [sum(unit[name] for unit in units) / len(units) for units in mine]
-        leaning = sum(unit[name] > getattr(profile.pool, name) for units in mine for unit in units)
-        found.append(PoolMargin(profile, name, sum(map(len, mine)), leaning, max(means)))
+    for name, limit in asdict(profile.pool).items() if mine else ():
+        worst = max(sum(unit[name] for unit in units) / len(units) for units in mine)
+        leaning = sum(unit[name] > limit for units in mine for unit in units)
+        found.append(Margin(profile, name, worst, limit, units=sum(map(len, mine)), leaning=leaning))
     return found
 
 
@@ -208,7 +183,7 @@ def figures_of(cells: Sequence[HonestCell]) -> list[report.Figure]:
     ]
 
 
-def _margin(name: str, one: Margin | PoolMargin, unit: str) -> report.Figure:
+def _margin(name: str, one: Margin, unit: str) -> report.Figure:
     return report.figure(name, one.worst, limit=one.limit, ratio=one.times, target=2.0, unit=unit)
 
 
@@ -246,8 +221,7 @@ def page(cells: Sequence[HonestCell]) -> str:
         lines = []
         for one in mine:
             limit = getattr(profile, one.statistic)
-            times = "∞" if one.worst == 0 else f"{one.times:.1f} ×"
-            numbers = (*map(small, one.quantiles), small(limit.reject), small(limit.accuse), times)
+            numbers = (*map(small, one.quantiles), small(limit.reject), small(limit.accuse), _times(one))
             lines.append((WORDS[one.statistic], *numbers))
         own = [cell for cell in cells if cell.profile == profile.name]
         worst = [
@@ -271,17 +245,17 @@ def page(cells: Sequence[HonestCell]) -> str:
     return "\n\n".join(text)
 
 
-def _pools(found: Sequence[PoolMargin]) -> str:
+def _pools(found: Sequence[Margin]) -> str:
     """Say how far honest pool units are from the profile's pool limits."""
+    heads = ("", "mean of the worst cell", "pool limit", "units above it", "margin")
     lines = [
-        (one.statistic.replace("_", " "), small(one.worst), small(one.limit), one.leaning, f"{one.times:.1f} ×")
-        if one.worst
-        else (one.statistic.replace("_", " "), 0, small(one.limit), one.leaning, "∞")
-        for one in found
+        (one.statistic.replace("_", " "), small(one.worst), small(one.limit), one.leaning, _times(one)) for one in found
     ]
-    return f"Of {found[0].units:,} pool units:\n\n" + table(
-        ("", "mean of the worst cell", "pool limit", "units above it", "margin"), lines
-    )
+    return f"Of {found[0].units:,} pool units:\n\n" + table(heads, lines)
+
+
+def _times(one: Margin) -> str:
+    return f"{one.times:.1f} ×" if one.worst else "∞"
 
 
 def _bounds(cells: Sequence[HonestCell]) -> str:

@@ -19,7 +19,6 @@ limit on its time. One that cannot be measured stands under `missing` with the r
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -36,15 +35,16 @@ from typing import Any, Final
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import report  # noqa: E402
-from benchmarks.gpu_process import PROFILES, Plan  # noqa: E402
-from benchmarks.report import Figure, figure  # noqa: E402
-from muster.models.init import ModelShape, WarmUp, make_model, make_tokenizer, save_model, warm_up  # noqa: E402
-from muster.models.numerics import device_kind  # noqa: E402
-from testbed.samples.task_sets import generated  # noqa: E402
+from benchmarks import report
+from benchmarks.gpu_process import PROFILES, Plan
+from benchmarks.report import Figure, figure, relative
+from benchmarks.watched import module
+from muster.models.init import ModelShape, WarmUp, make_model, make_tokenizer, save_model, warm_up
+from muster.models.numerics import device_kind
+from testbed.paths import ROOT
+from testbed.samples.task_sets import generated
 
 PARTS: Final = {"worker": 240.0, "replay": 240.0, "plain": 150.0, "trainer": 240.0, "defaults": 240.0}
 """Parts in their order, and the longest time of each in seconds."""
@@ -104,8 +104,12 @@ def why_not(part: str, device: str, found: dict[str, Any]) -> str:
 
 def run_part(part: str, folder: Path, device: str, seconds: float) -> dict[str, Any] | str:
     """Run a part's process for at most so long; return what it measured, or why it measured nothing."""
-    environment = os.environ | {"TMPDIR": str(folder)} | ({} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.gpu_process", part, str(folder)]
+    environment = (
+        os.environ
+        | {"TMPDIR": str(folder), "PYTHONWARNINGS": "ignore"}
+        | ({} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})
+    )
+    command = module("benchmarks.gpu_process", part, folder)
     reason = run_bounded(command, folder / f"{part}.log", seconds, environment)
     return reason or json.loads((folder / f"{part}.json").read_text())
 
@@ -190,21 +194,17 @@ def figures_of(found: dict[str, Any], device: str, peak: float | None) -> tuple[
     missing: dict[str, str] = {}
     worker, trainer, replay = (found.get(part) for part in ("worker", "trainer", "replay"))
     if worker:
-        start, speeds = worker["start_seconds"], worker["tokens_per_second"]
-        figures.append(most("engine_start", [start], START_SECONDS, "s"))
+        figures.append(most("engine_start", [worker["start_seconds"]], START_SECONDS, "s"))
         figures.append(most("worker_memory", [worker["memory"] / GIB], worker["has"] / GIB, "GiB"))
         for name, part, target in (("overhead", "plain", 0.95), ("vllm_defaults", "defaults", 0.0)):
             if part in found:
-                peer = found[part]["tokens_per_second"]
-                ratio = statistics.median(speeds) / statistics.median(peer)
-                figures.append(figure(name, speeds, peer=peer, ratio=ratio, target=target, unit="tokens/s"))
+                speeds, peer = (found[one]["tokens_per_second"] for one in ("worker", part))
+                figures.append(relative(name, speeds, peer=peer, target=target, unit="tokens/s"))
     if replay:
         told = {name: replay[name] for name in TOLD}
         rejected, limit = replay["rejected"], PROFILES[device].activation.reject
-        share = rejected / replay["rows"]
-        figures.append(
-            figure("replay_rejected", [rejected], ratio=share, target=0.0, at_most=True, unit="rows", **told)
-        )
+        more = {"target": 0.0, "at_most": True, "unit": "rows", **told}
+        figures.append(figure("replay_rejected", rejected, ratio=rejected / replay["rows"], **more))
         figures.append(most("activation", [replay["activation"]], limit, "distance"))
     if trainer:
         rate = trainer["tokens"] / statistics.median(trainer["seconds"])
@@ -215,7 +215,7 @@ def figures_of(found: dict[str, Any], device: str, peak: float | None) -> tuple[
             missing["trainer_mfu"] = f"the peak of {trainer['device']} is not known: --peak-tflops"
         else:
             share = 6 * trainer["parameters"] * rate / (peak * 1e12)
-            figures.append(figure("trainer_mfu", [share], ratio=share, target=0.25, unit="of the peak"))
+            figures.append(figure("trainer_mfu", share, target=0.25, unit="of the peak"))
     return figures, missing
 
 
@@ -226,8 +226,7 @@ TOLD: Final = ("accused", "tokens", "worst_statistic", "worst_value", "rejected_
 
 def most(name: str, ours: Sequence[float], limit: float, unit: str, **more: object) -> Figure:
     """Make a figure that must not exceed a limit."""
-    ratio = statistics.median(ours) / limit
-    return figure(name, ours, limit=[limit], ratio=ratio, target=1.0, at_most=True, unit=unit, **more)
+    return relative(name, ours, limit=limit, target=1.0, at_most=True, unit=unit, **more)
 
 
 def peak_of(name: str) -> float | None:
@@ -236,8 +235,7 @@ def peak_of(name: str) -> float | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    parser = report.parser(__doc__)
     parser.add_argument("--model", type=Path, help="a checkpoint folder, instead of models with random weights")
     parser.add_argument("--device", choices=("auto", *PLANS), default="auto")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts alone")

@@ -23,7 +23,6 @@ earned elsewhere; per day. What the contracts do not know is assumed, and printe
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -41,7 +40,7 @@ from muster.constants import TOKEN
 from muster.contracts import registry, runs
 from muster.contracts.court import Kind, Outcome
 from muster.protocol.terms import Terms, WorkClass
-from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS
+from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS
 from testbed.economy.assumptions import Assumptions
 from testbed.economy.chain import WorldChain
 from testbed.economy.parties import Income
@@ -61,6 +60,7 @@ from testbed.economy.strategies import (
     Working,
 )
 from testbed.economy.world import World
+from testbed.samples.terms import made_terms
 
 TERMS: Final = {"public": PUBLIC_DEFAULTS, "local": LOCAL_DEFAULTS}
 BUDGETS: Final = (8, 12, 16)
@@ -74,9 +74,7 @@ Row = dict[str, Any]
 
 def terms(name: str) -> Terms:
     """Return the default terms of a run, its keys aside."""
-    unused = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32))
-    one = WorkClass(10_000, BUDGETS)
-    return Terms(**TERMS[name], **unused, trainer=NOBODY, storage_key=NOBODY, task_count=1_000, classes=(one,))
+    return made_terms(TERMS[name], classes=(WorkClass(10_000, BUDGETS),))
 
 
 @dataclass(frozen=True)
@@ -254,28 +252,29 @@ def figures(found: dict[str, dict[str, list[Row]]]) -> list[report.Figure]:
         rows = [row for parts in found.values() for row in parts.get(part, ())]
         return [row[key] for row in rows if key in row and (not only or row["name"] in only)]
 
-    def one(name: str, values: Sequence[float], worst: Callable[[Sequence[float]], float], **more: Any) -> None:
-        if values:
-            shown.append(report.figure(name, values, ratio=worst(values), **more))
-
-    shown: list[report.Figure] = []
     unseen = [one.name for one in LAZY_JUDGES[:2]]
     margins = over("workers", "margin") + over("validators", "margin")
-    one("honest_margin", margins, min, target=0.0, unit="of the honest income")
-    one("honest_margin_quiet", over("quiet", "margin"), min, target=0.0, unit="of the honest income")
-    one("bait_cost", over("baits", "lost"), max, target=0.0, unit="tokens", at_most=True)
-    one("judge_margin", over("judges", "margin_per_case", only=unseen), min, target=0.0, unit="tokens per case")
     saved = [1 - work for work in over("workers", "work", only=["shopper, 8 keys"])]
-    one("shopping_gain", saved, max, target=0.01, unit="of the work", at_most=True)
     bound = [row["bound"] / row["lost"] for parts in found.values() for row in parts.get("junk", ())]
-    one("junk_ratio", bound, max, target=1.0, unit="tokens bound per token lost", at_most=True)
-    one("withdrawn", over("owner", "withheld"), max, target=0.0, unit="tokens", at_most=True)
-    return shown
+    income, least, most = (
+        "of the honest income",
+        {"ratio": min, "target": 0},
+        {"ratio": max, "target": 0, "at_most": True},
+    )
+    shown: list[tuple[str, list[float], str, dict[str, Any]]] = [
+        ("honest_margin", margins, income, least),
+        ("honest_margin_quiet", over("quiet", "margin"), income, least),
+        ("bait_cost", over("baits", "lost"), "tokens", most),
+        ("judge_margin", over("judges", "margin_per_case", only=unseen), "tokens per case", least),
+        ("shopping_gain", saved, "of the work", most | {"target": 0.01}),
+        ("junk_ratio", bound, "tokens bound per token lost", most | {"target": 1}),
+        ("withdrawn", over("owner", "withheld"), "tokens", most),
+    ]
+    return [report.figure(name, values, unit=unit, **more) for name, values, unit, more in shown if values]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, with every strategy's row")
+    parser = report.parser(__doc__)
     parser.add_argument("--terms", nargs="+", choices=sorted(TERMS), default=list(TERMS))
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS))
     parser.add_argument("--seed", type=int, default=0)
@@ -293,12 +292,8 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder, WorldChain.open(Path(folder)) as chain:
                 parts[part] = PARTS[part](study, chain)
             print(f"{name} terms, {part}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
-    shown = figures(found)
-    document = json.loads(report.document(shown, runs=1, machine=report.machine()))
-    document["assumptions"] = Assumptions().shown()
-    document["worlds"] = found
-    print(json.dumps(document, indent=1) if options.json else "\n".join(map(report.line, shown)))
-    return 0 if all(figure["holds"] for figure in shown) else report.MISSED
+    assumed = Assumptions().shown()
+    return report.show(figures(found), as_json=options.json, assumptions=assumed, worlds=found)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ times the mean. Three rules:
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -29,9 +28,11 @@ from eth_utils.crypto import keccak
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.report import parser
 from muster.protocol.draws import draw_base, group_draw
-from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms import WorkClass
 from muster.protocol.terms_file import NOBODY, PUBLIC_DEFAULTS
+from testbed.samples.terms import made_terms
 
 BUDGETS: Final = (8, 12, 16)
 """Of `muster run template`."""
@@ -40,37 +41,18 @@ OPEN_STEPS: Final = int(PUBLIC_DEFAULTS["async_level"]) + 1
 RULES: Final = ("by step", "by node", "by node, ahead")
 
 
-def terms(budgets: tuple[int, ...]) -> Terms:
-    """Return the terms of a public run."""
-    unused = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32))
-    return Terms(
-        **PUBLIC_DEFAULTS,
-        **unused,
-        trainer=NOBODY,
-        storage_key=NOBODY,
-        task_count=1,
-        classes=(WorkClass(10_000, budgets),),
-    )
-
-
 class Draws:
     """The work of commitments: the sum of the budgets of their groups, in tokens of one sample."""
 
     def __init__(self, trial: int, budgets: tuple[int, ...] = BUDGETS) -> None:
-        self._terms = terms(budgets)
+        self._terms = made_terms(PUBLIC_DEFAULTS, task_count=1, classes=(WorkClass(10_000, budgets),))
         self._trial = trial
         self.mean = statistics.mean(budgets) * self._terms.groups_per_commitment
 
     def work(self, key: int, entropy_of: int, index: int) -> int:
         """Return the work of a key's commitment that is drawn by the entropy of a step."""
-        base = draw_base(
-            chain_id=0,
-            runs=NOBODY,
-            run=1,
-            entropy=keccak(text=f"{self._trial}/{entropy_of}"),
-            node=f"0x{key:040x}",
-            index=index,
-        )
+        entropy, node = keccak(text=f"{self._trial}/{entropy_of}"), f"0x{key:040x}"
+        base = draw_base(chain_id=0, runs=NOBODY, run=1, entropy=entropy, node=node, index=index)
         return sum(group_draw(base, g, self._terms, 0).budget for g in range(self._terms.groups_per_commitment))
 
 
@@ -133,13 +115,12 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--keys", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--commitments", type=int, default=1_000)
-    parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS)
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--keys", type=int, nargs="+", default=[1, 8])
+    made.add_argument("--commitments", type=int, default=1_000)
+    made.add_argument("--trials", type=int, default=5)
+    made.add_argument("--budgets", type=int, nargs="+", default=BUDGETS)
+    options = made.parse_args()
     found = measure(options.keys, options.commitments, options.trials, tuple(options.budgets))
     if options.json:
         print(json.dumps({"commitments": options.commitments, "trials": options.trials, "saved": found}, indent=1))

@@ -33,9 +33,8 @@ from muster.rollouts.schema import Rollout
 from muster.settings.schema import TrainerSettings
 from muster.swarm.plan import LOCAL_TERMS
 from muster.verification.profiles import BF16, CPU_FP32, Profile
-from testbed.adversaries.lab import AdversaryLab, Job, open_lab
+from testbed.adversaries.lab import AdversaryLab, Job, open_lab, taught
 from testbed.adversaries.steering import LIES, UNLIMITED, LiedRow, claim, distort, expected_units
-from trainer.advantages import group_advantages, has_signal, length_parts, task_rewards
 from trainer.learner import Recipe
 from trainer.old_logprobs import recomputes
 from trainer.packing import Sample, collate
@@ -165,15 +164,13 @@ def measure(profile: Profile, rows: int, steps: int) -> dict[str, Any]:
 
 def signal_rows(lab: AdversaryLab, rows: int, terms: Recipe) -> tuple[list[Rollout], list[float]]:
     """Return honest rows of groups with a signal, and their advantages."""
-    size, kept, advantages = lab.rules.terms.group_size, list[Rollout](), list[float]()
+    kept, advantages = list[Rollout](), list[float]()
     for index in range(100, 200):
-        made = lab.honest(lab.job(index, step=lab.step - STALE))
-        for group in (made[i : i + size] for i in range(0, len(made), size)):
-            rewards = task_rewards(group)
-            if has_signal(rewards):
-                lengths = length_parts(group, terms.advantages.length_unit)
-                kept += group
-                advantages += map(float, group_advantages(rewards, lengths, terms.advantages))
+        job = lab.job(index, step=lab.step - STALE)
+        made = lab.honest(job)
+        for sample in taught(job, made, terms.advantages):
+            kept.append(made[sample.position])
+            advantages.append(sample.advantage)
         if len(kept) >= rows:
             return kept[:rows], advantages[:rows]
     sys.exit("the model has hardly a group with a signal: there is nothing to train on")

@@ -24,7 +24,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,36 +134,15 @@ def make_requests(count: int, tokens: int, seed: int) -> list[GenerationRequest]
 # --- Measuring
 
 
-@dataclass(frozen=True)
-class Seconds:
-    cpu: float
-    wall: float
-
-    @classmethod
-    def sum(cls, parts: Sequence[Seconds]) -> Seconds:
-        return cls(sum(part.cpu for part in parts), sum(part.wall for part in parts))
-
-
-def timed(work: Callable[[], Any]) -> tuple[Any, Seconds]:
+def timed(work: Callable[[], Any]) -> tuple[Any, np.ndarray]:
+    """Return what work returns, and the seconds it took: of the processor, and by the clock on the wall."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = work()
-    return result, Seconds(time.process_time() - cpu, time.perf_counter() - wall)
+    return result, np.array([time.process_time() - cpu, time.perf_counter() - wall])
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Tokens per second."""
-
-    cpu: float
-    wall: float
-
-    @classmethod
-    def of(cls, tokens: float, took: Seconds) -> Speed:
-        return cls(tokens / took.cpu, tokens / took.wall)
-
-
-Pair = tuple[Speed, Speed]
-"""Ours and the peer's."""
+Pair = tuple[np.ndarray, np.ndarray]
+"""Our speed and the peer's, in tokens per second by either clock."""
 
 
 def worker_pairs(ours: Engine, peer: PlainEngine, tokens: int, runs: int) -> list[Pair]:
@@ -175,10 +153,11 @@ def worker_pairs(ours: Engine, peer: PlainEngine, tokens: int, runs: int) -> lis
 
 def side_by_side(ours: Engine, peer: PlainEngine, requests: Sequence[GenerationRequest]) -> Pair:
     """Run the same work in both engines, forward pass by forward pass in turns."""
-    theirs: list[Seconds] = []
+    theirs = np.zeros(2)
 
     def of_the_peer(work: Callable[[], None]) -> None:
-        theirs.append(timed(work)[1])
+        nonlocal theirs
+        theirs = theirs + timed(work)[1]
 
     step = ours.llm.step
 
@@ -188,17 +167,16 @@ def side_by_side(ours: Engine, peer: PlainEngine, requests: Sequence[GenerationR
         return outputs
 
     of_the_peer(partial(peer.begin, requests))
-    before = Seconds.sum(theirs)
+    before = theirs
     ours.llm.step = step_both  # type: ignore[method-assign]
     try:
         _, both = timed(partial(ours.generate, requests))
     finally:
         ours.llm.step = step  # type: ignore[method-assign]
-    during = Seconds.sum(theirs)
+    own = both - (theirs - before)
     of_the_peer(peer.finish)
     tokens = sum(request.max_tokens for request in requests)
-    own = Seconds(both.cpu - (during.cpu - before.cpu), both.wall - (during.wall - before.wall))
-    return Speed.of(tokens, own), Speed.of(tokens, Seconds.sum(theirs))
+    return tokens / own, tokens / theirs
 
 
 def prefill_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
@@ -207,9 +185,8 @@ def prefill_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
     for run in range(runs):
         requests = make_requests(BATCH, COMPLETION, seed=1000 + run)
         generations, generating = timed(partial(engine.generate, requests))
-        rollouts = bare_rows(requests, generations)
-        replaying = replay(replayer, rollouts)
-        pairs.append((Speed.of(BATCH * COMPLETION, replaying), Speed.of(BATCH * COMPLETION, generating)))
+        replaying = replay(replayer, bare_rows(requests, generations))
+        pairs.append((BATCH * COMPLETION / replaying, BATCH * COMPLETION / generating))
     return pairs
 
 
@@ -227,13 +204,12 @@ def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
         rollouts, reading = timed(partial(read_rollouts, file))
         _, hashing = timed(lambda rows=rollouts: rollout_tree(rows).root)
         replaying = replay(replayer, rollouts[:: positions // sampled][:sampled])
-        validating = Seconds.sum((reading, hashing, replaying))
         tokens = positions * COMPLETION
-        pairs.append((Speed.of(tokens, validating), Speed.of(tokens, generating)))
+        pairs.append((tokens / (reading + hashing + replaying), tokens / generating))
     return pairs
 
 
-def replay(replayer: Replayer, rollouts: Sequence[Rollout]) -> Seconds:
+def replay(replayer: Replayer, rollouts: Sequence[Rollout]) -> np.ndarray:
     """Measure how long the replay checks take. They must find nothing: a fast check that is wrong is worth nothing."""
     measurements, took = timed(partial(replayer.replay, rollouts))
     finding = judge(measurements, CPU_FP32)
@@ -255,8 +231,8 @@ def lower_bound(ratios: Sequence[float]) -> float:
 
 
 def figure(name: str, pairs: Sequence[Pair], statistic: Callable[[Sequence[float]], float]) -> report.Figure:
-    ours, peer = ([pair[side].cpu for pair in pairs] for side in (0, 1))
-    ratios = [mine / theirs for mine, theirs in zip(ours, peer, strict=True)]
+    ours, peer = ([float(pair[side][0]) for pair in pairs] for side in (0, 1))
+    ratios, wall_ratios = ([float(mine[clock] / theirs[clock]) for mine, theirs in pairs] for clock in (0, 1))
     return report.figure(
         name,
         ours,
@@ -266,7 +242,7 @@ def figure(name: str, pairs: Sequence[Pair], statistic: Callable[[Sequence[float
         unit="tokens/s",
         ratio_median=statistics.median(ratios),
         ratio_range=[min(ratios), max(ratios)],
-        wall_ratio=statistics.median(mine.wall / theirs.wall for mine, theirs in pairs),
+        wall_ratio=statistics.median(wall_ratios),
     )
 
 

@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -31,12 +30,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
+from benchmarks.calibration import requests_of
 from benchmarks.watched import memory_of
 from muster.authoring.models.fetch import fetch_model
 from muster.authoring.probe_process import run_probe
-from muster.authoring.tasks.generated import sample_of
-from muster.models.files import load_tokenizer
-from muster.protocol.prompts import prompt_tokens
 from muster.rollouts.parquet import read_rollouts
 from muster.runtime.processor import EMULATIONS, read_features
 from muster.verification.probes import ProbeRequest, ProbeSpec, read_spec, write_document
@@ -44,7 +41,7 @@ from muster.verification.profiles import BF16
 from testbed.paths import ROOT
 
 SOURCE = "smollm2-135m"
-ROWS, TOKENS, GROUP, AT_ONCE = 256, 64, 4, 64
+ROWS, TOKENS, AT_ONCE = 256, 64, 64
 WAYS = ("float32", "native")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 EMULATED = "avx512f" in read_features()
@@ -112,14 +109,11 @@ def _faster(name: str, ours: list[float], peer: list[float], **more: Any) -> rep
 
 def spec_of(model: Path, rows: int) -> ProbeSpec:
     """Return requests of tasks of ours, GROUP with each prompt."""
-    tokenizer, random, tasks = load_tokenizer(model), Random(0), sample_of(0)
-    requests: list[ProbeRequest] = []
-    while len(requests) < rows:
-        manifest, task = random.choice(tasks)
-        prompt = prompt_tokens(tokenizer, task, 8, thinks=manifest.thinks).tolist()
-        seeds = [random.getrandbits(63) for _ in range(GROUP)]
-        requests += [ProbeRequest(prompt_tokens=prompt, seed=seed, max_tokens=TOKENS) for seed in seeds]
-    calls = [requests[start : start + AT_ONCE] for start in range(0, rows, AT_ONCE)]
+    asked = [
+        ProbeRequest(prompt_tokens=one.prompt_tokens.tolist(), seed=one.seed, max_tokens=TOKENS)
+        for one in requests_of(model, rows, TOKENS, "matmul")
+    ]
+    calls = [asked[start : start + AT_ONCE] for start in range(0, rows, AT_ONCE)]
     return ProbeSpec(model=model, profile=BF16.name, temperature=1.0, calls=calls)
 
 

@@ -25,6 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
+import tomllib
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,24 +51,8 @@ from testbed.samples.task_sets import generated
 
 BUDGETS, LIMIT = (8, 12, 16), 32
 """The demo's thinking budgets and longest completion, in tokens."""
-SETTINGS: dict[str, Any] = {
-    "max_completion_length": LIMIT,
-    "per_device_train_batch_size": 128,
-    "gradient_checkpointing": False,
-    "bf16": False,
-    "learning_rate": 3e-4,
-    "lr_scheduler_type": "constant_with_warmup",
-    "warmup_steps": 10,
-    "adam_beta2": 0.99,
-    "weight_decay": 0.01,
-    "max_grad_norm": 0.1,
-    "shuffle_dataset": False,
-    "logging_strategy": "no",
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-    "use_cpu": True,
-}
+KINDS = tomllib.loads(Path(__file__).with_name("trl.toml").read_text())
+SETTINGS: dict[str, Any] = KINDS["common"] | KINDS["learn"]
 
 
 def questions(tasks: TaskSet, tokenizer: Any, count: int, seed: int) -> Dataset:

@@ -50,6 +50,7 @@ import json
 import os
 import sys
 import tempfile
+import tomllib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,10 +65,12 @@ from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._pytree import tree_map
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 FILE = Path(__file__).resolve().parents[2] / "tests/unit/vectors/trl_loss.json"
+COMMON: dict[str, Any] = tomllib.loads(Path(__file__).with_name("trl.toml").read_text())["common"]
 GROUP = 4
 INPUT_DECIMALS, OUTPUT_DECIMALS = 6, 12
 """Inputs are rounded before they are used, so what is written down is what was used."""
@@ -86,7 +89,7 @@ def main() -> None:
         advantages = [advantage_case(peer, scale, rewards) for scale, rewards in advantage_cases()]
     document = {
         "peer": f"trl {trl.__version__}",
-        "batches": {name: written(batch) for name, batch in batches.items()},
+        "batches": tree_map(torch.Tensor.tolist, batches),
         "losses": losses,
         "advantages": advantages,
     }
@@ -111,7 +114,7 @@ def make_batches() -> dict[str, dict[str, Any]]:
         "same": _batch([3, 1, 12, 7], 0.0, generator),
         "extreme": _extreme(),
     }
-    return {name: _rounded(batch) for name, batch in batches.items()}
+    return tree_map(lambda values: torch.round(values, decimals=INPUT_DECIMALS), batches)
 
 
 def _batch(lengths: Sequence[int], distance: float, generator: torch.Generator) -> dict[str, Any]:
@@ -161,13 +164,8 @@ def loss_cases(batches: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, 
         {"epsilon": 0.1, "epsilon_high": 0.3, "delta": 1.5},
     ]
     types, levels = ("grpo", "bnpo", "dapo", "dr_grpo"), ("token", "sequence")
-    plain = {
-        "beta": 0.0,
-        "use_bias_correction_kl": False,
-        "entropy_coef": 0.0,
-        "max_completion_length": 32,
-        "more_tokens": 0,
-    }
+    no_kl = {"beta": 0.0, "use_bias_correction_kl": False}
+    plain = {**no_kl, "entropy_coef": 0.0, "max_completion_length": 32, "more_tokens": 0}
     two_sided = {**plain, **clips[2]}
     cases = [
         (name, {**two_sided, "loss_type": loss_type, "importance_sampling_level": level})
@@ -195,23 +193,6 @@ def advantage_cases() -> list[tuple[str, list[list[float]]]]:
     return list(itertools.product(("group", "none", "batch"), rewards))
 
 
-def written(batch: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.tolist() if isinstance(value, torch.Tensor) else [row.tolist() for row in value]
-        for name, value in batch.items()
-    }
-
-
-def _rounded(batch: dict[str, Any]) -> dict[str, Any]:
-    def nearest(value: torch.Tensor) -> torch.Tensor:
-        return torch.round(value, decimals=INPUT_DECIMALS)
-
-    return {
-        name: nearest(value) if isinstance(value, torch.Tensor) else [nearest(row) for row in value]
-        for name, value in batch.items()
-    }
-
-
 # --- What comes out
 
 
@@ -222,24 +203,18 @@ class Peer:
         self.folder = folder
         words = Tokenizer(WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="a"))
         self.tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
-        shape: dict[str, Any] = {
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 1,
-        }
-        config = Qwen2Config(vocab_size=3, num_key_value_heads=1, pad_token_id=0, eos_token_id=1, **shape)
+        shape: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+        heads: dict[str, Any] = {"num_attention_heads": 1, "num_key_value_heads": 1}
+        config = Qwen2Config(vocab_size=3, pad_token_id=0, eos_token_id=1, **shape, **heads)
         Qwen2ForCausalLM(config).save_pretrained(folder)
 
     def trainer(self, reward: Any = None, rollout: Any = None, *, rows: int = GROUP, **terms: Any) -> GRPOTrainer:
         config = GRPOConfig(
             output_dir=str(self.folder / "out"),
-            use_cpu=True,
-            bf16=False,
-            report_to="none",
             num_generations=GROUP,
             per_device_train_batch_size=rows,
             gradient_accumulation_steps=1,
+            **COMMON,
             **terms,
         )
         trainer = GRPOTrainer(

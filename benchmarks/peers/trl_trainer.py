@@ -41,7 +41,9 @@ import os
 import sys
 import tempfile
 import time
+import tomllib
 import warnings
+from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -54,33 +56,9 @@ from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import pad
 
-UPDATES = 1_000
-LONGEST = 1024
-SETTINGS: dict[str, Any] = {  # a pair that is given as null is TRL's default
-    "loss_type": "dr_grpo",
-    "epsilon": 0.2,
-    "delta": 4.0,
-    "beta": 0.0,
-    "num_iterations": 1,
-    "max_completion_length": LONGEST,
-    "per_device_train_batch_size": 8,
-    "steps_per_generation": 1,
-    "gradient_checkpointing": False,
-    "bf16": False,
-    "optim": "adamw_torch",
-    "learning_rate": 3e-4,
-    "lr_scheduler_type": "constant",
-    "adam_beta2": 0.99,
-    "weight_decay": 0.01,
-    "max_grad_norm": 0.1,
-    "shuffle_dataset": False,
-    "logging_strategy": "no",
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-    "use_cpu": True,
-    "max_steps": UPDATES,
-}
+KINDS = tomllib.loads(Path(__file__).with_name("trl.toml").read_text())
+SETTINGS: dict[str, Any] = KINDS["common"] | KINDS["trainer"]
+"""A pair that is given as null is TRL's default."""
 
 
 class Prepared:

@@ -13,7 +13,6 @@ from typing import Any, Final
 from benchmarks.scoring.completions import FixedCompletion, fixed_completions
 from benchmarks.scoring.humaneval import rows as humaneval_rows
 from muster.authoring.benchmarks.catalog import BENCHMARKS
-from muster.authoring.benchmarks.data import load_benchmark
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem
 from muster.authoring.benchmarks.scoring import BenchmarkScorer
 from muster.authoring.benchmarks.summary import units_of
@@ -21,9 +20,10 @@ from muster.clients.evaluation import Completion
 from muster.console.tasks.import_options import run_reference
 from muster.constants import MICRO
 from muster.environments.scoring import Scorers
+from testbed.paths import ROOT
+from testbed.samples.benchmark_files import Loader
 from testbed.samples.published_rows import ROWS
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 PEER: Final = ROOT / ".peers" / "scorers"
 SCRIPT: Final = ROOT / "benchmarks" / "peers" / "published_scorers.py"
 PUNKT: Final = "lib/python*/site-packages/llama_index/core/_static/nltk_cache"
@@ -57,11 +57,8 @@ def _compare(benchmark: Benchmark, scorers: Scorers, cache: Path, every: int) ->
     # 1. Items of the rows.
     rows = humaneval_rows(cache)[:: 164 // PROBLEMS] if benchmark.name == "humaneval" else ROWS[benchmark.name]
     scorer = BenchmarkScorer(benchmark, scorers)
-    environments = list(scorer.environments.values())
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{benchmark.name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        data = load_benchmark(benchmark, [path], run_reference(scorers.sandbox), environments)
+        data = Loader(Path(folder), scorers, run_reference(scorers.sandbox))(benchmark.name, rows)
     with data:
         assert len(data.items) == len(rows), data.report.left_out
 

@@ -11,14 +11,13 @@ every answer right, where each program runs on all of its tests.
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import tomllib
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +47,7 @@ from muster.verification.checks import check_file
 from muster.verification.profiles import BF16, profile_hash
 from muster.verification.rules import CommittedWork, ModelFacts, Rules
 from muster.verification.sample_policy import sample_size
+from testbed.samples.terms import made_terms
 from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import Assignment, bare_rows, make_requests, make_rollouts
@@ -64,38 +64,26 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 """Without thinking, which a model of this size never ends: so that answers reach the scorer."""
 
-_STORIES: Final = (
-    "{a} friends share {b} apples and a half equally. Which fraction of an apple more than {c} does each get?",
-    "A train travels {b} miles in {a} hours, then {c} miles in {a} hours. What is its average speed in miles per hour?",
-    "Simplify the expression ({b}x + {c}) / {a} - x / {a} and give its value at x = {c}.",
-    "A tank holds {b} litres. It is {c}/{a} full. How many litres are missing?",
-)
-_PROGRAMS: Final = (
-    ("Write a Python function f(xs) that returns the sum of a list of integers plus {k}.", "sum(xs) + {k}"),
-    ("Write a Python function f(xs) that returns the largest element of a list, times {k}.", "max(xs) * {k}"),
-    ("Write a Python function f(xs) that returns the list sorted, without numbers below {k}.",
-     "sorted(x for x in xs if x >= {k})"),
-    ("Write a Python function f(xs) that counts the elements of a list that {k} divides.",
-     "sum(x % {k} == 0 for x in xs)"),
-)  # fmt: skip
+FORMS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+"""Word problems of three numbers; functions to write, and the expressions that they return."""
 
 
 def math_tasks() -> list[Task]:
     """Return word problems whose answers are fractions."""
-    made = []
+    made, stories = [], FORMS["stories"]
     for i in range(TASKS):
         a, b, c = 3 + i % 11, 20 + 7 * i, 2 + i % 9
-        story = _STORIES[i % len(_STORIES)].format(a=a, b=b, c=c)
+        story = stories[i % len(stories)].format(a=a, b=b, c=c)
         made.append(ask(f"{story} Put the answer into \\boxed{{}}.", answer=f"\\frac{{{b + c}}}{{{a}}}"))
     return made
 
 
 def code_tasks() -> list[Task]:
     """Return functions to write, with TESTS tests each."""
-    made = []
+    made, programs = [], FORMS["programs"]
     for i in range(TASKS):
-        story, body = (text.format(k=2 + i // len(_PROGRAMS)) for text in _PROGRAMS[i % len(_PROGRAMS)])
-        f: Callable[[list[int]], Any] = eval(f"lambda xs: {body}")  # noqa: S307 - a line of this file
+        story, body = (text.format(k=2 + i // len(programs)) for text in programs[i % len(programs)])
+        f: Callable[[list[int]], Any] = eval(f"lambda xs: {body}")  # noqa: S307 - a line of ours
         tests = [{"input": [xs], "output": f(xs)} for xs in ([n * n + 1, *range(2 * n)] for n in range(TESTS))]
         solution = f"def f(xs):\n    return {body}"
         made.append(ask(story, kind="function", entry="f", tests=tests, solution=solution))
@@ -243,30 +231,24 @@ class ScoredValidation:
 
 def terms_of(task_set: TaskSet) -> Terms:
     """Return a public run's terms with completions of COMPLETION tokens."""
-    values = {**PUBLIC_DEFAULTS, "max_prompt_tokens": 256, "max_completion_tokens": COMPLETION}
-    return Terms(
-        **values,
-        trainer=NOBODY,
-        storage_key=NOBODY,
-        task_count=task_set.size,
-        task_root=task_set.root,
-        model_hash=bytes(32),
-        tokenizer_hash=bytes(32),
-        profile=profile_hash("bf16-projection-v2"),
+    return made_terms(
+        PUBLIC_DEFAULTS,
+        task_set,
+        max_prompt_tokens=256,
+        max_completion_tokens=COMPLETION,
+        profile=profile_hash(BF16.name),
         classes=(WorkClass(10_000, (COMPLETION,)),),
     )
 
 
-@contextmanager
-def opened(name: str, cache: Path) -> Iterator[ScoredValidation]:
-    """Yield what measures one environment, warm."""
-    with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:
-        bench = ScoredValidation(name, cache, Path(folder))
-        try:
-            bench.warm_up()
-            yield bench
-        finally:
-            bench.close()
+def measure(name: str, cache: Path, commitments: int) -> Figure:
+    """Measure one environment, warm."""
+    with (
+        tempfile.TemporaryDirectory(prefix="muster-bench-") as folder,
+        closing(ScoredValidation(name, cache, Path(folder))) as bench,
+    ):
+        bench.warm_up()
+        return figure_of(name, [bench.measure(index) for index in range(commitments)])
 
 
 def figure_of(name: str, costs: Sequence[Cost]) -> Figure:
@@ -280,23 +262,5 @@ def figure_of(name: str, costs: Sequence[Cost]) -> Figure:
         "costs": [asdict(cost) for cost in costs],
     }
     ours, peer = ([getattr(cost, side) for cost in costs] for side in ("validating", "generating"))
-    return figure(
-        f"validate_over_generate_{name}",
-        ours,
-        peer=peer,
-        ratio=statistics.median(cost.ratio for cost in costs),
-        target=TARGET,
-        unit="s of a core",
-        **more,
-    )
-
-
-def main() -> None:
-    """Print the figure of one environment as JSON."""
-    name, cache, commitments = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    with opened(name, cache) as bench:
-        print(json.dumps(figure_of(name, [bench.measure(index) for index in range(commitments)])))
-
-
-if __name__ == "__main__":
-    main()
+    ratio, name = statistics.median(cost.ratio for cost in costs), f"validate_over_generate_{name}"
+    return figure(name, ours, peer=peer, ratio=ratio, target=TARGET, unit="s of a core", **more)

@@ -23,14 +23,15 @@ from muster.models.init import init_model, load_model, save_model
 from muster.proofs.codecs import CODECS
 from muster.proofs.seeded_sampling import chosen_logprobs, scale
 from muster.protocol.draws import Draw, DrawSource
-from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout, one_span
 from muster.swarm.plan import LOCAL_TERMS
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
 from muster.verification.rules import CommittedWork, ModelFacts, Rules
 from testbed.samples.task_sets import generated
-from trainer.advantages import AdvantageTerms, group_advantages, has_signal, length_parts, task_rewards
+from testbed.samples.terms import made_terms
+from trainer.advantages import AdvantageTerms
+from trainer.batches import FileRef, WorkFile, samples_of
 from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
@@ -69,21 +70,12 @@ def open_lab(folder: Path, profile: Profile = CPU_FP32) -> Iterator[AdversaryLab
 
 def demo_rules(model_dir: Path, task_set: TaskSet, profile: Profile) -> Rules:
     """Return the demo's rules."""
-    nobody = "0x" + "00" * 20
-    terms = Terms(
-        **LOCAL_TERMS,
-        trainer=nobody,
-        storage_key=nobody,
-        task_count=task_set.size,
-        task_root=task_set.root,
-        model_hash=bytes(32),
-        tokenizer_hash=bytes(32),
-    )
+    terms = made_terms(LOCAL_TERMS, task_set, profile=profile_hash(profile.name))
     return Rules(
         chain_id=31337,
         runs=RUNS,
         run=1,
-        terms=replace(terms, profile=profile_hash(profile.name)),
+        terms=terms,
         task_set=task_set,
         scorers=Scorers(),
         tokenizer=load_tokenizer(model_dir),
@@ -250,22 +242,17 @@ def train_history(shop: AdversaryLab, updates: int, *, learning_rate: float | No
     model, tokenizer = load_model(source), load_tokenizer(source)
     terms = UpdateTerms() if learning_rate is None else UpdateTerms(learning_rate=learning_rate)
     policy = Policy(model, temperature=terms.temperature)
-    optimizer = make_optimizer(policy, terms)
-    size, paths = shop.rules.terms.group_size, [source]
+    optimizer, paths = make_optimizer(policy, terms), [source]
     for step in range(1, updates + 1):
         job = shop.job(step, node=OTHER_NODE, step=0)
-        rows = shop.generate(job, weights=paths[-1])
-        groups = [rows[i : i + size] for i in range(0, len(rows), size)]
-        samples = [sample for group in groups for sample in _samples(group)]
+        samples = taught(job, shop.generate(job, weights=paths[-1]), AdvantageTerms())
         update(policy, optimizer, samples, terms, step=step)
         paths.append(shop.folder / f"step-{step}")
         save_model(model, tokenizer, paths[-1])
     return paths
 
 
-def _samples(group: Sequence[Rollout]) -> list[Sample]:
-    rewards, terms = task_rewards(group), AdvantageTerms()
-    if not has_signal(rewards):
-        return []
-    advantages = group_advantages(rewards, length_parts(group, terms.length_unit), terms)
-    return [Sample.from_rollout(row, advantage) for row, advantage in zip(group, advantages, strict=True)]
+def taught(job: Job, rows: Sequence[Rollout], terms: AdvantageTerms) -> list[Sample]:
+    """Return what the trainer would train on of a job's rows."""
+    work = job.commitment
+    return samples_of([WorkFile(FileRef(work.step, work.node, work.index, "", ""), tuple(rows))], terms)

@@ -164,37 +164,56 @@ def judge_rows(shop: AdversaryLab, job: Job, rows: Sequence[Rollout]) -> list[Ju
 class Outcome:
     """What became of one kind of adversary."""
 
-    name: str
+    adversary: Adversary
     rows: int
     false: int
     """Rows that are not what honest work would be."""
-    whole_file: bool
-    """It is the file that lies, and no row is looked at."""
-    rejected: int
-    accused: int
-    """False rows that are rejected, and beyond the accusing threshold, each by itself."""
-    reasons: dict[str, int]
-    """Why, over these rows; or why the file."""
+    found: list[Finding]
+    """On the false rows, each by itself; or on the files."""
     values: np.ndarray
     """The telling statistic of the false rows."""
     limit: Limit | None
-    samples: int
-    """Commitments inspected with a sample of their own: so many with lies in all rows, so many with a tenth."""
-    caught: int
-    caught_accused: int
-    caught_tenth: int
+    in_all: list[Finding | None]
+    """On commitments with lies in all rows, each inspected with a sample of its own."""
+    in_a_tenth: list[Finding | None]
     predicted_tenth: float
     """What the policy predicts of the last, from the share of rows that are noticed by themselves."""
 
     @property
-    def needed(self) -> int | None:
-        """Rows to look at for 99%, of somebody who does it in all of them; None where it is no matter of rows."""
-        return rows_needed(self.rejected / self.rows)
+    def reasons(self) -> dict[str, int]:
+        """Return why, over these rows; or why the file."""
+        return dict(Counter(finding.reason for finding in self.found))
 
     @property
-    def in_one(self) -> float:
-        """Share of the samples that reject a commitment with lies in all rows."""
-        return self.caught / self.samples
+    def rejected(self) -> int:
+        """Return the false rows that are rejected, each by itself: none where no row is looked at."""
+        return 0 if self.adversary.whole_file else len(self.found)
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        whole, values, samples = self.adversary.whole_file, self.values, len(self.in_all)
+        caught = [finding for finding in self.in_all if finding]
+        in_one = len(caught) / samples
+        return {
+            "name": self.adversary.name,
+            "rows": self.rows,
+            "false_rows": self.false,
+            "whole_file": whole,
+            "caught_by": self.reasons,
+            "least": float(values.min()) if len(values) else None,
+            "median": float(np.median(values)) if len(values) else None,
+            "reject": self.limit.reject if self.limit else None,
+            "accuse": self.limit.accuse if self.limit else None,
+            "rejected": self.rejected,
+            "accused": 0 if whole else sum(finding.accuse for finding in self.found),
+            "rows_for_99": rows_needed(self.rejected / self.rows),
+            "samples": samples,
+            "in_one": in_one,
+            "in_one_accused": sum(finding.accuse for finding in caught) / samples,
+            "in_a_day": detection_over([in_one] * DAY),
+            "tenth": sum(map(bool, self.in_a_tenth)) / samples,
+            "tenth_predicted": self.predicted_tenth,
+        }
 
 
 @dataclass(frozen=True)
@@ -220,61 +239,32 @@ def outcome(shop: AdversaryLab, adversary: Adversary, made: Sequence[Made], *, s
     counts in either form.
     """
     if adversary.whole_file:
-        return _whole_file(adversary, made, samples)
+        findings, rows = [one.finding for one in made], sum(len(one.rows) for one in made)
+        caught = [findings[n % len(findings)] for n in range(samples)]
+        return Outcome(adversary, rows, rows, list(filter(None, findings)), np.zeros(0), None, caught, caught, 1.0)
     judged = [(one.job, judge_rows(shop, one.job, one.rows)) for one in made]
     flat = [row for _, rows in judged for row in rows]
     false = [row for row in flat if row.false]
-    found = [row.finding for row in false if row.finding]
-    positions = shop.rules.terms.positions
-    lies = false_rows(positions, TENTH)
+    positions, terms = range(shop.rules.terms.positions), shop.rules.terms
+    lies, statistic = false_rows(len(positions), TENTH), adversary.statistic
 
     def inspected(number: int, lying: Sequence[int]) -> Finding | None:
         job, rows = judged[number % len(judged)]
-        return _judge_sample(rows, sample_of(job, number, shop.rules.terms), lying)
+        return _judge_sample(rows, sample_of(job, number, terms), lying)
 
-    caught = [inspected(n, range(positions)) for n in range(samples)]
-    tenth = [
-        inspected(samples + n, Random(f"{adversary.name} {n}").sample(range(positions), lies)) for n in range(samples)
-    ]
-    values = [getattr(row.measurement, adversary.statistic) for row in false if row.measurement and adversary.statistic]
+    def tenth(n: int) -> Finding | None:
+        return inspected(samples + n, Random(f"{adversary.name} {n}").sample(positions, lies))
+
     return Outcome(
-        name=adversary.name,
+        adversary,
         rows=len(flat),
         false=len(false),
-        whole_file=False,
-        rejected=len(found),
-        accused=sum(finding.accuse for finding in found),
-        reasons=dict(Counter(finding.reason for finding in found)),
-        values=np.array(values),
-        limit=getattr(shop.profile, adversary.statistic) if adversary.statistic else None,
-        samples=samples,
-        caught=sum(finding is not None for finding in caught),
-        caught_accused=sum(finding is not None and finding.accuse for finding in caught),
-        caught_tenth=sum(finding is not None for finding in tenth),
-        predicted_tenth=_predicted(flat, shop.rules.terms, lies),
-    )
-
-
-def _whole_file(adversary: Adversary, made: Sequence[Made], samples: int) -> Outcome:
-    """Count a whole file's outcome, which depends on no sample, as often as the others have samples."""
-    findings = [made[n % len(made)].finding for n in range(samples)]
-    caught = [finding for finding in findings if finding is not None]
-    rows = sum(len(one.rows) for one in made)
-    return Outcome(
-        name=adversary.name,
-        rows=rows,
-        false=rows,
-        whole_file=True,
-        rejected=0,
-        accused=0,
-        reasons=dict(Counter(one.finding.reason for one in made if one.finding)),
-        values=np.zeros(0),
-        limit=None,
-        samples=samples,
-        caught=len(caught),
-        caught_accused=sum(finding.accuse for finding in caught),
-        caught_tenth=len(caught),
-        predicted_tenth=1.0,
+        found=[row.finding for row in false if row.finding],
+        values=np.array([getattr(row.measurement, statistic) for row in false if row.measurement and statistic]),
+        limit=getattr(shop.profile, statistic) if statistic else None,
+        in_all=[inspected(n, positions) for n in range(samples)],
+        in_a_tenth=[tenth(n) for n in range(samples)],
+        predicted_tenth=_predicted(flat, terms, lies),
     )
 
 
@@ -297,33 +287,6 @@ def _predicted(rows: Sequence[JudgedRow], terms: Terms, lies: int) -> float:
     sample = sample_size(POLICY, positions, index=KNOWN, suspect=False) + pool_rows(terms)
     missed = (1 - detection(positions, lies, positions, static)) * (1 - detection(positions, lies, sample, replay))
     return 1 - missed
-
-
-def describe(outcome: Outcome) -> dict[str, Any]:
-    """As JSON."""
-    least, median = None, None
-    if len(outcome.values):
-        least, median = float(outcome.values.min()), float(np.median(outcome.values))
-    return {
-        "name": outcome.name,
-        "rows": outcome.rows,
-        "false_rows": outcome.false,
-        "whole_file": outcome.whole_file,
-        "caught_by": outcome.reasons,
-        "least": least,
-        "median": median,
-        "reject": outcome.limit.reject if outcome.limit else None,
-        "accuse": outcome.limit.accuse if outcome.limit else None,
-        "rejected": outcome.rejected,
-        "accused": outcome.accused,
-        "rows_for_99": outcome.needed,
-        "samples": outcome.samples,
-        "in_one": outcome.in_one,
-        "in_one_accused": outcome.caught_accused / outcome.samples,
-        "in_a_day": detection_over([outcome.in_one] * DAY),
-        "tenth": outcome.caught_tenth / outcome.samples,
-        "tenth_predicted": outcome.predicted_tenth,
-    }
 
 
 def rows_needed(per_row: float, wanted: float = 0.99) -> int | None:

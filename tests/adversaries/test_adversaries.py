@@ -43,12 +43,12 @@ async def test_who_lies_is_caught(adversary: Adversary, lab: AdversaryLab, conte
 
     # By itself, every row that is not what honest work would be, but for rare near-ties.
     assert set(found.reasons) <= set(adversary.reasons)
-    assert found.whole_file or found.rejected >= 0.98 * found.false
+    assert adversary.whole_file or found.rejected >= 0.98 * found.false
 
     # By the policy, whatever sample is drawn.
     if not adversary.subtle:
-        assert found.caught == SAMPLES
-    assert found.caught_tenth / SAMPLES == pytest.approx(found.predicted_tenth, abs=0.2)
+        assert all(found.in_all)
+    assert sum(map(bool, found.in_a_tenth)) / SAMPLES == pytest.approx(found.predicted_tenth, abs=0.2)
 
     # And by the validator's own entry, with a real file: all rows lie, then a tenth.
     if not adversary.subtle:
