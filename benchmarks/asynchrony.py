@@ -36,6 +36,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import Empty, Queue
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -139,9 +140,8 @@ class Exchange:
         self._updates = updates
         self._usable: dict[int, float] = {}
         """When the sampler has a policy."""
-        self._batches: list[tuple[int, Path]] = []
-        """By training step: policy step, and where it lies."""
-        self._changed = threading.Condition()
+        self._batches: Queue[tuple[int, Path]] = Queue()
+        """In the order of training steps: policy step, and where it lies."""
         self._thread = threading.Thread(target=self._generate, daemon=True)
 
     def begin(self) -> None:
@@ -150,19 +150,19 @@ class Exchange:
     def publish(self, step: int, model: torch.nn.Module, seconds: float) -> None:
         """Send a policy that arrives in so many seconds."""
         save_file({name: value.detach().clone() for name, value in model.named_parameters()}, self._path(step))
-        with self._changed:
-            self._usable[step] = time.monotonic() + seconds
-            self._changed.notify_all()
+        self._usable[step] = time.monotonic() + seconds
 
-    def batch(self, step: int) -> list[WorkFile]:
-        """Return what this training step trains on, once it is there."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: len(self._batches) > step, timeout=BATCH_SECONDS):
-                raise SystemExit(f"the sampler has not made batch {step} in {BATCH_SECONDS} s")
-            policy, folder = self._batches[step]
+    def next_batch(self) -> list[WorkFile]:
+        """Return what the next training step trains on, once it is there."""
+        try:
+            policy, folder = self._batches.get(timeout=BATCH_SECONDS)
+        except Empty:
+            raise SystemExit(f"the sampler has not made a batch in {BATCH_SECONDS} s") from None
         paths = sorted(folder.iterdir(), key=lambda path: int(path.stem))
-        refs = [FileRef(policy, NOBODY, index, f"{step}-{index}", "") for index in range(len(paths))]
-        return [WorkFile(ref, tuple(read_rollouts(p.read_bytes()))) for ref, p in zip(refs, paths, strict=True)]
+        return [
+            WorkFile(FileRef(policy, NOBODY, n, f"{folder.name}-{n}", ""), tuple(read_rollouts(path.read_bytes())))
+            for n, path in enumerate(paths)
+        ]
 
     def _generate(self) -> None:
         for step in range(self._updates):
@@ -171,18 +171,15 @@ class Exchange:
             out.mkdir()
             asked = {"weights": str(self._path(policy)), "step": policy, "out": str(out)}
             self.sampling.append(ask(self._sampler, json.dumps(asked)))
-            with self._changed:
-                self._batches.append((policy, out))
-                self._changed.notify_all()
+            self._batches.put((policy, out))
 
     def _newest(self, oldest: int) -> int:
         """Wait for the newest policy that has arrived, not older than `oldest`."""
         while True:
-            with self._changed:
-                here = [step for step, at in self._usable.items() if at <= time.monotonic()]
-                if here and max(here) >= oldest:
-                    return max(here)
-                self._changed.wait(timeout=0.01)
+            here = [step for step, at in list(self._usable.items()) if at <= time.monotonic()]
+            if here and max(here) >= oldest:
+                return max(here)
+            time.sleep(0.01)
 
     def _path(self, step: int) -> Path:
         return self._folder / f"policy-{step}.safetensors"
@@ -201,7 +198,7 @@ def train_apart(model_dir: Path, tasks: TaskSet, seed: int, level: int, updates:
         begun = time.monotonic()
         exchange.begin()
         for step in range(updates):
-            files = exchange.batch(step)
+            files = exchange.next_batch()
             started_at = time.monotonic()
             update(policy, optimizer, samples_of(files, recipe.advantages), recipe.update, step=step + 1)
             updating.append(time.monotonic() - started_at)

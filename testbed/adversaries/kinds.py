@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +183,14 @@ def solved(shop: AdversaryLab, rows: Sequence[Rollout]) -> list[Rollout]:
     return found
 
 
+def edited(shop: AdversaryLab, rows: Sequence[Rollout]) -> list[Rollout]:
+    return claims.edit_one_token(rows, vocabulary=shop.vocabulary, end=_end(shop))
+
+
+def padded(shop: AdversaryLab, rows: Sequence[Rollout]) -> list[Rollout]:
+    return claims.pad_after_end(rows, filler=_dot(shop), limit=shop.rules.terms.max_completion_tokens)
+
+
 def from_another_node(shop: AdversaryLab, job: Job) -> list[Rollout]:
     """Claim what another node made for the same tasks: as much as a thief can hope for."""
     seeds = shop.job(job.commitment.index, node=OTHER_NODE).draw.seeds
@@ -275,10 +283,6 @@ def bomb(rows: Sequence[Rollout]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def a(name: str, lie: Lie, reasons: tuple[Reason, ...], statistic: str = "", **more) -> Adversary:
-    return Adversary(name, lie, reasons, statistic, **more)
-
-
 def _end(shop: AdversaryLab) -> int:
     return end_token(shop.rules.tokenizer)
 
@@ -289,82 +293,58 @@ def _dot(shop: AdversaryLab) -> int:
 
 int8, int4 = running_changed("int8", rounded_to(8)), running_changed("int4", rounded_to(4))
 
+weights = partial(Adversary, reasons=OTHER_WEIGHTS, statistic="activation")
+sampled = partial(Adversary, reasons=SAMPLING, statistic="gap_worst")
+proven = partial(Adversary, reasons=PROOFS, statistic="activation")
+claimed_otherwise = partial(Adversary, reasons=("wrong_logprobs",), statistic="logprob_worst")
+
 ADVERSARIES: tuple[Adversary, ...] = (
-    a("weights with 2% of noise", running_changed("noise", with_noise(0.02)), OTHER_WEIGHTS, "activation"),
-    a("weights one step old", running_older(1), OTHER_WEIGHTS, "activation"),
-    a("weights two steps old", running_older(2), OTHER_WEIGHTS, "activation"),
-    a("weights one step old, first step of the ramp", running_older(1), OTHER_WEIGHTS, "activation", step=1),
-    a("int8 weights", int8, OTHER_WEIGHTS, "activation"),
-    a("int4 weights", int4, OTHER_WEIGHTS, "activation"),
-    a("int8 weights, prefilled through the real model", covered(int8), SAMPLING, "gap_worst", subtle=True),
-    a("int4 weights, prefilled through the real model", covered(int4), SAMPLING, "gap_worst"),
-    a(
-        "one step old, prefilled through the real model",
-        covered(running_older(1)),
-        SAMPLING,
-        "gap_worst",
-        subtle=True,
-    ),
-    a("a smaller model, prefilled through the real one", covered(running("small", smaller)), SAMPLING, "gap_worst"),
-    a("greedy", sampling_at(1e-4), SAMPLING, "gap_worst"),
-    a("temperature 0.8", sampling_at(0.8), SAMPLING, "gap_worst"),
-    a("temperature 1.2", sampling_at(1.2), SAMPLING, "gap_worst"),
-    a("another seed", another_seed, SAMPLING, "gap_worst"),
-    a("best of four", best_of_four, SAMPLING, "gap_worst"),
-    a("a system prompt of its own", system_prompt, SAMPLING, "gap_worst"),
-    a("a prompt with half the budget", smaller_budget, SAMPLING, "gap_worst"),
-    a("another prompt, shown", shown_prompt, ("wrong_prompt",)),
-    a(
-        "one edited token",
-        tampering(lambda shop, rows: claims.edit_one_token(rows, vocabulary=shop.vocabulary, end=_end(shop))),
-        SAMPLING,
-        "gap_worst",
-    ),
-    a("answers written by a program", tampering(solved), SAMPLING, "gap_worst"),
-    a("truncated answers", tampering(lambda shop, rows: claims.cut(rows)), ("wrong_termination",)),
-    a(
-        "truncated answers with an end token",
-        tampering(lambda shop, rows: claims.cut(rows, end=_end(shop))),
-        SAMPLING,
-        "gap_worst",
-    ),
-    a(
-        "padded answers",
-        tampering(
-            lambda shop, rows: claims.pad_after_end(
-                rows, filler=_dot(shop), limit=shop.rules.terms.max_completion_tokens
-            )
-        ),
-        ("wrong_termination",),
-    ),
-    a(
+    weights("weights with 2% of noise", running_changed("noise", with_noise(0.02))),
+    weights("weights one step old", running_older(1)),
+    weights("weights two steps old", running_older(2)),
+    weights("weights one step old, first step of the ramp", running_older(1), step=1),
+    weights("int8 weights", int8),
+    weights("int4 weights", int4),
+    sampled("int8 weights, prefilled through the real model", covered(int8), subtle=True),
+    sampled("int4 weights, prefilled through the real model", covered(int4)),
+    sampled("one step old, prefilled through the real model", covered(running_older(1)), subtle=True),
+    sampled("a smaller model, prefilled through the real one", covered(running("small", smaller))),
+    sampled("greedy", sampling_at(1e-4)),
+    sampled("temperature 0.8", sampling_at(0.8)),
+    sampled("temperature 1.2", sampling_at(1.2)),
+    sampled("another seed", another_seed),
+    sampled("best of four", best_of_four),
+    sampled("a system prompt of its own", system_prompt),
+    sampled("a prompt with half the budget", smaller_budget),
+    Adversary("another prompt, shown", shown_prompt, ("wrong_prompt",)),
+    sampled("one edited token", tampering(edited)),
+    sampled("answers written by a program", tampering(solved)),
+    Adversary("truncated answers", tampering(lambda shop, rows: claims.cut(rows)), ("wrong_termination",)),
+    sampled("truncated answers with an end token", tampering(lambda shop, rows: claims.cut(rows, end=_end(shop)))),
+    Adversary("padded answers", tampering(padded), ("wrong_termination",)),
+    sampled(
         "thinking padded to the budget",
         tampering(lambda shop, rows: claims.pad_to_budget(rows, filler=_dot(shop))),
-        SAMPLING,
-        "gap_worst",
     ),
-    a("another node's completions", from_another_node, SAMPLING, "gap_worst"),
-    a("own completions replayed", own_replayed, SAMPLING, "gap_worst"),
-    a("inflated task rewards", claiming(claims.inflate_task_reward), ("wrong_reward",)),
-    a("inflated length rewards", claiming(claims.inflate_length_reward), ("wrong_reward",)),
-    a("other parts", claiming(claims.other_parts), ("wrong_reward",)),
-    a("another fuel", claiming(claims.another_fuel), ("wrong_reward",)),
-    a("spans that leave tokens out", claiming(claims.spans_that_leave_tokens_out), ("out_of_bounds",)),
-    a("log-probabilities scaled by 0.9", claiming(claims.scale_logprobs), ("wrong_logprobs",), "logprob_worst"),
-    a("one log-probability off by 0.01", claiming(claims.shift_one_logprob), ("wrong_logprobs",), "logprob_worst"),
-    a("proofs of zeros", claiming(claims.zero_proofs), PROOFS, "activation"),
-    a("constant proofs", claiming(claims.constant_proofs), PROOFS, "activation"),
-    a("random proofs", claiming(claims.random_proofs), PROOFS, "activation"),
-    a("shuffled proofs", claiming(claims.shuffled_proofs), PROOFS, "activation"),
-    a("proofs one token short", claiming(claims.short_proofs), PROOFS),
-    a("an easier task", another_draw(an_easier_task), ("wrong_draw",)),
-    a("another budget", another_draw(another_budget), ("wrong_draw",)),
-    a("a seed of its own", another_draw(a_seed_of_its_own), ("wrong_draw",)),
-    a("a Parquet bomb", lambda shop, job: shop.honest(job), ("malformed",), pack=bomb, in_part=False),
-    a(
-        "a file that changes after upload",
-        claiming(claims.shift_one_logprob),
-        ("wrong_root",),
-        commits_to_honest=True,
+    sampled("another node's completions", from_another_node),
+    sampled("own completions replayed", own_replayed),
+    Adversary("inflated task rewards", claiming(claims.inflate_task_reward), ("wrong_reward",)),
+    Adversary("inflated length rewards", claiming(claims.inflate_length_reward), ("wrong_reward",)),
+    Adversary("other parts", claiming(claims.other_parts), ("wrong_reward",)),
+    Adversary("another fuel", claiming(claims.another_fuel), ("wrong_reward",)),
+    Adversary("spans that leave tokens out", claiming(claims.spans_that_leave_tokens_out), ("out_of_bounds",)),
+    claimed_otherwise("log-probabilities scaled by 0.9", claiming(claims.scale_logprobs)),
+    claimed_otherwise("one log-probability off by 0.01", claiming(claims.shift_one_logprob)),
+    proven("proofs of zeros", claiming(claims.zero_proofs)),
+    proven("constant proofs", claiming(claims.constant_proofs)),
+    proven("random proofs", claiming(claims.random_proofs)),
+    proven("shuffled proofs", claiming(claims.shuffled_proofs)),
+    proven("proofs one token short", claiming(claims.short_proofs), statistic=""),
+    Adversary("an easier task", another_draw(an_easier_task), ("wrong_draw",)),
+    Adversary("another budget", another_draw(another_budget), ("wrong_draw",)),
+    Adversary("a seed of its own", another_draw(a_seed_of_its_own), ("wrong_draw",)),
+    Adversary("a Parquet bomb", lambda shop, job: shop.honest(job), ("malformed",), pack=bomb, in_part=False),
+    Adversary(
+        "a file that changes after upload", claiming(claims.shift_one_logprob), ("wrong_root",), commits_to_honest=True
     ),
 )
