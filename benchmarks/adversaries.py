@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.doc_page import DOCS, rewrite, small, table
+from benchmarks.report import DOCS, rewrite, small, table
 from muster.verification.profiles import CPU_FP32, PROFILES, Profile
 from muster.verification.sample_policy import sample_size
 from testbed.adversaries.kinds import ADVERSARIES, Adversary

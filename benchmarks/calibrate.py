@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.calibration import measure
-from benchmarks.doc_page import DOCS, rewrite, small, table
+from benchmarks.report import DOCS, rewrite, small, table
 from muster.verification.calibration import beyond, pool_units
 from muster.verification.measured import MeasuredCell
 from muster.verification.profiles import PROFILES, STATISTICS, Profile

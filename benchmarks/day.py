@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.calibration import PEAKED, requests_of
-from benchmarks.doc_page import DOCS, rewrite, table
+from benchmarks.report import DOCS, rewrite, table
 from muster.models.arithmetic import HONEST, computing
 from muster.models.files import load_tokenizer
 from muster.protocol.prompts import end_token

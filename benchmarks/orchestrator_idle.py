@@ -16,7 +16,10 @@ reports steps. Everything shares this machine, so the load costs the orchestrato
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import random
+import re
 import sys
 import tempfile
 import time
@@ -29,12 +32,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.report import Figure, figure, parser, show
-from benchmarks.watched import ask, cpu_of, memory_of, module, started
+from benchmarks.watched import ask, cpu_of, done, memory_of, module, started
 from muster.protocol.messages import StepReport
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import Orchestrator, RunFixture, deploy_on
 
-LOAD = "benchmarks.orchestrator_idle_load"
+HOST = "127.0.0.1"
+ELSEWHERE = "127.0.0.2"
+POLL_SECONDS = 2.0
+"""The default of worker.poll_seconds."""
+TRICKLE_SECONDS = 1.0
+AT_ONCE = 200
+"""Connections opened at the same time."""
+LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
 HEALTH = ("/healthz", "/readyz", "/metrics", "/version")
 HEALTH_SECONDS = 0.5
 TRAINER_SECONDS = 0.5
@@ -56,13 +66,129 @@ class Run:
     memory: float
 
 
+# --- Processes of workers and strangers, which say "ready" once all are connected
+
+
+class Worker(asyncio.Protocol):
+    """A worker that asks, waits for the answer, and asks again after POLL_SECONDS."""
+
+    def __init__(self, request: bytes, count: Count) -> None:
+        self._request = request
+        self._count = count
+        self._received = b""
+        self._asked = 0.0
+        self.over = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+
+    def ask(self) -> None:
+        if not self.over and not self._transport.is_closing():
+            self._asked = self._loop.time()
+            self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, body = self._received.partition(b"\r\n\r\n")
+        length = LENGTH.search(head)
+        if not end or (length is not None and len(body) < int(length[1])):
+            return
+        self._received = b""
+        self._count.seconds.append(self._loop.time() - self._asked)
+        self._count.refused += not head.startswith(b"HTTP/1.1 200 ")
+        self._asked = 0.0
+        self._loop.call_later(POLL_SECONDS, self.ask)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.over:
+            self._count.refused += 1
+
+    def finish(self) -> None:
+        """Count an answer that is still awaited as one that took until now."""
+        self.over = True
+        if self._asked:
+            self._count.seconds.append(self._loop.time() - self._asked)
+
+
+class Count:
+    """What all workers have seen."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.refused = 0
+
+
+async def work(port: int, count: int, path: str, seconds: str) -> None:
+    """Ask as so many workers; once it is told to, count for some seconds."""
+    request = f"GET {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n\r\n".encode()
+    counted, workers = Count(), []
+    loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE)
+
+    async def connect() -> None:
+        async with slots:
+            _, worker = await loop.create_connection(lambda: Worker(request, counted), HOST, port)
+            workers.append(worker)
+            loop.call_later(random.uniform(0, POLL_SECONDS), worker.ask)
+
+    await asyncio.gather(*(connect() for _ in range(count)))
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await asyncio.sleep(float(seconds))
+    for worker in workers:
+        worker.finish()
+    done(counted.seconds, (50, 99), refused=counted.refused)
+
+
+async def trickle(port: int, count: int) -> None:
+    """Send heads that never end as so many strangers, until this is ended."""
+    connected, ready = 0, asyncio.Event()
+
+    async def hang_on(source: str) -> None:
+        nonlocal connected
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(HOST, port, local_addr=(source, 0))
+            except OSError:
+                await asyncio.sleep(TRICKLE_SECONDS)
+                continue
+            connected += 1
+            if connected == count:
+                ready.set()
+            try:
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
+                while not reader.at_eof():
+                    writer.write(b"a")
+                    await writer.drain()
+                    await asyncio.sleep(TRICKLE_SECONDS)
+            except ConnectionError:
+                pass
+            finally:
+                writer.close()
+
+    async with asyncio.TaskGroup() as group:
+        for i in range(count):
+            group.create_task(hang_on(HOST if i % 2 else ELSEWHERE))
+        if count:
+            await ready.wait()
+        print("ready", flush=True)
+
+
+# --- The orchestrator
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     made = parser(__doc__)
     made.add_argument("--workers", type=int, default=2_000)
     made.add_argument("--strangers", type=int, default=520)
     made.add_argument("--seconds", type=float, default=30.0, help="of one run")
     made.add_argument("--runs", type=int, default=3)
+    made.add_argument("--load", nargs="+", help=argparse.SUPPRESS)
     options = made.parse_args(arguments)
+    if options.load:
+        port, count, *more = options.load
+        asyncio.run(work(int(port), int(count), *more) if more else trickle(int(port), int(count)))
+        return 0
     with tempfile.TemporaryDirectory(prefix="muster-idle-") as folder, furnished(Path(folder)) as run_fixture:
         runs = [run_once(run_fixture, options.workers, options.strangers, options.seconds) for _ in range(options.runs)]
     about = f"{options.workers} workers, {options.strangers} strangers, {options.seconds:g} s"
@@ -116,8 +242,9 @@ async def measure(
     assert orchestrator.process is not None
     pid, port = orchestrator.process.pid, orchestrator.port
     before = memory_of(pid, "VmRSS")
-    asked = module(LOAD, "workers", port, workers, f"/v1/runs/{run_fixture.run}/demand", seconds)
-    with started(module(LOAD, "strangers", port, strangers)), started(asked) as polling:
+    load, path = module("benchmarks.orchestrator_idle", "--load", port), f"/v1/runs/{run_fixture.run}/demand"
+    polls = [*load, str(workers), path, str(seconds)]
+    with started([*load, str(strangers)]), started(polls) as polling:
         spent, begun = cpu_of(pid), time.monotonic()
         result = asyncio.create_task(asyncio.to_thread(ask, polling, "go"))
         health, trainer = await asyncio.gather(

@@ -5,6 +5,10 @@ another process, while a trainer reports a step every few seconds and the chain 
 Everything shares this machine: what the watchers' own process takes counts against the orchestrator too.
 
 `page_cost` has WORKERS at once: they send 24 times as many files as the run's own, which makes 16 commitments a minute.
+A watcher does what a browser with the overview open does: it holds the stream of the run's state, and fetches the page
+anew some seconds after something changed, as refresh.js does. Workers do what workers with an engine do, at the pace
+of their settings' defaults and faster: they ask for demand, for their own report, and upload files.
+
 `page_cost_busy` has BUSY_WORKERS, with which the orchestrator cannot answer all on a machine of two cores. There a p99
 is the length of a queue, and whatever takes processor time makes it longer.
 """
@@ -12,27 +16,199 @@ is the length of a queue, and whatever takes processor time makes it longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import json
+import os
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from pydantic import BaseModel
 
-from benchmarks.page_cost_load import Load
 from benchmarks.report import Figure, relative
-from benchmarks.watched import ask, module, started
+from benchmarks.watched import ask, done, module, started
+from muster.chain.keys import Signer
+from muster.clients.orchestrator import OrchestratorClient
+from muster.errors import MusterError
 from muster.protocol.messages import StepReport
 from testbed.big_run.process import BigRun
 
-LOAD: Final = "benchmarks.page_cost_load"
+HOST: Final = "127.0.0.1"
+ADDRESSES: Final = 50
+"""Of this machine, among which watchers divide: people come from many."""
+AT_ONCE: Final = 50
+"""Connections opened at the same time."""
+CYCLE_SECONDS: Final = 0.5
+"""Between two rounds of a worker: several times as busy as one that generates for minutes."""
+REPORT_EVERY: Final = 4
+UPLOAD_EVERY: Final = 5
+"""Rounds of a worker."""
+UPLOAD_BYTES: Final = 20_000
+ROOTS: Final = 16
+"""Roots of one index: as many as an orchestrator takes."""
+REFRESH: Final = re.compile(rb'data-refresh="([0-9.]+)"')
 TARGET: Final = 1.2
 WORKERS: Final = 16
 BUSY_WORKERS: Final = 64
 ROUNDS: Final = 5
 BUSY_ROUNDS: Final = 3
 STEP_SECONDS: Final = 5.0
+
+
+# --- Processes of watchers and workers, which are told to count or to work
+
+
+class Load(BaseModel):
+    """What workers need to know. Keys come by stdin: other users can read arguments."""
+
+    url: str
+    chain_id: int
+    registry: str
+    run: int
+    keys: list[str]
+    next_indices: list[int]
+
+
+class Watchers:
+    """All watchers of one process, and what they have seen."""
+
+    def __init__(self, port: int, path: str) -> None:
+        self.port, self.path = port, path
+        self.seen: Counter[str] = Counter()
+        self.ready = asyncio.Event()
+
+    async def watch(self, number: int, count: int, slots: asyncio.Semaphore) -> None:
+        """Open the page, then follow the stream until cancelled; connect again when it ends."""
+        source = f"127.0.1.{1 + number % ADDRESSES}"
+        while True:
+            try:
+                async with slots:
+                    page = await self._get("/", source)
+                    found = REFRESH.search(page)
+                    pause = float(found[1]) if found else 0.0
+                    reader, writer = await self._connect(source)
+                    writer.write(self._request(self.path, "text/event-stream"))
+                    head = await reader.readuntil(b"\r\n\r\n")
+                if not head.startswith(b"HTTP/1.1 200 "):
+                    raise ConnectionError(head.split(b"\r\n")[0].decode())
+                self.seen["connected"] += 1
+                if self.seen["connected"] == count:
+                    self.ready.set()
+                await self._follow(reader, pause, source)
+            except (OSError, EOFError, ValueError) as error:
+                self.seen["lost"] += 1
+                print(f"watcher {number}: {error!r}", file=sys.stderr)
+                await asyncio.sleep(1)
+
+    async def _follow(self, reader: asyncio.StreamReader, pause: float, source: str) -> None:
+        waiting: asyncio.Task[None] | None = None
+        while line := await reader.readline():
+            self.seen["bytes"] += len(line)
+            if line.startswith(b"data:"):
+                self.seen["messages"] += 1
+                if pause and (waiting is None or waiting.done()):
+                    waiting = asyncio.create_task(self._refresh(pause, source))
+        raise ConnectionError("the stream ended")
+
+    async def _refresh(self, pause: float, source: str) -> None:
+        await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+        try:
+            self.seen["page_bytes"] += len(await self._get("/", source))
+            self.seen["pages"] += 1
+        except (OSError, EOFError) as error:
+            self.seen["lost"] += 1
+            print(f"a page: {error!r}", file=sys.stderr)
+
+    async def _get(self, path: str, source: str) -> bytes:
+        reader, writer = await self._connect(source)
+        writer.write(self._request(path, "text/html", "Connection: close\r\n"))
+        try:
+            answer = await reader.read()
+        finally:
+            writer.close()
+        if not answer.startswith(b"HTTP/1.1 200 "):
+            raise ConnectionError(answer[:80].decode(errors="replace"))
+        return answer
+
+    async def _connect(self, source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(HOST, self.port, local_addr=(source, 0), limit=1 << 22)
+
+    def _request(self, path: str, accept: str, more: str = "") -> bytes:
+        # Without compression, so that this process has less to do: the orchestrator keeps both forms.
+        return f"GET {path} HTTP/1.1\r\nHost: {HOST}:{self.port}\r\nAccept: {accept}\r\n{more}\r\n".encode()
+
+
+async def watch_all(port: int, count: int, path: str) -> None:
+    watchers, slots = Watchers(port, path), asyncio.Semaphore(AT_ONCE)
+    tasks = [asyncio.create_task(watchers.watch(number, count, slots)) for number in range(count)]
+    async with asyncio.timeout(120):
+        await watchers.ready.wait()
+    print("ready", flush=True)
+    while await asyncio.to_thread(sys.stdin.readline):
+        print("done", json.dumps(watchers.seen), flush=True)
+        watchers.seen.clear()
+    for task in tasks:
+        task.cancel()
+
+
+class Counted:
+    """How long answers took."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.refused: list[str] = []
+
+    async def time(self, call: Awaitable[object]) -> None:
+        begun = time.monotonic()
+        try:
+            await call
+        except MusterError as error:
+            self.refused.append(str(error))
+        self.seconds.append(time.monotonic() - begun)
+
+
+async def work_all(load: Load, seconds: float) -> None:
+    counted = Counted()
+    clients = [
+        OrchestratorClient(
+            load.url, Signer.from_key(key), chain_id=load.chain_id, registry=load.registry, timeout=30, attempts=1
+        )
+        for key in load.keys
+    ]
+    until = time.monotonic() + seconds
+    async with asyncio.TaskGroup() as group:
+        for client, index in zip(clients, load.next_indices, strict=True):
+            group.create_task(work(client, load.run, index, counted, until))
+    for client in clients:
+        await client.close()
+    done(counted.seconds, (50, 90, 99), refused=len(counted.refused), why=counted.refused[:3])
+
+
+async def work(client: OrchestratorClient, run: int, index: int, counted: Counted, until: float) -> None:
+    """Do what a worker does, until the time is up."""
+    assert client.signer is not None
+    uploaded, turn = 0, random.randrange(REPORT_EVERY * UPLOAD_EVERY)
+    await asyncio.sleep(random.uniform(0, CYCLE_SECONDS))
+    while time.monotonic() < until:
+        await counted.time(client.demand(run))
+        if turn % REPORT_EVERY == 0:
+            await counted.time(client.node(client.signer.address))
+        if turn % UPLOAD_EVERY == 0:
+            data, root = os.urandom(UPLOAD_BYTES), os.urandom(32)
+            await counted.time(client.put_file(data, run, index + uploaded // ROOTS, root))
+            uploaded += 1
+        turn += 1
+        await asyncio.sleep(CYCLE_SECONDS * random.uniform(0.75, 1.25))
+
+
+# --- The orchestrator
 
 
 @dataclass
@@ -92,7 +268,7 @@ def load_of(big: BigRun, workers: Sequence[int]) -> Load:
 
 def _one_round(big: BigRun, load: Load, seconds: float, number: int) -> dict[str, Any]:
     """Return what the workers counted in some seconds, while a trainer reports steps."""
-    with started(module(LOAD, "workers", seconds)) as process:
+    with started(module("benchmarks.page_cost", seconds)) as process:
         return asyncio.run(_with_trainer(big, asyncio.to_thread(ask, process, load.model_dump_json()), number))
 
 
@@ -112,7 +288,7 @@ async def _with_trainer(big: BigRun, working: Coroutine[Any, Any, dict[str, Any]
 def watching(big: BigRun, count: int) -> Iterator[Callable[[], dict[str, int]]]:
     """Yield a function that returns what the watchers have seen since it was called last, once all are connected."""
     path = f"/v1/runs/{big.run_fixture.run}/live"
-    with started(module(LOAD, "watchers", big.orchestrator.port, count, path)) as process:
+    with started(module("benchmarks.page_cost", big.orchestrator.port, count, path)) as process:
         yield partial(ask, process, "")
 
 
@@ -144,3 +320,17 @@ def cost_figures(big: BigRun, watchers: int, seconds: float) -> list[Figure]:
         found.append(cost_figure(name, cost))
         pool = pool[2 * rounds * workers :]
     return found
+
+
+def main() -> None:
+    """`… PORT COUNT PATH` watches, ready once all are connected; `… SECONDS` works so long, and is told a `Load`."""
+    if len(sys.argv) > 2:
+        asyncio.run(watch_all(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+        return
+    print("ready", flush=True)
+    asyncio.run(work_all(Load.model_validate_json(sys.stdin.readline()), float(sys.argv[1])))
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

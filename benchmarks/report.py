@@ -13,18 +13,22 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 from unittest.mock import patch
 
 from muster.runtime.processor import processor_name
+from testbed.paths import ROOT
 
 T = TypeVar("T")
 Figure = dict[str, object]
 Values = float | Sequence[float]
+DOCS = ROOT / "docs"
 MISSED = 3
 """Exit status of a benchmark that missed a target."""
 APART_SECONDS = 4 * 3600.0
@@ -208,3 +212,31 @@ def line(figure: Figure) -> str:
     others = [f"{kind} {figure[kind]}" for kind in ("peer", "limit") if figure[kind] is not None]
     words = [f"{figure['name']:24} ours {figure['ours']} {figure['unit']}", *others]
     return "  ".join([*words, f"ratio {figure['ratio']} (target {figure['target']})"])
+
+
+# --- Pages of the documentation: each command rewrites its own marked part and nothing else
+
+
+def rewrite(page: Path, part: str, text: str) -> None:
+    """Put `text` between the marks of a part. Raises ValueError when the page does not have them."""
+    begin, end = f"<!-- begin {part} -->", f"<!-- end {part} -->"
+    before = page.read_text(encoding="utf-8")
+    found = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    if len(found.findall(before)) != 1:
+        raise ValueError(f"{page} has no part {part!r}, or more than one")
+    body = f"{begin}\n\n{text.strip()}\n\n{end}"
+    page.write_text(found.sub(lambda _: body, before), encoding="utf-8")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table; the first column is text, the others are numbers."""
+    lines = ["| " + " | ".join(heads) + " |", "|" + "|".join(["---", *["---:"] * (len(heads) - 1)]) + "|"]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def small(value: float | None) -> str:
+    """Return a measured number with two digits, as people write it."""
+    if value is None:
+        return ""
+    return "0" if value == 0 else f"{value:.2g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.calibration import SHAPES, TRAINED, fresh, requests_of
-from benchmarks.doc_page import DOCS, rewrite, small, table
+from benchmarks.report import DOCS, rewrite, small, table
 from muster.models.files import load_tokenizer
 from muster.models.init import init_model, load_model, save_model
 from muster.proofs.projection import PROJECTIONS

@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.doc_page import DOCS, rewrite, table
+from benchmarks.report import DOCS, rewrite, table
 
 PAGE = DOCS / "change" / "benchmarks.md"
 ASYNC = "async"

@@ -135,3 +135,10 @@ def memory_of(pid: int | str, *kinds: str) -> int:
     """Return the bytes of a process's memory by these lines of its status; what is in no file without any."""
     lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return sum(int(line[1]) * 1024 for line in lines if line[0].rstrip(":") in (kinds or ("RssAnon", "RssShmem")))
+
+
+def done(seconds: Sequence[float], percents: Sequence[int], **more: object) -> None:
+    """Say, as a process that is told to work, how long answers took: these percentiles, and the slowest."""
+    taken = sorted(seconds)
+    quantiles = {f"p{percent}": taken[int(len(taken) * percent / 100)] for percent in percents}
+    print("done", json.dumps({"answers": len(taken), **quantiles, "slowest": taken[-1], **more}), flush=True)

@@ -12,13 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from muster.authoring.models.variants import rounded_to, save_changed, with_noise
 from muster.environments.answers import THINK_END
+from muster.models.files import load_tokenizer
+from muster.models.init import WarmUp, load_model, save_model, warm_up
 from muster.protocol.messages import Reason
 from muster.protocol.prompts import end_token
 from muster.rollouts.parquet import write_rollouts
@@ -26,7 +30,6 @@ from muster.rollouts.schema import SCHEMA, Rollout
 from muster.tasksets.taskset import TaskSet
 from testbed.adversaries import claims
 from testbed.adversaries.lab import OTHER_NODE, AdversaryLab, Job
-from testbed.adversaries.weights import save_smaller
 
 Lie = Callable[[AdversaryLab, Job], list[Rollout]]
 Pack = Callable[[Sequence[Rollout]], bytes]
@@ -100,8 +103,23 @@ def claimed(shop: AdversaryLab, job: Job, rows: Sequence[Rollout]) -> list[Rollo
     return [true if equal else next(changed) for true, equal in zip(honest, same, strict=True)]
 
 
-def smaller(shop: AdversaryLab, folder: Path) -> Path:
-    return save_smaller(shop.checkpoints[shop.step], folder, shop.rules.task_set)
+def smaller(shop: AdversaryLab, folder: Path, steps: int = 20) -> None:
+    """Train the model without its last layer on the tasks until it has recovered from that.
+
+    Saved in the shape of the whole model, with a last layer that adds nothing, so that the same engine runs it.
+    """
+    source, tasks = shop.checkpoints[shop.step], shop.rules.task_set
+    model, tokenizer = load_model(source), load_tokenizer(source)
+    layers: Any = model.base_model.layers
+    whole, last = layers[-1], len(layers) - 1
+    del layers[-1]
+    warm = WarmUp(target=0.0, check_tasks=8, batch=64, learning_rate=1e-3, min_steps=steps)
+    warm_up(model, tokenizer, tasks, warm, seed=4)
+    layers.append(whole)
+    with torch.no_grad():
+        layers[last].self_attn.o_proj.weight.zero_()
+        layers[last].mlp.down_proj.weight.zero_()
+    save_model(model, tokenizer, folder)
 
 
 # --- Other sampling

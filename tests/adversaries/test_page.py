@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.calibrate import WORDS, plot_path
-from benchmarks.doc_page import DOCS, rewrite, small
+from benchmarks.report import DOCS, rewrite, small
 from muster.verification.profiles import PROFILES, STATISTICS, Profile
 from testbed.adversaries.kinds import ADVERSARIES
 

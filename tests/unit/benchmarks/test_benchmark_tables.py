@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.asynchrony import Curve, figures, seconds_to
-from benchmarks.doc_page import DOCS
-from benchmarks.report import figure, slower
+from benchmarks.report import DOCS, figure, slower
 from benchmarks.tables import async_part, economics_parts, part
 
 
