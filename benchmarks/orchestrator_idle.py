@@ -35,7 +35,7 @@ from benchmarks.report import Figure, figure, parser, show
 from benchmarks.watched import ask, cpu_of, done, memory_of, module, started
 from muster.protocol.messages import StepReport
 from testbed.chain.anvil import Anvil
-from testbed.runs.run_fixture import Orchestrator, RunFixture, deploy_on
+from testbed.runs.run_fixture import Orchestrator, RunFixture
 
 HOST = "127.0.0.1"
 ELSEWHERE = "127.0.0.2"
@@ -218,29 +218,26 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
 @contextmanager
 def furnished(folder: Path) -> Iterator[RunFixture]:
     """Yield a run on a chain of its own."""
-    with Anvil.start() as anvil:
-        settings = asyncio.run(deploy_on(anvil, folder))
-        run_fixture = asyncio.run(RunFixture.build(folder, settings, seed="idle", workers=()))
+    with Anvil() as anvil:
+        run_fixture = asyncio.run(RunFixture.build_on(anvil, folder, seed="idle", workers=()))
         asyncio.run(run_fixture.publish(0))
         yield run_fixture
 
 
 def run_once(run_fixture: RunFixture, workers: int, strangers: int, seconds: float) -> Run:
     """Measure an orchestrator that was just started."""
-    with tempfile.TemporaryDirectory(dir=run_fixture.folder) as folder:
-        orchestrator = Orchestrator(run_fixture, Path(folder)).start()
-        try:
-            return asyncio.run(measure(run_fixture, orchestrator, workers, strangers, seconds))
-        finally:
-            orchestrator.stop()
+    with (
+        tempfile.TemporaryDirectory(dir=run_fixture.folder) as folder,
+        Orchestrator(run_fixture, Path(folder)) as orchestrator,
+    ):
+        return asyncio.run(measure(run_fixture, orchestrator, workers, strangers, seconds))
 
 
 async def measure(
     run_fixture: RunFixture, orchestrator: Orchestrator, workers: int, strangers: int, seconds: float
 ) -> Run:
     """Measure one run: strangers connect first, then the workers; health and the trainer are asked meanwhile."""
-    assert orchestrator.process is not None
-    pid, port = orchestrator.process.pid, orchestrator.port
+    pid, port = orchestrator.pid, orchestrator.port
     before = memory_of(pid, "VmRSS")
     load, path = module("benchmarks.orchestrator_idle", "--load", port), f"/v1/runs/{run_fixture.run}/demand"
     polls = [*load, str(workers), path, str(seconds)]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import html
 import re
-import secrets
-import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.report import Figure, figure, none
-from muster.chain.keys import write_secret
 from muster.console.node.logs import parsed, seconds_of
 from muster.runtime.telemetry import COMMITTED, ENGINE_STARTED, GENERATED, WEIGHTS_ARRIVED
-from testbed.commands import MUSTER, ROOT, clean_environment, get_bytes, get_json, running, swarm_url, wait_for
+from testbed.http import get, get_json
+from testbed.paths import ROOT
+from testbed.processes import Muster, clean_environment
+from testbed.runs.swarms import newcomer, swarm_url
 
 STEPS_BEFORE: Final = 1
 """The swarm is running once it has published this step: its engines are up, its validators at work."""
@@ -33,8 +33,6 @@ TARGET_MINUTES: Final = 3.0
 FRESH_TARGET_MINUTES: Final = 10.0
 MOMENTS: Final = ("ready", WEIGHTS_ARRIVED, ENGINE_STARTED, GENERATED, COMMITTED)
 """Events of a worker's log on the way to its first accepted commitment."""
-EXTRA_WORDS: Final = ("--yes", "--password-file")
-"""In place of a person at a terminal."""
 
 
 @dataclass(frozen=True)
@@ -56,42 +54,40 @@ def measure_newcomer(folder: Path, say: Callable[[str], None]) -> Newcomer:
         command = join_command(url)
         say(f"typing: {command}")
         home = folder / "newcomer"
-        home.mkdir()
+        process = newcomer(command, home)
         edits = len(list(home.rglob("*")))
-        return Newcomer(command, *time_to_accepted(url, command, home, folder / "password"), edits)
+        return Newcomer(command, *time_to_accepted(url, process, home), edits)
 
 
 @contextmanager
 def local_swarm(folder: Path, say: Callable[[str], None]) -> Iterator[str]:
     """Yield the orchestrator's URL of a swarm that has published a step; end the swarm afterwards."""
     log = folder.parent / "swarm.log"
-    with running([*MUSTER, "swarm", "up", "--folder", str(folder), "--port", "0"], log) as process:
-        url = wait_for("a running swarm", lambda: _running_url(folder), SWARM_SECONDS, process, log)
+    with Muster(("swarm", "up", "--folder", folder, "--port", "0"), log) as process:
+        url = process.wait_until(lambda: _running_url(folder), "a running swarm", SWARM_SECONDS)
         say(f"a swarm runs at {url}")
         yield url
 
 
 def join_command(url: str) -> str:
     """Return the command that the page tells people to type."""
-    text = html.unescape(get_bytes(f"{url}/join").decode())
+    text = html.unescape(get(f"{url}/join")[1].decode())
     found = re.search(r"muster up http[^\s<]+", text)
     if found is None:
         raise SystemExit(f"{url}/join shows no command")
     return found.group()
 
 
-def time_to_accepted(url: str, command: str, home: Path, password: Path) -> tuple[float, dict[str, float]]:
-    """Type a command; return the seconds until a new worker has work accepted, and until each of MOMENTS."""
-    write_secret(password, secrets.token_urlsafe(16))
-    before, log = set(workers_of(url)), home.parent / "newcomer.log"
-    words = [*shlex.split(command), EXTRA_WORDS[0], EXTRA_WORDS[1], str(password)]
+def time_to_accepted(url: str, process: Muster, home: Path) -> tuple[float, dict[str, float]]:
+    """Run a newcomer's command; return the seconds until its work is accepted, and until each of MOMENTS."""
+    before = set(workers_of(url))
 
     def has_accepted() -> bool:
         return any(count for address, count in workers_of(url).items() if address not in before)
 
     begun, second = time.monotonic(), time.time()
-    with running(words, log, folder=home, HOME=str(home)) as process:
-        wait_for("accepted work", has_accepted, JOIN_SECONDS, process, log)
+    with process:
+        process.wait_until(has_accepted, "accepted work", JOIN_SECONDS)
         return time.monotonic() - begun, moments_of(home, second)
 
 

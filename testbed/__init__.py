@@ -1,6 +1,8 @@
 """What tests and benchmarks share. In no wheel. Imports the library and the processes, never tests.
 
-`chain` has local chains, `runs` whole runs with processes, `adversaries` workers that do one thing wrong, `escapes`
-programs that attack the sandboxes, `economy` and `big_run` simulated runs, `servers` PostgreSQL, S3 and weights,
-`samples` data made by hand, `suite` what pytest needs: scheduling, forks, durations.
+`processes` starts, watches and ends whatever runs beside a test, `http` asks and is a server, `waiting` waits,
+`machine` and `terminal` type commands, `browser` and `page_checks` look at the page. `chain` has local chains,
+`weights` small checkpoints and who serves them, `servers` PostgreSQL and S3, `runs` whole runs with processes,
+`samples` data made by hand, `adversaries` workers that do one thing wrong, `escapes` programs that attack the
+sandboxes, `economy` and `big_run` simulated runs, `suite` what pytest needs: scheduling, forks, durations.
 """

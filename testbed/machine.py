@@ -6,31 +6,30 @@ import asyncio
 import contextlib
 import io
 import json
-import logging
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import structlog
 from eth_keyfile import keyfile
 
 from muster.chain.anvil import LocalChain
 from muster.chain.keys import Signer
 from muster.chain.provider import connected
 from muster.console import main
-from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 from muster.settings.schema import ChainSettings
 from muster.verification.profiles import CPU_FP32, profile_hash
 from testbed.chain.anvil import Anvil
-from testbed.suite import derived_keys
+from testbed.processes import Muster, clean_environment
+from testbed.samples.terms import terms_of
+from testbed.suite.kept_logging import kept_logging
+from testbed.suite.shared_work import share_scrypt
 
 PASSWORD = "correct horse"
-derive = derived_keys.share(keyfile.scrypt)
+derive = share_scrypt(keyfile.scrypt)
 
 
 @dataclass(frozen=True)
@@ -38,25 +37,6 @@ class Done:
     returncode: int
     stdout: str
     stderr: str
-
-
-@contextlib.contextmanager
-def kept_logging() -> Iterator[None]:
-    """The command sets up logging for its process; here that is ours."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    for handler in handlers:
-        root.removeHandler(handler)
-    try:
-        yield
-    finally:
-        for handler in list(root.handlers):
-            root.removeHandler(handler)
-            handler.close()
-        for handler in handlers:
-            root.addHandler(handler)
-        root.setLevel(level)
-        structlog.reset_defaults()
 
 
 class Machine:
@@ -81,10 +61,9 @@ class Machine:
 
     def type(self, *words: object, typed: str = "", **environment: str) -> Done:
         """Run the command in this process, as if typed in a fresh shell in this machine's folder."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
         out, err = io.StringIO(), io.StringIO()
         with (
-            mock.patch.dict(os.environ, {**kept, "HOME": str(self.home), **environment}, clear=True),
+            mock.patch.dict(os.environ, clean_environment(HOME=str(self.home), **environment), clear=True),
             mock.patch.object(keyfile, "scrypt", derive),
             mock.patch.object(sys, "argv", ["muster", *map(str, words)]),
             mock.patch.object(sys, "stdin", io.StringIO(typed)),
@@ -99,6 +78,11 @@ class Machine:
             except SystemExit as end:
                 status = end.code if isinstance(end.code, int) else 1 if end.code else 0
         return Done(status, out.getvalue(), err.getvalue())
+
+    def process(self, *words: object, **environment: str) -> Muster:
+        """Return the command as a process of its own, not started yet."""
+        log = self.folder / f"{'-'.join(map(str, words[:2]))}.log".replace("/", "-")
+        return Muster(words, log, folder=self.folder, environment={"HOME": str(self.home), **environment})
 
     def json(self, *words: object, status: int = 0, **environment: str) -> Any:
         done = self.type(*words, "--json", **environment)
@@ -128,18 +112,7 @@ def furnished(anvil: Anvil, folder: Path) -> Machine:
 
 def funded_run(machine: Machine) -> int:
     """A run that the machine's owner made and paid for; its number."""
-    trainer = Signer.random().address
-    terms = Terms(
-        **LOCAL_DEFAULTS,
-        trainer=trainer,
-        storage_key=trainer,
-        task_count=10,
-        task_root=bytes(32),
-        model_hash=bytes(32),
-        tokenizer_hash=bytes(32),
-        profile=profile_hash(CPU_FP32.name),
-        classes=(WorkClass(10_000, (8, 12, 16)),),
-    )
+    terms = terms_of(Signer.random().address, **LOCAL_DEFAULTS, task_count=10, profile=profile_hash(CPU_FP32.name))
     path = machine.folder / "run.toml"
     path.write_text(write_terms(terms))
     assert read_terms(path) == terms

@@ -31,18 +31,18 @@ async def until(condition: Callable[[], T | Awaitable[T]], what: str | Callable[
     raise AssertionError("unreachable")
 
 
-def wait_until(condition: Callable[[], T], what: str | Callable[[], object] = "") -> T:
+def wait_until(condition: Callable[[], T], what: str | Callable[[], object] = "", seconds: float | None = None) -> T:
     """Return the first true value of a condition, in a thread without an event loop. `what` is said after BOUND."""
-    for pause in _pauses(what):
+    for pause in _pauses(what, seconds):
         if found := condition():
             return found
         time.sleep(pause)
     raise AssertionError("unreachable")
 
 
-def _pauses(what: str | Callable[[], object]) -> Iterator[float]:
-    """Yield how long to wait before the next look. Raises AssertionError once it has been BOUND seconds."""
-    began = time.monotonic()
-    while (passed := time.monotonic() - began) < BOUND:
+def _pauses(what: str | Callable[[], object], seconds: float | None = None) -> Iterator[float]:
+    """Yield how long to wait before the next look. Raises AssertionError once it has been so many, BOUND by default."""
+    began, bound = time.monotonic(), seconds or BOUND
+    while (passed := time.monotonic() - began) < bound:
         yield min(max(passed / 10, SHORTEST_PAUSE), LONGEST_PAUSE)
-    raise AssertionError(f"not within {BOUND:g} s: {what() if callable(what) else what or 'the condition'}")
+    raise AssertionError(f"not within {bound:g} s: {what() if callable(what) else what or 'the condition'}")

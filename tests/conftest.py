@@ -27,8 +27,8 @@ from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import Deployment, deploy_on, funded_on
 from testbed.paths import ROOT
 from testbed.servers.postgres import ON_POSTGRESQL, PostgresServer
-from testbed.servers.s3_servers import Endpoint, moto, rclone
-from testbed.suite import examples, fork_server, steady_loop, warm_models
+from testbed.servers.s3 import Endpoint, moto, rclone
+from testbed.suite import examples, forks, shared_work, steady_loop
 from testbed.suite.durations import Durations
 from testbed.suite.schedule import arrange, processes, scheduler
 from testbed.suite.temporary import TemporaryFolder
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 settings.load_profile(examples.FEW)
 # Machines have homes of their own. The component that scores is compiled once for all: it takes a quarter of a minute.
 os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
-fork_server.install()
+forks.install()
 steady_loop.install()
 
 
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodeready(node: WorkerController) -> None:
     """Remove what the run's processes share once all of them have ended."""
-    node.config.add_cleanup(lambda: warm_models.remove(node.workerinput["testrunuid"]))
+    node.config.add_cleanup(lambda: shared_work.remove(node.workerinput["testrunuid"]))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,7 +88,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 @pytest.fixture(scope="session")
 def anvil() -> Iterator[Anvil]:
     """An Anvil that mines every transaction at once."""
-    with Anvil.start() as running:
+    with Anvil() as running:
         yield running
 
 
@@ -98,7 +98,7 @@ def start_anvil() -> Iterator[Callable[..., Anvil]]:
     started: list[Anvil] = []
 
     def start(**options: object) -> Anvil:
-        started.append(Anvil.start(**options))  # type: ignore[arg-type]
+        started.append(Anvil(**options).start())  # type: ignore[arg-type]
         return started[-1]
 
     yield start
@@ -211,6 +211,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdversaryLab]:
 
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(init, "warm_up", warm_models.share(init.warm_up))
+            patch.setattr(init, "warm_up", shared_work.share_warm_up(init.warm_up))
             shop = stack.enter_context(open_lab(tmp_path_factory.mktemp("lab")))
         yield shop

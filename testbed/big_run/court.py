@@ -91,7 +91,7 @@ class CourtRows:
 
     def proofs(self) -> Iterator[Row]:
         for log, proof in enumerate(self._charges[1]):
-            block = int(self._work.block_at(np.int64(proof.resolved)))
+            block = self._work.block_of(proof.resolved)
             node, index = self._node(proof.place), int(self._work.index[proof.place])
             (transaction,) = hashes(self._rng, 1)
             yield block, log, node, index, self._challenger(proof.place), "wrong_draw", "wrong_seed", 3, transaction
@@ -120,7 +120,7 @@ class CourtRows:
         for place in range(newest, len(work.step)):
             second = int(work.time[place])
             data = {"node": self._node(place), "index": int(work.index[place]), "step": int(work.step[place])}
-            yield "committed", second, data, f"chain:{int(work.block_at(np.int64(second)))}:{place}"
+            yield "committed", second, data, f"chain:{work.block_of(second)}:{place}"
             if work.refused[place]:
                 why = {"reason": REASONS[work.reason[place]], "validator": self._challenger(place)}
                 del data["step"]
@@ -135,23 +135,14 @@ class CourtRows:
     def _court_events(self) -> Iterator[tuple[str, int, dict[str, Any], str]]:
         cases, proofs = self._charges
         for number, case in enumerate(cases, 1):
-            node, index, kind = (
-                self._node(case.place),
-                int(self._work.index[case.place]),
-                REASONS[self._work.reason[case.place]],
-            )
-            opened = {"case": number, "node": node, "index": index, "kind": kind}
-            yield (
-                "case opened",
-                case.opened,
-                opened | {"challenger": self._challenger(case.place)},
-                f"chain:case:{number}",
-            )
+            about = {"case": number, "node": self._node(case.place), "index": int(self._work.index[case.place])}
+            why = {"kind": REASONS[self._work.reason[case.place]], "challenger": self._challenger(case.place)}
+            yield "case opened", case.opened, about | why, f"chain:case:{number}"
             if case.outcome != "open":
                 jury = len(self._jury(case))
                 votes = {"guilty": jury if case.outcome == "guilty" else 0, "reveals": jury, "jury": jury}
-                ended = {"case": number, "node": node, "index": index, "outcome": case.outcome}
-                yield "case ended", case.resolved, ended | votes, f"chain:ended:{number}"
+                ended = about | {"outcome": case.outcome} | votes
+                yield "case ended", case.resolved, ended, f"chain:ended:{number}"
         convicted = [case for case in (*cases, *proofs) if case.outcome == "guilty"]
         for case in convicted:
             terms, to = self._terms, self._challenger(case.place)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.page.series import BASE, LEVELS
-from testbed.big_run.shape import Shape
+from testbed.big_run.shape import Shape, rows_of
 
 Floats = NDArray[np.float64]
 EVALUATED_EVERY: Final = 10
@@ -69,5 +69,5 @@ def buckets_of(values: dict[str, Floats]) -> Iterator[tuple[Any, ...]]:
             bucket, begins = np.unique(numbered // BASE**level, return_index=True)
             counts = np.diff(np.append(begins, len(numbers)))
             columns = [bucket, counts, *(add.reduceat(numbers, begins) for add in (np.add, np.minimum, np.maximum))]
-            for row in zip(*(column.tolist() for column in columns), strict=True):
+            for row in rows_of(*columns):
                 yield name, level, *row

@@ -12,13 +12,19 @@ from typing import Any, Final
 import numpy as np
 
 from muster.clients.storage import ContentStore
+from muster.constants import MICRO, TOKEN
+from muster.models.files import tokenizer_hash
 from muster.protocol.terms import Terms
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import write_rollouts
 from testbed.big_run.fill import fill
 from testbed.big_run.rows import Members, Rows
 from testbed.big_run.shape import ACCEPTED, Shape, Work
 from testbed.chain.anvil import Anvil
-from testbed.runs.run_fixture import TOKEN, Orchestrator, RunFixture, deploy_on, terms_of
-from testbed.samples.written import write_tokenizer, written_file
+from testbed.processes import ended
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.samples.terms import terms_of
+from testbed.samples.texts import save_tokenizer, written_row
 
 BLOCK_SECONDS: Final = 2
 TERMS: Final[dict[str, Any]] = {
@@ -65,22 +71,19 @@ def big_run(
     shape: Shape,
     say: Callable[[str], None] = lambda _: None,
     *,
-    extra: str = "",
     texts: Sequence[Text] = (),
+    **settings: object,
 ) -> Iterator[BigRun]:
     """Yield a run on a chain of its own, which mines a block every two seconds. Making a full one takes minutes.
 
-    say: is told how far it is; extra: lines for the orchestrator's settings; texts: of the rollouts that can be read,
-    again and again; sums by default.
+    say: is told how far it is; texts: of the rollouts that can be read, again and again; sums by default. settings: of
+    the orchestrator.
     """
-    with Anvil.start() as anvil:
-        settings = asyncio.run(deploy_on(anvil, folder))
-        changes = {**TERMS, "tokenizer_hash": write_tokenizer(folder / "run")}
-        run_fixture = asyncio.run(RunFixture.build(folder, settings, seed="big", workers=(), **changes))
-        anvil.request("evm_setIntervalMining", BLOCK_SECONDS)
-        run_fixture.settings = settings.model_copy(update={"poll_seconds": 0.5})
-        extra = f'run_folder = "{folder / "run"}"\n{extra}'
-        orchestrator = Orchestrator(run_fixture, folder / "orchestrator", extra=extra)
+    with Anvil() as anvil:
+        changes = {**TERMS, "tokenizer_hash": tokenizer_hash(save_tokenizer(folder / "run").parent)}
+        run_fixture = asyncio.run(RunFixture.build_on(anvil, folder, seed="big", workers=(), **changes))
+        run_fixture.mine_every(BLOCK_SECONDS, anvil)
+        orchestrator = Orchestrator(run_fixture, folder / "orchestrator", run_folder=folder / "run", **settings)
         # The run ends at the newest block, from which on the orchestrator follows the chain.
         head = anvil.request("eth_getBlockByNumber", "latest", False)
         number, now = int(head["number"], 16), int(head["timestamp"], 16)
@@ -89,13 +92,10 @@ def big_run(
         work = Work(shape, now, number)
         written = asyncio.run(_write_files(work, terms, run_fixture.run, folder / "orchestrator" / "storage", texts))
         rows = Rows(shape, work, _members(run_fixture, shape), terms)
-        about = f"run {run_fixture.run} of {run_fixture.book.runs} on chain {run_fixture.book.chain_id}"
-        fill(folder / "orchestrator" / "orchestrator.db", about, f"{number} {head['hash']}", rows, say)
-        try:
+        database = folder / "orchestrator" / "orchestrator.db"
+        fill(database, run_fixture.about, f"{number} {head['hash']}", rows, say)
+        with ended(orchestrator):
             yield BigRun(shape, run_fixture, orchestrator, rows, written)
-        finally:
-            if orchestrator.process is not None:
-                orchestrator.stop()
 
 
 async def _write_files(work: Work, terms: Terms, run: int, storage: Path, texts: Sequence[Text]) -> list[str]:
@@ -104,10 +104,12 @@ async def _write_files(work: Work, terms: Terms, run: int, storage: Path, texts:
     store, names = ContentStore(f"file:{storage}"), list[str]()
     for place in dict.fromkeys([*accepted[:WRITTEN].tolist(), *accepted[-WRITTEN:].tolist()]):
         some = [texts[row % len(texts)] if texts else _sum(place + row, 3 * row + 2) for row in range(terms.positions)]
-        written = written_file(some, terms, run=run, step=int(work.step[place]), seed=place << 16)
-        name = await store.put(written.data)
-        work.file_hash[place], work.root[place] = name, f"0x{written.root.hex()}"
-        work.size[place], work.tokens[place] = len(written.data), sum(len(text) for _, text in some)
+        columns = {"run": run, "step": int(work.step[place]), "group_size": terms.group_size, "task_reward": MICRO // 2}
+        rows = [written_row(row, *text, seed=(place << 16) + row, **columns) for row, text in enumerate(some)]
+        data = write_rollouts(rows)
+        name = await store.put(data)
+        work.file_hash[place], work.root[place] = name, f"0x{rollout_tree(rows).root.hex()}"
+        work.size[place], work.tokens[place] = len(data), sum(len(text) for _, text in some)
         names.append(name)
     return names
 

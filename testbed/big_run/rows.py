@@ -29,10 +29,12 @@ from testbed.big_run.shape import (
     Work,
     counted,
     hashes,
+    rows_of,
 )
 
 Row = tuple[Any, ...]
 UNSIGNED: Final = "0x" + "00" * 65
+NOTHING: Final = "0x" + "00" * 32
 VERDICT_SECONDS: Final = 40
 CLAIM_SECONDS: Final = 74 * HOUR_SECONDS
 """After a day's end its work is claimed: as if no hour were sealed, for on the chain none is."""
@@ -75,38 +77,22 @@ class Rows:
 
     def nodes(self) -> Iterator[Row]:
         work, members = self.work, self.members
-        worked = work.count > 0
+        worked, away, hours, paid = work.count > 0, self.away(), self._hours(), self._paid()
         place = np.minimum(work.first_at, self.shape.commitments - 1)
         first = np.where(worked, work.step[place], 0)
         since = work.published(np.maximum(first - 2, 0))
-        away = self.away()
         settled = np.zeros(self.shape.workers, np.int64)
         worker, _, through, _ = self.claims
         np.maximum.at(settled, worker, through + 1)
-        hours, paid = self._hours(), self._paid()
-        tips = hashes(self.rng, 2 * self.shape.nodes)
-        for i, node in enumerate(members.workers):
+        tips, columns = hashes(self.rng, 2 * self.shape.nodes), [one.tolist() for one in (first, settled, since)]
+        for i, (node, *rest) in enumerate(zip(members.workers, *columns, strict=True)):
             left = "jailed" if work.is_cheater[i] and worked[i] else GONE[i % 2] if away[i] else "active"
-            block, rest = int(work.block_at(since[i])), (int(first[i]), int(settled[i]), int(since[i]), tips.pop())
             money = (str(paid[kind, node]) for kind in PAYMENTS)
-            yield (
-                node,
-                members.operators[node],
-                "worker",
-                0,
-                left,
-                "0x" + "00" * 32,
-                block,
-                *rest,
-                int(hours[i]),
-                left == "withdrawn",
-                *money,
-            )
-        begun = int(work.published(np.int64(0)))
+            joined = (node, members.operators[node], "worker", 0, left, NOTHING, work.block_of(rest[-1]))
+            yield *joined, *rest, tips.pop(), int(hours[i]), left == "withdrawn", *money
         for node in members.validators:
-            block = int(work.block_at(np.int64(begun)))
-            kept = (tips.pop(), block, 0, 0, begun, tips.pop(), 0, False, *("0" for _ in PAYMENTS))
-            yield node, members.operators[node], "validator", 0, "active", *kept
+            joined = (node, members.operators[node], "validator", 0, "active", tips.pop(), work.block_of(work.begun))
+            yield *joined, 0, 0, work.begun, tips.pop(), 0, False, *("0" for _ in PAYMENTS)
 
     def away(self) -> NDArray[np.bool_]:
         """Return which workers have left by themselves. Bool [workers]."""
@@ -159,21 +145,15 @@ class Rows:
     def reports(self) -> Iterator[Row]:
         """Yield a report of each step: its batch is what was accepted of the step before."""
         values = metrics_of(self.shape)
-        names = list(values)
-        columns = [values[name].tolist() for name in names]
         begins = np.searchsorted(self.work.step, np.arange(-1, self.shape.steps + 1))
         accepted = self.work.status == ACCEPTED
-        for step in range(self.shape.steps + 1):
+        for step, said in enumerate(rows_of(*values.values())):
             used = np.flatnonzero(accepted[begins[step] : begins[step + 1]]) + begins[step]
             seconds = {"wait": 21.5, "load": 1.25, "update": 24.0, "write": 3.5, "publish": 4.75}
             document = {
                 "run": self.members.run,
                 "step": step,
-                "metrics": {
-                    name: column[step]
-                    for name, column in zip(names, columns, strict=True)
-                    if column[step] == column[step]
-                },
+                "metrics": {name: value for name, value in zip(values, said, strict=True) if value == value},
                 "batch": [self.work.file_hash[place] for place in used],
                 "dropped": [],
                 "finished": False,
@@ -211,9 +191,7 @@ class Rows:
         work, nodes = self.work, self.members.workers
         order = self._by_node()
         columns = [work.worker, work.index, work.step, work.hour, work.block_at(work.time), work.status, work.reason]
-        for place, worker, index, step, hour, block, status, reason in zip(
-            order.tolist(), *(column[order].tolist() for column in columns), strict=True
-        ):
+        for place, worker, index, step, hour, block, status, reason in rows_of(order, *(one[order] for one in columns)):
             why = REASONS[reason] if status == REJECTED else None
             spent = status == ACCEPTED and step < self.shape.steps
             yield nodes[worker], index, step, hour, work.root[place], block, STATUSES[status], why, spent
@@ -224,9 +202,7 @@ class Rows:
         order = self._by_node()
         nonces = hashes(self.rng, len(order))
         columns = [work.worker, work.index, work.size, work.time]
-        for place, worker, index, size, time in zip(
-            order.tolist(), *(column[order].tolist() for column in columns), strict=True
-        ):
+        for place, worker, index, size, time in rows_of(order, *(one[order] for one in columns)):
             node, root, name = nodes[worker], work.root[place], work.file_hash[place]
             document = (
                 f'{{"receipt":{{"run":{run},"node":"{node}","index":{index},"root":"{root}","file_hash":"{name}",'
@@ -245,20 +221,13 @@ class Rows:
         validator = (work.validator[place] + second) % self.shape.validators
         received = work.time[place] + VERDICT_SECONDS * (1 + 90 * second)
         order = np.argsort(received, kind="stable")
-        draws = counted(validator[order], self.shape.validators).tolist()
+        draws = counted(validator[order], self.shape.validators)
         links = hashes(self.rng, len(order))
         accepted = ~work.refused[place] | second
         columns = [place, validator, accepted, work.worker[place], work.index[place], work.step[place], received]
-        for draw, place_, number, good, worker, index, step, time in zip(
-            draws, *(column[order].tolist() for column in columns), strict=True
-        ):
-            by, node, root, name = (
-                members.validators[number],
-                members.workers[worker],
-                work.root[place_],
-                work.file_hash[place_],
-            )
-            reason = None if good else REASONS[work.reason[place_]]
+        for draw, at, number, good, worker, index, step, time in rows_of(draws, *(one[order] for one in columns)):
+            by, node = members.validators[number], members.workers[worker]
+            root, name, reason = work.root[at], work.file_hash[at], None if good else REASONS[work.reason[at]]
             finding = (
                 '"reason":null,"position":null,"measured":null,"threshold":null,"evidence":null'
                 if good
@@ -296,13 +265,12 @@ class Rows:
         rng = np.random.default_rng(self.shape.seed + 4)
         logs, transactions = count(), iter(hashes(rng, len(self.claims[0]) + 2 * self.shape.workers))
         pay = self.terms.pay_of(0)
-        for worker, second, _, many in zip(*(column.tolist() for column in self.claims), strict=True):
-            block = int(self.work.block_at(np.int64(second)))
-            node = self.members.workers[worker]
-            yield block, next(logs), node, "claim", str(many * pay), second, next(transactions)
+        for worker, second, _, many in rows_of(*self.claims):
+            place = (self.work.block_of(second), next(logs))
+            yield *place, self.members.workers[worker], "claim", str(many * pay), second, next(transactions)
         for worker in self.convicted().tolist():
             second = self.convicted_at(worker)
-            block, node = int(self.work.block_at(np.int64(second))), self.members.workers[worker]
+            block, node = self.work.block_of(second), self.members.workers[worker]
             void = str(int(self.work.count[worker]) * pay)
             yield block, next(logs), node, "slash", str(self.terms.slash), second, next(transactions)
             yield block, next(logs), node, "void", void, second, next(transactions)

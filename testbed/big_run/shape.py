@@ -6,10 +6,10 @@ work, and each of these for a few thousand steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,10 +131,17 @@ class Work:
         """Return the chain's seconds at which steps were published."""
         return self.now - HEAD_SECONDS - (self.shape.steps - step) * self.shape.step_seconds
 
+    @cached_property
+    def begun(self) -> int:
+        """Return the chain's second at which the first step was published."""
+        return int(self.published(np.int64(0)))
+
     def block_at(self, time: Numbers) -> Numbers:
         """Return the blocks of these seconds: all that there are, spread evenly over the run."""
-        begun = int(self.published(np.int64(0)))
-        return np.maximum(1, self.block * (time - begun) // (self.now - begun))
+        return np.maximum(1, self.block * (time - self.begun) // (self.now - self.begun))
+
+    def block_of(self, second: int) -> int:
+        return int(self.block_at(np.int64(second)))
 
 
 def counted(group: Numbers, groups: int) -> Numbers:
@@ -144,6 +151,11 @@ def counted(group: Numbers, groups: int) -> Numbers:
     found = np.empty(len(group), dtype=np.int64)
     found[order] = np.arange(len(group)) - begins[group[order]]
     return found
+
+
+def rows_of(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of some columns, as Python's own numbers."""
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def hashes(rng: np.random.Generator, count: int) -> list[str]:

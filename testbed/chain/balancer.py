@@ -13,6 +13,7 @@ from typing import Any
 
 from muster.chain.provider import BoundedProvider
 from testbed.chain.anvil import Anvil
+from testbed.http import connecting, read_request
 
 Pick = Callable[[str], bool]
 """Whether a request, as JSON text, meets a certain fate."""
@@ -48,9 +49,7 @@ class Balancer:
         """Requests that are dealt with, and whose answers get lost."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
-        length = next(int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:"))
-        body = json.loads(await reader.readexactly(length))
+        body = json.loads((await read_request(reader))[1])
         text, answer = json.dumps(body), json.dumps(await self._answer(body)).encode()
         if not self.loses(text):
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(answer) + answer)
@@ -91,7 +90,5 @@ async def balanced(anvil: Anvil) -> AsyncIterator[Balancer]:
     """The endpoint in front of an Anvil."""
     async with BoundedProvider(anvil.url, timeout=60) as provider:
         balancer = Balancer(provider)
-        server = await asyncio.start_server(balancer.serve, "127.0.0.1", 0)
-        async with server:
-            balancer.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with connecting(balancer.serve) as balancer.url:
             yield balancer

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,25 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import httpx2
-
-from muster.chain.deploy import deploy
 from muster.chain.error_messages import decode_revert
 from muster.chain.keys import Signer
 from muster.chain.types import AddressBook
 from muster.constants import TOKEN
 from muster.contracts import token
 from muster.contracts.codec import Call, Event, Transaction, decode_log
-from muster.errors import CheckError
-from muster.settings.schema import ChainSettings
+from muster.errors import CheckError, RevertError
 from testbed.chain.anvil import Anvil
+from testbed.chain.contracts import deploy_on
 
-ETHER: Final = 10**24
+ETHER: Final = hex(10**24)
 """Wei that every account has for gas: what was spent is counted, not limited."""
-GAS_LIMIT: Final = 2_000_000
+GAS_LIMIT: Final = hex(2_000_000)
 """Of one transaction; the largest here, a deployment aside, uses a quarter of it."""
-BLOCK_GAS: Final = 1 << 40
-REQUEST_SECONDS: Final = 60.0
+BLOCK_GAS: Final = hex(1 << 40)
 CALLS_AT_ONCE: Final = 500
 
 T = TypeVar("T")
@@ -41,7 +35,7 @@ Json = dict[str, Any]
 class WorldChain:
     """The chain: reads, transactions of any account, time, and the gas of each account."""
 
-    client: httpx2.Client
+    anvil: Anvil
     book: AddressBook
     now: int
     """Second of the latest block."""
@@ -49,33 +43,26 @@ class WorldChain:
     """Gas by account, over all of its transactions that were mined."""
     _queue: list[tuple[str, Transaction[Any]]] = field(default_factory=list)
     _nonces: Counter[str] = field(default_factory=Counter)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @classmethod
     @contextmanager
     def open(cls, folder: Path) -> Iterator[WorldChain]:
         """Start an Anvil, deploy the contracts, and end it afterwards."""
-        with (
-            Anvil.start(latest_only=True) as anvil,
-            httpx2.Client(base_url=anvil.url, timeout=REQUEST_SECONDS) as client,
-        ):
-            settings = ChainSettings(rpc_url=anvil.url, addresses=folder / "addresses.json", poll_seconds=0.05)
-            deployer = Signer.random()
-            anvil.request("anvil_setBalance", deployer.address, hex(ETHER))
-            book = asyncio.run(deploy(settings, deployer))
+        with Anvil(latest_only=True) as anvil:
+            book = deploy_on(anvil, folder).book
             anvil.request("anvil_autoImpersonateAccount", True)
             anvil.request("evm_setAutomine", False)
-            anvil.request("evm_setBlockGasLimit", hex(BLOCK_GAS))
+            anvil.request("evm_setBlockGasLimit", BLOCK_GAS)
             latest = anvil.request("eth_getBlockByNumber", "latest", False)
-            yield cls(client, book, int(latest["timestamp"], 16))
+            yield cls(anvil, book, int(latest["timestamp"], 16))
 
     def mint(self, account: str, tokens: int) -> None:
         """Give an account gas and so many whole tokens, by faucets that fresh accounts use and pass on."""
-        self._request([("anvil_setBalance", [account, hex(ETHER)])])
+        self.anvil.request("anvil_setBalance", account, ETHER)
         amount = self.read(token.faucet_amount())
         while tokens > 0:
             helper = Signer.random().address
-            self._request([("anvil_setBalance", [helper, hex(ETHER)])])
+            self.anvil.request("anvil_setBalance", helper, ETHER)
             passed = min(amount, tokens * TOKEN)
             self.send(helper, token.faucet())
             self.send(helper, token.transfer(account, passed))
@@ -109,7 +96,7 @@ class WorldChain:
         queued, self._queue = self._queue, []
         messages: list[Json] = []
         for sender, sent in queued:
-            messages.append({**self._message(sender, sent), "gas": hex(GAS_LIMIT), "nonce": hex(self._nonces[sender])})
+            messages.append({**self._message(sender, sent), "gas": GAS_LIMIT, "nonce": hex(self._nonces[sender])})
             self._nonces[sender] += 1
         hashes = self._request([("eth_sendTransaction", [message]) for message in messages])
         self._mine_at(self.now + 1)
@@ -123,7 +110,7 @@ class WorldChain:
     def perform(self, sender: str, transaction: Transaction[T]) -> T:
         """Mine one transaction at once; return what its function returns. Raises RevertError, having mined nothing."""
         # A call sees the clock of the block that is mined after it.
-        self._request([("evm_setNextBlockTimestamp", [hex(self.now + 1)])])
+        self.anvil.request("evm_setNextBlockTimestamp", hex(self.now + 1))
         result = self._try(sender, transaction, "pending")
         self.send(sender, transaction)
         self.mine()
@@ -136,17 +123,18 @@ class WorldChain:
         return [decode_log(kind, log) for log in logs]
 
     def _try(self, sender: str, call: Call[T] | Transaction[T], block: str = "latest") -> T:
-        answer = self._post([("eth_call", [self._message(sender, call), block])])[0]
+        [answer] = self.anvil.batch([("eth_call", [self._message(sender, call), block])])
         if "error" in answer:
             data = answer["error"].get("data") or "0x"
             raise decode_revert(bytes.fromhex(data[2:]), call.label)
         return call.decode(bytes.fromhex(answer["result"][2:]))
 
     def _reason(self, sender: str, sent: Transaction[Any]) -> str:
-        answer = self._post([("eth_call", [self._message(sender, sent), "latest"])])[0]
-        if "error" not in answer:
-            return "it would succeed now"
-        return str(decode_revert(bytes.fromhex((answer["error"].get("data") or "0x")[2:]), sent.label))
+        try:
+            self._try(sender, sent)
+        except RevertError as error:
+            return str(error)
+        return "it would succeed now"
 
     def _message(self, sender: str, call: Call[Any] | Transaction[Any]) -> Json:
         return {"from": sender, "to": getattr(self.book, call.contract), "data": "0x" + call.encode().hex()}
@@ -156,19 +144,9 @@ class WorldChain:
         self.now = timestamp
 
     def _request(self, calls: Sequence[tuple[str, list[Any]]]) -> list[Any]:
-        found: list[Any] = []
-        for start in range(0, len(calls), CALLS_AT_ONCE):
-            for answer in self._post(calls[start : start + CALLS_AT_ONCE]):
-                if "error" in answer:
-                    raise CheckError(f"Anvil refuses: {answer['error'].get('message')}")
-                found.append(answer["result"])
-        return found
-
-    def _post(self, calls: Sequence[tuple[str, list[Any]]]) -> list[Json]:
-        body = [
-            {"jsonrpc": "2.0", "id": next(self._numbers), "method": method, "params": params}
-            for method, params in calls
-        ]
-        answers = self.client.post("/", json=body).json()
-        by_number = {answer["id"]: answer for answer in answers}
-        return [by_number[one["id"]] for one in body]
+        starts = range(0, len(calls), CALLS_AT_ONCE)
+        answers = [answer for start in starts for answer in self.anvil.batch(calls[start : start + CALLS_AT_ONCE])]
+        for answer in answers:
+            if "error" in answer:
+                raise CheckError(f"Anvil refuses: {answer['error'].get('message')}")
+        return [answer["result"] for answer in answers]

@@ -10,12 +10,22 @@ from muster.constants import MICRO
 from testbed.economy.strategies import Upload, Validating, Working
 
 
-@dataclass
-class Operator:
+@dataclass(eq=False)
+class Account:
+    """Somebody on chain."""
+
+    signer: Signer
+
+    @property
+    def address(self) -> str:
+        return self.signer.address
+
+
+@dataclass(eq=False)
+class Operator(Account):
     """Whoever pays the stakes and gets the money."""
 
     name: str
-    signer: Signer
     given: int = 0
     """Token wei at the beginning."""
     keys: list[str] = field(default_factory=list[str])
@@ -25,16 +35,11 @@ class Operator:
     capital: float = 0.0
     """What its locked stakes would have earned elsewhere, in tokens."""
 
-    @property
-    def address(self) -> str:
-        return self.signer.address
 
-
-@dataclass
-class Key:
+@dataclass(eq=False)
+class Key(Account):
     """A worker's node."""
 
-    signer: Signer
     first_step: int
     """It joined for this one."""
     next: int = 0
@@ -43,10 +48,6 @@ class Key:
     """Of its commitments, drawn so far: 1 is the mean."""
     gone: bool = False
     """It commits no more."""
-
-    @property
-    def address(self) -> str:
-        return self.signer.address
 
 
 @dataclass
@@ -63,20 +64,15 @@ class Worker:
 
 
 @dataclass(eq=False)
-class Validator:
+class Validator(Account):
     operator: Operator
     strategy: Validating
-    signer: Signer
     suspects: set[str] = field(default_factory=set[str])
     """Nodes that it found at fault."""
     lost: int = 0
     """Its cases that ended not guilty."""
     gone: bool = False
     """It has been expelled."""
-
-    @property
-    def address(self) -> str:
-        return self.signer.address
 
 
 @dataclass

@@ -61,8 +61,7 @@ class World:
     cases: Proceedings = field(init=False)
     step: int = -1
     _budget_mean: float = 0.0
-    _entropies: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    _anchors: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    _published: list[runs.Checkpoint] = field(default_factory=list)
     _inspection: ValidatorSettings = field(default_factory=ValidatorSettings)
     _found: list[Commitment] = field(default_factory=list[Commitment])
     """What is wrong and not accused yet."""
@@ -109,7 +108,7 @@ class World:
     def add_validator(self, strategy: Validating) -> Validator:
         """Register a validator of an operator of its own."""
         operator = self._operator(f"{strategy.name} #{len(self.validators)}", 1)
-        validator = Validator(operator, strategy, Signer.random())
+        validator = Validator(Signer.random(), operator, strategy)
         self._register(operator, validator.signer, Role.VALIDATOR)
         self.chain.perform(operator.address, registry.deposit(PURSE * TOKEN))
         self.validators.append(validator)
@@ -127,7 +126,7 @@ class World:
         return worker
 
     def _operator(self, name: str, keys: int) -> Operator:
-        operator = Operator(name, Signer.random(), keys * WORTH * TOKEN)
+        operator = Operator(Signer.random(), name, keys * WORTH * TOKEN)
         self.chain.mint(operator.address, keys * WORTH)
         self.chain.perform(operator.address, token.approve(self.chain.book.registry, 1 << 255))
         return operator
@@ -201,8 +200,7 @@ class World:
         self.step += 1
         root = keccak(text=f"step {self.step}")
         self.chain.perform(self.trainer.address, runs.publish_checkpoint(self.run, self.step, root, root))
-        published = self.chain.read(runs.checkpoint(self.run, self.step))
-        self._anchors[self.step], self._entropies[self.step] = published.anchor, published.entropy
+        self._published.append(self.chain.read(runs.checkpoint(self.run, self.step)))
 
     # -------------------------------------------------------------------------------------------------------- work
 
@@ -248,7 +246,7 @@ class World:
                 chain_id=CHAIN_ANVIL,
                 runs=self.chain.book.runs,
                 run=self.run,
-                entropy=self._entropies[key.first_step],
+                entropy=self._published[key.first_step].entropy,
                 node=key.address,
                 index=len(key.work),
             )
@@ -272,7 +270,7 @@ class World:
         return Counter(dict(zip(keys, left, strict=True)))
 
     def _commit(self, commitments: Sequence[Commitment]) -> None:
-        anchor = self._anchors[self.step]
+        anchor = self._published[self.step].anchor
         for c in commitments:
             self.chain.send(c.key.address, runs.commit_work(self.run, c.step, anchor, c.index, c.root))
         self.chain.mine()

@@ -25,7 +25,7 @@ from muster.sandbox.component import compiled, keep_component, local_component, 
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSource
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
-from testbed.suite import warm_models
+from testbed.suite.shared_work import share_warm_up
 
 SOURCE = TaskSource("Apache-2.0", "made for tests")
 BUDGETS = (24,)
@@ -148,7 +148,7 @@ def make_warm_model(folder: Path, sets: Path) -> Path:
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, SHAPE, seed=3)
     warm = WarmUp(target=0.3, budgets=BUDGETS, max_tokens=MAX_TOKENS, batch=64, learning_rate=3e-3)
-    warm_models.share(init.warm_up)(model, tokenizer, known, warm, seed=3)
+    share_warm_up(init.warm_up)(model, tokenizer, known, warm, seed=3)
     save_model(model, tokenizer, folder)
     return folder
 

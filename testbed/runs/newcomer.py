@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from threading import Thread
 from typing import Any, TypeVar
 
 from muster.chain.client import Chain
 from muster.swarm.state import end_swarm
-from testbed.chain.anvil import Anvil
-from testbed.commands import clean_environment
 from testbed.machine import Machine
-from testbed.runs.world import World, opened
-from testbed.waiting import BOUND
+from testbed.runs.world import World
 
 T = TypeVar("T")
 
@@ -38,10 +30,9 @@ class Newcomer(Machine):
 
     def kill_at(self, point: str, url: str, *words: str) -> None:
         """The same command in a process of its own, which is killed at a failpoint."""
-        command = [sys.executable, "-m", "muster", "up", url, "--yes", "--password-file", str(self.password), *words]
-        environment = clean_environment(HOME=str(self.home), MUSTER_FAILPOINT=point)
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=BOUND)
-        assert done.returncode == -9, done.stdout + done.stderr
+        typed = ("up", url, "--yes", "--password-file", self.password, *words)
+        with self.process(*typed, MUSTER_FAILPOINT=point) as process:
+            assert process.end()[0] == -9, process.said
 
     def end_what_is_left(self) -> None:
         """End the processes that a killed command left running, for a test that failed before the next one did."""
@@ -59,23 +50,6 @@ class Newcomer(Machine):
         }
 
 
-@contextmanager
-def shared_world(folder: Path) -> Iterator[World]:
-    """A world for a module: each newcomer is another."""
-    started: list[Anvil] = []
-
-    def start(**options: Any) -> Anvil:
-        started.append(Anvil.start(**options))
-        return started[-1]
-
-    try:
-        with opened(start, folder, workers=()) as made:
-            yield made
-    finally:
-        for one in started:
-            one.stop()
-
-
 def on_chain(world: World, read: Callable[[Chain], Coroutine[Any, Any, T]]) -> T:
     async def asked() -> T:
         async with world.run_fixture.chain("stranger") as chain:
@@ -87,28 +61,3 @@ def on_chain(world: World, read: Callable[[Chain], Coroutine[Any, Any, T]]) -> T
 def events_of(world: World, kind: type, **wanted: object) -> list[Any]:
     found = asyncio.run(world.events(kind))
     return [event for event in found if all(getattr(event, name) == value for name, value in wanted.items())]
-
-
-@contextmanager
-def serving(answers: dict[str, bytes]) -> Iterator[str]:
-    """Answer these paths, and 404 to all others; the URL."""
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = answers.get(self.path, b"")
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from muster.verification.probes import read_spec, write_document
-from testbed.samples.probes import small_model
+from testbed.samples.models import DEMO, write_model
 from validator.probe import main
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    write_document(read_spec(path).model_copy(update={"model": small_model(path.parent / "other", seed=2)}), path)
+    write_document(read_spec(path).model_copy(update={"model": write_model(path.parent / "other", DEMO, seed=2)}), path)
     sys.exit(main(sys.argv[1:]))

@@ -13,8 +13,10 @@ but the replay. The actors:
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,42 +30,40 @@ from muster.authoring.tasks.sealing import seal_set
 from muster.chain.masters_file import write_masters
 from muster.clients.masters import RunMasters
 from muster.clients.node_session import NodeSession
-from muster.clients.run_data import RunTasks
+from muster.clients.run_data import RunTasks, make_rules
 from muster.constants import MICRO
 from muster.contracts import court, registry
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
 from muster.contracts.registry import Status
-from muster.environments.rewards import length_reward
-from muster.environments.scoring import Scorers
 from muster.errors import RefusedError
 from muster.grading.grades import RowGrade
 from muster.grading.masters import Masters
 from muster.grading.sealing import task_key
-from muster.models.init import make_tokenizer
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import Grade, ShownGrades
 from muster.protocol.prompts import end_token
 from muster.protocol.terms import WorkClass
 from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.parquet import FileLimits, write_rollouts
+from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.reader import RolloutReader
-from muster.rollouts.schema import Rollout, one_span
+from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings
 from muster.tasksets.taskset import TaskSet
-from muster.verification.bundles import Inspection
-from muster.verification.checks import check_file
-from muster.verification.rules import CommittedWork, ModelFacts, Rules
+from muster.verification.bundles import Inspection, ReplayedRow
+from muster.verification.profiles import CPU_FP32
+from muster.verification.rules import CommittedWork, Rules
+from muster.verification.statistics import RowSums
 from orchestrator.page.html_routes import pages
 from testbed.chain.anvil import Anvil
-from testbed.runs.run_fixture import Orchestrator, RunFixture, deploy_on
+from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.samples.models import write_model
+from testbed.samples.rollouts import drawn_row
 from testbed.waiting import until
 from trainer.accepted_work import AcceptedWork
-from trainer.batches import WorkFile
 from validator.context import RunVerificationContext
 from validator.grade_check import GradeReport, grade_again
 from validator.inspector import Inspector
-from validator.records import PooledCommitment
 from validator.service import OutOfServiceError, Validator
 
 LIMIT: Final = 40
@@ -103,27 +103,16 @@ class Told:
     report: GradeReport = field(default_factory=GradeReport)
 
 
-class StaticInspector(Inspector):
-    """Checks everything but the replay."""
+class BelievingModel:
+    """In place of a model that replays: every row is what its worker says."""
 
-    async def inspect_rows(
-        self,
-        commitment: CommittedWork,
-        link: int,
-        *,
-        suspect: bool,
-        missing_counts: bool,
-        neighbours: Sequence[PooledCommitment],
-    ) -> Inspection:
-        draw, upload = await self.context.draw(commitment), await self.context.upload(commitment)
-        await self.context.ensure_tasks((group.task for group in draw.groups), commitment.step)
-        data = await self.context.file(upload.receipt.file_hash)
-        rollouts = await self.context.read(data, FileLimits.from_terms(self.context.rules.terms))
-        finding = await asyncio.to_thread(check_file, rollouts, commitment, draw, self.context.rules)
-        return Inspection(finding, finding.detail if finding else "", rollouts=rollouts, upload=upload)
+    profile = CPU_FP32
+
+    async def replay(self, step: int, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
+        return [ReplayedRow(None, RowSums(len(row.completion_tokens), 0.0, 0.0, 0.0, 0.0)) for row in rollouts]
 
 
-class WrongInspector(StaticInspector):
+class WrongInspector(Inspector):
     """Grades everything as solved."""
 
     async def grade(self, commitment: CommittedWork, inspection: Inspection, master: bytes) -> Sequence[RowGrade]:
@@ -131,42 +120,23 @@ class WrongInspector(StaticInspector):
         return [replace(grade, reward=MICRO, parts=(MICRO,)) for grade in grades]
 
 
-class StaticValidator(Validator):
-    inspector_class = StaticInspector
-
-
 class WrongValidator(Validator):
     inspector_class = WrongInspector
 
 
+@dataclass
 class PrivateStory:
     """One run with private tests on a chain of its own."""
 
-    def __init__(self, folder: Path, run: RunFixture, orchestrator: Orchestrator, plain: TaskSet, masters: Masters):
-        self.folder = folder
-        self.run = run
-        self.orchestrator = orchestrator
-        self.plain = plain
-        """The set before it was sealed."""
-        self.masters = masters
-        self.tokenizer = make_tokenizer()
-        self.told = Told()
+    folder: Path
+    run: RunFixture
+    orchestrator: Orchestrator
+    plain: TaskSet
+    """The set before it was sealed."""
+    masters: Masters
+    told: Told = field(default_factory=Told)
 
     # What everybody has
-
-    def rules(self, task_set: TaskSet, terms: Any, chain_id: int) -> Rules:
-        facts = ModelFacts(len(self.tokenizer), frozenset({end_token(self.tokenizer)}))
-        scorers = Scorers(task_set.folder / "components")
-        return Rules(
-            chain_id=chain_id,
-            runs=self.run.book.runs,
-            run=self.run.run,
-            terms=terms,
-            task_set=task_set,
-            scorers=scorers,
-            tokenizer=self.tokenizer,
-            model=facts,
-        )
 
     @asynccontextmanager
     async def context(self, name: str, *, validates: bool) -> AsyncIterator[RunVerificationContext]:
@@ -178,19 +148,18 @@ class PrivateStory:
         ):
             terms = await chain.terms(self.run.run)
             tasks = await RunTasks.fetch(client, terms, self.folder / name)
-            rules = self.rules(tasks.task_set, terms, chain.chain_id)
+            rules = make_rules(chain, self.run.run, terms, tasks, self.folder / "model")
             masters = RunMasters(chain, client, self.run.run, terms, self.run.key(name) if validates else None)
+            model: Any = BelievingModel()
             with rules.scorers:
-                no_model: Any = None
-                yield RunVerificationContext(chain, client, reader, no_model, rules, tasks, masters)
+                yield RunVerificationContext(chain, client, reader, model, rules, tasks, masters)
 
     @asynccontextmanager
     async def validator(self, name: str, kind: type[Validator]) -> AsyncIterator[None]:
         """Run a validator's loops until left. Raises what ended them, unless it was its conviction."""
         section = {"state_dir": self.folder / name / "state", "stagger_seconds": 1}
-        settings = Settings.model_validate(
-            {"run": self.run.run, "validator": section, "chain": self.run.settings.model_dump()}
-        )
+        values = {"run": self.run.run, "validator": section, "chain": self.run.settings.model_dump()}
+        settings = Settings.model_validate(values)
         async with self.context(name, validates=True) as context:
             session = NodeSession(context.chain, context.client)  # pyright: ignore[reportArgumentType]
             validator = kind(settings, session, context.reader, self.run.links(name)[0])
@@ -213,12 +182,12 @@ class PrivateStory:
         await self.masters_are_refused()
         work, expected = await self.the_worker_commits()
         async with AsyncExitStack() as stack:
-            for name, kind in {"v1": StaticValidator, "v2": StaticValidator, "v3": WrongValidator}.items():
+            for name, kind in {"v1": Validator, "v2": Validator, "v3": WrongValidator}.items():
                 await stack.enter_async_context(self.validator(name, kind))
             await self.the_trainer_gets_rewards(work, expected)
             await self.a_copier_cannot_open(work)
             await self.nothing_leaks(work)
-            await stack.enter_async_context(self.validator("v4", StaticValidator))
+            await stack.enter_async_context(self.validator("v4", Validator))
             await self.the_wrong_grader_is_convicted()
         await self.anybody_checks_after_the_reveal()
         return self.told
@@ -227,53 +196,26 @@ class PrivateStory:
         """Nobody but an active validator is given the master."""
         for who in ("w1", "trainer", "stranger"):
             async with self.run.client(self.orchestrator.url, who) as client:
-                try:
-                    await client.master(self.run.run, 1, self.run.key(who))
-                    self.told.refused[who] = 200
-                except RefusedError as error:
-                    self.told.refused[who] = error.status
+                self.told.refused[who] = await status_of(client.master(self.run.run, 1, self.run.key(who)))
 
     async def the_worker_commits(self) -> tuple[CommittedWork, dict[int, int]]:
         """Commit rows as drawn; return the work, and the reward that the tests give each row."""
         name, node = "w1", self.run.key("w1").address
         async with self.context(name, validates=False) as context:
-            terms, chain = context.rules.terms, context.chain
             await context.tasks.ensure_all()  # whatever a worker could fetch lies in its folder
             rules = context.rules
-            draw = rules.draw(await chain.draw_source(node), 0)
-            rows, expected = [], {}
-            for position, seed in enumerate(draw.seeds):
-                group, sample = divmod(position, terms.group_size)
+            draw = rules.draw(await context.chain.draw_source(node), 0)
+            rows, expected = [], dict[int, int]()
+            for position in range(rules.terms.positions):
+                group, sample = divmod(position, rules.terms.group_size)
                 drawn = draw.groups[group]
-                solves = sample < group
-                text = f"</think>{self.answer(rules, drawn.task) if solves else '0'}"
-                tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-                tokens = np.array([*tokens, end_token(self.tokenizer)], np.int32)
-                sealed = rules.is_sealed(drawn.task)
-                reward = MICRO if solves else 0
-                expected[position] = reward
-                rows.append(
-                    Rollout(
-                        run=self.run.run,
-                        step=0,
-                        position=position,
-                        group=group,
-                        sample=sample,
-                        task=drawn.task,
-                        seed=seed,
-                        budget=drawn.budget,
-                        prompt_tokens=rules.prompt(drawn.task, drawn.budget),
-                        completion_tokens=tokens,
-                        spans=one_span(len(tokens)),
-                        logprobs=np.full(len(tokens), -0.5, np.float32),
-                        task_reward=0 if sealed else reward,
-                        parts=np.array([] if sealed else [reward], np.int64),
-                        fuel=0,
-                        length_reward=length_reward(drawn.budget, len(tokens)),
-                        finish_reason="stop",
-                        proof=b"",
-                    )
-                )
+                text = f"</think>{self.answer(rules, drawn.task) if sample < group else '0'}"
+                tokens = rules.tokenizer(text, add_special_tokens=False)["input_ids"]
+                reward = expected[position] = MICRO if sample < group else 0
+                scores = {"task_reward": reward, "parts": np.array([reward], np.int64)}
+                if rules.is_sealed(drawn.task):
+                    scores = {"task_reward": 0, "parts": np.array([], np.int64)}
+                rows.append(drawn_row(rules, draw, position, [*tokens, end_token(rules.tokenizer)], step=0, **scores))
             data, root = write_rollouts(rows), rollout_tree(rows).root
             await context.client.put_file(data, self.run.run, 0, root)
         await self.run.commit(name, 0, hex_hash(root))
@@ -288,25 +230,16 @@ class PrivateStory:
     async def the_trainer_gets_rewards(self, work: CommittedWork, expected: dict[int, int]) -> None:
         """Poll as the trainer does, until the work is there with the rewards that validators agree on."""
         async with self.context("trainer", validates=False) as context:
-            accepted = AcceptedWork(
-                context.chain,
-                context.client,
-                context.reader,
-                self.run.run,
-                context.rules.terms,
-                context.rules.model.vocabulary,
-                context.rules.task_set,
-            )
+            rules, talks = context.rules, (context.chain, context.client, context.reader)
+            vocabulary = rules.model.vocabulary
+            accepted = AcceptedWork(*talks, self.run.run, rules.terms, vocabulary, rules.task_set)
 
             async def arrived() -> bool:
                 await accepted.poll(0, ())
                 return bool(accepted.files)
 
             await until(arrived, "the trainer has graded work")
-            [file] = accepted.files
-            self.judge_rewards(file, expected)
-
-    def judge_rewards(self, file: WorkFile, expected: dict[int, int]) -> None:
+        [file] = accepted.files
         rewards = {row.position: row.task_reward for row in file.rollouts}
         self.told.graded = len(json.loads(file.ref.grades))
         self.told.solved = sum(reward == MICRO for reward in rewards.values())
@@ -318,43 +251,31 @@ class PrivateStory:
         async with self.run.client(self.orchestrator.url, "v4") as client:
             verdicts, _ = await client.verdicts(self.run.run)
             theirs = next(one for one in verdicts if one.validator == self.run.key("v1").address)
-            copied = self.run.verdict(
-                "v4", "w1", 0, theirs.root, theirs.file_hash, grades=theirs.grades, inspected=theirs.inspected
-            )
+            same = {"grades": theirs.grades, "inspected": theirs.inspected}
+            copied = self.run.verdict("v4", "w1", 0, theirs.root, theirs.file_hash, **same)
             await client.post_verdict(copied)
             shown, _ = await client.grades(self.run.run)
             text = next(one for one in shown if one.statement.validator == theirs.validator)
             statement = Grade(**(text.statement.model_dump() | {"validator": copied.validator, "signature": UNSIGNED}))
             mine = ShownGrades(statement=sign_message(self.run.key("v4"), self.run.domain, statement), text=text.text)
-            try:
-                await client.show_grades(mine)
-                self.told.refused["copier"] = 201
-            except RefusedError as error:
-                self.told.refused["copier"] = error.status
+            self.told.refused["copier"] = await status_of(client.show_grades(mine))
 
     async def nothing_leaks(self, work: CommittedWork) -> None:
         """Search what a worker can get for the references, their keys, and the master."""
-        needles = self.needles()
+        needles, slots = self.needles(), range(self.plain.size)
         haystack = [*self.folder_of("w1"), *self.lines_of(self.folder / "w1"), *await self.answers_of(work)]
         haystack += self.folder_of("orchestrator/storage")
         self.told.searched_bytes = sum(map(len, haystack))
         self.told.test_bytes_found = count(needles, haystack)
-        lines = (
-            [self.plain.proof(slot).line for slot in range(self.plain.size)]
-            if len(self.plain.document.parts) == 1
-            else []
-        )
-        self.told.control_found = count(needles, lines)
+        self.told.control_found = count(needles, [self.plain.proof(slot).line for slot in slots])
 
     def needles(self) -> list[bytes]:
         """Return every secret as the bytes that it could lie about as."""
         master, secrets = self.masters.of(1), []
         for part in self.plain.document.parts:
             for task in self.plain.tasks_of(part):
-                secrets.append(f'"{task.reference["answer"]}"'.encode())
-                secrets.append(str(task.reference["answer"]).encode())
-                key = task_key(master, part.name, task.id)
-                secrets += [key, key.hex().encode()]
+                answer, key = str(task.reference["answer"]), task_key(master, part.name, task.id)
+                secrets += [f'"{answer}"'.encode(), answer.encode(), key, key.hex().encode()]
         return [*secrets, master, master.hex().encode()]
 
     def folder_of(self, name: str) -> list[bytes]:
@@ -363,53 +284,43 @@ class PrivateStory:
     def lines_of(self, folder: Path) -> list[bytes]:
         """Return every task's line of a fetched set: on disk they are compressed."""
         [path] = folder.glob("tasks-*")
-        task_set, found = TaskSet.open(path), []
-        for part in (*task_set.document.parts, *task_set.document.held_out):
-            found += [task.to_line() for task in task_set.tasks_of(part) if task.sealed is not None]
-        return found
+        task_set = TaskSet.open(path)
+        parts = (*task_set.document.parts, *task_set.document.held_out)
+        return [task.to_line() for part in parts for task in task_set.tasks_of(part) if task.sealed is not None]
 
     async def answers_of(self, work: CommittedWork) -> list[bytes]:
         """Return what every address of the orchestrator answers that can be read. Raises for one that is not known."""
-        run, node, root = self.run.run, work.node, hex_hash(work.root)
-        found = []
+        run = self.run.run
         described = json.loads(self.orchestrator.get(f"/v1/runs/{run}")[1])
         accepted = json.loads(self.orchestrator.get(f"/v1/runs/{run}/accepted")[1])
         files = [*described["files"].values(), *(one["file_hash"] for one in accepted)]
-        everybody = [self.run.key(name).address for name in ("w1", "v1", "v2", "v3", "v4")]
-        this_run = f"/v1/runs/{run}"
-        known: dict[str, Iterable[str]] = {
-            "/v1/files/{name}": [f"/v1/files/{name}" for name in files],
-            "/v1/environments/{name}": [f"/v1/environments/{name}" for name in files],
-            "/v1/evidence/{name}": [f"/v1/evidence/{name}" for name in files],
-            "/v1/nodes/{address}": [f"/v1/nodes/{address}" for address in everybody],
-            "/v1/runs/{run}/uploads/{node}/{index}/{root}": [f"{this_run}/uploads/{node}/0/{root}"],
-            "/v1/runs/{run}/charts/{metric}.svg": [f"{this_run}/charts/reward.svg"],
-            "/v1/runs/{run}/series": [f"{this_run}/series?name=reward"],
+        values: dict[str, Sequence[object]] = {
+            "run": [run],
+            "address": [self.run.key(name).address for name in ("w1", "v1", "v2", "v3", "v4")],
+            "node": [work.node],
+            "index": [0],
+            "root": [hex_hash(work.root)],
+            "case": [0],
+            "metric": ["reward"],
+            "number": [0, 1],
+            "step": [0, 1],
+            "name": files,
+            "file_hash": files,
         }
-        # The page has the same below each of these, as documents and as HTML.
-        for base, below in (("/v1/runs/{run}", this_run), ("", "")):
-            known |= {
-                f"{base}/nodes/{{address}}": [f"{below}/nodes/{address}" for address in everybody],
-                f"{base}/nodes/{{address}}/commitments": [f"{below}/nodes/{node}/commitments"],
-                f"{base}/nodes/{{address}}/commitments/{{index}}": [f"{below}/nodes/{node}/commitments/0"],
-                f"{base}/nodes/{{address}}/{{index}}": [f"{below}/nodes/{node}/0"],
-                f"{base}/cases/{{case}}": [f"{below}/cases/0"],
-                f"{base}/court/{{number}}": [f"{below}/court/0"],
-                f"{base}/checkpoints/{{step}}": [f"{below}/checkpoints/{step}" for step in (0, 1)],
-                f"{base}/steps/{{number}}": [f"{below}/steps/{step}" for step in (0, 1)],
-                f"{base}/rollouts/{{file_hash}}": [
-                    f"{below}/rollouts/{name}?position={position}" for name in files for position in range(16)
-                ],
-            }
+        queries = {"series": ["?name=reward"], "{file_hash}": [f"?position={position}" for position in range(16)]}
+        found = []
         paths = json.loads(self.orchestrator.get("/openapi.json")[1])["paths"]
         reads = {path: methods["get"] for path, methods in paths.items() if "get" in methods}
         html = [route.path for route in pages.routes if isinstance(route, APIRoute) and "/static/" not in route.path]
         for path in [*reads, *html, "/metrics", "/openapi.json"]:
             endless = "text/event-stream" in reads.get(path, {}).get("responses", {}).get("200", {}).get("content", {})
-            for address in known.get(path, [path.replace("{run}", str(run))]):
-                if "{" in address:
-                    raise AssertionError(f"no example of {path}: add one, so that it is searched")
-                found.append(self.orchestrator.first_event(address) if endless else self.orchestrator.get(address)[1])
+            names = re.findall(r"{(\w+)}", path)
+            assert set(names) <= set(values), f"no example of {path}: add one, so that it is searched"
+            for chosen in itertools.product(*(values[name] for name in names)):
+                for query in queries.get(path.rpartition("/")[2], [""]):
+                    address = path.format(**dict(zip(names, chosen, strict=True))) + query
+                    ask = self.orchestrator.first_event if endless else lambda url: self.orchestrator.get(url)[1]
+                    found.append(ask(address))
         return found
 
     async def the_wrong_grader_is_convicted(self) -> None:
@@ -440,6 +351,15 @@ class PrivateStory:
             self.told.report = await grade_again(context, self.run.run, {1})
 
 
+async def status_of(asking: Awaitable[object]) -> int:
+    """Return the status with which a request is answered."""
+    try:
+        await asking
+    except RefusedError as error:
+        return error.status
+    return 200
+
+
 def count(needles: Iterable[bytes], haystack: Sequence[bytes]) -> int:
     """Return how often any of the needles stands in the haystack."""
     whole = b"\n".join(haystack)
@@ -460,31 +380,18 @@ def seal(folder: Path) -> tuple[TaskSet, TaskSet, Masters]:
 async def prepare(folder: Path, anvil: Anvil) -> PrivateStory:
     """Seal a set, and create the run whose terms name it."""
     plain, sealed, masters = await asyncio.to_thread(seal, folder)
-    settings = await deploy_on(anvil, folder)
-    run = await RunFixture.build(
-        folder,
-        settings,
-        seed="private",
-        workers=("w1",),
-        task_count=sealed.size,
-        task_root=sealed.root,
-        grade_tip=masters.tip,
-        grade_epochs=1,
-        grade_epoch_steps=1,
-        **TERMS,
-    )
-    run.mine_every_second(anvil)
-    extra = f'run_folder = "{folder / "run"}"\nmasters = "{folder / "secret" / "masters.json"}"'
-    orchestrator = Orchestrator(run, folder / "orchestrator", extra=extra)
-    return PrivateStory(folder, run, orchestrator, plain, masters)
+    write_model(folder / "model")
+    private = {"grade_tip": masters.tip, "grade_epochs": 1, "grade_epoch_steps": 1}
+    terms = {**TERMS, **private, "task_count": sealed.size, "task_root": sealed.root}
+    run = await RunFixture.build_on(anvil, folder, seed="private", workers=("w1",), **terms)
+    run.mine_every(1, anvil)
+    files = {"run_folder": folder / "run", "masters": folder / "secret" / "masters.json"}
+    return PrivateStory(folder, run, Orchestrator(run, folder / "orchestrator", **files), plain, masters)
 
 
 def play(folder: Path) -> Told:
     """Play the story in a folder, on a chain of its own, with a block a second once everybody has joined."""
-    with Anvil.start() as anvil:
+    with Anvil() as anvil:
         story = asyncio.run(prepare(folder, anvil))
-        story.orchestrator.start()
-        try:
+        with story.orchestrator:
             return asyncio.run(story.tell())
-        finally:
-            story.orchestrator.stop()

@@ -5,92 +5,49 @@ Made by `RunFixture.build`; tests then open chains with the keys they need. Also
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import os
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
 from eth_utils.crypto import keccak
+from sqlalchemy import Table, select
 
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, event_of
-from muster.chain.deploy import deploy
 from muster.chain.keys import Signer, write_secret
 from muster.chain.provider import connected
 from muster.chain.types import AddressBook
 from muster.clients.orchestrator import OrchestratorClient
+from muster.constants import TOKEN
 from muster.contracts import runs, token
 from muster.contracts.registry import Role
 from muster.contracts.runs import RunCreated
 from muster.protocol.draws import chain_preimages
-from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
+from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import Verdict
-from muster.protocol.terms import Terms, WorkClass
 from muster.settings.schema import ChainSettings
+from orchestrator.database import Database
 from testbed.chain.anvil import Anvil, free_port
-from testbed.processes import Stoppable
-from testbed.servers.s3 import Endpoint, without_aws
-from testbed.waiting import BOUND, wait_until
+from testbed.chain.contracts import deploy_on
+from testbed.http import get, get_json, open_url
+from testbed.processes import Service, prefixed
+from testbed.samples.messages import verdict_of
+from testbed.samples.terms import terms_of
+from testbed.servers.s3 import Endpoint
+from testbed.waiting import BOUND
 
-TOKEN = 10**18
 LINKS = 64
 VALIDATORS = ("v1", "v2", "v3", "v4")
 
 
 def some_hash(name: str) -> str:
     return "0x" + hashlib.sha256(name.encode()).hexdigest()
-
-
-def terms_of(trainer: str, storage_key: str, **changes: Any) -> Terms:
-    values: dict = {
-        "trainer": trainer,
-        "storage_key": storage_key,
-        "admitter": "0x" + "00" * 20,
-        "pay": 2 * TOKEN,
-        "worker_stake": 100 * TOKEN,
-        "validator_stake": 200 * TOKEN,
-        "case_fee": TOKEN,
-        "jury_deposit": 8 * TOKEN,
-        "slash_bps": 5_000,
-        "bounty_bps": 2_000,
-        "group_size": 2,
-        "groups_per_commitment": 4,
-        "commitments_per_hour": 255,
-        "async_level": 2,
-        "accepts_required": 2,
-        "seal_quorum": 2,
-        "min_step_interval": 1,
-        "commit_phase": 3600,
-        "reveal_phase": 3600,
-        "jury_seniority": 1,
-        "temperature_micro": 1_000_000,
-        "max_prompt_tokens": 64,
-        "max_completion_tokens": 32,
-        "task_count": 100,
-        "task_root": b"\x01" * 32,
-        "model_hash": b"\x02" * 32,
-        "tokenizer_hash": b"\x03" * 32,
-        "profile": b"\x04" * 32,
-        "classes": (WorkClass(10_000, (8, 16)),),
-    }
-    return Terms(**(values | changes))
-
-
-async def deploy_on(anvil: Anvil, folder: Path) -> ChainSettings:
-    """Deploy the contracts on an Anvil of a test's own; where they are."""
-    settings = ChainSettings(rpc_url=anvil.url, addresses=folder / "addresses.json", poll_seconds=0.05)
-    deployer = Signer.random()
-    async with connected(settings) as web3:
-        await (await LocalChain.open(web3)).fund([deployer.address])
-    await deploy(settings, deployer)
-    return settings
 
 
 async def approve_and_fund(chain: Chain, run: int, amount: int) -> None:
@@ -117,7 +74,7 @@ class RunFixture:
     @classmethod
     async def build(
         cls, folder: Path, settings: ChainSettings, *, seed: str, workers: tuple[str, ...], **terms: Any
-    ) -> RunFixture:
+    ) -> Self:
         """Create and fund a run on a deployment, and register validators v1 to v4 and the workers named."""
         run_fixture = cls(folder, settings, AddressBook.load(settings.addresses), seed)
         nodes = dict.fromkeys(VALIDATORS, Role.VALIDATOR) | dict.fromkeys(workers, Role.WORKER)
@@ -134,6 +91,12 @@ class RunFixture:
             await dev.advance(10)
         return run_fixture
 
+    @classmethod
+    async def build_on(cls, anvil: Anvil, folder: Path, **options: Any) -> Self:
+        """Deploy the contracts on an Anvil of this run's own, and build it."""
+        deployment = await asyncio.to_thread(deploy_on, anvil, folder)
+        return await cls.build(folder, deployment.settings, **options)
+
     def key(self, name: str) -> Signer:
         """Return a person's key."""
         return Signer.from_key(self.secret(name))
@@ -142,13 +105,24 @@ class RunFixture:
         return hashlib.sha256(f"{self.seed}/{name}".encode()).hexdigest()
 
     @property
+    def settings_file(self) -> dict[str, object]:
+        """Return the settings that everybody has who takes part: run and chain, by their dotted keys."""
+        names = ("rpc_url", "addresses", "poll_seconds")
+        return {"run": self.run, **{f"chain.{name}": getattr(self.settings, name) for name in names}}
+
+    @property
+    def about(self) -> str:
+        """Return what an orchestrator's database says it belongs to."""
+        return f"run {self.run} of {self.book.runs} on chain {self.book.chain_id}"
+
+    @property
     def domain(self) -> Domain:
         return Domain(self.book.chain_id, self.book.registry)
 
-    def mine_every_second(self, anvil: Anvil) -> None:
+    def mine_every(self, seconds: int, anvil: Anvil) -> None:
         """Let the chain mine by the clock from now on; whoever follows it then looks five times a block."""
-        anvil.request("evm_setIntervalMining", 1)
-        self.settings = self.settings.model_copy(update={"poll_seconds": 0.2})
+        anvil.request("evm_setIntervalMining", seconds)
+        self.settings = self.settings.model_copy(update={"poll_seconds": seconds / 5})
 
     @asynccontextmanager
     async def local_chain(self) -> AsyncIterator[LocalChain]:
@@ -191,21 +165,10 @@ class RunFixture:
     def verdict(self, validator: str, worker: str, index: int, root: str, file_hash: str, **changes: Any) -> Verdict:
         """Return a signed verdict with the validator's next link; accepting unless `changes` say otherwise."""
         used = self.used_links[validator] = self.used_links.get(validator, -1) + 1
-        fields: dict = {
-            "run": self.run,
-            "step": 0,
-            "node": self.key(worker).address,
-            "index": index,
-            "root": root,
-            "file_hash": file_hash,
-            "validator": self.key(validator).address,
-            "accepted": True,
-            "draw_index": used,
-            "preimage": "0x" + self.links(validator)[0][used].hex(),
-            "inspected": 2,
-            "signature": UNSIGNED,
-        }
-        return self.signed(validator, Verdict(**(fields | changes)))
+        link = {"draw_index": used, "preimage": "0x" + self.links(validator)[0][used].hex()}
+        work = {"run": self.run, "node": self.key(worker).address, "index": index, "root": root, "file_hash": file_hash}
+        made = verdict_of(**{**work, **link, "validator": self.key(validator).address, "inspected": 2, **changes})
+        return self.signed(validator, made)
 
     def signed(self, validator: str, verdict: Verdict) -> Verdict:
         return sign_message(self.key(validator), self.domain, verdict)
@@ -216,7 +179,7 @@ class RunFixture:
         return OrchestratorClient(url, self.key(name) if name else None, **given)
 
 
-class Orchestrator(Stoppable):
+class Orchestrator(Service):
     """A real orchestrator process over a run_fixture."""
 
     def __init__(
@@ -224,82 +187,66 @@ class Orchestrator(Stoppable):
         run_fixture: RunFixture,
         folder: Path,
         *,
-        database_url: str = "",
-        extra: str = "",
         port: int = 0,
-        environment: dict[str, str] | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        **settings: object,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        """settings: beside what it needs, of the section `orchestrator` unless they name another."""
+        s3, self._about = run_fixture.s3, run_fixture.about
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.environment = (run_fixture.s3.environment if run_fixture.s3 else {}) | (environment or {})
-        self.database_url = database_url or f"sqlite:///{folder}/orchestrator.db"
-        storage_url = f"s3://{run_fixture.s3.bucket}/{folder.name}" if run_fixture.s3 else f"file:{folder / 'storage'}"
-        secret = folder / "storage.key"
-        if not secret.exists():
-            write_secret(secret, run_fixture.secret("storage"))
-        self.config = folder / "orchestrator.toml"
-        self.config.write_text(
-            f"""
-run = {run_fixture.run}
-[chain]
-rpc_url = "{run_fixture.settings.rpc_url}"
-addresses = "{run_fixture.settings.addresses}"
-poll_seconds = {run_fixture.settings.poll_seconds}
-timeout_seconds = 30
-[keys]
-raw_key_file = "{secret}"
-[log]
-file = "{folder / "log.jsonl"}"
-[shardcast]
-relays = ["http://127.0.0.1:9"]
-[orchestrator]
-url = "{self.url}"
-port = {self.port}
-database_url = "{self.database_url}"
-storage_url = "{storage_url}"
-state_dir = "{folder / "state"}"
-batch_groups = 8
-demand_batches = 2
-{extra}
-"""
+        key = folder / "storage.key"
+        if not key.exists():
+            write_secret(key, run_fixture.secret("storage"))
+        needed = {
+            "chain.timeout_seconds": 30,
+            "keys.raw_key_file": key,
+            "shardcast.relays": ["http://127.0.0.1:9"],
+            "url": self.url,
+            "port": self.port,
+            "database_url": f"sqlite:///{folder}/orchestrator.db",
+            "storage_url": f"s3://{s3.bucket}/{folder.name}" if s3 else f"file:{folder / 'storage'}",
+            "state_dir": folder / "state",
+            "batch_groups": 8,
+            "demand_batches": 2,
+        }
+        super().__init__(
+            "orchestrator",
+            folder,
+            run_fixture.settings_file | prefixed("orchestrator", needed | settings),
+            environment={**(s3.environment if s3 else {}), **environment},
         )
 
-    def change(self, old: str, new: str) -> None:
-        """Change its settings, for the next start."""
-        text = self.config.read_text()
-        assert old in text
-        self.config.write_text(text.replace(old, new))
+    @property
+    def database_url(self) -> str:
+        return str(self.settings["orchestrator.database_url"])
 
-    def start(self) -> Orchestrator:
-        """Start the process and wait until it is ready."""
-        self.spawn()
-        assert self.process is not None
-        process = self.process
-        wait_until(lambda: self.get("/readyz")[0] == 200 or process.poll() is not None, "the orchestrator is ready")
-        assert process.poll() is None, f"the orchestrator did not come up: {self.stop()}"
-        return self
+    def is_ready(self) -> bool:
+        return self.get("/readyz")[0] == 200
 
-    def spawn(self) -> Orchestrator:
-        """Start the process, without waiting for anything."""
-        command = [sys.executable, "-m", "orchestrator", "--config", str(self.config)]
-        self.launch(command, self.folder / "said.log", without_aws(dict(os.environ)) | self.environment)
-        return self
+    def __exit__(self, *_: object) -> None:
+        if self.is_running:
+            status, said = self.stop()
+            assert status == 0, said
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a plain GET; (0, b"") when nobody answers."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        """Return status and body of a plain GET; (0, b"") when nobody answers."""
+        return get(self.url + path)
+
+    def json(self, path: str) -> Any:
+        """Return a JSON answer; {} when nobody answers, or the request is refused."""
+        return get_json(self.url + path)
+
+    async def rows(self, table: Table, *columns: str) -> list[tuple[Any, ...]]:
+        """Return these columns of a table of its database, by key."""
+        database = await Database.open(self.database_url, self._about)
         try:
-            with opener.open(self.url + path, timeout=BOUND) as reply:
-                return reply.status, reply.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
-        except OSError:
-            return 0, b""
+            query = select(*table.c[columns]).order_by(*table.primary_key.columns)
+            return [tuple(row) for row in await database.read(lambda connection: connection.execute(query).all())]
+        finally:
+            await database.close()
 
     def first_event(self, path: str) -> bytes:
         """Return the first of the server-sent events of a path, whose answer has no end."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(self.url + path, timeout=BOUND) as reply:
+        with open_url(self.url + path, timeout=BOUND) as reply:
             return b"".join(iter(reply.readline, b"\n"))

@@ -1,11 +1,10 @@
-"""A run told event by event to the parts of an orchestrator that write it into the database, without chain or HTTP."""
+"""A run that is told event by event, in any order, to the parts of an orchestrator that write it into the database."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -14,19 +13,14 @@ from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
 from muster.contracts.registry import Convicted, Fined, Registered, Role
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
-from muster.protocol.eip712 import UNSIGNED
-from muster.protocol.messages import SignedRequest, StepReport, Upload, UploadReceipt, Verdict
 from muster.protocol.terms import WorkClass
-from muster.settings.schema import OrchestratorSettings
 from orchestrator import tallies
-from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database
-from orchestrator.queries import Queries
-from orchestrator.reports import KeptReport, Reports
-from orchestrator.uploads import Uploads
-from orchestrator.verdicts import Verdicts
-from testbed.runs.run_fixture import terms_of
+from testbed.runs.recorded_run import RecordedRun
+from testbed.samples.messages import verdict_of
+from testbed.samples.terms import terms_of
 
+E = TypeVar("E", bound=Event)
 WORKERS = ["0x" + digit * 40 for digit in "123"]
 VALIDATORS = ["0x" + digit * 40 for digit in "789"]
 OPERATOR = "0x" + "c" * 40
@@ -51,33 +45,19 @@ class TwoParts:
         tallies.credit(connection, node, index, "second", 1 + step)
 
 
-@dataclass
-class ToldRun:
-    """A run, its database, and what happened to it so far."""
+class ToldRun(RecordedRun):
+    """A run and what happened to it so far. Block N is of the chain's hour N."""
 
-    database: Database
-    folder: Path
-    happened: list[Event] = field(default_factory=list)
-    verdicts_given: int = 0
-    reports: int = 0
+    first_second, block_seconds = 0, HOUR_SECONDS
 
-    def __post_init__(self) -> None:
-        nobody: Any = None
-        two_parts: Any = TwoParts()
-        self.queries = Queries(self.database, 1, TERMS, batch_groups=8, demand_batches=2)
-        self.projection = ChainProjection(self.queries, two_parts)
-        self.verdicts = Verdicts(nobody, self.queries, nobody, self.database, storage_url=f"file:{self.folder}")
-        self.reports_of = Reports(self.queries, self.database, storage_url=f"file:{self.folder}")
-        self.uploads = Uploads(nobody, nobody, self.queries, self.database, OrchestratorSettings())
+    def __init__(self, database: Database, folder: Path) -> None:
+        super().__init__(database, folder, TERMS, TwoParts())
+        self.happened: list[Event] = []
+        self.verdicts_given = self.reports_given = 0
 
     async def do(self, operation: Operation) -> None:
         what, *how = operation
         await getattr(self, what.replace(" ", "_"))(*how)
-
-    async def deliver(self, *events: Event) -> None:
-        """Apply events. Block N is of the chain's hour N."""
-        times = {number: HOUR_SECONDS * number for number in self.projection.timed_blocks(events)}
-        await self.database.write(lambda c: [self.projection.apply(c, event, times) for event in events])
 
     async def happen(self, make: Callable[..., Event], *values: Any) -> None:
         number = len(self.happened) + 1
@@ -85,8 +65,9 @@ class ToldRun:
         self.happened.append(event)
         await self.deliver(event)
 
-    def committed(self, which: int) -> WorkCommitted | None:
-        found = [event for event in self.happened if isinstance(event, WorkCommitted)]
+    def latest(self, kind: type[E], which: int) -> E | None:
+        """Return one of the events of a kind, if there are any."""
+        found = [event for event in self.happened if isinstance(event, kind)]
         return found[which % len(found)] if found else None
 
     async def begin(self) -> None:
@@ -106,28 +87,20 @@ class ToldRun:
         await self.happen(WorkCommitted, 1, node, step, index, hour, root)
 
     async def judge(self, validator: str, which: int, reason: Any) -> None:
-        work = self.committed(which)
-        if work is None:
-            return
-        self.verdicts_given += 1
-        verdict = Verdict(
-            run=1, step=work.step, node=work.node, index=work.index, root="0x" + work.root.hex(),
-            file_hash=file_hash(0), validator=validator, accepted=reason is None, reason=reason,
-            draw_index=self.verdicts_given, preimage=file_hash(0), inspected=1, signature=UNSIGNED,
-        )  # fmt: skip
-        await self.verdicts.record(verdict, 0.0)
+        if work := self.latest(WorkCommitted, which):
+            self.verdicts_given += 1
+            about = {"step": work.step, "node": work.node, "index": work.index, "root": "0x" + work.root.hex()}
+            about |= {"validator": validator, "accepted": reason is None, "reason": reason}
+            await self.verdicts.record(verdict_of(**about, draw_index=self.verdicts_given, inspected=1), 0.0)
 
     async def accuse(self, validator: str, which: int) -> None:
-        work = self.committed(which)
-        if work is not None:
+        if work := self.latest(WorkCommitted, which):
             number = sum(isinstance(event, CaseOpened) for event in self.happened)
             about = (1, work.index, work.step, work.root, Kind.WRONG_REWARD, 0, bytes(32), 3, 0, 0)
             await self.happen(CaseOpened, number, work.node, validator, *about)
 
     async def resolve(self, which: int, outcome: Outcome) -> None:
-        found = [event for event in self.happened if isinstance(event, CaseOpened)]
-        if found:
-            case = found[which % len(found)]
+        if case := self.latest(CaseOpened, which):
             await self.happen(CaseResolved, case.case_id, case.node, outcome, 1, 2, 3)
 
     async def convict(self, node: str) -> None:
@@ -139,24 +112,13 @@ class ToldRun:
         await self.happen(kind, *values[kind])
 
     async def upload(self, which: int, file: int) -> None:
-        work = self.committed(which)
-        if work is None:
-            return
-        name = file_hash(file)
-        receipt = UploadReceipt(
-            run=1, node=work.node, index=work.index, root="0x" + work.root.hex(), file_hash=name, size=1,
-            stored_at=0, signature=UNSIGNED,
-        )  # fmt: skip
-        request = SignedRequest(
-            method="PUT", host="", path="", query="", body_hash=name, nonce=name, expiry=0, signature=UNSIGNED
-        )
-        await self.uploads.record(Upload(receipt=receipt, request=request), 0.0)
+        if work := self.latest(WorkCommitted, which):
+            await self.record_upload(work.node, work.index, "0x" + work.root.hex(), file_hash(file))
 
     async def report(self, step: int, used: Iterable[int], dropped: Iterable[int]) -> None:
-        self.reports += 1
-        names = [[file_hash(file) for file in sorted(files)] for files in (used, dropped)]
-        report = StepReport(run=1, step=step, metrics={}, batch=names[0], dropped=names[1])
-        await self.reports_of.record(KeptReport(report=report, received=self.reports))
+        self.reports_given += 1
+        batch, lost = ([file_hash(file) for file in sorted(files)] for files in (used, dropped))
+        await self.record_report(self.reports_given, step=step, metrics={}, batch=batch, dropped=lost)
 
     async def deliver_again(self, which: int) -> None:
         await self.deliver(self.happened[-1 - which % len(self.happened)])

@@ -10,17 +10,15 @@ from muster.chain.types import Block
 from muster.contracts.codec import Call, Event, Transaction
 from muster.contracts.court import BallotState, CaseOpened, Kind
 from muster.contracts.registry import Status
-from muster.protocol.draws import Draw
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import UploadReceipt
-from muster.rollouts.parquet import FileLimits, read_rollouts
-from muster.rollouts.schema import Rollout
 from muster.verification.bundles import Inspection, make_bundle
 from muster.verification.checks import Finding, check_file
 from muster.verification.rules import CommittedWork
 from testbed.samples import commitments as samples
+from testbed.samples.messages import NOTHING
 from testbed.samples.validator import ME, opened, receive, refusal, verdict, work
-from testbed.samples.verification_context import without_shards
+from testbed.samples.verification_context import Context
 from validator.journal import ValidatorJournal
 
 COMMITTED_AT: Final = 50
@@ -89,34 +87,23 @@ class EvidenceStore:
         return self.bundles[name]
 
 
-class CourtContext:
+class CourtContext(Context):
     """Parses and draws; the checks that these cases are about need no model."""
-
-    rules = replace(samples.rules(), task_set=without_shards())
-    domain = samples.WHERE
-
-    def __init__(self, chain: CourtChain, *bundles: bytes) -> None:
-        self.client = EvidenceStore(chain, {hash_bytes(content_hash(bundle)): bundle for bundle in bundles})
-
-    @property
-    def model(self) -> CourtContext:
-        return self
-
-    async def reload(self) -> None: ...
-
-    async def draw(self, commitment: CommittedWork) -> Draw:
-        return samples.drawn()
-
-    async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
-        return read_rollouts(data, limits)
 
     stored_at: int | None = None
     """Second of the storage's receipt for every commitment; None: it has no file."""
 
+    def __init__(self, chain: CourtChain, *bundles: bytes) -> None:
+        super().__init__(shards=False)
+        self.client = EvidenceStore(chain, {hash_bytes(content_hash(bundle)): bundle for bundle in bundles})
+        self.model = self
+
+    async def reload(self) -> None: ...
+
     async def upload(self, commitment: CommittedWork) -> Any:
         if self.stored_at is None:
             raise refusal(404)
-        return SimpleNamespace(receipt=SimpleNamespace(stored_at=self.stored_at, file_hash="0x" + "00" * 32))
+        return SimpleNamespace(receipt=SimpleNamespace(stored_at=self.stored_at, file_hash=NOTHING))
 
 
 def bad_rows(**changes: Any) -> tuple[CommittedWork, Finding, bytes]:

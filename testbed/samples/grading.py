@@ -14,15 +14,16 @@ from muster.chain.keys import Signer
 from muster.errors import UnreachableError
 from muster.grading.grades import grades_hash, grades_text
 from muster.grading.masters import Masters
-from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hex_hash
 from muster.protocol.masters import grades_commitment
-from muster.protocol.messages import Grade, ShownGrades, Verdict
+from muster.protocol.messages import ShownGrades, Verdict
 from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import TaskSet
 from muster.verification.checks import grade_rows
 from muster.verification.rules import CommittedWork, Rules
 from testbed.samples.commitments import WHERE, committed, drawn, honest_rows, rules
+from testbed.samples.messages import about, grade_of, verdict_of
 from testbed.samples.verification_context import Context
 
 MASTERS = Masters(1, b"\x07" * 32)
@@ -57,28 +58,16 @@ def right_text() -> str:
 def show(text: str, grader: Signer = GRADERS[0], work: CommittedWork | None = None, **changes: object) -> ShownGrades:
     """Return grades as a validator shows them."""
     work = work or committed(sealed_rows())
-    fields: dict = {
-        "run": work.run,
-        "step": work.step,
-        "node": work.node,
-        "index": work.index,
-        "root": hex_hash(work.root),
-        "validator": grader.address,
-        "grades": hex_hash(grades_hash(text)),
-        "salt": "0x" + "05" * 32,
-        "signature": UNSIGNED,
-    }
-    statement = sign_message(grader, WHERE, Grade(**(fields | changes)))
-    return ShownGrades(statement=statement, text=text)
+    fields = {**about(work), "validator": grader.address, "grades": hex_hash(grades_hash(text)), **changes}
+    return ShownGrades(statement=sign_message(grader, WHERE, grade_of(**fields)), text=text)
 
 
 def accept(shown: ShownGrades, grader: Signer, **changes: object) -> Verdict:
     """Return the verdict that had committed to these grades."""
     said = shown.statement
-    fields: dict = {name: getattr(said, name) for name in ("run", "step", "node", "index", "root", "validator")}
-    fields |= {"file_hash": "0x" + "01" * 32, "accepted": True, "draw_index": 0, "preimage": "0x" + "02" * 32}
-    fields |= {"grades": grades_commitment(said.grades, said.salt, said.validator), "signature": UNSIGNED}
-    return sign_message(grader, WHERE, Verdict(**(fields | changes)))
+    fields = said.model_dump(include={"run", "step", "node", "index", "root", "validator"})
+    fields["grades"] = grades_commitment(said.grades, said.salt, said.validator)
+    return sign_message(grader, WHERE, verdict_of(**{**fields, **changes}))
 
 
 @dataclass

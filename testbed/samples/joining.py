@@ -10,21 +10,13 @@ from muster.console.node.nodes import Joining
 from muster.console.up.steps import SETUP_GAS, NodeFacts
 from muster.constants import CHAIN_ANVIL, TOKEN
 from muster.contracts.registry import Role, Status
-from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms import WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY
+from testbed.samples.terms import terms_of
 
 NODE, OPERATOR, OTHER = (f"0x{number:040d}" for number in (1, 2, 3))
-TERMS = Terms(
-    **{**LOCAL_DEFAULTS, "worker_stake": 100 * TOKEN, "validator_stake": 200 * TOKEN, "case_fee": TOKEN},
-    trainer=OTHER,
-    storage_key=OTHER,
-    task_count=10,
-    task_root=bytes(32),
-    model_hash=bytes(32),
-    tokenizer_hash=bytes(32),
-    profile=bytes(32),
-    classes=(WorkClass(10_000, (8, 12)),),
-)
+STAKES = {"worker_stake": 100 * TOKEN, "validator_stake": 200 * TOKEN, "case_fee": TOKEN}
+TERMS = terms_of(OTHER, **{**LOCAL_DEFAULTS, **STAKES}, classes=(WorkClass(10_000, (8, 12)),))
 PRICE, GAS = 10**9, TOKEN // 50
 ETHER = 2 * SETUP_GAS * PRICE
 """What the operator's transactions may cost."""

@@ -5,16 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.verification.probes import EngineOptions, ProbeRequest, ProbeSpec
 from muster.verification.profiles import CPU_FP32, Profile
-
-
-def small_model(folder: Path, seed: int = 1) -> Path:
-    """Save a model of the demo's shape with random weights."""
-    tokenizer = make_tokenizer()
-    save_model(make_model(tokenizer, ModelShape(), seed=seed), tokenizer, folder)
-    return folder
 
 
 def small_spec(

@@ -1,13 +1,44 @@
-"""Terms of runs that nobody signs, and whose hashes nobody looks up."""
+"""Terms of small runs, which nobody signs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from muster.protocol.terms import Terms
-from muster.protocol.terms_file import NOBODY
+from muster.constants import TOKEN
+from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms_file import NOBODY, PUBLIC_DEFAULTS
 from muster.tasksets.taskset import TaskSet
+
+SMALL: Final[dict[str, Any]] = {
+    **PUBLIC_DEFAULTS,
+    "pay": 2 * TOKEN,
+    "worker_stake": 100 * TOKEN,
+    "validator_stake": 200 * TOKEN,
+    "case_fee": TOKEN,
+    "jury_deposit": 8 * TOKEN,
+    "group_size": 2,
+    "groups_per_commitment": 4,
+    "commitments_per_hour": 255,
+    "seal_quorum": 2,
+    "min_step_interval": 1,
+    "commit_phase": 3600,
+    "reveal_phase": 3600,
+    "jury_seniority": 1,
+    "max_prompt_tokens": 64,
+    "max_completion_tokens": 32,
+    "task_count": 100,
+    "task_root": b"\x01" * 32,
+    "model_hash": b"\x02" * 32,
+    "tokenizer_hash": b"\x03" * 32,
+    "profile": b"\x04" * 32,
+    "classes": (WorkClass(10_000, (8, 16)),),
+}
+
+
+def terms_of(trainer: str = NOBODY, storage_key: str = "", **changes: Any) -> Terms:
+    """Return terms with some of SMALL changed. The trainer signs receipts where nobody else does."""
+    return Terms(**(SMALL | {"trainer": trainer, "storage_key": storage_key or trainer} | changes))
 
 
 def made_terms(values: Mapping[str, Any], tasks: TaskSet | None = None, **changes: Any) -> Terms:

@@ -1,44 +1,46 @@
-"""A tiny run for tests of the trainer on disk: its checkpoint, terms, learner and batches."""
+"""A tiny run for tests of the trainer: its terms, learner, accepted work and batches, and who tells it of work."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from muster.constants import MICRO
+from muster.contracts.registry import Node, Role, Status
+from muster.errors import UnreachableError
 from muster.models.files import model_hash, tokenizer_hash
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.protocol.messages import AcceptedCommitment, Demand, StepReport
 from muster.protocol.terms import Terms
-from muster.settings.schema import MatmulSetting, TrainerSettings
+from muster.rollouts.reader import RolloutReader
+from muster.rollouts.schema import Rollout
+from muster.settings.schema import MatmulSetting, Settings, TrainerSettings
 from muster.swarm import plan
-from testbed.samples.work import NODE, work_file
-from trainer.batches import Batch, WorkFile
+from testbed.samples.commitments import rules
+from testbed.samples.rollouts import rollout
+from testbed.samples.terms import terms_of as sample_terms
+from trainer.accepted_work import AcceptedWork
+from trainer.batches import Batch, FileRef, WorkFile
 from trainer.distributed import Ranks
 from trainer.learner import Learner, Recipe
 from trainer.packing import Sample
 from trainer.policy import Policy
+from trainer.publisher import Publisher
+from trainer.service import Trainer
 
-
-def tiny_checkpoint(folder: Path, *, layers: int = 1) -> Path:
-    """Write a Qwen2 of a few thousand parameters to `folder`."""
-    tokenizer = make_tokenizer()
-    shape = ModelShape(hidden=32, layers=layers, heads=1, intermediate=32)
-    save_model(make_model(tokenizer, shape, seed=1), tokenizer, folder)
-    return folder
+NODE = "0x00000000000000000000000000000000000000A1"
+RUN, STEP = 1, 4
+FORGED = "0x" + "f0" * 32
 
 
 def terms_of(initial: Path) -> Terms:
-    return Terms(
-        **plan.LOCAL_TERMS,
-        trainer=NODE,
-        storage_key=NODE,
-        task_count=1,
-        task_root=bytes(32),
-        model_hash=model_hash(initial),
-        tokenizer_hash=tokenizer_hash(initial),
-    )
+    named = {"model_hash": model_hash(initial), "tokenizer_hash": tokenizer_hash(initial)}
+    return sample_terms(NODE, **plan.LOCAL_TERMS, **named)
 
 
 class NarrowRanks(Ranks):
@@ -66,6 +68,19 @@ def learner_at(
     return Learner(initial, folder, terms, recipe, dtype, ranks or Ranks(), matmul)
 
 
+def work_row(position: int, reward: int, *, step: int, length: int = 4, group_size: int = 2) -> Rollout:
+    """Return a row of accepted work that was to have 4 tokens."""
+    columns = {"step": step, "task_reward": reward * MICRO, "length_reward": -abs(length - 4) * MICRO // 4}
+    return rollout(position, range(length), group_size=group_size, budget=4, **columns)
+
+
+def work_file(rewards: Sequence[int], *, step: int = 5, index: int = 0) -> WorkFile:
+    """Return a file of accepted work with these rewards."""
+    name = f"0x{index:064x}"
+    rows = tuple(work_row(position, reward, step=step) for position, reward in enumerate(rewards))
+    return WorkFile(FileRef(step, NODE, index, name, name), rows)
+
+
 def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:
     """Make a batch whose log-probabilities are near those of an untrained model."""
     file = work_file([1, 0, 0, 1], step=step, index=step)
@@ -84,3 +99,57 @@ def ragged(count: int) -> list[Sample]:
         logprobs = random.normal(-4.6, 0.1, length).astype(np.float32)
         samples.append(Sample(tokens[:prompt], tokens[prompt:], logprobs, (-1.0) ** place * (1 + place / 4)))
     return samples
+
+
+# Where its work comes from
+
+
+class Orchestrator:
+    """Says that a file was accepted, of which no validator says so."""
+
+    def __init__(self) -> None:
+        self.reports: list[StepReport] = []
+        self.fetched: list[str] = []
+        self.silent = False
+        self.wanted, self.waiting_groups, self.step = True, 0, STEP
+        self.newcomers, self.able_workers = 0, 0
+        self.told_twice = asyncio.Event()
+
+    async def accepted(self, run: int, min_step: int) -> list[AcceptedCommitment]:
+        if self.silent:
+            raise UnreachableError("nobody is there")
+        root = "0x" + "01" * 32
+        return [AcceptedCommitment(step=STEP, node=NODE, index=0, root=root, file_hash=FORGED, size=9, verdicts=[])]
+
+    async def get_file(self, name: str) -> bytes:
+        self.fetched.append(name)
+        return b""
+
+    async def demand(self, run: int) -> Demand:
+        names = ("step", "wanted", "waiting_groups", "newcomers", "able_workers")
+        return Demand(run=run, **{name: getattr(self, name) for name in names})
+
+    async def post_step(self, report: StepReport) -> None:
+        self.reports.append(report)
+        if len(self.reports) == 2:
+            self.told_twice.set()
+
+
+class Chain:
+    """Knows the worker as an active node."""
+
+    async def nodes(self, addresses: list[str]) -> list[Node]:
+        active = Node(NODE, RUN, Role.WORKER, 0, Status.ACTIVE, 0, 1, 0, bytes(32))
+        return [active for _ in addresses]
+
+
+def accepted_work_of(chain: Chain, client: Orchestrator, required: int = 1) -> AcceptedWork:
+    terms = replace(rules().terms, accepts_required=required)
+    return AcceptedWork(cast(Any, chain), cast(Any, client), RolloutReader(), RUN, terms, 105)
+
+
+def trainer_with(settings: Settings, client: Orchestrator, accepted_work: AcceptedWork) -> Trainer:
+    """One that has an orchestrator, and no chain."""
+    terms = rules().terms
+    publisher = Publisher(settings, cast(Any, None), cast(Any, client), terms)
+    return Trainer(settings, publisher, accepted_work, terms, Ranks())

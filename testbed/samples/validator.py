@@ -9,9 +9,9 @@ from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, Kind
 from muster.contracts.runs import WorkCommitted
 from muster.errors import RefusedError
-from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.messages import Verdict
 from muster.verification.rules import CommittedWork
+from testbed.samples.messages import about, verdict_of
 from validator.journal import ValidatorJournal
 
 ME, NODE, OTHER = ("0x" + letter * 40 for letter in "aB1")
@@ -51,20 +51,7 @@ def pending(journal: ValidatorJournal, before: int = 1_000) -> list[CommittedWor
 
 
 def verdict(c: CommittedWork, link: int, **changes: Any) -> Verdict:
-    fields: dict[str, Any] = {
-        "run": 1,
-        "step": c.step,
-        "node": c.node,
-        "index": c.index,
-        "root": "0x" + c.root.hex(),
-        "file_hash": "0x" + "00" * 32,
-        "validator": ME,
-        "accepted": True,
-        "draw_index": link,
-        "preimage": "0x" + "00" * 32,
-        "signature": UNSIGNED,
-    }
-    return Verdict(**(fields | changes))
+    return verdict_of(**{**about(c), "validator": ME, "draw_index": link, **changes})
 
 
 def reject(journal: ValidatorJournal, c: CommittedWork, accuse_at: float | None) -> Verdict:

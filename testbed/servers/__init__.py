@@ -1,1 +1,1 @@
-"""Servers as real processes: PostgreSQL, S3, weights, a webhook."""
+"""Servers of others as real processes: PostgreSQL, S3."""

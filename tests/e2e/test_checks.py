@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from playwright.async_api import Browser, Page
 
 from testbed import page_checks
 from testbed.browser import evaluate, measured, visiting, wait_until
+from testbed.http import Reply, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -22,40 +22,21 @@ GOOD = """<!doctype html><html lang="en"><head><title>A page</title><meta name="
 <body><main><h1>A page</h1><p>Text, and <a href="/">a link</a>.</p></main></body></html>"""
 
 
-class Pages(http.server.BaseHTTPRequestHandler):
-    html = GOOD
-
-    def do_GET(self) -> None:
-        found = self.path == "/"
-        body = (self.html if found else "nothing").encode()
-        self.send_response(200 if found else 404)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Security-Policy", POLICY)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
-
-
 @contextmanager
-def serving(html: str) -> Iterator[str]:
+def serving_page(html: str) -> Iterator[str]:
     """A server of one page; yields its host and port."""
-    handler = type("OnePage", (Pages,), {"html": html})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+
+    def answer(request: BaseHTTPRequestHandler) -> Reply:
+        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": POLICY}
+        return Reply(html.encode(), headers=headers) if request.path == "/" else Reply(b"nothing", 404, headers)
+
+    with serving(answer) as url:
+        yield url.removeprefix("http://")
 
 
 @contextmanager
 def with_body(body: str, style: str = "") -> Iterator[str]:
-    with serving(GOOD.replace("</main>", f"{body}</main>").replace("</style>", f"{style}</style>")) as host:
+    with serving_page(GOOD.replace("</main>", f"{body}</main>").replace("</style>", f"{style}</style>")) as host:
         yield host
 
 
@@ -63,7 +44,7 @@ CHECKS = (page_checks.axe, page_checks.basics, page_checks.shift, page_checks.wi
 
 
 async def test_a_good_page_has_no_findings(browser: Browser) -> None:
-    with serving(GOOD) as host:
+    with serving_page(GOOD) as host:
         async with visiting(browser, host) as visitor:
             page = await visitor.open("/")
             assert [finding for check in CHECKS for finding in await check(page)] == []

@@ -20,12 +20,13 @@ from testbed import page_checks
 from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.shape import Shape
 from testbed.browser import evaluate, measured, visiting
-from testbed.samples.written import HOSTILE, LONG
+from testbed.samples.texts import HOSTILE, LONG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SHAPE = Shape(steps=120, nodes=60, commitments=1_200, step_seconds=900, at_work=20)
-THINKS = [(text, f"{text}</think>{text}") for text in HOSTILE]
+TEXTS = (*HOSTILE, LONG * 256)
+THINKS = [(text, f"{text}</think>{text}") for text in TEXTS]
 """Prompts and completions; the last ones are megabytes."""
 METRIC = "rewards/<img/src=x/onerror=document.title='taken'>"
 RELAY = "http://relay.example/\u202e<script>document.title='taken'</script>"
@@ -59,9 +60,8 @@ FIND_UNSAFE = f"""(() => {{
 @pytest.fixture(scope="module")
 def hostile(browser: Browser, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BigRun]:
     """A synthetic run in which everything that can be is hostile."""
-    settings = {"title": HOSTILE[0], "about": "\n".join(HOSTILE[:-1])}
-    extra = "\n".join(f"{name} = {json.dumps(text)}" for name, text in settings.items())
-    with big_run(tmp_path_factory.mktemp("hostile"), SHAPE, extra=extra, texts=THINKS) as made:
+    settings = {"title": HOSTILE[0], "about": "\n".join(HOSTILE)}
+    with big_run(tmp_path_factory.mktemp("hostile"), SHAPE, texts=THINKS, **settings) as made:
         _spoil(made.orchestrator.folder / "orchestrator.db")
         made.orchestrator.start()
         yield made
@@ -109,19 +109,19 @@ async def test_a_page_of_hostile_text_passes_axe(browser: Browser, hostile: BigR
         assert await page_checks.axe(page) == []
 
 
-@pytest.mark.parametrize("row", range(len(HOSTILE)))
+@pytest.mark.parametrize("row", range(len(TEXTS)))
 async def test_what_a_model_writes_is_shown_as_text(browser: Browser, hostile: BigRun, row: int) -> None:
     async with visiting(browser, hostile.host) as visitor:
         page = await visitor.open(f"/rollouts/{hostile.written[0]}?position={row}")
         texts = [await one.inner_text() for one in await page.locator("pre.model").all()]
-        assert [text.strip() for text in texts] == [shown(HOSTILE[row][:MAX_TEXT], MAX_TEXT).strip()] * 3
+        assert [text.strip() for text in texts] == [shown(TEXTS[row][:MAX_TEXT], MAX_TEXT).strip()] * 3
         await expect_only_text(page, visitor.problems, visitor.elsewhere)
 
 
 async def test_a_line_of_a_megabyte_neither_widens_nor_slows_the_page(browser: Browser, hostile: BigRun) -> None:
-    assert len(HOSTILE[-1]) == 256 * len(LONG) == 1 << 20
+    assert len(TEXTS[-1]) == 1 << 20
     async with visiting(browser, hostile.host) as visitor:
-        page = await visitor.open(f"/rollouts/{hostile.written[0]}?position={len(HOSTILE) - 1}")
+        page = await visitor.open(f"/rollouts/{hostile.written[0]}?position={len(TEXTS) - 1}")
         assert await page_checks.widths(page) == []
         assert len(await page.content()) < 200_000
         assert "Some of it is too long to be shown" in await page.inner_text("main")

@@ -17,9 +17,8 @@ from playwright.async_api import Browser, Page
 
 from testbed import page_checks
 from testbed.browser import Visitor, evaluate, measured, visiting, wait_until
-from testbed.commands import address_in, wait_for
 from testbed.paths import ROOT
-from testbed.runs.live_swarm import LiveSwarm, live_swarm, newcomer
+from testbed.runs.swarms import LiveSwarm, address_in, live_swarm, newcomer
 from testbed.waiting import until
 
 GUILTY = re.compile("(?<!not )guilty")
@@ -105,10 +104,9 @@ async def test_a_newcomer_joins_by_the_pages_command(
         # 2. Run it, and watch the list of workers: a new one appears without a reload.
         await page.goto(f"{swarm.url}/leaderboard?list=workers&order=since")
         await evaluate(page, "window.musterOpened = 1")
-        with newcomer(command, home) as (process, log):
-            address = await asyncio.to_thread(
-                wait_for, "the newcomer has a node", lambda: address_in(home), WORK_SECONDS, process, log
-            )
+        with newcomer(command, home) as process:
+            made = (lambda: address_in(home), "the newcomer has a node", WORK_SECONDS)
+            address = await asyncio.to_thread(process.wait_until, *made)
             row = page.locator("table.board tr").filter(has=page.locator(f'a[href="/nodes/{address}" i]'))
             await row.wait_for(timeout=1000 * WORK_SECONDS)
             assert await evaluate(page, "window.musterOpened") == 1
@@ -125,7 +123,7 @@ async def test_a_newcomer_joins_by_the_pages_command(
             assert await evaluate(page, "window.musterOpened") == 1
             assert await page_checks.axe(page) == []
             await page_checks.picture(page, PICTURES / "newcomer.png")
-            assert process.poll() is None
+            assert process.is_running
         joined = witness.page.locator(f'#feed li a[href="/nodes/{address}" i]').filter(has_text="joins as a worker")
         await joined.wait_for()
         assert (visitor.problems, visitor.elsewhere) == ([], [])

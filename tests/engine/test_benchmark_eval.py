@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from testbed.samples.models import SMALL, write_model
 from testbed.samples.published_rows import GSM8K
 from testbed.waiting import BOUND, wait_until
 
@@ -17,8 +17,7 @@ SAMPLES = 16
 
 
 def test_an_evaluation_that_is_killed_goes_on_to_the_same_result(tmp_path: Path) -> None:
-    shape = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
-    save_model(make_model(make_tokenizer(), shape, seed=3), make_tokenizer(), tmp_path / "small")
+    write_model(tmp_path / "small", SMALL, seed=3)
     (tmp_path / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in GSM8K))
     command = [sys.executable, "-m", "muster", "eval", "../small", "gsm8k", "--data", "../gsm8k.jsonl"]
     command += ["--samples", str(SAMPLES), "--max-tokens", "48", "--temperature", "1", "--out", "result.json", "--json"]

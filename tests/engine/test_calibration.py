@@ -28,7 +28,7 @@ from muster.verification.measured import read_cell
 from muster.verification.profiles import BF16
 from testbed.machine import Machine
 from testbed.paths import ROOT
-from testbed.samples.probes import small_model
+from testbed.samples.models import DEMO, write_model
 from validator.replay import Replayer, judge
 
 WORDS = ("--tokens", 6000, "--max-tokens", 8, "--sharpened", "", "--folder", "kept")
@@ -58,7 +58,7 @@ def older() -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def machine(grid: str, tmp_path_factory: pytest.TempPathFactory) -> Machine:
     made = Machine(tmp_path_factory.mktemp("machine"), "http://127.0.0.1:1")
-    small_model(made.folder / "model")
+    write_model(made.folder / "model", DEMO)
     return made
 
 
@@ -212,7 +212,7 @@ def test_limits_under_which_honest_work_would_lean_are_refused(machine: Machine,
 
 @pytest.mark.usefixtures("no_process")
 def test_cells_of_another_grid_never_count(machine: Machine, calibrated: dict) -> None:
-    small_model(machine.folder / "another", seed=2)
+    write_model(machine.folder / "another", DEMO, seed=2)
     words = ("--max-tokens", 8, "--sharpened", "", "--folder", "kept")
     for model, changes, named in (
         ("another", ("--tokens", 6000), "model_hash"),

@@ -25,8 +25,8 @@ from muster.shardcast.format.store import version_path
 from muster.shardcast.publish import publish
 from muster.verification.profiles import CPU_FP32, PROFILES
 from testbed.adversaries.lab import LIMITS, tempered
+from testbed.samples.models import unpin_numerics
 from testbed.suite.engine_types import Requests, UsingWeights
-from testbed.suite.numerics import unpin
 from validator.replay import Replayer, judge
 from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest, plain_arguments
 from worker.rollouts import bare_rows
@@ -134,7 +134,7 @@ def test_tokens_are_those_that_the_seed_samples_from_the_model(
 
 
 def test_the_engine_computes_in_float32_whatever_was_set(engine: Engine, requests_for: Requests) -> None:
-    unpin()
+    unpin_numerics()
     try:
         engine.generate(requests_for(1))
         assert numerics_pinned()

@@ -34,7 +34,7 @@ from muster.protocol.prompts import completion_text, prompt_tokens
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.taskset import Scored, TaskSet
 from testbed.adversaries.lab import tempered
-from testbed.suite import fork_server
+from testbed.suite import forks
 from testbed.waiting import BOUND, wait_until
 from worker.answering import EvalSession
 from worker.engine import Engine
@@ -202,7 +202,7 @@ def answered(journal: Path) -> int:
 
 def engines_of(process: psutil.Process) -> list[psutil.Process]:
     """The answering processes that it started."""
-    return [child for child in process.children() if fork_server.runs(child, "worker.answering")]
+    return [child for child in process.children() if forks.runs(child, "worker.answering")]
 
 
 async def test_an_engine_that_is_killed_is_an_error_and_nothing_it_said_is_lost(

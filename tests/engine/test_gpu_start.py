@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from muster.errors import ConfigError
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.verification.profiles import BF16
 from testbed.adversaries.lab import LIMITS
+from testbed.samples.models import DEMO, write_model
 from testbed.suite.engine_types import Requests
 from worker.engine import OTHER_ENGINE, VLLM_REQUIRED, Engine
 
@@ -51,8 +51,7 @@ PINNED = {
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """What the program found with that environment, and what it logged."""
-    model = tmp_path_factory.mktemp("gpu") / "model"
-    save_model(make_model(make_tokenizer(), ModelShape(), seed=1), make_tokenizer(), model)
+    model = write_model(tmp_path_factory.mktemp("gpu") / "model", DEMO)
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.gpu_config", str(model)],
         env=os.environ | OPERATORS | {"PYTHONWARNINGS": "ignore"},

@@ -17,7 +17,8 @@ from muster.verification.probes import EngineOptions, read_report, write_documen
 from muster.verification.profiles import BF16, CPU_FP32, STATISTICS, Profile
 from testbed.machine import Machine
 from testbed.paths import ROOT
-from testbed.samples.probes import small_model, small_spec
+from testbed.samples.models import DEMO, write_model
+from testbed.samples.probes import small_spec
 from testbed.waiting import BOUND
 
 
@@ -29,7 +30,7 @@ def run(module: str, *paths: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("profile", [CPU_FP32, BF16], ids=lambda profile: profile.name)
 def test_what_the_engine_generates_the_replay_accepts(profile: Profile, tmp_path: Path) -> None:
-    small_model(tmp_path / "model")
+    write_model(tmp_path / "model", DEMO)
     spec, rows, report = tmp_path / "spec.json", tmp_path / "rows.parquet", tmp_path / "report.json"
     options = EngineOptions(prefix_caching=False, max_sequences=2, cache_bytes=64 << 20)
     wanted = small_spec(Path("model"), profile, calls=(4, 2), engine=options)
@@ -48,7 +49,7 @@ def test_what_the_engine_generates_the_replay_accepts(profile: Profile, tmp_path
     assert all(0 <= row.statistics[name] <= getattr(profile, name).reject for row in found.rows for name in STATISTICS)
 
     # The same rows under other weights: each is found, with what was measured against which limit.
-    small_model(tmp_path / "model", seed=2)
+    write_model(tmp_path / "model", DEMO, seed=2)
     assert run("validator.probe", spec, rows, report).returncode == 0
     findings = [row.finding for row in read_report(report).rows]
     assert all(finding is not None and finding.accuse for finding in findings)
@@ -67,7 +68,16 @@ def test_doctor_measures_this_machine_s_engine_and_keeps_one_that_is_rejected_aw
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(tmp_path / "machine", "http://127.0.0.1:1")
-    words = ("doctor", "--engine", "--model", small_model(tmp_path / "model"), "--profile", CPU_FP32.name, "--rows", 8)
+    words = (
+        "doctor",
+        "--engine",
+        "--model",
+        write_model(tmp_path / "model", DEMO),
+        "--profile",
+        CPU_FP32.name,
+        "--rows",
+        8,
+    )
     found = machine.json(*words)
     assert (found["rows"], found["rejected"], found["accused"], found["device"]) == (8, 0, 0, device_kind())
     assert found["worst_value"] <= found["rejected_above"]

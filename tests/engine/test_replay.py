@@ -18,7 +18,7 @@ from muster.models.weights import read_weights
 from muster.rollouts.schema import Rollout
 from muster.verification.profiles import CPU_FP32
 from muster.verification.statistics import FLOAT32, LEAST
-from testbed.suite.numerics import unpin
+from testbed.samples.models import unpin_numerics
 from validator import replay
 from validator.replay import Measurement, Replayer, judge
 
@@ -73,7 +73,7 @@ def test_a_forged_log_probability_is_measured_in_the_error_that_states_and_head_
 
 
 def test_a_replay_computes_in_float32_whatever_was_set(honest: list[Rollout], replayer: Replayer) -> None:
-    unpin()
+    unpin_numerics()
     try:
         replayer.replay(honest[:1])
         assert numerics_pinned()

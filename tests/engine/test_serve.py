@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -18,10 +17,10 @@ import psutil
 import pytest
 
 from muster.models.files import model_hash
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from testbed.chain.contracts import Deployment
-from testbed.commands import MUSTER, run_to_end
-from testbed.runs.published_run import published_run
+from testbed.processes import Muster
+from testbed.runs.world import published
+from testbed.samples.models import DEMO, write_model
 from testbed.waiting import BOUND
 
 KEY = "a-key-of-this-test"
@@ -31,7 +30,7 @@ KEY = "a-key-of-this-test"
 def serving(folder: Path, *words: str, forked: bool) -> Iterator[dict[str, Any]]:
     """`muster serve WORDS` in a folder: what it prints once the model can be asked. Interrupted, it ends with 0.
 
-    Not `forked` (testbed/suite/fork_server.py): exactly as from a shell, and everybody can read its commands.
+    Not `forked` (testbed/suite/forks.py): exactly as from a shell, and everybody can read its commands.
     """
     command = [sys.executable, "-m", "muster", "serve", *words, "--port", "0", "--json"]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "PYTHONWARNINGS": "ignore"}
@@ -68,8 +67,7 @@ def serving(folder: Path, *words: str, forked: bool) -> Iterator[dict[str, Any]]
     "forked", [pytest.param(True, id="forked"), pytest.param(False, id="from a shell", marks=pytest.mark.slow)]
 )
 def test_a_checkpoint_is_served_to_who_has_the_key_until_interrupted(forked: bool, tmp_path: Path) -> None:
-    model = tmp_path / "small"
-    save_model(make_model(make_tokenizer(), ModelShape(), seed=1), make_tokenizer(), model)
+    model = write_model(tmp_path / "small", DEMO)
     (tmp_path / "key").write_text(KEY)
     (tmp_path / "key").chmod(0o600)
     with serving(tmp_path, "small", "--api-key-file", "key", forked=forked) as document:
@@ -85,24 +83,20 @@ def test_a_checkpoint_is_served_to_who_has_the_key_until_interrupted(forked: boo
             assert 1 <= answer.json()["usage"]["completion_tokens"] <= 4
 
 
-async def test_a_step_of_a_run_is_served_once_it_is_checked_against_the_chain(
-    deployment: Deployment, tmp_path: Path
-) -> None:
-    async with published_run(deployment, tmp_path, "served") as made:
-
-        def ask() -> tuple[dict[str, Any], httpx2.Response]:
-            with serving(tmp_path, "0", "--run", str(made.run), forked=True) as document:
-                question = {"messages": [{"role": "user", "content": "sort 21"}], "max_tokens": 3, "temperature": 0}
-                url = f"{document['base_url']}/chat/completions"
-                with httpx2.Client(timeout=BOUND, trust_env=False) as client:
-                    return document, client.post(url, json={"model": document["model"], **question})
-
-        document, answer = await asyncio.to_thread(ask)
-        status, _, said = await run_to_end(*MUSTER, "serve", "2", "--run", made.run, folder=tmp_path)
-    assert (document["run"], document["step"], document["model"]) == (made.run, 0, "muster-step-0")
-    assert document["model_hash"] == "0x" + model_hash(made.models[0]).hex()
+def test_a_step_of_a_run_is_served_once_it_is_checked_against_the_chain(deployment: Deployment, tmp_path: Path) -> None:
+    with published(deployment, tmp_path, "served") as world:
+        run = world.run_fixture.run
+        with serving(tmp_path, "0", "--run", str(run), forked=True) as document:
+            question = {"messages": [{"role": "user", "content": "sort 21"}], "max_tokens": 3, "temperature": 0}
+            url = f"{document['base_url']}/chat/completions"
+            with httpx2.Client(timeout=BOUND, trust_env=False) as client:
+                answer = client.post(url, json={"model": document["model"], **question})
+        with Muster(("serve", "2", "--run", run), tmp_path / "said", folder=tmp_path) as refused:
+            status, said = refused.end()
+    assert (document["run"], document["step"], document["model"]) == (run, 0, "muster-step-0")
+    assert document["model_hash"] == "0x" + model_hash(world.run_fixture.checkpoint(0)).hex()
     assert Path(tmp_path / document["checkpoint"] / "config.json").is_file()
     assert answer.status_code == 200, answer.text
     assert 1 <= answer.json()["usage"]["completion_tokens"] <= 3
     assert status == 3
-    assert f"run {made.run} has not published step 2" in said
+    assert f"run {run} has not published step 2" in said

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from testbed.chain.anvil import Anvil
+from testbed.chain.contracts import deploy_on
 from testbed.machine import Machine, funded_run, furnished
-from testbed.servers.s3_servers import Endpoint
+from testbed.servers.s3 import Endpoint
 
 if TYPE_CHECKING:
     from testbed.runs.world import World
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def own_anvil() -> Iterator[Anvil]:
     """One whose clock and state are a module's own."""
-    with Anvil.start() as running:
+    with Anvil() as running:
         yield running
 
 
@@ -44,5 +45,5 @@ def run(machine: Machine) -> int:
 def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path) -> Iterator[World]:
     from testbed.runs.world import opened  # which imports torch
 
-    with opened(start_anvil, tmp_path) as made:
+    with opened(deploy_on(start_anvil(), tmp_path), tmp_path) as made:
         yield made

@@ -13,15 +13,15 @@ import torch
 from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter, Pair
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
 from muster.shardcast.delta.frames import write_frames
-from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import read_manifest, verify_folder, version_path, versions
 from muster.shardcast.publish import publish
-from testbed.samples.deltas import keeping, publish_steps, replace_difference
-from testbed.samples.trainer import batch_of, learner_at, tiny_checkpoint
-from testbed.servers.weight_servers import QUICK, RUN, SHARD, Server, contents, ended, relaying
+from testbed.samples.models import write_model
+from testbed.samples.trainer import batch_of, learner_at
 from testbed.waiting import until
+from testbed.weights.checkpoints import RUN, SHARD, contents, keeping, publish_steps, replace_difference
+from testbed.weights.fetching import get_step
+from testbed.weights.servers import Server, relaying
 
 STEPS = 5
 PAIRS, RANK, WIDTH = 7, 2, 32
@@ -36,7 +36,7 @@ def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(run_fixture: Path) -> list[Manifest]:
     """Return steps 0 to 4 of a trainer in bfloat16, published; the last one whole besides the first."""
-    initial = tiny_checkpoint(run_fixture / "initial")
+    initial = write_model(run_fixture / "initial")
     learner = learner_at(initial, run_fixture / "state", dtype=torch.bfloat16, lora_rank=RANK)
     manifests = []
     for step in range(STEPS):
@@ -60,16 +60,8 @@ def made(run_fixture: Path) -> list[Manifest]:
 
 @pytest.fixture(scope="module")
 def origin(run_fixture: Path, made: list[Manifest]) -> Iterator[Server]:
-    server = Server(run_fixture / "origin", dir=run_fixture / "published").start()
-    with ended(server):
+    with Server(run_fixture / "origin", dir=run_fixture / "published") as server:
         yield server
-
-
-async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> FetchedVersion:
-    async def anchored(step: int) -> bytes:
-        return made[step].root
-
-    return await fetch_step(Wanted(made[step].root, RUN, step, sources, dest, QUICK), anchored)
 
 
 def test_each_step_is_the_adapter_that_leads_there_from_the_first(run_fixture: Path, made: list[Manifest]) -> None:
@@ -88,9 +80,9 @@ def test_each_step_is_the_adapter_that_leads_there_from_the_first(run_fixture: P
 async def test_a_worker_that_has_the_first_step_fetches_adapters_alone(
     made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    await get(made, 0, tmp_path, origin.url)
+    await get_step(made, 0, tmp_path, origin.url)
     for step in range(1, STEPS):
-        fetched = await get(made, step, tmp_path, origin.url)
+        fetched = await get_step(made, step, tmp_path, origin.url)
         assert fetched.fetched_bytes == 0
         assert 0 < fetched.delta_bytes < made[step].total_bytes / 2
         assert verify_folder(fetched.path, made[step].root).problems == ()
@@ -99,9 +91,9 @@ async def test_a_worker_that_has_the_first_step_fetches_adapters_alone(
 async def test_a_joiner_gets_the_first_step_and_one_adapter_and_then_goes_on_with_adapters(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    await get(made, STEPS - 2, tmp_path, origin.url)
+    await get_step(made, STEPS - 2, tmp_path, origin.url)
     assert {version.root for version in versions(tmp_path)} == {made[0].root, made[STEPS - 2].root}
-    fetched = await get(made, STEPS - 1, tmp_path, origin.url)
+    fetched = await get_step(made, STEPS - 1, tmp_path, origin.url)
     assert fetched.fetched_bytes == 0
     assert 0 < fetched.delta_bytes < made[STEPS - 1].total_bytes / 2
     assert contents(fetched.path) == contents(version_path(run_fixture / "published", made[STEPS - 1].root))
@@ -114,7 +106,7 @@ async def test_a_relay_that_comes_late_has_the_first_step_too(
     async with relaying(tmp_path / "relayed", origin.url, follow=True) as (relay, _):
         wanted = {made[0].root, made[-1].root}
         await until(lambda: wanted <= {version.root for version in versions(tmp_path / "relayed")})
-        joiner = await get(made, STEPS - 1, tmp_path / "joiner", relay)
+        joiner = await get_step(made, STEPS - 1, tmp_path / "joiner", relay)
     assert contents(joiner.path) == contents(version_path(run_fixture / "published", made[STEPS - 1].root))
 
 
@@ -130,9 +122,8 @@ async def test_a_stranger_who_offers_a_way_round_by_an_old_step_sells_nothing(
     first = TargetStep(version_path(folder, steps[0].root), steps[0])
     assert write_frames(first, TargetStep(version_path(folder, steps[2].root), steps[2]), draft)
     replace_difference(folder, draft, steps[0], steps[2])
-    server = Server(tmp_path / "server", dir=folder).start()
-    with ended(server):
-        fetched = await get(steps, 2, tmp_path / "here", server.url)
+    with Server(tmp_path / "server", dir=folder) as server:
+        fetched = await get_step(steps, 2, tmp_path / "here", server.url)
     assert {version.root for version in versions(tmp_path / "here")} == {steps[2].root}
     assert fetched.fetched_bytes == steps[2].total_bytes
 
@@ -183,10 +174,9 @@ async def test_an_adapter_that_lies_costs_only_time(
     forged = tmp_path / "forged"
     _forge(run_fixture, forged, lie)
     replace_difference(folder, forged, made[0], made[STEPS - 1])
-    liar = Server(tmp_path / "liar", dir=folder).start()
-    with ended(liar):
-        await get(made, 0, tmp_path / "here", liar.url)
-        fetched = await get(made, STEPS - 1, tmp_path / "here", liar.url)
+    with Server(tmp_path / "liar", dir=folder) as liar:
+        await get_step(made, 0, tmp_path / "here", liar.url)
+        fetched = await get_step(made, STEPS - 1, tmp_path / "here", liar.url)
     assert fetched.fetched_bytes > 0
     assert contents(fetched.path) == contents(version_path(run_fixture / "published", made[STEPS - 1].root))
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import select
 
 from muster.clients.storage import ContentStore
 from muster.errors import RefusedError
@@ -20,11 +19,10 @@ from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import RelayOffer
 from muster.protocol.requests import sign_request
-from orchestrator.database import Database
 from orchestrator.page.announcement_routes import MAX_REPORT_BYTES, MAX_SIGNED_BYTES
 from orchestrator.tables import machines, node_names, scores, served
 from testbed.runs.run_fixture import Orchestrator, RunFixture
-from testbed.servers.s3_servers import Endpoint
+from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
 
 OWNERS_RELAY = "http://127.0.0.1:9"
@@ -88,13 +86,7 @@ class Place:
 
     async def rows(self, table: Any, *columns: str) -> list[tuple]:
         """Rows of its database, by key."""
-        about = f"run {self.run} of {self.run_fixture.book.runs} on chain {self.run_fixture.book.chain_id}"
-        database = await Database.open(self.orchestrator.database_url, about)
-        try:
-            query = select(*table.c[columns]).order_by(*table.primary_key.columns)
-            return [tuple(row) for row in await database.read(lambda connection: connection.execute(query).all())]
-        finally:
-            await database.close()
+        return await self.orchestrator.rows(table, *columns)
 
     async def events(self, kind: str) -> list[dict[str, Any]]:
         async with self.run_fixture.client(self.orchestrator.url, None) as client:
@@ -114,10 +106,8 @@ def place(
     run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("orchestrator")
-    running = Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()).start()
-    yield Place(run_fixture, running)
-    code, errors = running.stop()
-    assert code == 0, errors
+    with Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()) as running:
+        yield Place(run_fixture, running)
 
 
 async def test_an_operator_names_its_node(place: Place) -> None:
@@ -312,8 +302,7 @@ async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place,
 
     # 4. A new database is filled from storage; what machines said is gone.
     await asyncio.to_thread(orchestrator.kill)
-    orchestrator.change(orchestrator.database_url, empty := new_database_url())
-    orchestrator.database_url = empty
+    orchestrator.change({"orchestrator.database_url": new_database_url()})
     shutil.rmtree(orchestrator.folder / "state")
     await asyncio.to_thread(orchestrator.start)
     assert await place.rows(node_names, "node", "name", "named") == before[0]

@@ -9,11 +9,10 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,12 @@ import muster
 from muster.chain.keys import Signer
 from muster.constants import REQUEST_LIFETIME_SECONDS
 from muster.errors import EXIT_CODES
-from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms import WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 from muster.settings.sources import known_keys
+from testbed.http import Reply, serving
 from testbed.machine import Machine
+from testbed.samples.terms import terms_of
 from testbed.waiting import BOUND
 
 TOKEN = 10**18
@@ -299,37 +300,19 @@ def test_doctor_names_what_is_wrong_and_the_way_out(machine: Machine) -> None:
     ],
 )
 def test_doctor_compares_clocks(machine: Machine, ahead: int | None, state: str, words: str) -> None:
-    class Readyz(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response_only(200)
-            if ahead is not None:
-                self.send_header("Date", formatdate(time.time() + ahead, usegmt=True))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def answer(_: BaseHTTPRequestHandler) -> Reply:
+        return Reply(headers={} if ahead is None else {"Date": formatdate(time.time() + ahead, usegmt=True)})
 
-    with HTTPServer(("127.0.0.1", 0), Readyz) as server:
-        serving = threading.Thread(target=server.handle_request)
-        serving.start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with serving(answer) as url:
         done = machine.type("doctor", "--json", MUSTER_ORCHESTRATOR__URL=url, NO_PROXY="127.0.0.1")
-        serving.join(BOUND)
     found = next(check for check in json.loads(done.stdout) if check["name"] == "orchestrator")
     assert found["state"] == state
     assert words in found["found"]
 
 
 def test_terms_file_names_what_is_wrong(tmp_path: Path) -> None:
-    terms = Terms(
-        **LOCAL_DEFAULTS,
-        trainer="0x" + "11" * 20,
-        storage_key="0x" + "22" * 20,
-        task_count=10,
-        task_root=b"\x01" * 32,
-        model_hash=b"\x02" * 32,
-        tokenizer_hash=b"\x03" * 32,
-        profile=b"\x04" * 32,
-        classes=(WorkClass(10_000, (8, 12)), WorkClass(15_000, (12, 18))),
-    )
+    classes = (WorkClass(10_000, (8, 12)), WorkClass(15_000, (12, 18)))
+    terms = terms_of("0x" + "11" * 20, "0x" + "22" * 20, **LOCAL_DEFAULTS, classes=classes)
     path = tmp_path / "run.toml"
     path.write_text(write_terms(replace(terms, pay=1_234_567_890_123_456_789)))
     assert read_terms(path) == replace(terms, pay=1_234_567_890_123_456_789)

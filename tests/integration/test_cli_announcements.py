@@ -10,46 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.clients.evaluation import Completion, CompletionRequest, TaskCompletions
 from muster.console.evaluate import benchmark
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import recover_signer
-from orchestrator.database import Database
+from muster.settings.toml import to_toml
 from orchestrator.tables import node_names, scores
 from testbed.chain.contracts import Deployment
 from testbed.machine import Machine
-from testbed.runs.published_run import PublishedRun, published_run
 from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.world import World, published
 
 HINT = "choose up to 40 letters, digits, single spaces and . _ - + # ', with a letter or digit in it"
 
 
-def documents(run_fixture: RunFixture, orchestrator: Orchestrator, table: Any) -> list[Any]:
+def documents(orchestrator: Orchestrator, table: Any) -> list[Any]:
     """The documents in a table of the orchestrator's database."""
-
-    async def read() -> list[Any]:
-        about = f"run {run_fixture.run} of {run_fixture.book.runs} on chain {run_fixture.book.chain_id}"
-        database = await Database.open(orchestrator.database_url, about)
-        try:
-            query = select(table.c.document).order_by(*table.primary_key.columns)
-            return list(await database.read(lambda connection: connection.execute(query).scalars().all()))
-        finally:
-            await database.close()
-
-    return asyncio.run(read())
+    return [document for (document,) in asyncio.run(orchestrator.rows(table, "document"))]
 
 
-def machine_of(run_fixture: RunFixture, orchestrator: Orchestrator, folder: Path, relay: str = "") -> Machine:
+def machine_of(run_fixture: RunFixture, settings: dict[str, object], folder: Path) -> Machine:
     """A machine with settings for a run, and the keys of all who are in the tests."""
     machine = Machine(folder, run_fixture.settings.rpc_url)
-    machine.settings(
-        f"run = {run_fixture.run}\n[chain]\nrpc_url = '{run_fixture.settings.rpc_url}'\n"
-        f"addresses = '{run_fixture.settings.addresses}'\ntimeout_seconds = 10\n"
-        f"[orchestrator]\nurl = '{orchestrator.url}'\n" + (f"[shardcast]\nrelays = ['{relay}']\n" if relay else "")
-    )
+    machine.settings(to_toml(settings | {"chain.timeout_seconds": 10}))
     for name in ("owner", "trainer", "stranger", "w1", "operator of w1", "operator of w2"):
         machine.secret(f"{name.replace(' ', '-')}.key", run_fixture.secret(name))
     return machine
@@ -66,15 +51,19 @@ def run_fixture(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def orchestrator(run_fixture: RunFixture, tmp_path: Path) -> Iterator[Orchestrator]:
-    running = Orchestrator(run_fixture, tmp_path / "orchestrator").start()
-    yield running
-    running.stop()
+    with Orchestrator(run_fixture, tmp_path / "orchestrator") as running:
+        yield running
 
 
 def test_an_operator_names_a_node_and_takes_the_name_back(
     run_fixture: RunFixture, orchestrator: Orchestrator, tmp_path: Path
 ) -> None:
-    machine, node = machine_of(run_fixture, orchestrator, tmp_path / "machine"), run_fixture.key("w1").address
+    machine, node = (
+        machine_of(
+            run_fixture, run_fixture.settings_file | {"orchestrator.url": orchestrator.url}, tmp_path / "machine"
+        ),
+        run_fixture.key("w1").address,
+    )
     words = ("node", "name", "Zoë's box #1", "--node", node, "--operator", "./operator-of-w1.key")
     told = {"run": run_fixture.run, "node": node, "name": "Zoë's box #1"}
 
@@ -92,11 +81,11 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
         "this needs a confirmation, and there is no terminal to ask on",
         "add --yes",
     )
-    assert documents(run_fixture, orchestrator, node_names) == []
+    assert documents(orchestrator, node_names) == []
 
     decomposed = ("node", "name", " Zoe\u0308's box #1 ", *words[3:])
     assert machine.json(*decomposed, "--yes") == told
-    [document] = documents(run_fixture, orchestrator, node_names)
+    [document] = documents(orchestrator, node_names)
     kept = NodeName.model_validate_json(document)
     assert (kept.node, kept.name) == (node, "Zoë's box #1")
     assert recover_signer(run_fixture.domain, kept) == run_fixture.key("operator of w1").address
@@ -111,7 +100,7 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
     own = ("node", "name", "", "--operator", "./operator-of-w1.key", "--yes")
     removed = machine.json(*own, "--node", "./w1.key")
     assert removed == {**told, "name": ""}
-    [document] = documents(run_fixture, orchestrator, node_names)
+    [document] = documents(orchestrator, node_names)
     assert NodeName.model_validate_json(document).name == ""
 
 
@@ -134,7 +123,12 @@ def test_invalid_names_are_refused_before_anything_is_sent(machine: Machine, nam
 def test_the_nodes_of_others_cannot_be_named(
     run_fixture: RunFixture, orchestrator: Orchestrator, tmp_path: Path
 ) -> None:
-    machine, node = machine_of(run_fixture, orchestrator, tmp_path / "machine"), run_fixture.key("w1").address
+    machine, node = (
+        machine_of(
+            run_fixture, run_fixture.settings_file | {"orchestrator.url": orchestrator.url}, tmp_path / "machine"
+        ),
+        run_fixture.key("w1").address,
+    )
     operator, other = run_fixture.key("operator of w1").address, run_fixture.key("operator of w2").address
     words = ("node", "name", "mine", "--yes", "--operator")
     refused = machine.json(*words, "./operator-of-w2.key", "--node", node, status=2)
@@ -149,7 +143,7 @@ def test_the_nodes_of_others_cannot_be_named(
         f"error: {node} is a node of run {run_fixture.run}, and the settings are for run {run_fixture.run + 1}\n"
         f"  next: set run = {run_fixture.run}, and orchestrator.url to that run's\n",
     )
-    assert documents(run_fixture, orchestrator, node_names) == []
+    assert documents(orchestrator, node_names) == []
 
 
 # muster eval --publish
@@ -184,31 +178,31 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     return found
 
 
-async def test_a_score_of_a_step_is_published(deployment: Deployment, oracle: Oracle, tmp_path: Path) -> None:
-    async with published_run(deployment, tmp_path, "published score") as made:
-        relay = (tmp_path / "muster.toml").read_text().split('relays = ["')[1].split('"')[0]
-        machine = machine_of(made.run_fixture, made.orchestrator, tmp_path / "machine", relay)
-        await asyncio.to_thread(publishing, made, machine, oracle)
+def test_a_score_of_a_step_is_published(deployment: Deployment, oracle: Oracle, tmp_path: Path) -> None:
+    with published(deployment, tmp_path, "published score") as world:
+        machine = machine_of(world.run_fixture, world.settings_file, tmp_path / "machine")
+        publishing(world, machine, oracle)
 
 
-def publishing(made: PublishedRun, machine: Machine, oracle: Oracle) -> None:
+def publishing(world: World, machine: Machine, oracle: Oracle) -> None:
+    run = world.run_fixture.run
     size = BENCHMARKS["gsm8k"].size
     whole, part = questions(machine.folder / "gsm8k.jsonl", size), questions(machine.folder / "part.jsonl", size - 1)
-    trainer, owner = (made.run_fixture.key(name).address for name in ("trainer", "owner"))
-    words = ("eval", "--run", made.run, "gsm8k", "--publish", "--yes")
+    trainer, owner = (world.run_fixture.key(name).address for name in ("trainer", "owner"))
+    words = ("eval", "--run", run, "gsm8k", "--publish", "--yes")
 
-    def published() -> list[BenchmarkScore]:
-        found = documents(made.run_fixture, made.orchestrator, scores)
+    def scored() -> list[BenchmarkScore]:
+        found = documents(world.orchestrator, scores)
         return [BenchmarkScore.model_validate_json(document) for document in found]
 
     # 1. Refused before anything is asked: another's key, no step, no whole benchmark, a dry run.
-    stranger = made.run_fixture.key("stranger").address
+    stranger = world.run_fixture.key("stranger").address
     refused = machine.json(*words, "--data", whole, "--operator", "./stranger.key", status=2)
-    assert refused["error"] == f"{stranger} is neither the trainer of run {made.run}, {trainer}, nor its owner, {owner}"
+    assert refused["error"] == f"{stranger} is neither the trainer of run {run}, {trainer}, nor its owner, {owner}"
     assert refused["hint"] == "name the trainer's or the owner's wallet: --operator WALLET"
     by = ("--operator", "./trainer.key")
     refused = machine.json(*words, *by, "--data", whole, "--step", 2, status=3)
-    assert refused["error"] == f"run {made.run} has not published step 2"
+    assert refused["error"] == f"run {run} has not published step 2"
     refused = machine.json(*words, *by, "--data", part, status=3)
     assert refused["error"] == f"part.jsonl has {size - 1} rows of gsm8k, and the whole benchmark has {size}"
     refused = machine.json(*words, *by, "--data", whole, "--data", part, status=3)
@@ -218,35 +212,35 @@ def publishing(made: PublishedRun, machine: Machine, oracle: Oracle) -> None:
     assert dry.stderr.splitlines() == [
         "Evaluate, and publish the score",
         "  benchmark    gsm8k",
-        f"  run          {made.run}",
+        f"  run          {run}",
         "  step         1",
         f"  signed by    {trainer}, the run's trainer",
         "  seen by      everybody who opens the run's page",
     ]
-    assert (oracle.asked, published()) == ([], [])
+    assert (oracle.asked, scored()) == ([], [])
 
     # 2. The trainer publishes the newest step, the owner another one.
     told = machine.json(*words, *by, "--data", whole)
     right = size // 2
-    assert told["published"] == {"step": 1, "score": right / size, "by": trainer, "at": made.orchestrator.url}
-    [score] = published()
+    assert told["published"] == {"step": 1, "score": right / size, "by": trainer, "at": world.orchestrator.url}
+    [score] = scored()
     assert (score.step, score.benchmark, score.score, score.tasks, score.samples) == (
         (1, "gsm8k", right / size, size, 1)
     )
     [figure] = [one for one in told["figures"] if (one["rule"], one["measure"]) == ("strict", "pass@1")]
     assert (score.low, score.high) == (figure["low"], figure["high"])
-    assert recover_signer(made.run_fixture.domain, score) == trainer
+    assert recover_signer(world.run_fixture.domain, score) == trainer
     shown = machine.type(*words, "--operator", "./owner.key", "--data", whole, "--step", 0)
     assert shown.returncode == 0, shown.stderr
     assert f"published as the score of step 0, by {owner}\n" in shown.stdout
-    assert [one.step for one in published()] == [0, 1]
+    assert [one.step for one in scored()] == [0, 1]
     assert [request.count for request in oracle.asked] == [size, size]
 
     # 3. What could not be sent is sent by the same command, without asking again.
-    made.orchestrator.stop()
+    world.orchestrator.stop()
     lost = machine.json(*words, *by, "--data", whole, "--step", 1, status=5)
-    assert lost["error"].startswith(f"POST {made.orchestrator.url}/v1/runs/{made.run}/scores: ")
-    made.orchestrator.start()
+    assert lost["error"].startswith(f"POST {world.orchestrator.url}/v1/runs/{run}/scores: ")
+    world.orchestrator.start()
     again = machine.json(*words, *by, "--data", whole, "--step", 1)
     assert again["published"]["score"] == right / size
     assert oracle.asked[-1].first == size, "every item was answered before"

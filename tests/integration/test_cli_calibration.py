@@ -16,7 +16,7 @@ from muster.protocol.terms_file import read_terms
 from muster.verification.profiles import BF16, CPU_FP32, profile_hash
 from testbed.machine import Machine
 from testbed.samples.cells import calibration_of
-from testbed.samples.probes import small_model
+from testbed.samples.models import DEMO, write_model
 
 NODE = "0x" + "11" * 20
 OWNER = ("--operator", "./owner.key")
@@ -26,7 +26,7 @@ OWNER = ("--operator", "./owner.key")
 def desk(machine: Machine) -> Machine:
     """A machine with a task set, a small model, a large one, and a calibration of each."""
     machine.json("tasks", "make", "tasks", "--seed", "0")
-    small_model(machine.folder / "small")
+    write_model(machine.folder / "small", DEMO)
     large = machine.folder / "large"
     shutil.copytree(machine.folder / "small", large)
     count = UNCALIBRATED_PARAMETERS + 1 - parameter_count(large)

@@ -18,7 +18,7 @@ from muster.chain.keys import Signer
 from muster.chain.provider import connected
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
-from testbed.chain.sender_fixture import GWEI, opened, payment
+from testbed.chain.senders import GWEI, opened, payment
 from testbed.machine import Machine
 from testbed.terminal import Terminal
 
@@ -81,7 +81,7 @@ def test_ctrl_c_at_a_question_ends_the_command(machine: Machine) -> None:
         terminal.reads("New password: ")
         terminal.types("\x04")
         assert terminal.ends() == 78
-        assert "nothing was typed" in terminal.shown
+        assert "nothing was typed" in terminal.said
     assert machine.json("wallet", "show", "./asked.json", "--offline")["keystore"] == "asked.json"
 
 
@@ -94,9 +94,9 @@ def test_a_signal_at_a_process_s_password_ends_it(machine: Machine, role: str, e
     environment = {"HOME": str(machine.home), "MUSTER_KEYS__KEYSTORE": wallet, "MUSTER_DEBUG": ""}
     with Terminal((role, "run"), machine.folder, environment) as terminal:
         terminal.reads(f"Password of {wallet}: ")
-        terminal.receives(ending)
+        terminal.process.send_signal(ending)
         assert terminal.ends() == 0
-        assert "Traceback" not in terminal.shown
+        assert "Traceback" not in terminal.said
 
 
 # --- Ether for gas

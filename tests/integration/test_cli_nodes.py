@@ -8,48 +8,32 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster.chain.keys import Signer
+from testbed.http import Reply, serving
 from testbed.machine import Machine
 from testbed.waiting import BOUND
 
 GAS = 2 * 10**16
 
 
-@contextmanager
-def orchestrator(reports: dict[str, dict[str, Any]], problem: dict[str, Any] | None = None) -> Iterator[str]:
+def orchestrator(
+    reports: dict[str, dict[str, Any]], problem: dict[str, Any] | None = None
+) -> AbstractContextManager[str]:
     """Serves the reports of some nodes, and knows no other, which `problem` says; its URL."""
 
-    class Reports(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found = reports.get(self.path.split("?")[0].rpartition("/")[2])
-            body = json.dumps(found or problem or {}).encode()
-            self.send_response(200 if found else 404)
-            if problem:
-                self.send_header("Content-Type", "application/problem+json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: BaseHTTPRequestHandler) -> Reply:
+        found = reports.get(request.path.split("?")[0].rpartition("/")[2])
+        kind = {"Content-Type": "application/problem+json"} if problem else {}
+        return Reply(json.dumps(found or problem or {}).encode(), 200 if found else 404, kind)
 
-        def log_message(self, *_: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Reports)
-    serving = threading.Thread(target=server.serve_forever)
-    serving.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()
+    return serving(answer)
 
 
 def join(machine: Machine, run: int, name: str, role: str = "worker") -> str:
@@ -152,25 +136,16 @@ def test_where_no_settings_file_is(machine: Machine, tmp_path: Path) -> None:
 
 def test_a_notification_by_hand(machine: Machine) -> None:
     posts: list[dict[str, Any]] = []
-    answers = [200, 500]
+    answers = iter((200, 500))
 
-    class Chat(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(answers[len(posts) - 1])
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def answer(request: BaseHTTPRequestHandler) -> Reply:
+        posts.append(json.loads(request.rfile.read(int(request.headers["Content-Length"]))))
+        return Reply(status=next(answers))
 
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Chat) as server:
-        serving = threading.Thread(target=lambda: [server.handle_request() for _ in answers])
-        serving.start()
-        url = f"http://127.0.0.1:{server.server_port}/a-secret-path"
-        environment = {"MUSTER_NOTIFY__WEBHOOK": url, "MUSTER_NAME": "worker-7"}
+    with serving(answer) as url:
+        environment = {"MUSTER_NOTIFY__WEBHOOK": f"{url}/a-secret-path", "MUSTER_NAME": "worker-7"}
         sent = machine.type("notify", "test", "--json", **environment)
         refused = machine.type("notify", "test", **environment)
-        serving.join(BOUND)
     assert (sent.returncode, json.loads(sent.stdout)["host"]) == (0, "127.0.0.1")
     assert {key: posts[0][key] for key in ("kind", "name", "run", "text", "details")} == {
         "kind": "test",

@@ -14,15 +14,16 @@ from muster.chain.client import event_of
 from muster.contracts import court, registry, runs
 from muster.contracts.court import CaseOpened, Kind, Outcome
 from muster.contracts.registry import Status
-from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hex_hash
-from muster.protocol.messages import UploadReceipt
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
-from muster.rollouts.schema import Rollout, one_span
+from muster.rollouts.schema import Rollout
 from testbed.chain.contracts import Deployment
 from testbed.machine import Machine
 from testbed.runs.run_fixture import RunFixture
+from testbed.samples.messages import receipt_of
+from testbed.samples.rollouts import rollout
 
 TOKENS = 3
 WORKERS = ("honest", "forger", "lost")
@@ -55,26 +56,19 @@ async def rows_of(run_fixture: RunFixture, worker: str) -> list[Rollout]:
     async with run_fixture.chain("stranger") as chain:
         terms = await chain.terms(run_fixture.run)
         draw = await chain.draw(run_fixture.run, run_fixture.key(worker).address, 0)
+    ones, size = np.ones(TOKENS, np.int32), terms.group_size
     return [
-        Rollout(
+        rollout(
+            position,
+            ones,
+            group_size=size,
             run=run_fixture.run,
             step=0,
-            position=position,
-            group=position // terms.group_size,
-            sample=position % terms.group_size,
-            task=draw.groups[position // terms.group_size].task,
-            seed=seed,
-            budget=draw.groups[position // terms.group_size].budget,
-            prompt_tokens=np.ones(TOKENS, np.int32),
-            completion_tokens=np.ones(TOKENS, np.int32),
-            spans=one_span(TOKENS),
-            logprobs=np.zeros(TOKENS, np.float32),
             task_reward=0,
-            parts=np.zeros(1, np.int64),
-            fuel=0,
-            length_reward=0,
-            finish_reason="stop",
-            proof=b"",
+            prompt_tokens=ones,
+            task=draw.groups[position // size].task,
+            seed=seed,
+            budget=draw.groups[position // size].budget,
         )
         for position, seed in enumerate(draw.seeds)
     ]
@@ -139,16 +133,7 @@ def test_a_receipt_ends_a_case_about_missing_data(stranger: Machine, run_fixture
             return (await chain.call(court.case_of(case))).outcome, (await chain.call(runs.work(node))).open_cases
 
     case = asyncio.run(accuse())
-    unsigned = UploadReceipt(
-        run=run_fixture.run,
-        node=node,
-        index=0,
-        root=hex_hash(root),
-        file_hash=hex_hash(hashlib.sha256(b"file").digest()),
-        size=12_345,
-        stored_at=0,
-        signature=UNSIGNED,
-    )
+    unsigned = receipt_of(run=run_fixture.run, node=node, root=hex_hash(root), size=12_345)
     path = tmp_path / "receipt.json"
     words = ("slash", "dismiss", case, "--receipt", path, "--operator", "./stranger.key")
 

@@ -27,10 +27,9 @@ from muster.contracts.registry import Convicted, Status
 from muster.contracts.runs import WorkCommitted
 from muster.rollouts.parquet import write_rollouts
 from muster.verification.bundles import parse_bundle
-from testbed.commands import run_to_end
 from testbed.paths import ROOT
-from testbed.runs.node_fixture import NodeFixture, NodeProcess
-from testbed.runs.world import World, commit_bytes, rows_of
+from testbed.processes import Service, ended, run_to_end
+from testbed.runs.world import ModelRun, World, commit_bytes, rows_of
 from testbed.waiting import until
 from validator.ruling import turn_of
 
@@ -42,14 +41,12 @@ WORKER_FAILPOINTS = ("worker.generated", "worker.uploaded", "worker.committed")
 async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> None:
     run_fixture = world.run_fixture
     torch.set_num_threads(1)  # two validators live in this process, beside others on few cores
-    worker = NodeProcess("worker", run_fixture.folder / "w1", WORKER_FAILPOINTS)
-    cheater = NodeProcess("adversary", run_fixture.folder / "w2")
+    worker, cheater = world.node("worker", "w1", *WORKER_FAILPOINTS), world.node("adversary", "w2")
     one, two, last = in_turn(run_fixture, "w2", "v1", "v2", "v3")
-    juror = NodeProcess("validator", run_fixture.folder / last, ["validator.voted"])
-    for name in ("w1", "w2", "v4"):
-        world.settings(name)
-    world.settings(last, **{"validator.stagger_seconds": 60})  # so that it judges a case instead of opening it
-    try:
+    late = {"validator.stagger_seconds": 60}  # so that it judges a case instead of opening it
+    juror = world.node("validator", last, "validator.voted", **late)
+    world.settings("v4")
+    with ended(worker, cheater, juror):
         async with world.validators(one, two):
             juror.start()
             await the_worker_dies_three_times_and_loses_nothing(world, worker)
@@ -59,34 +56,31 @@ async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> 
             await anybody_can_check(world)
             await outsiders_can_watch_and_audit(world)
             await the_hour_is_sealed(world)
-    finally:
-        for process in (worker, cheater, juror):
-            process.stop()
 
 
-def in_turn(run_fixture: NodeFixture, worker: str, *names: str) -> list[str]:
+def in_turn(run_fixture: ModelRun, worker: str, *names: str) -> list[str]:
     """Return validators in the order in which they may accuse a worker."""
     matter = f"accuse {run_fixture.key(worker).address}"
     everybody = [run_fixture.key(name).address for name in ("v1", "v2", "v3", "v4")]
     return sorted(names, key=lambda name: turn_of(run_fixture.key(name).address, everybody, matter))
 
 
-async def the_worker_dies_three_times_and_loses_nothing(world: World, worker: NodeProcess) -> None:
+async def the_worker_dies_three_times_and_loses_nothing(world: World, worker: Service) -> None:
     for point in WORKER_FAILPOINTS:
         worker.start()
-        assert await worker.ends() == -signal.SIGKILL, worker.output()
+        assert (await asyncio.to_thread(worker.end))[0] == -signal.SIGKILL, worker.said
         assert (worker.folder / "failpoints" / point).exists()
-    generated = worker.events("generated")
+    generated = worker.logged("generated")
     assert [line["index"] for line in generated] == [0], "one file, made once"
-    (uploaded,) = worker.events("uploaded")
+    (uploaded,) = worker.logged("uploaded")
     worker.start()
 
     async def noted() -> bool:
-        return bool(worker.events("committed"))
+        return bool(worker.logged("committed"))
 
     await until(noted, "the commitment is noted")
-    assert await asyncio.to_thread(worker.stop) == 0, worker.output()
-    assert worker.events("committed")[0]["found"] == "on chain after a restart"
+    assert (await asyncio.to_thread(worker.stop))[0] == 0, worker.said
+    assert worker.logged("committed")[0]["found"] == "on chain after a restart"
     mined = [event for event in await world.events(WorkCommitted) if event.index == 0]
     assert len(mined) == 1, "committed once"
     async with world.run_fixture.client(world.orchestrator.url, None) as client:
@@ -107,12 +101,12 @@ async def two_validators_accept(world: World) -> None:
     assert all(verdict.inspected == 16 for verdict in work[0].verdicts)
 
 
-async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: NodeProcess) -> None:
+async def the_cheater_is_convicted(world: World, cheater: Service, juror: Service) -> None:
     node = world.run_fixture.key("w2").address
 
     async def jailed() -> bool:
-        if juror.process is not None and juror.process.poll() is not None:
-            assert juror.process.returncode == -signal.SIGKILL, juror.output()
+        if not juror.is_running:
+            assert juror.process.returncode == -signal.SIGKILL, juror.said
             juror.start()  # as a supervisor would
         async with world.run_fixture.chain("stranger") as chain:
             return (await chain.call(registry.node(node))).status == Status.JAILED
@@ -135,8 +129,9 @@ async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: No
     assert bundle.reason in ("sampling_mismatch", "activation_mismatch")
     assert node not in {one.node for one in work}
     assert not any(verdict.accepted for verdict in await world.verdicts("w2"))
-    assert await cheater.ends() == 3, cheater.output()
-    assert "it was convicted, and takes no more work" in cheater.output()
+    status, said = await asyncio.to_thread(cheater.end)
+    assert status == 3, said
+    assert "it was convicted, and takes no more work" in said
     honest = world.run_fixture.key("w1").address
     assert not [event for event in await world.events(CaseOpened) if event.node == honest]
 

@@ -29,7 +29,7 @@ from muster.tasksets.taskset import TaskSet
 from testbed.machine import Machine
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.samples.contributions import folder as environment_folder
-from testbed.servers.s3_servers import Endpoint
+from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
 
 WORKERS = ("w1", "w2")
@@ -65,13 +65,10 @@ def place(
     seed = f"contributed {database_kind}"
     run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed=seed, workers=()))
     run_fixture.s3 = s3
-    orchestrator = Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()).start()
     machines = [Machine(folder / name, deployment.settings.rpc_url) for name in ("author", "owner")]
     machines[1].secret("owner.key", run_fixture.secret("owner"))
-    try:
+    with Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()) as orchestrator:
         yield Place(run_fixture, orchestrator, *machines)
-    finally:
-        orchestrator.stop()
 
 
 def test_from_an_empty_folder_to_the_leaderboard(place: Place, tmp_path: Path) -> None:
@@ -145,9 +142,7 @@ async def the_next_run(place: Place, task_set: TaskSet, author: str, folder: Pat
         accepts_required=1,
     )
     await run_fixture.publish(0)
-    orchestrator = Orchestrator(run_fixture, folder / "orchestrator", extra=f'run_folder = "{task_set.folder}"')
-    await asyncio.to_thread(orchestrator.start)
-    try:
+    with Orchestrator(run_fixture, folder / "orchestrator", run_folder=task_set.folder) as orchestrator:
         # 1. A node fetches document, component and the shards that it drew, and scores them.
         async with run_fixture.client(orchestrator.url, None) as client, run_fixture.chain("stranger") as chain:
             terms = await chain.terms(run_fixture.run)
@@ -180,8 +175,6 @@ async def the_next_run(place: Place, task_set: TaskSet, author: str, folder: Pat
         assert {name: line["rollouts"] for name, line in lines.items()} == {author: drawn[author], "": others}
         assert sum(line["accepted"] for line in lines.values()) == COMMITMENTS * terms.positions
         assert (lines[author]["parts"], lines[author]["tasks"]) == (["letters"], 3)
-    finally:
-        await asyncio.to_thread(orchestrator.stop)
 
 
 def score_as_a_worker_does(tasks: RunTasks, slot: int, author: str) -> None:
@@ -240,7 +233,7 @@ def test_a_lost_database_is_filled_from_storage(place: Place, new_database_url: 
     before = place.orchestrator.get(path)
     assert before[0] == 200
     place.orchestrator.stop()
-    place.orchestrator.change(place.orchestrator.database_url, new_database_url())
+    place.orchestrator.change({"orchestrator.database_url": new_database_url()})
     place.orchestrator.start()
     status, body = place.orchestrator.get(path)
     assert (status, body.count(b'"state"')) == (200, before[1].count(b'"state"'))

@@ -20,18 +20,17 @@ from muster.contracts.court import CaseOpened, CaseResolved, Flaw, Kind, Outcome
 from muster.contracts.registry import Status
 from muster.contracts.runs import Paused
 from muster.errors import TRANSIENT, RevertError
-from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hex_hash
 from muster.protocol.merkle import LeafTree
-from muster.protocol.messages import UploadReceipt
 from muster.rollouts.leaves import Leaf, leaf_hash
 from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork
 from testbed.chain.anvil import Anvil
-from testbed.chain.contracts import Deployment, deploy_on, funded_on
-from testbed.chain.reorgs import reorg
+from testbed.chain.contracts import Deployment, deploy_on, funded_on, reorg
 from testbed.runs.run_fixture import RunFixture
+from testbed.samples.messages import receipt_of
 from validator.journal import ValidatorJournal
 from validator.sealing import vouch_leaf, vouch_tree
 from worker.context import WorkerContext
@@ -139,16 +138,8 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
         opened = await challenger.send(court.open_case(node, 0, 0, root, Kind.DATA_MISSING, 0, bytes(32)))
     case_id = event_of(opened, CaseOpened).case_id
     committed_at = (await scene.stranger.call(runs.commitment(node, 0))).committed_at
-    unsigned = UploadReceipt(
-        run=run_fixture.run,
-        node=node,
-        index=0,
-        root=hex_hash(root),
-        file_hash=hex_hash(hashlib.sha256(b"file").digest()),
-        size=12_345,
-        stored_at=committed_at + 1,
-        signature=UNSIGNED,
-    )
+    work = {"run": run_fixture.run, "node": node, "root": hex_hash(root)}
+    unsigned = receipt_of(**work, stored_at=committed_at + 1)
     storage = run_fixture.key("storage")
     with pytest.raises(
         RevertError, match=f"at second {committed_at + 1}, after the commitment at second {committed_at}"
@@ -180,16 +171,8 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
         defender = Defender(WorkerContext(settings, chain, None, terms, CPU_FP32, journal))  # type: ignore[arg-type]
         await defender.dismiss_open()
         assert (await chain.call(runs.work(node))).open_cases == 2, "nothing to show yet"
-        unsigned = UploadReceipt(
-            run=run_fixture.run,
-            node=node,
-            index=0,
-            root=hex_hash(root),
-            file_hash=entry.file_hash,
-            size=4,
-            stored_at=0,
-            signature=UNSIGNED,
-        )
+        work = {"run": run_fixture.run, "node": node, "root": hex_hash(root)}
+        unsigned = receipt_of(**work, file_hash=entry.file_hash, size=4)
         journal.uploaded(0, sign_message(run_fixture.key("missing"), run_fixture.domain, unsigned))
         with pytest.raises(TRANSIENT):  # which the loop of `watch` logs and tries again, beside those that work
             await defender.dismiss_open()

@@ -26,8 +26,7 @@ from muster.errors import ConfigError, UnreachableError
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
 from testbed.chain.balancer import always, balanced, never
-from testbed.chain.contracts import Deployment, deploy_on, funded_on
-from testbed.chain.reorgs import reorg
+from testbed.chain.contracts import Deployment, deploy_on, funded_on, reorg
 
 Start = Callable[..., Anvil]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import shutil
 import subprocess
@@ -14,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ChainError, UnreachableError
-from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.delta_fetch import DELTAS
-from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format import partial, store
 from muster.shardcast.format.manifest import Manifest, Shard
 from muster.shardcast.format.store import (
@@ -31,24 +27,20 @@ from muster.shardcast.format.store import (
 )
 from muster.shardcast.publish import publish
 from testbed.chain.anvil import free_port
-from testbed.runs.delta_client import client, finished, give
-from testbed.samples.deltas import RUN, SHARD, forge_difference, keeping, publish_steps, write_step
-from testbed.samples.weights import flip_bit
-from testbed.servers.weight_servers import QUICK, Server, contents, ended, odd_source, relaying
 from testbed.waiting import BOUND, until
-
-
-async def get(made: list[Manifest], step: int, dest: Path, *sources: str, **changes: float) -> FetchedVersion:
-    """Fetch a step in this process, in quick bounds; the chain has the steps in `made`."""
-    roots = {manifest.step: manifest.root for manifest in made}
-
-    async def anchored(step: int) -> bytes:
-        if step not in roots:
-            raise ChainError(f"step {step} is not published")
-        return roots[step]
-
-    settings = QUICK.model_copy(update=changes)
-    return await fetch_step(Wanted(roots[step], RUN, step, sources, dest, settings), anchored)
+from testbed.weights.checkpoints import (
+    RUN,
+    SHARD,
+    contents,
+    flip_bit,
+    forge_difference,
+    give,
+    keeping,
+    publish_steps,
+    write_step,
+)
+from testbed.weights.fetching import fetcher, get_step, outcome
+from testbed.weights.servers import Server, odd_source, relaying
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +57,7 @@ def made(run_fixture: Path) -> list[Manifest]:
 @pytest.fixture(scope="module")
 def origin(run_fixture: Path, made: list[Manifest]) -> Iterator[Server]:
     """Yield an origin process that serves them."""
-    server = Server(run_fixture / "origin", dir=run_fixture / "published").start()
-    with ended(server):
+    with Server(run_fixture / "origin", dir=run_fixture / "published") as server:
         yield server
 
 
@@ -78,7 +69,7 @@ async def test_a_client_with_the_step_before_fetches_what_changed(
 ) -> None:
     give(run_fixture, made[4], tmp_path)
     before = origin.stats["served_bytes"]
-    result = finished(client(5, tmp_path, made, origin.url))
+    result = outcome(fetcher(made, 5, tmp_path, origin.url))
     served = origin.stats["served_bytes"] - before
     path = version_path(tmp_path, made[5].root)
     assert contents(path) == contents(run_fixture / "checkpoint-5")
@@ -92,7 +83,7 @@ async def test_a_joiner_gets_an_old_step_as_anchor_and_differences_in_one_go(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     assert not version_path(run_fixture / "published", made[3].root).exists()
-    result = finished(client(3, tmp_path, made, origin.url))
+    result = outcome(fetcher(made, 3, tmp_path, origin.url))
     assert contents(version_path(tmp_path, made[3].root)) == contents(run_fixture / "checkpoint-3")
     assert {version.root for version in versions(tmp_path)} == {made[0].root, made[3].root}, "none of those between"
     assert result["fetched"] == 0
@@ -102,7 +93,7 @@ async def test_a_joiner_gets_an_old_step_as_anchor_and_differences_in_one_go(
 async def test_a_joiner_gets_a_step_that_is_whole_as_it_is(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    result = finished(client(5, tmp_path, made, origin.url))
+    result = outcome(fetcher(made, 5, tmp_path, origin.url))
     assert (result["fetched"], result["deltas"]) == (made[5].total_bytes, 0)
     assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
 
@@ -110,8 +101,8 @@ async def test_a_joiner_gets_a_step_that_is_whole_as_it_is(
 async def test_who_was_away_catches_up_over_several_steps(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    finished(client(1, tmp_path, made, origin.url))
-    result = finished(client(5, tmp_path, made, origin.url))
+    outcome(fetcher(made, 1, tmp_path, origin.url))
+    result = outcome(fetcher(made, 5, tmp_path, origin.url))
     assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
     assert (result["fetched"], result["deltas"] < made[5].total_bytes / 20) == (0, True)
 
@@ -134,7 +125,7 @@ async def test_shards_that_differences_made_are_hashed_once(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
 ) -> None:
     give(run_fixture, made[4], tmp_path)
-    fetched = await get(made, 5, tmp_path, origin.url)
+    fetched = await get_step(made, 5, tmp_path, origin.url)
     assert (fetched.fetched_bytes, fetched.found_bytes) == (0, made[5].total_bytes)
     difference = read_manifest(next(version.path for version in versions(tmp_path / DELTAS)))
     assert sum(hashed) <= difference.total_bytes, "when it was made, and not again"
@@ -150,7 +141,7 @@ async def test_what_is_found_on_the_disk_is_hashed_and_a_wrong_shard_made_again(
         shutil.copytree(version_path(run_fixture / "published", made[5].root), partial_path(tmp_path, made[5].root))
     )
     flip_bit(left / "model.safetensors", 2 * SHARD)
-    fetched = await get(made, 5, tmp_path, origin.url)
+    fetched = await get_step(made, 5, tmp_path, origin.url)
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
     assert sum(hashed) >= made[5].total_bytes
     assert fetched.fetched_bytes == 0
@@ -171,7 +162,7 @@ async def test_a_relay_passes_differences_on(
     give(run_fixture, made[4], tmp_path / "client")
     async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
         await until(lambda: len(versions(tmp_path / "relayed")) == 2)
-        fetched = await get(made, 5, tmp_path / "client", url)
+        fetched = await get_step(made, 5, tmp_path / "client", url)
         assert stats.served_bytes < made[5].total_bytes / 20
     assert (fetched.fetched_bytes, contents(fetched.path)) == (0, contents(run_fixture / "checkpoint-5"))
 
@@ -183,7 +174,7 @@ async def test_a_relay_makes_a_step_out_of_the_one_before(
     give(run_fixture, made[4], tmp_path / "relayed")
     async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
         await until(lambda: version_path(tmp_path / "relayed", made[5].root).exists())
-        fetched = await get(made, 5, tmp_path / "client", url)
+        fetched = await get_step(made, 5, tmp_path / "client", url)
         assert 0 < stats.fetched_bytes < made[5].total_bytes / 20
     assert (fetched.fetched_bytes, contents(fetched.path)) == (
         made[5].total_bytes,
@@ -202,7 +193,7 @@ async def test_a_base_that_was_damaged_on_disk_costs_the_damaged_shards(
     model = bytearray((base / "model.safetensors").read_bytes())
     model[3 * SHARD + 1] ^= 1
     (base / "model.safetensors").write_bytes(model)
-    result = finished(client(5, tmp_path, made, origin.url))
+    result = outcome(fetcher(made, 5, tmp_path, origin.url))
     assert result["fetched"] == SHARD
     assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
 
@@ -212,7 +203,7 @@ async def test_a_base_that_has_lost_a_file_is_no_harm(
 ) -> None:
     base = give(run_fixture, made[4], tmp_path)
     (base / "model.safetensors").unlink()
-    result = finished(client(5, tmp_path, made, origin.url))
+    result = outcome(fetcher(made, 5, tmp_path, origin.url))
     assert result["fetched"] >= made[5].total_bytes - 1000
     assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
 
@@ -263,12 +254,10 @@ async def test_a_lying_difference_is_found_out_and_the_step_fetched_whole(
     run_fixture: Path, made: list[Manifest], liar: Path, tmp_path: Path
 ) -> None:
     give(run_fixture, made[4], tmp_path / "client")
-    server = Server(tmp_path / "origin", dir=liar)
-    with ended(server):
-        await asyncio.to_thread(server.start)
-        output, errors = client(5, tmp_path / "client", made, server.url).communicate(timeout=BOUND)
-    assert "good=1 bad=4" in errors, "it was given up early; the configuration has not changed"
-    result = json.loads(output)
+    with Server(tmp_path / "origin", dir=liar) as server:
+        client = fetcher(made, 5, tmp_path / "client", server.url)
+        result = outcome(client)
+    assert "good=1 bad=4" in client.said, "it was given up early; the configuration has not changed"
     path = version_path(tmp_path / "client", made[5].root)
     assert verify_folder(path, made[5].root).problems == ()
     assert contents(path) == contents(run_fixture / "checkpoint-5")
@@ -283,7 +272,7 @@ async def test_liars_keep_nobody_from_an_honest_difference(
     boast = [IndexEntry(root="0x" + "ab" * 32, run=RUN, step=5, base_step=4, size=1)] * 1000
     async with odd_source(liar) as (lies, _, _), odd_source(run_fixture / "published") as (loud, shelf, _):
         shelf.advertise = Index(versions=boast)
-        fetched = await get(made, 5, tmp_path / "client", loud, lies, origin.url)
+        fetched = await get_step(made, 5, tmp_path / "client", loud, lies, origin.url)
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
     assert (fetched.fetched_bytes, fetched.delta_bytes < made[5].total_bytes / 20) == (0, True)
 
@@ -297,7 +286,7 @@ async def test_a_difference_that_is_larger_than_was_said_is_not_fetched(
         shelf.advertise = Index(
             versions=[entry.model_copy(update={"size": 100}) if entry.base_step else entry for entry in honest.versions]
         )
-        fetched = await get(made, 5, tmp_path / "client", url)
+        fetched = await get_step(made, 5, tmp_path / "client", url)
         assert "step.delta" not in shelf.opened
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
     assert stats.served_bytes >= made[5].total_bytes
@@ -308,7 +297,7 @@ async def test_an_anchor_that_is_not_the_chains_is_not_fetched(
 ) -> None:
     fake = publish(write_step(tmp_path / "fake", 9), tmp_path / "fakes", RUN, 2, shard_bytes=SHARD)
     async with odd_source(tmp_path / "fakes") as (url, _, stats):
-        fetched = await get(made, 3, tmp_path / "client", url, origin.url)
+        fetched = await get_step(made, 3, tmp_path / "client", url, origin.url)
         assert fake.id not in [version.path.name for version in versions(tmp_path / "client")]
         assert stats.served_bytes == 0
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
@@ -323,19 +312,18 @@ async def test_a_step_that_can_be_had_in_no_way_is_unreachable(
             shutil.rmtree(version.path)
     async with odd_source(folder) as (url, _, _):
         with pytest.raises(UnreachableError, match="no source has"):
-            await get(made, 2, tmp_path / "client", url, give_up_seconds=3)
+            await get_step(made, 2, tmp_path / "client", url, give_up_seconds=3)
 
 
 async def test_killed_while_it_applies_a_client_goes_on(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     give(run_fixture, made[4], tmp_path)
-    killed = client(5, tmp_path, made, origin.url, MUSTER_FAILPOINT="shardcast.shard_made")
-    assert await asyncio.to_thread(killed.wait, BOUND) == -9
-    killed.communicate()
+    killed = fetcher(made, 5, tmp_path, origin.url, MUSTER_FAILPOINT="shardcast.shard_made")
+    assert killed.end()[0] == -9
     assert [version.root for version in versions(tmp_path)] == [made[4].root]
     before = origin.stats["served_bytes"]
-    result = finished(client(5, tmp_path, made, origin.url))
+    result = outcome(fetcher(made, 5, tmp_path, origin.url))
     assert origin.stats["served_bytes"] == before, "the difference and the manifest were on disk"
     assert (result["fetched"], result["deltas"]) == (0, 0)
     assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
@@ -368,5 +356,5 @@ async def test_a_source_that_says_nothing_holds_nobody_up(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     give(run_fixture, made[4], tmp_path)
-    fetched = await get(made, 5, tmp_path, f"http://127.0.0.1:{free_port()}", origin.url)
+    fetched = await get_step(made, 5, tmp_path, f"http://127.0.0.1:{free_port()}", origin.url)
     assert fetched.fetched_bytes == 0

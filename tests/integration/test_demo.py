@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from muster.constants import TOKEN
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
 from muster.swarm.scenarios import DIGITS
 from muster.swarm.stage import KEPT, MARKER
 from testbed.decoys import place_decoys, was_imported
-from testbed.runs.demo_process import TOKEN, processes_of, start, to_the_end, wait_for
+from testbed.runs.swarms import demo, processes_of, to_the_end
 from testbed.waiting import BOUND, wait_until
 
 STEPS = 3
@@ -39,8 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     folder = tmp_path_factory.mktemp("demo")
     place_decoys(folder)
     words = ("--steps", str(STEPS), "--seed", "1", "--json", "--picture", str(folder / "run.svg"))
-    process = start(folder, *words, forked=False)
-    return folder, *to_the_end(process, DEMO_SECONDS)
+    return folder, *to_the_end(demo(folder, *words, forked=False), DEMO_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -152,12 +151,11 @@ def test_nothing_is_left_behind(finished: tuple[Path, dict[str, Any], str]) -> N
 
 @pytest.mark.parametrize("moment", ["chain started", "deploying the contracts", "training for"])
 def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None:
-    with start(tmp_path, "--workers", "1", forked=moment != "deploying the contracts") as process:
-        wait_for(process, moment)
+    with demo(tmp_path, "--workers", "1", forked=moment != "deploying the contracts") as process:
+        process.says(moment)
         assert processes_of(tmp_path)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=BOUND)
-    assert (process.returncode, out) == (130, "")
+        status, err = process.stop()
+    assert (status, (tmp_path / "out").read_text()) == (130, "")
     assert err.splitlines()[-1] == "interrupted"
     assert "SIGKILL" not in err, "everybody ends when told to"
     left = [path.name for path in (tmp_path / "swarm").rglob("*") if path.is_file()]
@@ -167,8 +165,8 @@ def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None
 
 def test_down_ends_a_swarm_whose_supervisor_was_killed(tmp_path: Path) -> None:
     seed = "7"  # of no other test, whose model would be shared: this one is still being made when `down` is asked
-    with start(tmp_path, "--seed", seed) as process:
-        wait_for(process, "make-model started")
+    with demo(tmp_path, "--seed", seed) as process:
+        process.says("make-model started")
         process.kill()
     folder = ["--folder", str(tmp_path / "swarm"), "--json"]
     command = [sys.executable, "-m", "muster", "swarm"]

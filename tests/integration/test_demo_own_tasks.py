@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testbed.runs import mixture
-from testbed.runs.demo_process import processes_of, start, to_the_end
+from testbed.runs.swarms import demo, processes_of, to_the_end
 
 STEPS = 2
 DEMO_SECONDS = 900
@@ -19,8 +19,8 @@ def test_an_owners_mixture_is_trained_on_and_measured_and_the_cheater_convicted(
     model = mixture.make_warm_model(tmp_path / "model", tmp_path / "own")
     tasks = mixture.make_poisoned_mixture(tmp_path / "made").folder
     own = ("--tasks", str(tasks), "--model", str(model), "--budgets", "24", "--max-prompt-tokens", "64")
-    process = start(tmp_path, *own, "--steps", str(STEPS), "--workers", "1", "--json")
-    summary, said = to_the_end(process, DEMO_SECONDS)
+    words = ("--steps", STEPS, "--workers", "1", "--json")
+    summary, said = to_the_end(demo(tmp_path, *own, *words), DEMO_SECONDS)
     assert summary["steps"] == STEPS
     assert all(0 < reward < 1 for reward in summary["reward"])
     assert summary["held_out"]["tasks"] == 20, said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,8 +25,8 @@ from orchestrator.database import Database, upsert
 from orchestrator.queries import Queries
 from testbed.chain.anvil import Anvil
 from testbed.chain.balancer import always, balanced, first, never
-from testbed.chain.reorgs import reorg
-from testbed.runs.run_fixture import VALIDATORS, RunFixture, deploy_on
+from testbed.chain.contracts import deploy_on, reorg
+from testbed.runs.run_fixture import VALIDATORS, RunFixture
 
 Start = Callable[..., Anvil]
 pytestmark = pytest.mark.usefixtures("built_contracts")
@@ -78,7 +79,7 @@ async def following(run_fixture: RunFixture, url: str, database_url: str) -> Asy
 
 async def test_a_server_that_lags_empties_nothing(start_anvil: Start, tmp_path: Path, database_url: str) -> None:
     anvil = start_anvil()
-    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="lags", workers=())
+    run_fixture = await RunFixture.build_on(anvil, tmp_path, seed="lags", workers=())
     async with balanced(anvil) as balancer, following(run_fixture, balancer.url, database_url) as followed:
         assert await followed.follower.poll() is True
         assert await followed.members() == len(VALIDATORS)
@@ -101,7 +102,7 @@ async def test_what_is_paid_and_who_joins_is_written_down_with_the_time_of_its_b
 ) -> None:
     """Of blocks that a server of the endpoint does not know yet, nothing is written."""
     anvil = start_anvil()
-    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="times", workers=("w1",))
+    run_fixture = await RunFixture.build_on(anvil, tmp_path, seed="times", workers=("w1",))
     async with balanced(anvil) as balancer, following(run_fixture, balancer.url, database_url) as followed:
         balancer.head = run_fixture.book.from_block
         asks_for_times = first(1, '"eth_getBlockByNumber", "params": ["0x')
@@ -120,7 +121,7 @@ async def test_the_hour_that_a_quorum_sealed_is_read(
 ) -> None:
     monkeypatch.setattr(follower, "OBSERVE_SECONDS", 0)
     anvil = start_anvil()
-    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="seals", workers=())
+    run_fixture = await RunFixture.build_on(anvil, tmp_path, seed="seals", workers=())
     async with following(run_fixture, anvil.url, database_url) as followed, run_fixture.local_chain() as dev:
         await followed.follower.poll()
         assert followed.queries.chain.sealed_through == 0
@@ -140,7 +141,7 @@ async def test_a_database_put_back_from_a_backup_is_read_on_from_there(
 ) -> None:
     """Nothing tells us: connections that broke meanwhile were replaced."""
     anvil = start_anvil()
-    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="backup", workers=())
+    run_fixture = await RunFixture.build_on(anvil, tmp_path, seed="backup", workers=())
     async with following(run_fixture, anvil.url, database_url) as followed:
         assert await followed.follower.poll() is True
         backup = await followed.place()
@@ -162,7 +163,7 @@ async def test_a_chain_that_stays_shorter_was_reorganised(
     start_anvil: Start, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anvil = start_anvil()
-    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="shorter", workers=())
+    run_fixture = await RunFixture.build_on(anvil, tmp_path, seed="shorter", workers=())
     before = anvil.request("evm_snapshot")
     await run_fixture.publish(0)
     async with following(run_fixture, anvil.url, database_url) as followed:
@@ -185,7 +186,7 @@ async def test_after_a_reorg_a_long_chain_is_read_anew_at_once(
     span = 32
     monkeypatch.setattr(follower, "LOG_SPAN", span)
     anvil = start_anvil()
-    settings = await deploy_on(anvil, tmp_path)
+    settings = (await asyncio.to_thread(deploy_on, anvil, tmp_path)).settings
     anvil.request("anvil_mine", hex(span))
     run_fixture = await RunFixture.build(tmp_path, settings, seed="long", workers=())
     async with following(run_fixture, anvil.url, database_url) as followed, run_fixture.local_chain() as dev:
@@ -202,7 +203,7 @@ async def test_before_the_first_look_it_is_said_that_there_was_none(
     start_anvil: Start, database_url: str, tmp_path: Path
 ) -> None:
     anvil = start_anvil()
-    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="unready", workers=())
+    run_fixture = await RunFixture.build_on(anvil, tmp_path, seed="unready", workers=())
     began = time.monotonic()
     async with following(run_fixture, anvil.url, database_url) as followed:
         (reason,) = followed.follower.unready()

@@ -15,13 +15,13 @@ from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Kind,
 from muster.contracts.registry import Status
 from muster.errors import RevertError
 from muster.protocol.draws import chain_preimages
-from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.masters import check_grade, check_master, epochs_begun, grades_commitment
 from muster.protocol.messages import Grade
 from testbed.chain.contracts import Deployment
 from testbed.runs.run_fixture import RunFixture
-from testbed.samples.signing import a_verdict
+from testbed.samples.messages import a_verdict, grade_of
 
 EPOCHS, EPOCH_STEPS = 2, 3
 MASTERS = chain_preimages(hashlib.sha256(b"masters").digest(), EPOCHS)
@@ -45,18 +45,10 @@ def run_fixture(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
 
 def statement(run_fixture: RunFixture, validator: str, **changes: object) -> Grade:
     """What a validator signs about the one commitment of the run."""
-    fields: dict = {
-        "run": run_fixture.run,
-        "step": 0,
-        "node": run_fixture.key("w").address,
-        "index": 0,
-        "root": hex_hash(ROOT),
-        "validator": run_fixture.key(validator).address,
-        "grades": hex_hash(keccak(b"wrong grades")),
-        "salt": hex_hash(SALT),
-        "signature": UNSIGNED,
-    }
-    return sign_message(run_fixture.key(validator), run_fixture.domain, Grade(**(fields | changes)))
+    fields = {"run": run_fixture.run, "node": run_fixture.key("w").address, "root": hex_hash(ROOT)}
+    fields |= {"validator": run_fixture.key(validator).address, "salt": hex_hash(SALT)}
+    grade = grade_of(**{**fields, "grades": hex_hash(keccak(b"wrong grades")), **changes})
+    return sign_message(run_fixture.key(validator), run_fixture.domain, grade)
 
 
 async def accuse(chain: Chain, grade: Grade) -> tuple[CaseOpened, GradeAccused]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +14,16 @@ from muster.contracts import runs
 from muster.contracts.registry import Role
 from muster.errors import ChainError, RefusedError
 from muster.protocol.draws import DrawSource
+from testbed.processes import ended
 from testbed.runs.run_fixture import Orchestrator, RunFixture
-from testbed.runs.trainer_process import ONE, build_training_run, end, train
-from testbed.samples.trainer import tiny_checkpoint
+from testbed.runs.trainer_process import ONE, build_training_run, train
+from testbed.samples.models import write_model
 from testbed.waiting import until
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_checkpoint(tmp_path_factory.mktemp("model"), layers=1)
+    return write_model(tmp_path_factory.mktemp("model"), layers=1)
 
 
 @pytest.fixture
@@ -35,9 +33,8 @@ def run_fixture(deployment: Any, model: Path, tmp_path: Path) -> RunFixture:
 
 @pytest.fixture
 def orchestrator(run_fixture: RunFixture) -> Iterator[Orchestrator]:
-    orchestrator = Orchestrator(run_fixture, run_fixture.folder / "orchestrator").start()
-    yield orchestrator
-    orchestrator.stop()
+    with Orchestrator(run_fixture, run_fixture.folder / "orchestrator") as orchestrator:
+        yield orchestrator
 
 
 async def test_a_newcomer_to_an_idle_run_is_published_for(
@@ -46,7 +43,7 @@ async def test_a_newcomer_to_an_idle_run_is_published_for(
     """Not after the trainer's default of a quarter of an hour for an idle run; once for a newcomer into an empty run,
     once for one beside a worker that registered and does nothing. How soon: tests/unit/trainer/test_batcher.py."""
     process = train(run_fixture, orchestrator, model, ONE)
-    try:
+    with ended(process):
         async with run_fixture.client(orchestrator.url, None) as reader:
             await until(lambda: _steps(run_fixture, 1), "the first step is on chain")
             await until(
@@ -54,17 +51,11 @@ async def test_a_newcomer_to_an_idle_run_is_published_for(
             )
             await _begins(run_fixture, reader, "first", first_step=2)
             await _begins(run_fixture, reader, "second", first_step=4)
-            lines = map(json.loads, (run_fixture.folder / "trainer.jsonl").read_text().splitlines())
-            published = [line["step"] for line in lines if line["event"] == "publishing for newcomers"]
-            assert published == [1, 2, 3, 4]
+            assert [line["step"] for line in process.logged("publishing for newcomers")] == [1, 2, 3, 4]
             assert not await _steps(run_fixture, 6), "steps that nobody waits for"
-        assert process.poll() is None
-        process.terminate()
-        said = await asyncio.to_thread(end, process)
-        assert process.returncode == 0, said
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        assert process.is_running
+        status, said = await asyncio.to_thread(process.stop)
+        assert status == 0, said
 
 
 async def _begins(run_fixture: RunFixture, reader: OrchestratorClient, name: str, first_step: int) -> None:

@@ -29,9 +29,8 @@ def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("join")
     run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed="join", workers=()))
     asyncio.run(run_fixture.publish(0))
-    running = Orchestrator(run_fixture, folder / "orchestrator").start()
-    yield run_fixture, running
-    running.stop()
+    with Orchestrator(run_fixture, folder / "orchestrator") as running:
+        yield run_fixture, running
 
 
 async def document_of(running: Orchestrator) -> JoinDocument:

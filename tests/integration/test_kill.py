@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from muster.constants import TOKEN
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.runtime.failpoints import POINTS
 from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
 from muster.swarm.scenarios import DIGITS
-from testbed.runs.demo_process import TOKEN, processes_of, start, to_the_end
+from testbed.runs.swarms import demo, processes_of, to_the_end
 
 STEPS = 4
 FILES_OF_A_STEP = DIGITS.groups_per_batch // DIGITS.groups_per_commitment
@@ -43,8 +44,7 @@ def survived(folder: Path) -> tuple[set[str], dict[str, Any]]:
     adapter = {"MUSTER_TRAINER__LORA_RANK": "8"}
     few = {"MUSTER_TRAINER__EVAL_TASKS": "64"}  # a trainer that was killed scores its model anew
     words = ("--steps", str(STEPS), "--seed", "0", "--json", "--picture", str(folder / "run.svg"))
-    process = start(folder, *words, environment=armed | adapter | few)
-    document, _ = to_the_end(process, SECONDS)
+    document, _ = to_the_end(demo(folder, *words, environment=armed | adapter | few), SECONDS)
     assert processes_of(folder) == []
     return set(os.listdir(fired)), document
 

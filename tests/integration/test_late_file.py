@@ -21,14 +21,15 @@ from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts
 from testbed.chain.anvil import Anvil
-from testbed.runs.node_fixture import NodeProcess
+from testbed.chain.contracts import deploy_on
+from testbed.processes import ended
 from testbed.runs.world import World, opened
 from testbed.waiting import until
 
 
 @pytest.fixture
 def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path) -> Iterator[World]:
-    with opened(start_anvil, tmp_path, workers=("w1",)) as made:
+    with opened(deploy_on(start_anvil(), tmp_path), tmp_path, workers=("w1",)) as made:
         yield made
 
 
@@ -37,12 +38,11 @@ async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettl
     torch.set_num_threads(1)
     run_fixture = world.run_fixture
     node, run = run_fixture.key("w1").address, run_fixture.run
-    worker = NodeProcess("worker", run_fixture.folder / "w1", ["worker.generated"])
-    world.settings("w1")
-    try:
+    worker = world.node("worker", "w1", "worker.generated")
+    with ended(worker):
         # 1. A real worker makes honest rows and dies before it uploads them; its operator commits to them all the same.
-        worker.start()
-        assert await worker.ends() == -signal.SIGKILL, worker.output()
+        status, said = await asyncio.to_thread(worker.spawn().end)
+        assert status == -signal.SIGKILL, said
         data = finished_file(run_fixture.state("w1"))
         root = hex_hash(rollout_tree(read_rollouts(data)).root)
         await run_fixture.commit("w1", 0, root)
@@ -61,11 +61,11 @@ async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettl
             assert receipt.stored_at > (await chain.call(runs.commitment(node, 0))).committed_at
 
             # 3. The case ends cured, and the file is inspected.
-            async def ended() -> bool:
+            async def resolved() -> bool:
                 cases, ends = await world.events(CaseOpened), await world.events(CaseResolved)
                 return len(cases) == len(ends)
 
-            await until(ended, "every case ends")
+            await until(resolved, "every case ends")
 
             async def inspected() -> bool:
                 return sum(verdict.accepted for verdict in await world.verdicts("w1")) >= 2
@@ -95,11 +95,9 @@ async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettl
         with pytest.raises(RevertError) as refused:
             await run_fixture.commit("w1", 1, root)
         assert refused.value.name == "NotWorking"
-        worker.start()
-        assert await worker.ends() == 0, worker.output()
-        assert "this worker brought a file only when it was accused" in worker.output()
-    finally:
-        worker.stop()
+        status, said = await asyncio.to_thread(worker.spawn().end)
+        assert status == 0, said
+        assert "this worker brought a file only when it was accused" in said
 
 
 def finished_file(state: Path) -> bytes:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from muster.clients import machine_report
 from muster.clients.machine_report import MachineMeter, MachineReporter
@@ -16,25 +14,14 @@ from muster.protocol.announcements import MachineReport, clean_device
 from muster.protocol.messages import RelayOffer
 from muster.runtime.processor import processor_name
 from muster.shardcast.format.store import read_manifest, versions
-from orchestrator.database import Database
 from orchestrator.tables import machines, served
 from testbed.chain.contracts import Deployment
-from testbed.runs.node_fixture import NodeProcess
+from testbed.processes import ended
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 from testbed.runs.world import World
 from testbed.waiting import until
 
 OWNERS_RELAY = "http://127.0.0.1:9"
-
-
-async def rows(run_fixture: RunFixture, orchestrator: Orchestrator, table: Any, *columns: str) -> list[tuple]:
-    about = f"run {run_fixture.run} of {run_fixture.book.runs} on chain {run_fixture.book.chain_id}"
-    database = await Database.open(orchestrator.database_url, about)
-    try:
-        query = select(*table.c[columns]).order_by(*table.primary_key.columns)
-        return [tuple(row) for row in await database.read(lambda connection: connection.execute(query).all())]
-    finally:
-        await database.close()
 
 
 class Counting(OrchestratorClient):
@@ -53,13 +40,13 @@ async def test_neither_outage_nor_refusal_ends_a_node_or_loses_what_it_counted(
     monkeypatch.setattr(machine_report, "FIRST_SECONDS", 0.1)
     monkeypatch.setattr(machine_report, "REPORT_SECONDS", 0.1)
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="machine", workers=("w1",))
-    orchestrator = await asyncio.to_thread(Orchestrator(run_fixture, tmp_path / "orchestrator").start)
+    orchestrator = Orchestrator(run_fixture, tmp_path / "orchestrator")
     w1, run, book = run_fixture.key("w1").address, run_fixture.run, run_fixture.book
     where = {"chain_id": book.chain_id, "registry": book.registry, "timeout": 30, "attempts": 1}
     member = Counting(orchestrator.url, run_fixture.key("w1"), **where)
     stranger = Counting(orchestrator.url, run_fixture.key("stranger"), **where)
     meter = MachineMeter()
-    try:
+    with orchestrator:
         async with member, stranger, asyncio.TaskGroup() as group:
             reporting = [
                 group.create_task(MachineReporter(member, run, meter, lambda: "H100\u202e", 4).run()),
@@ -67,7 +54,7 @@ async def test_neither_outage_nor_refusal_ends_a_node_or_loses_what_it_counted(
             ]
 
             async def reported(*expected: tuple) -> bool:
-                return await rows(run_fixture, orchestrator, served, "url", "node", "bytes") == list(expected)
+                return await orchestrator.rows(served, "url", "node", "bytes") == list(expected)
 
             meter.add_received(OWNERS_RELAY, 1_000)
             await until(lambda: reported((OWNERS_RELAY, w1, 1_000)), "the first report")
@@ -82,12 +69,10 @@ async def test_neither_outage_nor_refusal_ends_a_node_or_loses_what_it_counted(
             await asyncio.to_thread(orchestrator.start)
             await until(lambda: reported((OWNERS_RELAY, w1, 1_023)), "the report after that")
             columns = ("node", "device", "devices", "tokens_per_second")
-            assert await rows(run_fixture, orchestrator, machines, *columns) == [(w1, "H100", 4, 0.0)]
+            assert await orchestrator.rows(machines, *columns) == [(w1, "H100", 4, 0.0)]
             assert not any(task.done() for task in reporting)
             for task in reporting:
                 task.cancel()
-    finally:
-        await asyncio.to_thread(orchestrator.stop)
 
 
 @pytest.mark.slow
@@ -97,23 +82,22 @@ async def test_workers_and_validators_say_what_they_run_on_unless_they_are_to_be
         await listing.offer_relay(RelayOffer(run=run_fixture.run, url=origin.url))
     processes = {}
     for name, role, silent in (("w1", "worker", False), ("v1", "validator", False), ("w2", "worker", True)):
-        world.settings(name, **({f"{role}.report_machine": False} if silent else {}))
-        processes[name] = NodeProcess(role, run_fixture.folder / name)
-    try:
+        processes[name] = world.node(role, name, **({f"{role}.report_machine": False} if silent else {}))
+    with ended(*processes.values()):
         for process in processes.values():
             process.start()
 
         async def said() -> bool:
-            found = await rows(run_fixture, orchestrator, machines, "node", "tokens_per_second")
+            found = await orchestrator.rows(machines, "node", "tokens_per_second")
             return dict(found).get(w1, 0) > 0 and v1 in dict(found)
 
         async def silent_one_works() -> bool:
-            return bool(processes["w2"].events("generated"))
+            return bool(processes["w2"].logged("generated"))
 
         w1, v1 = run_fixture.key("w1").address, run_fixture.key("v1").address
         await until(said, "the worker generates and says so")
         await until(silent_one_works, "another one generates")
-        found = await rows(run_fixture, orchestrator, machines, "node", "device", "devices", "tokens_per_second")
+        found = await orchestrator.rows(machines, "node", "device", "devices", "tokens_per_second")
         device = clean_device(processor_name())
         assert sorted(row[:3] for row in found) == sorted([(w1, device, 1), (v1, device, 1)])
         assert {row[0]: row[3] for row in found}[v1] == 0
@@ -121,11 +105,8 @@ async def test_workers_and_validators_say_what_they_run_on_unless_they_are_to_be
         manifest = read_manifest(versions(run_fixture.folder / "published")[0].path)
 
         async def received() -> bool:
-            return await rows(run_fixture, orchestrator, served, "url", "node", "bytes") == [
+            return await orchestrator.rows(served, "url", "node", "bytes") == [
                 (origin.url, node, manifest.total_bytes) for node in sorted([w1, v1])
             ]
 
         await until(received, "both have said from where they have the weights")
-    finally:
-        for process in processes.values():
-            process.stop()

@@ -23,8 +23,8 @@ from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 from testbed.chain.anvil import Anvil
+from testbed.chain.contracts import deploy_on
 from testbed.runs import mixture
-from testbed.runs.node_fixture import NodeProcess
 from testbed.runs.world import World, commit_bytes, opened, rows_of
 from testbed.waiting import until
 
@@ -51,27 +51,21 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         "classes": (WorkClass(10_000, mixture.BUDGETS),),
         "groups_per_commitment": 8,
     }
-    with opened(start_anvil, tmp_path, workers=("w1", *CHEATS), furnish=furnish, demand_batches=5, **terms) as made:
+    place = deploy_on(start_anvil(), tmp_path)
+    with opened(place, tmp_path, workers=("w1", *CHEATS), furnish=furnish, demand_batches=5, **terms) as made:
         yield made
 
 
 @pytest.mark.slow
 async def test_honest_work_on_a_poisoned_mixture_is_accepted_and_false_scores_are_convicted(world: World) -> None:
     torch.set_num_threads(1)
-    run_fixture = world.run_fixture
-    worker = NodeProcess("worker", run_fixture.folder / "w1")
-    world.settings("w1")
-    try:
+    with world.node("worker", "w1") as worker:
         async with world.validators("v1", "v2", "v3"):
-            worker.start()
             for name, spoil in CHEATS.items():
                 await commit_bytes(world, name, write_rollouts(await rows_of(world, name, spoil)))
             rows = await accepted_rows(world, count=2)
             await cheaters_are_convicted(world)
-        assert worker.process is not None
-        assert worker.process.poll() is None, worker.output()
-    finally:
-        worker.stop()
+        assert worker.is_running, worker.said
     the_work_was_scored_by_the_component(world, rows)
     everybody_fetched_the_component(world)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from muster.chain.client import Chain, vote_hash
+from muster.constants import TOKEN
 from muster.contracts import court, runs
 from muster.contracts.court import Kind
 from muster.protocol.hashes import hex_hash
@@ -23,11 +23,11 @@ from muster.runtime.notify import Notifier, Told
 from muster.settings.schema import NotifySettings, Settings, WorkerSettings
 from muster.verification.profiles import CPU_FP32
 from testbed.chain.contracts import Deployment
-from testbed.commands import run_to_end
-from testbed.runs.node_fixture import NodeProcess
-from testbed.runs.run_fixture import TOKEN, RunFixture, some_hash
+from testbed.http import NO_CONTENT, answer, scripted
+from testbed.processes import run_to_end
+from testbed.runs.run_fixture import RunFixture, some_hash
 from testbed.runs.world import World
-from testbed.servers.webhook import OK, answer, webhook
+from testbed.waiting import until
 from validator.watch import FILE_NAME, ValidatorWatch
 from worker.claimer import Claimer
 from worker.context import WorkerContext
@@ -254,7 +254,7 @@ async def decide(run_fixture: RunFixture, chain: Chain, case_id: int, judges: tu
 
 @pytest.mark.parametrize("role", ["worker", "validator"])
 async def test_a_process_tells_why_it_ends(role: str, tmp_path: Path) -> None:
-    async with webhook() as server:
+    async with scripted() as server:
         secret = tmp_path / "webhook"
         secret.write_text(server.url + "\n")
         secret.chmod(0o600)
@@ -263,7 +263,7 @@ async def test_a_process_tells_why_it_ends(role: str, tmp_path: Path) -> None:
             f"name = '{role}-1'\nrun = 7\n[log]\nfile = 'log.jsonl'\n[notify]\nwebhook_file = 'webhook'\n"
         )
         command = (sys.executable, "-m", role, "--config", config)
-        status, output, errors = await run_to_end(*command, environment={**os.environ, "MUSTER_DEBUG": ""})
+        status, output, errors = await run_to_end(*command, MUSTER_DEBUG="")
     assert status == 78, output + errors
     [post] = server.posts
     post.pop("time")
@@ -284,19 +284,14 @@ async def test_a_process_tells_why_it_ends(role: str, tmp_path: Path) -> None:
 
 async def test_nodes_at_work_notify_of_little_gas(world: World) -> None:
     """Real processes; the webhook fails at first, and is asked again."""
-    async with webhook(answer("503 Service Unavailable"), OK) as server, world.run_fixture.local_chain() as local:
-        processes = []
-        for name, role in (("v1", "validator"), ("w1", "worker")):
-            world.settings(name, **{"notify.webhook": server.url, "notify.events": ["low_gas"]})
-            await local.fund([world.run_fixture.key(name).address], wei=0)
-            processes.append(NodeProcess(role, world.run_fixture.folder / name))
-        try:
-            for process in processes:
-                process.start()
-            await server.until(lambda: len({post["name"] for post in server.posts}) == 2)
-        finally:
-            for process in processes:
-                process.stop()
+    async with (
+        scripted(answer("503 Service Unavailable"), NO_CONTENT) as server,
+        world.run_fixture.local_chain() as local,
+    ):
+        told = {"notify.webhook": server.url, "notify.events": ["low_gas"]}
+        await local.fund([world.run_fixture.key(name).address for name in ("v1", "w1")], wei=0)
+        with world.node("validator", "v1", **told), world.node("worker", "w1", **told):
+            await until(lambda: len({post["name"] for post in server.posts}) == 2)
     for name in ("v1", "w1"):
         address = world.run_fixture.key(name).address
         told = [post for post in server.posts if post["name"] == name]

@@ -16,10 +16,10 @@ from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteReveal
 from muster.contracts.registry import Status
 from muster.rollouts.parquet import write_rollouts
 from muster.shardcast.format.store import read_manifest, version_path, versions
-from testbed.commands import run_to_end
+from testbed.processes import run_to_end
 from testbed.runs.world import World, commit_bytes, rows_of
-from testbed.samples.deltas import keeping
 from testbed.waiting import until
+from testbed.weights.checkpoints import keeping
 
 OLD, NEWEST = 1, 6
 DELTAS = keeping(whole_every=16, whole=1)

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import UnreachableError
-from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.delta_fetch import DELTAS
-from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import (
     Index,
@@ -24,10 +22,10 @@ from muster.shardcast.format.store import (
     versions,
     write_index,
 )
-from testbed.runs.delta_client import client, finished, give
-from testbed.samples.deltas import RUN, SHARD, forge_difference, keeping, publish_steps
-from testbed.servers.weight_servers import QUICK, Server, contents, ended, odd_source, relaying
 from testbed.waiting import until
+from testbed.weights.checkpoints import RUN, SHARD, contents, forge_difference, give, keeping, publish_steps
+from testbed.weights.fetching import QUICK, fetcher, get_step, outcome
+from testbed.weights.servers import Server, odd_source, relaying
 
 STEPS = 12
 OLD = 3
@@ -47,8 +45,7 @@ def made(run_fixture: Path) -> list[Manifest]:
 
 @pytest.fixture(scope="module")
 def origin(run_fixture: Path, made: list[Manifest]) -> Iterator[Server]:
-    server = Server(run_fixture / "origin", dir=run_fixture / "published").start()
-    with ended(server):
+    with Server(run_fixture / "origin", dir=run_fixture / "published") as server:
         yield server
 
 
@@ -58,14 +55,6 @@ def here(run_fixture: Path, made: list[Manifest], tmp_path: Path) -> Path:
     for manifest in made[-2:]:
         give(run_fixture, manifest, tmp_path / "here")
     return tmp_path / "here"
-
-
-async def get(made: list[Manifest], step: int, dest: Path, *sources: str, **changes: float) -> FetchedVersion:
-    async def anchored(step: int) -> bytes:
-        return made[step].root
-
-    settings = QUICK.model_copy(update=changes)
-    return await fetch_step(Wanted(made[step].root, RUN, step, sources, dest, settings), anchored)
 
 
 def is_step(run_fixture: Path, made: list[Manifest], step: int, path: Path) -> bool:
@@ -78,11 +67,11 @@ def is_step(run_fixture: Path, made: list[Manifest], step: int, path: Path) -> b
 async def test_an_old_step_is_made_from_the_origins_whole_step_and_differences(
     run_fixture: Path, made: list[Manifest], origin: Server, here: Path
 ) -> None:
-    result = finished(client(OLD, here, made, origin.url))
+    result = outcome(fetcher(made, OLD, here, origin.url))
     assert is_step(run_fixture, made, OLD, version_path(here, made[OLD].root))
     assert result["fetched"] == 0
     assert made[0].total_bytes < result["deltas"] < made[0].total_bytes * 1.05
-    more = finished(client(2, here, made, origin.url))
+    more = outcome(fetcher(made, 2, here, origin.url))
     assert (more["fetched"], more["deltas"]) == (0, 0), "all it takes is here now"
 
 
@@ -90,12 +79,10 @@ async def test_an_old_step_comes_by_way_of_a_relay_that_has_none_of_it(
     run_fixture: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
 ) -> None:
     """The relay has room for three versions, of which two are the newest step's."""
-    relay = Server(
-        tmp_path / "relay", role="relay", dir=tmp_path / "relayed", upstreams=[origin.url], relayed_versions=3
-    ).start()
-    with ended(relay):
-        await asyncio.to_thread(relay.wait_until, lambda: relay.steps() == [STEPS - 1] * 2, "it has the newest step")
-        result = await asyncio.to_thread(finished, client(OLD, here, made, relay.url))
+    upstream = {"role": "relay", "dir": tmp_path / "relayed", "upstreams": [origin.url]}
+    with Server(tmp_path / "relay", relayed_versions=3, **upstream) as relay:
+        relay.wait_until(lambda: relay.steps() == [STEPS - 1] * 2, "it has the newest step")
+        result = outcome(fetcher(made, OLD, here, relay.url))
         assert relay.steps()[:2] == [STEPS - 1] * 2, "what is newest is not what makes room"
         assert len(versions(tmp_path / "relayed")) <= 3
         assert relay.stats["fetched_bytes"] < made[0].total_bytes * 2.1, "nor fetched anew"
@@ -108,7 +95,7 @@ async def test_a_relay_that_follows_nobody_names_what_its_upstream_has(
     run_fixture: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
 ) -> None:
     async with relaying(tmp_path / "relayed", origin.url) as (url, _):
-        fetched = await get(made, OLD, here, url)
+        fetched = await get_step(made, OLD, here, url)
     assert is_step(run_fixture, made, OLD, fetched.path)
 
 
@@ -125,9 +112,9 @@ async def test_a_step_on_an_old_page_of_the_index_is_found(
     assert min(entry.step for entry in index.versions) == 8
     assert (served / "index-5.json").exists()
     async with odd_source(served) as (url, _, _):
-        fetched = await get(made, OLD, here, url)
+        fetched = await get_step(made, OLD, here, url)
         async with relaying(tmp_path / "relayed", url) as (relay, _):
-            joined = await get(made, 6, tmp_path / "joiner", relay)
+            joined = await get_step(made, 6, tmp_path / "joiner", relay)
     assert is_step(run_fixture, made, OLD, fetched.path)
     assert is_step(run_fixture, made, 6, joined.path)
 
@@ -139,7 +126,7 @@ async def test_who_says_to_have_it_whole_and_has_not_keeps_nobody_from_it(
     (tmp_path / "nothing").mkdir()
     async with odd_source(tmp_path / "nothing") as (url, shelf, _):
         shelf.advertise = Index(versions=[said.model_copy(update={"root": made[11].id, "step": 11}), said])
-        fetched = await get(made, OLD, here, url, origin.url)
+        fetched = await get_step(made, OLD, here, url, origin.url)
     assert is_step(run_fixture, made, OLD, fetched.path)
 
 
@@ -155,7 +142,7 @@ async def test_lies_about_old_steps_cost_less_each_than_the_truth(
     ]
     async with odd_source(liar) as (lies, _, _), odd_source(liar) as (boasts, shelf, _):
         shelf.advertise = Index(versions=cheap)
-        fetched = await get(made, OLD, here, lies, boasts, origin.url)
+        fetched = await get_step(made, OLD, here, lies, boasts, origin.url)
     assert is_step(run_fixture, made, OLD, fetched.path)
     assert fetched.delta_bytes < made[0].total_bytes * 1.1, "the whole step was fetched once"
 
@@ -167,16 +154,16 @@ async def test_a_damaged_step_to_begin_with_is_left_aside(
     data = bytearray(model.read_bytes())
     data[2 * SHARD + 1] ^= 1
     model.write_bytes(data)
-    fetched = await get(made, 6, here, origin.url)
+    fetched = await get_step(made, 6, here, origin.url)
     assert is_step(run_fixture, made, 6, fetched.path)
 
 
 async def test_an_old_step_that_was_damaged_on_disk_is_made_again(
     run_fixture: Path, made: list[Manifest], origin: Server, here: Path
 ) -> None:
-    fetched = await get(made, OLD, here, origin.url)
+    fetched = await get_step(made, OLD, here, origin.url)
     (fetched.path / "config.json").unlink()
-    again = await get(made, OLD, here, origin.url, give_up_seconds=3)
+    again = await get_step(made, OLD, here, origin.url, give_up_seconds=3)
     assert is_step(run_fixture, made, OLD, again.path)
     assert again.fetched_bytes == 0
 
@@ -189,7 +176,7 @@ async def test_several_old_steps_at_the_same_time(
 
     monkeypatch.setattr(delta_fetch, "KEPT_DELTAS", 0)
     steps = (1, 2, 3, 5, 6, 7, 9)
-    found = await asyncio.gather(*(get(made, step, here, origin.url) for step in steps))
+    found = await asyncio.gather(*(get_step(made, step, here, origin.url) for step in steps))
     assert all(is_step(run_fixture, made, step, fetched.path) for step, fetched in zip(steps, found, strict=True))
     assert versions(here / DELTAS) == []
 
@@ -206,7 +193,7 @@ async def test_a_step_that_nobody_has_any_more_is_given_up_at_once_and_told_why(
         clock = asyncio.get_running_loop().time
         started = clock()
         with pytest.raises(UnreachableError) as refused:
-            await get(made, OLD, here, url)
+            await get_step(made, OLD, here, url)
         assert clock() - started < QUICK.give_up_seconds / 2
         assert str(refused.value) == (
             f"step {OLD} cannot be had: no differences lead there ({url} has steps 0 to 11); "
@@ -220,7 +207,7 @@ async def test_a_step_that_is_just_being_published_is_waited_for(
     served = tmp_path / "served"
     shutil.copytree(version_path(run_fixture / "published", made[10].root), version_path(served, made[10].root))
     async with odd_source(served) as (url, shelf, _):
-        fetching = asyncio.create_task(get(made, 11, tmp_path / "here", url, give_up_seconds=120))
+        fetching = asyncio.create_task(get_step(made, 11, tmp_path / "here", url, give_up_seconds=120))
         await until(lambda: shelf.opened.count("manifest.json") >= 2)
         give(run_fixture, made[11], served)
         fetched = await fetching

@@ -34,9 +34,8 @@ def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("crowd")
     run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed="crowd", workers=("w1",)))
     asyncio.run(run_fixture.publish(0))
-    running = Orchestrator(run_fixture, folder / "orchestrator").start()
-    yield run_fixture, running
-    assert running.stop()[0] == 0
+    with Orchestrator(run_fixture, folder / "orchestrator") as running:
+        yield run_fixture, running
 
 
 @asynccontextmanager
@@ -140,11 +139,9 @@ def test_the_limit_of_descriptors_is_raised_and_connections_fit_in(
         other.start()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert other.process is not None
-    assert resource.prlimit(other.process.pid, resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
+    assert resource.prlimit(other.pid, resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
     assert other.stop()[0] == 0
-    lines = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
-    (listening,) = (line for line in lines if line["event"] == "listening")
+    (listening,) = other.logged("listening")
     assert listening["connections"] == connection_budget(min(hard, 1 << 20))[0]
 
 

@@ -24,10 +24,9 @@ def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("hostile")
     run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed="hostile", workers=("w1",)))
     asyncio.run(run_fixture.publish(0))
-    running = Orchestrator(run_fixture, folder / "orchestrator").start()
-    yield run_fixture, running
-    assert running.stop()[0] == 0
-    assert "Traceback" not in (running.folder / "log.jsonl").read_text()
+    with Orchestrator(run_fixture, folder / "orchestrator") as running:
+        yield run_fixture, running
+    assert "Traceback" not in running.json_log.read_text()
 
 
 def connections(orchestrator: Orchestrator) -> int:

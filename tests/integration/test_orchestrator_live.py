@@ -32,9 +32,8 @@ def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 @pytest.fixture
 def orchestrator(run_fixture: RunFixture, tmp_path: Path) -> Iterator[Orchestrator]:
-    running = Orchestrator(run_fixture, tmp_path / "orchestrator", extra="watchers = 700")
-    yield running.start()
-    running.stop()
+    with Orchestrator(run_fixture, tmp_path / "orchestrator", watchers=700) as running:
+        yield running
 
 
 class Watching:
@@ -128,7 +127,7 @@ async def test_whoever_watched_goes_on_after_a_restart(run_fixture: RunFixture, 
         await report(run_fixture, orchestrator, 1, reward=0.5)
         await asyncio.gather(*(one.until("step") for one in crowd))
         code, said = await asyncio.to_thread(orchestrator.stop)
-        assert (code, "graceful" in said + (orchestrator.folder / "log.jsonl").read_text()) == (0, False)
+        assert (code, "graceful" in said + orchestrator.json_log.read_text()) == (0, False)
         assert await asyncio.gather(*(one.message() for one in crowd)) == [None] * CROWD
         seen = {one.last_event_id for one in crowd}
     deaf[1].close()
@@ -188,10 +187,9 @@ def test_malformed_parameters_get_a_problem_document(
 @pytest.fixture(scope="module")
 def shared(run_fixture: RunFixture, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orchestrator]:
     """An orchestrator that nobody stops, with the owner's words."""
-    extra = 'title = "Sums <b>"\nabout = "Adds numbers.\\n\\nNothing else."'
-    running = Orchestrator(run_fixture, tmp_path_factory.mktemp("shared"), extra=extra).start()
-    yield running
-    assert running.stop()[0] == 0
+    words = {"title": "Sums <b>", "about": "Adds numbers.\n\nNothing else."}
+    with Orchestrator(run_fixture, tmp_path_factory.mktemp("shared"), **words) as running:
+        yield running
 
 
 def test_the_owners_words_are_passed_on_as_text(run_fixture: RunFixture, shared: Orchestrator) -> None:

@@ -50,10 +50,9 @@ def place(
     run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[RunFixture, Orchestrator]]:
     folder = tmp_path_factory.mktemp("openapi")
-    running = Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()).start()
-    yield run_fixture, running
-    assert running.stop()[0] == 0
-    assert '"level": "error"' not in (folder / "orchestrator" / "log.jsonl").read_text()
+    with Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()) as running:
+        yield run_fixture, running
+    assert '"level": "error"' not in running.json_log.read_text()
 
 
 def each_operation(

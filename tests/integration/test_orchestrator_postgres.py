@@ -202,11 +202,9 @@ def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 @pytest.fixture
 def orchestrator(run_fixture: RunFixture, server: PostgresServer, tmp_path: Path) -> Iterator[Orchestrator]:
-    running = Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=server.create_database()).start()
-    yield running
-    code, errors = running.stop()
-    assert code == 0
-    said = errors + (running.folder / "log.jsonl").read_text()
+    with Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=server.create_database()) as running:
+        yield running
+    said = running.said + running.json_log.read_text()
     for secret in ("Traceback", PASSWORD, running.database_url.split("@")[0].rpartition(":")[2]):
         assert secret not in said
 

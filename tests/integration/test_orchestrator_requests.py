@@ -25,8 +25,9 @@ from muster.protocol.requests import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATU
 from muster.protocol.terms_file import NOBODY
 from muster.rollouts.parquet import FileLimits
 from orchestrator.uploads import FOOTER_BYTES
-from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash, terms_of
-from testbed.servers.s3_servers import Endpoint
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.samples.terms import terms_of
+from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND
 
 LONGEST = 1 << 16
@@ -55,9 +56,8 @@ def place(
     """That run and an orchestrator."""
     folder = tmp_path_factory.mktemp("orchestrator")
     run_fixture.s3 = s3
-    running = Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()).start()
-    yield run_fixture, running
-    running.stop()
+    with Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()) as running:
+        yield run_fixture, running
 
 
 class Sender:

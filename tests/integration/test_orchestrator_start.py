@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -26,8 +25,9 @@ from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
 from orchestrator.database import Database
 from testbed.chain.anvil import Anvil
-from testbed.chain.reorgs import reorg
-from testbed.runs.run_fixture import Orchestrator, RunFixture, deploy_on, some_hash
+from testbed.chain.contracts import reorg
+from testbed.http import open_url
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.waiting import BOUND, wait_until
 
 
@@ -63,34 +63,37 @@ def no_database(_: RunFixture, broken: Orchestrator) -> None:
         file = Path(folder.removeprefix("sqlite:///")) / "orchestrator.db"
         file.parent.mkdir()
         file.write_bytes(b"this is no database, and long enough to tell" * 100)
-    broken.change(broken.database_url, f"{folder}/orchestrator.db")
+    broken.change({"orchestrator.database_url": f"{folder}/orchestrator.db"})
 
 
 def other_driver(_: RunFixture, broken: Orchestrator) -> None:
-    scheme, _, _ = broken.database_url.partition(":")
-    broken.change(f"{scheme}:", f"{scheme}+{'aiosqlite' if scheme == 'sqlite' else 'asyncpg'}:")
+    scheme, _, rest = broken.database_url.partition(":")
+    driver = "aiosqlite" if scheme == "sqlite" else "asyncpg"
+    broken.change({"orchestrator.database_url": f"{scheme}+{driver}:{rest}"})
 
 
-def no_run(run_fixture: RunFixture, broken: Orchestrator) -> None:
-    broken.change(f"run = {run_fixture.run}\n", "run = 999\n")
+def no_run(_: RunFixture, broken: Orchestrator) -> None:
+    broken.change({"run": 999})
 
 
 def wrong_chain(_: RunFixture, broken: Orchestrator) -> None:
-    broken.change("poll_seconds = 0.05", "poll_seconds = 0.05\nchain_id = 84532")
-    broken.change("raw_key_file", "keystore")
-    broken.change("[log]", 'password_file = "PASSWORD"\n[log]'.replace("PASSWORD", str(broken.folder / "password")))
+    keys = {
+        "keystore": broken.folder / "storage.key",
+        "password_file": broken.folder / "password",
+        "raw_key_file": None,
+    }
+    broken.change({"chain.chain_id": 84_532, **{f"keys.{name}": value for name, value in keys.items()}})
     write_secret(broken.folder / "password", "a long password")
     (broken.folder / "storage.key").unlink()
     create_keystore(broken.folder / "storage.key", "a long password", iterations=2)
 
 
-def no_chain(run_fixture: RunFixture, broken: Orchestrator) -> None:
-    broken.change(run_fixture.settings.rpc_url, "http://127.0.0.1:1")
-    broken.change("timeout_seconds = 30", "timeout_seconds = 0.5")
+def no_chain(_: RunFixture, broken: Orchestrator) -> None:
+    broken.change({"chain.rpc_url": "http://127.0.0.1:1", "chain.timeout_seconds": 0.5})
 
 
 def unknown_setting(_: RunFixture, broken: Orchestrator) -> None:
-    broken.change("[orchestrator]", "[orchestrator]\ncolour = 1")
+    broken.change({"orchestrator.colour": 1})
 
 
 def no_storage(_: RunFixture, broken: Orchestrator) -> None:
@@ -98,7 +101,7 @@ def no_storage(_: RunFixture, broken: Orchestrator) -> None:
 
 
 def unknown_storage(_: RunFixture, broken: Orchestrator) -> None:
-    broken.change('storage_url = "file:', 'storage_url = "ftp:')
+    broken.change({"orchestrator.storage_url": f"ftp:{broken.folder / 'storage'}"})
 
 
 BREAKS: dict[Callable[[RunFixture, Orchestrator], None], tuple[int, str]] = {
@@ -165,11 +168,9 @@ def serving(
     (folder / "tasks" / "taskset.json").write_bytes(b"tasks")
     (folder / "tasks" / "shards" / content_hash(b"shard")).write_bytes(b"shard")
     (folder / "tokenizer" / "vocab.json").write_bytes(b"{}")
-    orchestrator = Orchestrator(
-        run_fixture, tmp_path_factory.mktemp("up"), database_url=new_database_url(), extra=f'run_folder = "{folder}"'
-    ).start()
-    yield orchestrator
-    assert orchestrator.stop()[0] == 0
+    options = {"database_url": new_database_url(), "run_folder": folder}
+    with Orchestrator(run_fixture, tmp_path_factory.mktemp("up"), **options) as orchestrator:
+        yield orchestrator
 
 
 def test_what_a_newcomer_needs(run_fixture, serving):
@@ -186,17 +187,15 @@ def test_what_a_newcomer_needs(run_fixture, serving):
 
 
 def test_what_no_node_could_begin_without_is_said_at_the_start(run_fixture, database_url, tmp_path):
-    orchestrator = Orchestrator(run_fixture, tmp_path, database_url=database_url)
-    named = 'relays = ["http://127.0.0.1:9"]'
-    orchestrator.change(named, "relays = []")
+    orchestrator = Orchestrator(run_fixture, tmp_path, database_url=database_url, **{"shardcast.relays": []})
     orchestrator.start().stop()
     assert warnings_of(orchestrator) == [
         "no node can begin: storage does not hold the task set of the run's terms",
         "no node can begin: storage does not hold the calibration that the run's terms name as their profile",
         "the settings name no relay of the run: nodes get weights only from members who share theirs",
     ]
-    (tmp_path / "log.jsonl").unlink()
-    orchestrator.change("relays = []", named)
+    orchestrator.json_log.unlink()
+    orchestrator.change({"shardcast.relays": ["http://127.0.0.1:9"]})
     for byte in ("01", "04"):
         path = tmp_path / "storage" / "files" / byte / (byte * 32)
         path.parent.mkdir(exist_ok=True)
@@ -206,8 +205,7 @@ def test_what_no_node_could_begin_without_is_said_at_the_start(run_fixture, data
 
 
 def warnings_of(orchestrator: Orchestrator) -> list[str]:
-    lines = map(json.loads, (orchestrator.folder / "log.jsonl").read_text().splitlines())
-    return [line["event"] for line in lines if line["level"] == "warning"]
+    return [line["event"] for line in orchestrator.logged() if line["level"] == "warning"]
 
 
 def test_the_service_about_itself(run_fixture, serving):
@@ -221,9 +219,8 @@ def test_the_service_about_itself(run_fixture, serving):
 
 
 def test_answers_are_dated_so_that_a_newcomer_can_compare_clocks(serving):
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     earliest = time.time() - REQUEST_LIFETIME_SECONDS / 2  # uvicorn renews it once a second, or later
-    with opener.open(serving.url + "/readyz", timeout=BOUND) as reply:
+    with open_url(serving.url + "/readyz", timeout=BOUND) as reply:
         said = parsedate_to_datetime(reply.headers["date"]).timestamp()
     assert earliest < said <= time.time()
 
@@ -252,10 +249,8 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(
 ):
     """On an Anvil of its own: the last blocks are rewritten, then the chain goes away."""
     anvil = start_anvil()
-    settings = asyncio.run(deploy_on(anvil, tmp_path))
-    run_fixture = asyncio.run(RunFixture.build(tmp_path, settings, seed="reorg", workers=("w1",)))
+    run_fixture = asyncio.run(RunFixture.build_on(anvil, tmp_path, seed="reorg", workers=("w1",)))
     asyncio.run(run_fixture.publish(0))
-    orchestrator = Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=database_url).start()
     node = run_fixture.key("w1").address
 
     def commitments() -> int:
@@ -265,7 +260,7 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(
         async with run_fixture.local_chain() as dev:
             await reorg(dev, 1)
 
-    try:
+    with Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=database_url) as orchestrator:
         asyncio.run(run_fixture.commit("w1", 0, some_hash("kept")))
         asyncio.run(run_fixture.commit("w1", 1, some_hash("lost")))
         wait_until(lambda: commitments() == 2)
@@ -280,8 +275,6 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(
         assert reasons[0].startswith("following the chain: the chain at")
         assert commitments() == 2
         assert orchestrator.get("/healthz")[0] == 200
-    finally:
-        assert orchestrator.stop()[0] == 0
 
 
 @pytest.fixture
@@ -289,17 +282,13 @@ def fated(run_fixture: RunFixture, database_url: str, tmp_path: Path) -> Iterato
     """An orchestrator that a SIGKILL meets, once, with half a body read."""
     (tmp_path / "markers").mkdir()
     environment = {"MUSTER_FAILPOINT": "orchestrator.uploading", "MUSTER_FAILPOINT_DIR": str(tmp_path / "markers")}
-    orchestrator = Orchestrator(
-        run_fixture, tmp_path / "orchestrator", database_url=database_url, environment=environment
-    ).start()
-    yield orchestrator
-    if orchestrator.process is not None and orchestrator.process.returncode is None:
-        orchestrator.stop()
+    folder = tmp_path / "orchestrator"
+    with Orchestrator(run_fixture, folder, database_url=database_url, environment=environment) as orchestrator:
+        yield orchestrator
 
 
 async def test_killed_in_the_middle_of_an_upload(run_fixture: RunFixture, fated: Orchestrator, tmp_path: Path):
     """Nothing half is kept, the same upload works after a restart, replays do not."""
-    assert fated.process is not None
     url, once = f"{fated.url}/v1/evidence", b"once"
     headers = sign_request(run_fixture.key("v1"), run_fixture.domain, "POST", url, content_hash(once), now=time.time())
 
@@ -323,4 +312,3 @@ async def test_killed_in_the_middle_of_an_upload(run_fixture: RunFixture, fated:
             await client.get_file(content_hash(data))
         receipt = await client.put_file(data, run_fixture.run, index, root)
         assert await client.get_file(receipt.file_hash) == data
-    assert fated.stop()[0] == 0

@@ -18,8 +18,9 @@ from muster.protocol.hashes import content_hash
 from muster.protocol.receipts import upload_target
 from muster.protocol.requests import sign_request
 from testbed.machine import Machine
+from testbed.processes import ended
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
-from testbed.servers.s3_servers import Endpoint, Link
+from testbed.servers.s3 import Endpoint, Link
 from testbed.waiting import BOUND
 
 
@@ -64,14 +65,14 @@ async def test_storage_that_falls_silent_holds_up_no_request(run_fixture, moto_s
     bucket = moto_server.new_bucket()
     async with Link(bucket.url).carrying() as link:
         placed = dataclasses.replace(run_fixture, s3=dataclasses.replace(bucket, url=link.url))
-        orchestrator = await asyncio.to_thread(Orchestrator(placed, tmp_path / "place").start)
-        try:
+        orchestrator = Orchestrator(placed, tmp_path / "place")
+        with ended(orchestrator):
+            await asyncio.to_thread(orchestrator.start)
             async with httpx2.AsyncClient(trust_env=False, timeout=BOUND, base_url=orchestrator.url) as client:
                 await _falls_silent(run_fixture, orchestrator.url, link, client)
-        finally:
             code, errors = await asyncio.to_thread(orchestrator.stop)
         assert code == 0, errors
-        log = (orchestrator.folder / "log.jsonl").read_text()
+        log = orchestrator.json_log.read_text()
         assert "Traceback" not in log + errors
         assert "a file was cut short" in log
 

@@ -20,7 +20,7 @@ from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import AcceptedCommitment, StepReport
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
-from testbed.servers.s3_servers import Endpoint
+from testbed.servers.s3 import Endpoint
 from testbed.waiting import until
 
 EVIDENCE = b'{"kind": "wrong_reward"}'
@@ -111,12 +111,8 @@ class Story:
 
 
 def test_the_story(run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path: Path) -> None:
-    orchestrator = Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=new_database_url()).start()
-    try:
+    with Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=new_database_url()) as orchestrator:
         asyncio.run(_the_story(run_fixture, orchestrator, new_database_url()))
-    finally:
-        code, errors = orchestrator.stop()
-    assert code == 0, errors
 
 
 async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty: str) -> None:
@@ -284,7 +280,7 @@ async def _rebuilt_from_nothing(
     assert [work.index for work in accepted] == [2]
     assert await reader.verdicts(run, cursor) == ([], cursor)
     orchestrator.kill()
-    orchestrator.change(orchestrator.database_url, empty)
+    orchestrator.change({"orchestrator.database_url": empty})
     shutil.rmtree(orchestrator.folder / "state")
     orchestrator.start()
 
@@ -310,9 +306,8 @@ def story(
     run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Story]:
     """An orchestrator that comes late to the same run."""
-    orchestrator = Orchestrator(run_fixture, tmp_path_factory.mktemp("late"), database_url=new_database_url()).start()
-    yield Story(run_fixture, orchestrator)
-    assert orchestrator.stop()[0] == 0
+    with Orchestrator(run_fixture, tmp_path_factory.mktemp("late"), database_url=new_database_url()) as orchestrator:
+        yield Story(run_fixture, orchestrator)
 
 
 async def test_verdicts_that_do_not_count(run_fixture: RunFixture, story: Story):

@@ -6,13 +6,10 @@ There a raw key is refused, terms have public bounds, and acts wait for confirma
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
-import subprocess
-import sys
+import signal
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,12 +19,13 @@ from muster.chain.keys import Signer
 from muster.constants import CHAIN_BASE_SEPOLIA
 from muster.contracts import token
 from muster.contracts.registry import Role
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil, free_port
 from testbed.machine import PASSWORD, Machine
 from testbed.paths import ROOT
-from testbed.waiting import BOUND, wait_until
+from testbed.processes import ended
+from testbed.samples.models import DEMO, write_model
+from testbed.waiting import wait_until
 
 PAGE = ROOT / "docs" / "use" / "own-a-run.md"
 TOKEN = 10**18
@@ -42,7 +40,7 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     owner = ("--operator", "owner", "--password-file", machine.password)
 
     machine.json("tasks", "make", "tasks", "--seed", "0", "--family", "sort", "--levels", "3,4,5,6")
-    save_model(make_model(make_tokenizer(), ModelShape(), seed=0), make_tokenizer(), tmp_path / "model")
+    write_model(tmp_path / "model", DEMO, seed=0)
     address = {name: machine.json("wallet", "new", name, *keys)["address"] for name in ("owner", "trainer", "storage")}
     machine.json("config", "init", "--network", "base-sepolia")
     settings = tmp_path / "muster.toml"
@@ -78,7 +76,7 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     terms = (tmp_path / "run.toml").read_text()
     (tmp_path / "run.toml").write_text(terms.replace("max_completion_tokens = 410", "max_completion_tokens = 411"))
     assert "do not fit the model's context of 512" in machine.json(*create, "--yes", status=78)["error"]
-    save_model(make_model(make_tokenizer(), ModelShape(), seed=1), make_tokenizer(), tmp_path / "other")
+    write_model(tmp_path / "other", DEMO)
     other = ("run", "create", "run.toml", "--model", "other", *owner)
     assert "the terms name the model 0x" in machine.json(*other, "--yes", status=78)["error"]
 
@@ -117,28 +115,20 @@ def serve_and_train(machine: Machine, anvil: Anvil) -> None:
         machine.secret(f"{name}.password", PASSWORD)
     (folder / "run").mkdir()
     shutil.copytree(folder / "tasks", folder / "run" / "kept")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-    with ExitStack() as stack:
-        processes = []
-        for words in (("orchestrator", "run"), ("weights", "serve"), ("trainer", "run")):
-            command = [sys.executable, "-m", "muster", *words, "--config", f"{words[0]}.toml"]
-            log = stack.enter_context((folder / f"{words[0]}.log").open("w"))
-            process = subprocess.Popen(command, cwd=folder, env=kept | {"HOME": str(machine.home)}, stderr=log)
-            stack.callback(process.kill)
-            processes.append(process)
+    commands = (("orchestrator", "run"), ("weights", "serve"), ("trainer", "run"))
+    processes = [machine.process(*words, "--config", f"{words[0]}.toml").spawn() for words in commands]
+    with ended(*processes):
         asyncio.run(join_validators(anvil, folder))
 
         def is_published() -> bool:
-            assert [process.poll() for process in processes] == [None] * 3, logs(folder)
+            assert all(process.is_running for process in processes), logs(folder)
             return machine.json("run", "show", "1")["steps"] > 0
 
         wait_until(is_published, lambda: logs(folder))
         fetched = machine.json("weights", "fetch", "--out", "fetched", "--config", "trainer.toml")
         (there,) = (folder / "fetched").rglob("model.safetensors")
         assert (fetched["step"], there.read_bytes()) == (0, (folder / "model" / "model.safetensors").read_bytes())
-        for process in processes:
-            process.terminate()
-        assert [process.wait(BOUND) for process in processes] == [0, 0, 0], logs(folder)
+        assert [process.stop(signal.SIGTERM)[0] for process in processes] == [0, 0, 0], logs(folder)
 
 
 def logs(folder: Path) -> str:

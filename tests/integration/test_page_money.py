@@ -17,7 +17,7 @@ from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened, Kind
 from muster.protocol.hashes import hash_bytes
 from testbed.chain.anvil import Anvil
-from testbed.runs.run_fixture import Orchestrator, RunFixture, deploy_on, some_hash
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.waiting import until
 
 
@@ -115,16 +115,10 @@ class Money:
 
 @pytest.fixture
 async def money(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path) -> AsyncIterator[Money]:
-    settings = await deploy_on(start_anvil(), tmp_path)
-    run_fixture = await RunFixture.build(tmp_path, settings, seed="money", workers=("w1",))
-    orchestrator = Orchestrator(run_fixture, tmp_path / "orchestrator")
-    await asyncio.to_thread(orchestrator.start)
-    try:
+    run_fixture = await RunFixture.build_on(start_anvil(), tmp_path, seed="money", workers=("w1",))
+    with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:
         await run_fixture.publish(0)
         yield Money(run_fixture, orchestrator)
-    finally:
-        code, errors = await asyncio.to_thread(orchestrator.stop)
-    assert code == 0, errors
 
 
 async def test_a_worker_sees_the_chains_money(money: Money) -> None:

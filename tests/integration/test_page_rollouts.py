@@ -21,8 +21,8 @@ from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
 from orchestrator.page.rows import MAX_TEXT
 from testbed.runs.run_fixture import Orchestrator, RunFixture
-from testbed.samples.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
-from testbed.servers.s3_servers import Endpoint
+from testbed.samples.texts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
+from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
 
 READING = "orchestrator.page.reading_process"
@@ -47,6 +47,7 @@ def run_fixture(
             task_count=tasks.size,
             max_completion_tokens=2048,
             max_prompt_tokens=256,
+            groups_per_commitment=6,
         )
     )
     run_fixture.s3 = s3
@@ -59,23 +60,17 @@ def orchestrator(
     run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Orchestrator]:
     folder = tmp_path_factory.mktemp("page")
-    running = Orchestrator(
-        run_fixture,
-        folder / "orchestrator",
-        database_url=new_database_url(),
-        extra=f'run_folder = "{run_fixture.folder / "run"}"',
-    ).start()
-    yield running
-    code, errors = running.stop()
-    assert code == 0, errors
-    assert '"level": "error"' not in (folder / "orchestrator" / "log.jsonl").read_text()
+    options = {"database_url": new_database_url(), "run_folder": run_fixture.folder / "run"}
+    with Orchestrator(run_fixture, folder / "orchestrator", **options) as running:
+        yield running
+    assert '"level": "error"' not in running.json_log.read_text()
 
 
 def hostile_rows(run_fixture: RunFixture) -> list[Rollout]:
     """The rows of a commitment: hostile texts, invalid token ids, and a line of a megabyte."""
     invalid = [*ids_of("before"), len(text_tokenizer()) + 7, -1, *ids_of("after")]
     completions = [ids_of(text) for text in HOSTILE]
-    completions += [invalid, ids_of(LONG * 1049), ids_of("plain"), ids_of("\n" * 300)]
+    completions += [invalid, ids_of(LONG * 257), ids_of("plain"), ids_of("\n" * 300)]
     return [
         text_row(i, completion_tokens=tokens, stop=False, run=run_fixture.run, step=0, group=i // 2, sample=i % 2)
         for i, tokens in enumerate(completions)
@@ -122,7 +117,7 @@ def page(run_fixture: RunFixture, orchestrator: Orchestrator) -> Page:
 async def test_rollouts_steps_and_pictures_over_http(page: Page) -> None:
     rows = hostile_rows(page.run_fixture)
     name = await page.work(0, rows)
-    pending = await page.work(1, [text_row(i, run=page.run_fixture.run) for i in range(8)], accept=False)
+    pending = await page.work(1, [text_row(i, run=page.run_fixture.run) for i in range(12)], accept=False)
 
     async def is_listed() -> bool:
         return [file["file_hash"] for file in (await page.document("/rollouts"))["files"]] == [name]
@@ -145,15 +140,15 @@ async def _rows_are_text(page: Page, name: str, rows: list[Rollout]) -> None:
         thinking, answer = found["thinking"], found["answer"]
         assert (thinking["text"], answer["text"]) == (text, ""), "nobody ended the thinking"
         assert b"\x1b" not in response.content, "JSON writes control characters as escapes"
-        assert (found["node"], found["index"], found["policy_step"], found["rows"]) == (page.node, 0, 0, 8)
+        assert (found["node"], found["index"], found["policy_step"], found["rows"]) == (page.node, 0, 0, len(rows))
     invalid, megabyte, plain, lines = [
-        (await page.document(f"/rollouts/{name}", position=position))["thinking"] for position in range(4, 8)
+        (await page.document(f"/rollouts/{name}", position=position))["thinking"] for position in range(8, 12)
     ]
     assert invalid == {"text": "before\ufffd\ufffdafter", "whole": 13}
-    assert megabyte == {"text": "y" * MAX_TEXT, "whole": 1_049_000}
+    assert megabyte == {"text": "A" * MAX_TEXT, "whole": 257 * len(LONG)}
     assert (plain["text"], lines["text"]) == ("plain", "\n" * 300)
-    beyond = await page.get(f"/rollouts/{name}", position=8)
-    assert (beyond.status_code, beyond.json()["detail"]) == (404, "a file of this run has 8 rows")
+    beyond = await page.get(f"/rollouts/{name}", position=12)
+    assert (beyond.status_code, beyond.json()["detail"]) == (404, "a file of this run has 12 rows")
 
 
 async def _draws_name_the_tasks(page: Page) -> None:
@@ -233,12 +228,10 @@ async def _pictures_for_other_sites(page: Page) -> None:
 
 async def _nothing_runs_after_the_end(page: Page, name: str) -> None:
     """The reading process ends with the orchestrator, killed or told to stop; the next one starts its own."""
-    assert page.orchestrator.process is not None
     readers = _readers(page.orchestrator)
     assert len(readers) == 1
-    assert os.getpriority(os.PRIO_PROCESS, readers[0].pid) > os.getpriority(
-        os.PRIO_PROCESS, page.orchestrator.process.pid
-    )
+    priorities = [os.getpriority(os.PRIO_PROCESS, one.pid) for one in (readers[0], page.orchestrator)]
+    assert priorities[0] > priorities[1]
     page.orchestrator.kill()
     gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, 10)
     assert (len(gone), alive) == (1, [])
@@ -253,6 +246,5 @@ async def _nothing_runs_after_the_end(page: Page, name: str) -> None:
 
 
 def _readers(orchestrator: Orchestrator) -> list[psutil.Process]:
-    assert orchestrator.process is not None
-    children = psutil.Process(orchestrator.process.pid).children(recursive=True)
+    children = psutil.Process(orchestrator.pid).children(recursive=True)
     return [child for child in children if READING in child.cmdline()]

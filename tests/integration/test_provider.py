@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 from eth_utils.address import to_checksum_address
@@ -16,6 +15,7 @@ from muster.chain.provider import BoundedProvider, RpcError, connected, in_one_t
 from muster.errors import MalformedError, UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
+from testbed.http import answer, scripted
 
 
 async def test_the_wrong_chain_is_refused(anvil: Anvil) -> None:
@@ -33,22 +33,8 @@ async def test_silence_is_an_error_after_a_bound(start_anvil: Callable[..., Anvi
     assert clock() - start < 10
 
 
-@asynccontextmanager
-async def scripted(*answers: bytes) -> AsyncIterator[str]:
-    """An endpoint that gives these HTTP answers in turn, the last one again and again: what a public one may do."""
-    left = list(answers)
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        status, _, body = (left.pop(0) if len(left) > 1 else left[0]).partition(b"|")
-        head = b"HTTP/1.1 %s x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(body))
-        writer.write(head + body)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+def reply(status: str, body: bytes = b"") -> bytes:
+    return answer(f"{status} x", body=body)
 
 
 @pytest.mark.parametrize(
@@ -61,17 +47,18 @@ async def scripted(*answers: bytes) -> AsyncIterator[str]:
     ],
 )
 async def test_an_endpoint_that_is_none_is_recognised(body: bytes, match: str) -> None:
-    async with scripted(b"200|" + body) as url, BoundedProvider(url, timeout=60) as provider:
+    async with scripted(reply("200", body)) as server, BoundedProvider(server.url, timeout=60) as provider:
         with pytest.raises(MalformedError, match=match):
             await provider.request("eth_chainId")
 
 
 async def test_an_overloaded_endpoint_is_asked_again() -> None:
-    busy = b'200|{"jsonrpc": "2.0", "id": 1, "error": {"code": -32016, "message": "over rate limit"}}'
-    good = b'200|{"jsonrpc": "2.0", "id": 1, "result": "0x7a69"}'
-    async with scripted(b"429|", b"500|<html>", busy, good) as url, BoundedProvider(url, timeout=60) as provider:
+    busy = b'{"jsonrpc": "2.0", "id": 1, "error": {"code": -32016, "message": "over rate limit"}}'
+    good = b'{"jsonrpc": "2.0", "id": 1, "result": "0x7a69"}'
+    answers = (reply("429"), reply("500", b"<html>"), reply("200", busy), reply("200", good))
+    async with scripted(*answers) as server, BoundedProvider(server.url, timeout=60) as provider:
         assert await provider.request("eth_chainId") == "0x7a69"
-    async with scripted(b"503|") as url, BoundedProvider(url, timeout=60) as provider:
+    async with scripted(reply("503")) as server, BoundedProvider(server.url, timeout=60) as provider:
         with pytest.raises(UnreachableError, match="HTTP status 503"):
             await provider.request("eth_chainId")
 
@@ -87,7 +74,7 @@ async def test_long_batches_travel_in_pieces(anvil: Anvil) -> None:
 
 async def test_an_answer_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider_module, "MAX_ANSWER_BYTES", 1000)
-    async with scripted(b"200|" + b" " * 1001) as url, BoundedProvider(url, timeout=60) as provider:
+    async with scripted(reply("200", b" " * 1001)) as server, BoundedProvider(server.url, timeout=60) as provider:
         with pytest.raises(MalformedError, match="sends more than 1000 bytes"):
             await provider.request("eth_chainId")
 
@@ -111,7 +98,7 @@ async def test_a_block_with_the_longer_extra_data_of_a_proof_of_authority_is_rea
     block = anvil.request("eth_getBlockByNumber", "latest", False) | {"extraData": "0x" + "ab" * 97}
     answers = [b'{"jsonrpc": "2.0", "id": 1, "result": "0x7a69"}', json.dumps({"id": 1, "result": block}).encode()]
     async with (
-        scripted(*(b"200|" + answer for answer in answers)) as url,
-        connected(ChainSettings(rpc_url=url)) as web3,
+        scripted(*(reply("200", body) for body in answers)) as server,
+        connected(ChainSettings(rpc_url=server.url)) as web3,
     ):
         assert (await web3.eth.get_block("latest"))["number"] == int(block["number"], 16)  # type: ignore[typeddict-item]

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from muster.errors import ChainError, MismatchError, UnreachableError
+from muster.errors import MismatchError, UnreachableError
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import version_path
-from testbed.runs.delta_client import give
-from testbed.samples.deltas import RUN, SHARD, forge_difference, keeping, publish_steps
-from testbed.samples.weights import flip_bit
-from testbed.servers.weight_servers import QUICK, Broken, odd_source
+from testbed.weights.checkpoints import RUN, SHARD, flip_bit, forge_difference, give, keeping, publish_steps
+from testbed.weights.fetching import QUICK, get_step
+from testbed.weights.servers import Broken, odd_source
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +39,8 @@ class Received(Counter[str]):
 
 
 async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> tuple[FetchedVersion, Received]:
-    roots, received = {manifest.step: manifest.root for manifest in made}, Received()
-
-    async def anchored(step: int) -> bytes:
-        if step not in roots:
-            raise ChainError(f"step {step} is not published")
-        return roots[step]
-
-    wanted = Wanted(roots[step], RUN, step, sources, dest, QUICK, on_received=received.add)
-    fetched = await fetch_step(wanted, anchored)
-    return fetched, received
+    received = Received()
+    return await get_step(made, step, dest, *sources, on_received=received.add), received
 
 
 @pytest.fixture

@@ -14,16 +14,15 @@ from muster.clients.run_data import NEWEST, CheckpointFetcher
 from muster.contracts import runs
 from muster.errors import MismatchError
 from muster.models.files import tokenizer_hash
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.models.init import make_model, make_tokenizer, save_model
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.format.store import read_manifest, versions
 from muster.shardcast.publish import publish
 from testbed.chain.contracts import Deployment
 from testbed.runs.run_fixture import RunFixture
-from testbed.samples.deltas import keeping
-from testbed.servers.weight_servers import odd_source
-
-SMALL = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
+from testbed.samples.models import SMALL, write_model
+from testbed.weights.checkpoints import keeping
+from testbed.weights.servers import odd_source
 
 
 async def test_a_step_whose_stop_token_was_changed_reaches_no_engine(deployment: Deployment, tmp_path: Path) -> None:
@@ -84,9 +83,7 @@ async def test_a_node_that_has_a_step_gets_the_next_one_as_what_changed(deployme
 
 async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment, tmp_path: Path) -> None:
     """An engine that starts slowly still finds its checkpoint."""
-    tokenizer = make_tokenizer()
-    save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, tmp_path / "model")
-    promised = tokenizer_hash(tmp_path / "model")
+    promised = tokenizer_hash(write_model(tmp_path / "model", SMALL, seed=0))
     run_fixture = await RunFixture.build(
         tmp_path, deployment.settings, seed="held", workers=(), tokenizer_hash=promised
     )
@@ -116,9 +113,8 @@ async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment
 
 async def test_old_steps_take_the_place_of_old_ones_only(deployment: Deployment, tmp_path: Path) -> None:
     """Several cases about several old steps, while the node goes on needing its newest."""
-    tokenizer, last, keep = make_tokenizer(), 7, 2
-    save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, tmp_path / "model")
-    promised = tokenizer_hash(tmp_path / "model")
+    last, keep = 7, 2
+    promised = tokenizer_hash(write_model(tmp_path / "model", SMALL, seed=0))
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="old", workers=(), tokenizer_hash=promised)
     served = tmp_path / "published"
     async with (

@@ -29,10 +29,9 @@ from muster.protocol.terms_file import read_terms
 from muster.runtime.failpoints import POINTS
 from muster.settings.sources import load_settings
 from testbed.chain.anvil import Anvil
-from testbed.commands import clean_environment
 from testbed.machine import PASSWORD, Done, Machine
 from testbed.samples.cells import calibration_of
-from testbed.samples.probes import small_model
+from testbed.samples.models import DEMO, write_model
 from testbed.waiting import BOUND
 
 FEW: Final = ("--train", "24", "--held-out", "8", "--steps", "10")
@@ -43,12 +42,12 @@ ESCROW: Final = 2 * TOKEN
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model") / "small")
+    return write_model(tmp_path_factory.mktemp("model") / "small", DEMO)
 
 
 @pytest.fixture(scope="module")
 def chain(built_contracts: None) -> Iterator[Anvil]:
-    with Anvil.start() as running:
+    with Anvil() as running:
         yield running
 
 
@@ -173,15 +172,12 @@ def test_killed_in_between_it_goes_on_and_makes_one_run(machine: Machine, chain:
     fired.mkdir()
     points = ("owner.deployed", "owner.created", "owner.funded")
     assert set(points) == {point for point in POINTS if point.startswith("owner.")}
-    armed = {"MUSTER_FAILPOINT": ",".join(points), "MUSTER_FAILPOINT_DIR": str(fired), "HOME": str(machine.home)}
+    armed = {"MUSTER_FAILPOINT": ",".join(points), "MUSTER_FAILPOINT_DIR": str(fired)}
     keys = contents(folder / "keys")
     words = ("run", "init", "mine", "--yes", "--rpc-url", chain.url)
     for count in range(1, 4):
-        command = [sys.executable, "-m", "muster", *words]
-        died = subprocess.run(
-            command, cwd=machine.folder, env=clean_environment(**armed), capture_output=True, text=True, timeout=BOUND
-        )
-        assert died.returncode == -9, died.stderr
+        with machine.process(*words, **armed) as process:
+            assert process.end()[0] == -9, process.said
         assert sorted(os.listdir(fired)) == sorted(points[:count])
         words = ("run", "init", "mine", "--yes")
     made = machine.json(*words)
@@ -269,7 +265,7 @@ def test_a_calibration_made_elsewhere_is_named_by_the_terms(
 ) -> None:
     folder = Path(shutil.copytree(unopened, machine.folder / "mine"))
     words = ("run", "init", "mine", "--yes", "--rpc-url", chain.url)
-    other = small_model(machine.folder / "other", seed=2)
+    other = write_model(machine.folder / "other", DEMO, seed=2)
     (machine.folder / "calibration.json").write_bytes(calibration_of(other).to_bytes())
     wrong = machine.json(*words, "--calibration", "calibration.json", status=3)
     assert "the calibration is of model" in wrong["error"]

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +14,8 @@ from muster.chain.client import Chain
 from muster.console.money.wallet import read_address
 from muster.contracts import runs
 from muster.settings.sources import load_settings
-from testbed.commands import clean_environment
-from testbed.runs.demo_process import processes_of
+from testbed.processes import Muster
+from testbed.runs.swarms import processes_of
 from testbed.waiting import BOUND
 
 SECONDS = 600
@@ -34,26 +28,9 @@ FEW = (
 """One worker, and a file of 32 rows for a step."""
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
-        return subprocess.Popen(
-            [sys.executable, "-m", "muster", "run", "init", "mine", "--yes", "--start", "--json", *words],
-            cwd=folder,
-            env=clean_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            text=True,
-            start_new_session=True,
-        )
-
-
-def wait_for(process: subprocess.Popen[str], folder: Path, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not done():
-        assert process.poll() is None, (folder / "err").read_text()[-6000:]
-        assert time.monotonic() < deadline, (folder / "err").read_text()[-6000:]
-        time.sleep(0.5)
+def start(folder: Path, *words: str) -> Muster:
+    typed = ("run", "init", "mine", "--yes", "--start", "--json", *words)
+    return Muster(typed, folder / "err", output=folder / "out", folder=folder)
 
 
 def on_chain(folder: Path) -> tuple[int, list[int]]:
@@ -70,15 +47,15 @@ def on_chain(folder: Path) -> tuple[int, list[int]]:
     return asyncio.run(read())
 
 
-def told(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "out").read_text())
+def shown_by(process: Muster) -> dict[str, Any]:
+    """Wait until it shows its document."""
+    process.wait_until(lambda: (process.output or Path()).read_text(), "it shows the run", SECONDS)
+    return process.document
 
 
-def end(process: subprocess.Popen[str], folder: Path) -> str:
-    process.send_signal(signal.SIGINT)
-    assert process.wait(BOUND) == 130
-    said = (folder / "err").read_text()
-    assert said.splitlines()[-1] == "interrupted"
+def end(process: Muster, folder: Path) -> str:
+    status, said = process.stop()
+    assert (status, said.splitlines()[-1]) == (130, "interrupted")
     assert "SIGKILL" not in said, "everybody ends when told to"
     assert processes_of(folder) == []
     return said
@@ -88,12 +65,11 @@ def end(process: subprocess.Popen[str], folder: Path) -> str:
 @pytest.mark.timeout(3 * SECONDS)
 def test_a_trial_trains_stops_and_goes_on(tmp_path: Path) -> None:
     with start(tmp_path, *FEW, "--port", "0", "--title", "Digits") as process:
-        wait_for(process, tmp_path, lambda: bool((tmp_path / "out").read_text()))
-        shown = told(tmp_path)
+        shown = shown_by(process)
         assert (shown["run"], shown["network"]) == (1, "local")
         page = httpx2.get(shown["page"], timeout=BOUND, trust_env=False)
         assert (page.status_code, page.headers["content-type"].split(";")[0]) == (200, "text/html")
-        wait_for(process, tmp_path, lambda: "trained step=1" in (tmp_path / "err").read_text())
+        process.wait_until(lambda: "trained step=1" in process.said, "a step is trained", SECONDS)
         steps, sent = on_chain(tmp_path)
         first = end(process, tmp_path)
     assert steps >= 2
@@ -104,11 +80,11 @@ def test_a_trial_trains_stops_and_goes_on(tmp_path: Path) -> None:
     assert len(keys) == 2 * (3 + 2 * 5), "of the owner, and of five nodes and their operators"
 
     with start(tmp_path) as process:
-        wait_for(process, tmp_path, lambda: bool((tmp_path / "out").read_text()))
-        assert (told(tmp_path)["run"], told(tmp_path)["page"]) == (1, shown["page"])
+        again_shown = shown_by(process)
+        assert (again_shown["run"], again_shown["page"]) == (1, shown["page"])
         before, again = on_chain(tmp_path)
         assert before >= steps, "the chain went on from where it was"
         assert again == sent, "nothing is deployed, created, funded or registered twice"
-        wait_for(process, tmp_path, lambda: on_chain(tmp_path)[0] > before)
+        process.wait_until(lambda: on_chain(tmp_path)[0] > before, "another step", SECONDS)
         end(process, tmp_path)
     assert {path.name: path.read_bytes() for path in (tmp_path / "mine" / "keys").iterdir()} == keys

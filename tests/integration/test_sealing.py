@@ -18,7 +18,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs
 from muster.contracts.registry import Role
 from testbed.chain.anvil import Anvil
-from testbed.runs.run_fixture import RunFixture, deploy_on
+from testbed.runs.run_fixture import RunFixture
 from testbed.samples.validator import pending, receive, verdict, work
 from validator.journal import ValidatorJournal
 from validator.sealing import HourSealer
@@ -33,8 +33,7 @@ WINDOW = 72
 def run_fixture(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     async def build() -> RunFixture:
         folder = tmp_path_factory.mktemp("sealing")
-        settings = await deploy_on(own_anvil, folder)
-        built = await RunFixture.build(folder, settings, seed="sealing", workers=(), jury_seniority=SENIORITY)
+        built = await RunFixture.build_on(own_anvil, folder, seed="sealing", workers=(), jury_seniority=SENIORITY)
         await built.publish(0)
         return built
 

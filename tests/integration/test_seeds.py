@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.protocol.terms_file import LOCAL_DEFAULTS
-from testbed.runs.demo_process import start, to_the_end
+from testbed.runs.swarms import demo, to_the_end
 
 SECONDS = 1800
 UPDATES = 40
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 200)]
 def summary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The document of a demo with this seed, at its default length."""
     folder = tmp_path_factory.mktemp(f"seed-{request.param}")
-    document, _ = to_the_end(start(folder, "--seed", str(request.param), "--json"), SECONDS)
+    document, _ = to_the_end(demo(folder, "--seed", str(request.param), "--json"), SECONDS)
     return document
 
 

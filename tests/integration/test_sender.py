@@ -21,7 +21,7 @@ from muster.contracts import registry, token
 from muster.errors import ChainError, RevertError, UnfundedError, UnreachableError
 from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import Deployment, deploy_on, funded_on
-from testbed.chain.sender_fixture import GWEI, Start, background, balance, opened, payment, pooled
+from testbed.chain.senders import GWEI, Start, background, balance, opened, payment, pooled
 from testbed.waiting import until
 
 # Many at once

@@ -11,7 +11,7 @@ from muster.chain.sender import LOST_POLLS
 from muster.errors import ChainError
 from testbed.chain.balancer import balanced, first
 from testbed.chain.contracts import funded_on
-from testbed.chain.sender_fixture import Start, background, balance, opened, payment, pooled
+from testbed.chain.senders import Start, background, balance, opened, payment, pooled
 from testbed.waiting import until
 
 

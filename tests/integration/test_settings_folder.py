@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from testbed.machine import Machine
+from testbed.processes import MUSTER, clean_environment
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 from testbed.waiting import BOUND
 
 
 def typed(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder, in a process of its own."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-    command = [sys.executable, "-m", "muster", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=BOUND)
+    command = [*MUSTER, *words]
+    return subprocess.run(command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=BOUND)
 
 
 def test_commands_find_keys_and_contracts_from_every_folder(machine: Machine, tmp_path: Path) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,18 +14,19 @@ import pytest
 from muster.contracts import runs
 from muster.shardcast.format.store import version_path
 from testbed.chain.anvil import free_port
+from testbed.processes import Service, ended
 from testbed.runs.run_fixture import Orchestrator, RunFixture
-from testbed.runs.trainer_process import ONE, build_training_run, end, train
-from testbed.samples.trainer import batch_of, learner_at, tiny_checkpoint
-from testbed.suite import fork_server
-from testbed.waiting import until
+from testbed.runs.trainer_process import ONE, build_training_run, train
+from testbed.samples.models import write_model
+from testbed.samples.trainer import batch_of, learner_at
+from testbed.suite import forks
 
 TWO = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_checkpoint(tmp_path_factory.mktemp("model"), layers=2)
+    return write_model(tmp_path_factory.mktemp("model"), layers=2)
 
 
 @pytest.fixture
@@ -45,9 +42,8 @@ async def _steps(run_fixture: RunFixture) -> int:
 
 @pytest.fixture
 def orchestrator(run_fixture: RunFixture) -> Iterator[Orchestrator]:
-    orchestrator = Orchestrator(run_fixture, run_fixture.folder / "orchestrator").start()
-    yield orchestrator
-    orchestrator.stop()
+    with Orchestrator(run_fixture, run_fixture.folder / "orchestrator") as orchestrator:
+        yield orchestrator
 
 
 async def test_two_processes_publish_the_steps_of_a_run_and_one_goes_on_with_it(
@@ -75,14 +71,13 @@ async def test_at_the_last_step_all_of_them_end(
     learner.train_step(*batch_of(0), {})
     learner.close()
     process = train(run_fixture, orchestrator, model, TWO, idle_seconds=600, max_steps=1)
-    said = await asyncio.to_thread(end, process)
-    assert process.returncode == 0, said
+    status, said = await asyncio.to_thread(process.end)
+    assert status == 0, said
     assert await _steps(run_fixture) == 2
     newest = version_path(run_fixture.folder / "published", (await _roots(run_fixture, 2))[1])
     trained = learner.checkpoints.model_dir(1)
     assert (newest / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
-    events = _events(run_fixture)
-    assert (events.count("finished"), events.count("ended")) == (1, 3)
+    assert (len(process.logged("finished")), len(process.logged("ended"))) == (1, 3)
 
 
 async def test_a_run_that_was_closed_is_finished(
@@ -95,9 +90,9 @@ async def test_a_run_that_was_closed_is_finished(
         await clock.advance(await chain.call(runs.notice_period(run_fixture.run)))
         await chain.send(runs.close(run_fixture.run))
     process = train(run_fixture, orchestrator, model, ONE, idle_seconds=0.5)
-    said = await asyncio.to_thread(end, process)
-    assert process.returncode == 0, said
-    last = json.loads((run_fixture.folder / "trainer.jsonl").read_text().splitlines()[-1])
+    status, said = await asyncio.to_thread(process.end)
+    assert status == 0, said
+    last = process.logged()[-1]
     steps = await _steps(run_fixture)
     assert steps >= there
     assert (last["event"], last["exit_code"]) == ("finished", 0)
@@ -109,20 +104,13 @@ async def test_a_run_that_was_closed_is_finished(
     assert "error" not in said
 
 
-async def _publish(run_fixture: RunFixture, process: subprocess.Popen[str], steps: int) -> int:
+async def _publish(run_fixture: RunFixture, process: Service, steps: int) -> int:
     """Let a trainer go on until there are so many checkpoints on chain, and end it; how many there are then."""
-    try:
-        await until(lambda: _events(run_fixture).count("published") >= steps or process.poll() is not None)
-        going = process.poll() is None
-        process.terminate()
-        said = await asyncio.to_thread(end, process)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert going, said
-    assert _events(run_fixture)[-1] == "ended", said
+    with ended(process):
+        await asyncio.to_thread(process.wait_until, lambda: len(process.logged("published")) >= steps, "steps")
+    assert process.logged()[-1]["event"] == "ended", process.said
     there = await _steps(run_fixture)
-    assert there >= steps, said
+    assert there >= steps, process.said
     return there
 
 
@@ -134,22 +122,10 @@ async def _roots(run_fixture: RunFixture, count: int) -> list[bytes]:
 async def test_told_to_end_all_of_them_do(run_fixture: RunFixture, orchestrator: Orchestrator, model: Path) -> None:
     port = free_port()
     process = train(run_fixture, orchestrator, model, TWO, idle_seconds=600, **{"log.metrics_port": port})
-    family: list[psutil.Process] = []
-    try:
-        await until(lambda: "published" in _events(run_fixture) or process.poll() is not None)
+    with ended(process):
+        await asyncio.to_thread(process.wait_until, lambda: process.logged("published"), "a step")
         children = psutil.Process(process.pid).children(recursive=True)
-        family += [child for child in children if child.name() != fork_server.NAME]
+        family = [child for child in children if child.name() != forks.NAME]
         assert len(family) == 2
-        process.terminate()
-        said = await asyncio.to_thread(end, process)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
     assert not [each for each in family if each.is_running()]
-    assert _events(run_fixture).count("ended") == 2, said
-
-
-def _events(run_fixture: RunFixture) -> list[str]:
-    """What both processes wrote into the log."""
-    path = run_fixture.folder / "trainer.jsonl"
-    return [json.loads(line)["event"] for line in path.read_text().splitlines()] if path.exists() else []
+    assert len(process.logged("ended")) == 2, process.said

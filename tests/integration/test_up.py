@@ -7,9 +7,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import stat
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,19 +31,18 @@ from muster.protocol.terms_file import NOBODY
 from muster.runtime.journal import FolderLock
 from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import deploy_on
-from testbed.commands import clean_environment
-from testbed.runs.newcomer import Newcomer, events_of, on_chain, shared_world
-from testbed.runs.world import World
+from testbed.runs.newcomer import Newcomer, events_of, on_chain
+from testbed.runs.world import World, opened
 from testbed.terminal import Terminal
-from testbed.waiting import BOUND
 
 TOKEN = 10**18
 STAKE, GAS = 100 * TOKEN, TOKEN // 50
 
 
 @pytest.fixture(scope="module")
-def world(built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with shared_world(tmp_path_factory.mktemp("up")) as made:
+def world(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("up")
+    with opened(deploy_on(own_anvil, folder), folder, workers=()) as made:
         yield made
 
 
@@ -188,8 +186,8 @@ def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: 
         terminal.reads("Once more: ")
         terminal.types("a long password\n")
         terminal.reads("Go on? [y/N]: ")
-        assert "conviction takes 50 MUST of it" in terminal.shown
-        assert "a long password" not in terminal.shown
+        assert "conviction takes 50 MUST of it" in terminal.said
+        assert "a long password" not in terminal.said
         terminal.presses_control_c()
         assert terminal.ends() == 130
     operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
@@ -247,25 +245,13 @@ def test_what_runs_already_is_only_watched(world: World, newcomer: Newcomer) -> 
         (place, f"run-1-worker is run by process {os.getpid()}, another muster up: this only watches it"),
         (place / "state", f"process {os.getpid()} runs it, a service or another command: this only watches it"),
     ):
-        with FolderLock(locked):
-            command = [sys.executable, "-m", "muster", "up", world.orchestrator.url]
-            with subprocess.Popen(
-                command,
-                env=clean_environment(HOME=str(newcomer.home)),
-                stderr=subprocess.PIPE,
-                text=True,
-                cwd=newcomer.folder,
-            ) as process:
-                assert process.stderr is not None
-                seen = []
-                for line in process.stderr:
-                    seen.append(line.rstrip())
-                    if "commitments: " in line:
-                        break
-                process.terminate()
-                assert process.wait(BOUND) == 130
-        assert sentence in seen
-        assert seen[-1].endswith("commitments: 0 accepted, 0 pending, 0 rejected")
+        with FolderLock(locked), newcomer.process("up", world.orchestrator.url) as process:
+            process.says("commitments: ")
+            status, said = process.stop(signal.SIGTERM)
+        lines = said.splitlines()
+        last = next(place for place, line in enumerate(lines) if "commitments: " in line)
+        assert (status, lines[last].partition(": ")[2]) == (130, "0 accepted, 0 pending, 0 rejected")
+        assert sentence in lines[:last]
 
 
 def test_a_service_is_installed_instead(world: World, newcomer: Newcomer) -> None:

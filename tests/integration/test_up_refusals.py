@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,18 @@ from muster.contracts.token import FaucetUsed
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.messages import JoinDocument
 from muster.protocol.terms_file import NOBODY
-from testbed.runs.newcomer import Newcomer, events_of, serving, shared_world
+from testbed.chain.anvil import Anvil
+from testbed.chain.contracts import deploy_on
+from testbed.http import Reply, serving
+from testbed.runs.newcomer import Newcomer, events_of
 from testbed.runs.run_fixture import Orchestrator, RunFixture
-from testbed.runs.world import World
+from testbed.runs.world import World, opened
 
 
 @pytest.fixture(scope="module")
-def world(built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with shared_world(tmp_path_factory.mktemp("up")) as made:
+def world(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("up")
+    with opened(deploy_on(own_anvil, folder), folder, workers=()) as made:
         yield made
 
 
@@ -40,6 +45,11 @@ def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
     made = Newcomer(tmp_path / "newcomer")
     yield made
     made.end_what_is_left()
+
+
+def only(path: str, document: bytes) -> Callable[[BaseHTTPRequestHandler], Reply]:
+    """Answer one path with a document, and 404 to all others."""
+    return lambda request: Reply(document) if request.path == path else Reply(status=404)
 
 
 def refused(newcomer: Newcomer, *words: object, status: int) -> dict[str, Any]:
@@ -109,7 +119,7 @@ def test_a_false_join_document_makes_nothing(world: World, newcomer: Newcomer, l
     changed = {"orchestrator": "http://thief.example", "run": 4_000_000, "runs": document.court}[lie]
     key = run_fixture.key("stranger" if lie == "orchestrator" else "storage")
     false = sign_message(key, Domain(document.chain_id, document.registry), document.model_copy(update={lie: changed}))
-    with serving({"/v1/join": false.model_dump_json().encode()}) as url:
+    with serving(only("/v1/join", false.model_dump_json().encode())) as url:
         words = (f"{url}/join", "--no-start", "--yes", "--password-file", newcomer.password)
         error = refused(newcomer, *words, status=3)["error"]
     expected = {"orchestrator": f"signed by {key.address}", "run": "there is no run 4000000", "runs": "is not the Runs"}
@@ -118,7 +128,7 @@ def test_a_false_join_document_makes_nothing(world: World, newcomer: Newcomer, l
 
 def test_an_orchestrator_behind_a_path_of_a_proxy(world: World, newcomer: Newcomer) -> None:
     document = world.orchestrator.get("/v1/join")[1]
-    with serving({"/muster/v1/join": document}) as url:
+    with serving(only("/muster/v1/join", document)) as url:
         shown = newcomer.json("up", f"{url}/muster/join", "--dry-run")
     assert shown["run"] == world.run_fixture.run
 
@@ -140,9 +150,7 @@ def test_a_validator_that_is_not_admitted_is_told_what_the_owner_types(
 
     run = asyncio.run(create())
     listed = RunFixture(run_fixture.folder, run_fixture.settings, run_fixture.book, run_fixture.seed, run)
-    files = f'run_folder = "{run_fixture.folder / "run"}"'
-    running = Orchestrator(listed, tmp_path / "orchestrator", extra=files).start()
-    try:
+    with Orchestrator(listed, tmp_path / "orchestrator", run_folder=run_fixture.folder / "run") as running:
         error = newcomer.up(running.url, "--role", "validator", status=3)
         operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
         assert error["error"].endswith(f"from a list that {owner} keeps, and {operator} is not on it")
@@ -150,6 +158,4 @@ def test_a_validator_that_is_not_admitted_is_told_what_the_owner_types(
         assert events_of(world, FaucetUsed, account=operator) == []
         asyncio.run(admit(operator))
         made = newcomer.up(running.url, "--role", "validator")
-    finally:
-        running.stop()
     assert (made["operator"], made["run"], made["name"]) == (operator, run, f"run-{run}-validator")

@@ -8,10 +8,7 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,105 +18,57 @@ from muster.contracts.runs import WorkCommitted
 from muster.rollouts.parquet import write_rollouts
 from muster.runtime.journal import FolderLock, lock_holder
 from muster.swarm.processes import is_alive, leader
-from muster.swarm.state import end_swarm, read_state
-from testbed.commands import clean_environment
-from testbed.machine import Machine
+from muster.swarm.state import read_state
+from testbed.processes import Muster
+from testbed.runs.newcomer import Newcomer
 from testbed.runs.world import World, commit_bytes, rows_of
-from testbed.waiting import BOUND, until
+from testbed.waiting import until
 
 MIN_STEP_SECONDS = 60
 """At least the run's `min_step_interval`."""
 
 
-class Volunteer(Machine):
-    """A machine with an empty home, on which `muster up` runs."""
+class Volunteer(Newcomer):
+    """A newcomer to a world, on whose machine `muster up` runs."""
 
     def __init__(self, world: World, folder: Path) -> None:
-        super().__init__(folder, world.run_fixture.settings.rpc_url)
-        (self.folder / "muster.toml").unlink()
+        super().__init__(folder)
         self.world = world
 
-    @contextmanager
-    def up(self, *words: str) -> Iterator[Running]:
-        """Type it, with a password in a file and no terminal; at the end it is killed if it still runs."""
-        relays = {"MUSTER_SHARDCAST__RELAYS": self.world.origin.url}  # this orchestrator lists none
-        output = self.folder / "up.log"
-        with output.open("wb") as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "muster", "up", f"{self.world.orchestrator.url}/join", *words],
-                cwd=self.folder,
-                env=clean_environment(HOME=str(self.home), OMP_NUM_THREADS="1", **relays),
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-            )
-        running = Running(process, output)
-        try:
-            yield running
-        finally:
-            running.stop()
-
-    async def end_what_is_left(self) -> None:
-        """End what a killed command left running, for a test that failed before the next one did."""
-        for place in (self.home / ".muster" / "nodes").glob("*"):
-            await end_swarm(place)
-
-    def node(self, name: str) -> Path:
-        return self.home / ".muster" / "nodes" / name
+    def typing(self, *words: object) -> Running:
+        """Return the command, with a password in a file and no terminal."""
+        environment = {"HOME": str(self.home), "OMP_NUM_THREADS": "1"}
+        environment["MUSTER_SHARDCAST__RELAYS"] = self.world.origin.url  # this orchestrator lists none
+        words = ("up", f"{self.world.orchestrator.url}/join", *words)
+        return Running(words, self.folder / "up.log", folder=self.folder, environment=environment)
 
 
-class Running:
+class Running(Muster):
     """A `muster up` in a process of its own."""
-
-    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
-        self.process = process
-        self._output = output
-
-    @property
-    def said(self) -> str:
-        return self._output.read_text()
 
     async def says(self, text: str) -> None:
         """Wait until it has said what matches a pattern."""
-
-        def is_said() -> bool:
-            ended = self.process.poll() is not None
-            assert re.search(text, self.said) or not ended, f"it ended without {text!r}:\n{self.said[-4000:]}"
-            return bool(re.search(text, self.said))
-
-        await until(is_said, lambda: f"{text!r} in:\n{self.said[-4000:]}")
+        await asyncio.to_thread(self.wait_until, lambda: re.search(text, self.said), text)
 
     def child(self, role: str) -> int:
         """The number of the node's process, as it was said last."""
         return int(re.findall(rf"the {role} runs as process (\d+)", self.said)[-1])
-
-    async def ends(self) -> int:
-        return await asyncio.to_thread(self.process.wait, BOUND)
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(BOUND)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
 
 
 @pytest.fixture
 async def volunteer(world: World, tmp_path: Path) -> AsyncIterator[Volunteer]:
     made = Volunteer(world, tmp_path / "volunteer")
     yield made
-    await made.end_what_is_left()
+    await asyncio.to_thread(made.end_what_is_left)
 
 
 async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world: World, volunteer: Volunteer) -> None:
     run_fixture = world.run_fixture
     server = ("--yes", "--password-file", str(volunteer.password))
-    place = volunteer.node("run-1-worker")
+    place = volunteer.nodes / "run-1-worker"
 
     # 1. One command, no edits: its engine is checked, it joins, starts before its first step is there, and commits.
-    with volunteer.up(*server, "--check-engine") as first:
+    with volunteer.typing(*server, "--check-engine") as first:
         await first.says("engine: 64 rows generated and replayed, none rejected")
         await first.says("locked 100 MUST")
         (joined,) = [event for event in await world.events(Registered) if event.role == Role.WORKER][-1:]
@@ -137,34 +86,32 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
         await until(committed, "a commitment")
         await first.says(r"commitments: 0 accepted, [1-9]\d* pending, 0 rejected")
         worker = leader(first.child("worker"))
-        first.process.send_signal(signal.SIGINT)
-        assert await first.ends() == 130
+        assert (await asyncio.to_thread(first.stop))[0] == 130
     assert first.said.rstrip().endswith("interrupted")
     assert (lock_holder(place / "state"), read_state(place)) == (None, None), "the worker ended with it"
     assert not is_alive(worker)
 
     # 2. The same command goes on. A worker that dies is started again.
-    with volunteer.up(*server) as second:
+    with volunteer.typing(*server) as second:
         await second.says("the worker runs as process")
         before = second.child("worker")
         os.kill(before, signal.SIGKILL)
         await second.says("it starts again")
         await until(lambda: _is_another(second, before), "another")
         assert "locked" not in second.said
-        second.process.kill()
-        assert await second.ends() == -9
+        second.kill()
     left = leader(second.child("worker"))
     assert is_alive(left), "nobody ended it"
 
     # 3. What a killed command left running is ended by the next, which says why the worker ends in the end.
-    with volunteer.up(*server) as third:
+    with volunteer.typing(*server) as third:
         await third.says("ended the worker that an earlier muster up left running")
         await third.says("the worker runs as process")
         assert not is_alive(left)
         operator = ("--operator", "operator", "--password-file", volunteer.password)
         retire = ("worker", "retire", "--config", place / "muster.toml", *operator, "--yes")
         await asyncio.to_thread(lambda: volunteer.json(*retire))
-        assert await third.ends() == 0
+        assert (await asyncio.to_thread(third.end))[0] == 0
     assert "the worker ended: this worker has retired, with no open case against it" in third.said
     assert len([event for event in await world.events(Registered) if event.operator == joined.operator]) == 1
     with FolderLock(place / "state"):
@@ -173,7 +120,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
 
 async def test_a_validator_from_an_empty_home_to_a_verdict(world: World, volunteer: Volunteer) -> None:
     words = ("--role", "validator", "--name", "v9", "--yes", "--password-file", str(volunteer.password))
-    with volunteer.up(*words) as running:
+    with volunteer.typing(*words) as running:
         await running.says("moved 90 MUST into the free balance")
         (joined,) = [event for event in await world.events(Registered) if event.role == Role.VALIDATOR][-1:]
         rows = await rows_of(world, "w1", lambda row: {"budget": row.budget + 1})
@@ -184,11 +131,10 @@ async def test_a_validator_from_an_empty_home_to_a_verdict(world: World, volunte
 
         await until(judged, "a verdict")
         await running.says("inspected: 0 accepted, 1 rejected, since it started")
-        running.process.send_signal(signal.SIGTERM)
-        assert await running.ends() == 130
+        assert (await asyncio.to_thread(running.stop, signal.SIGTERM))[0] == 130
     (verdict,) = [one for one in await world.verdicts("w1") if one.validator == joined.node]
     assert (verdict.accepted, verdict.reason, verdict.position) == (False, "wrong_draw", 9)
-    assert lock_holder(volunteer.node("v9") / "state") is None
+    assert lock_holder(volunteer.nodes / "v9" / "state") is None
 
 
 async def _is_logged(log: Path, event: str) -> bool:

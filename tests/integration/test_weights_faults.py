@@ -13,11 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from muster.shardcast.fetch.fetch import FetchedVersion, Wanted, fetch_version
+from muster.shardcast.fetch.fetch import FetchedVersion
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.serve.store import OpenFile
-from testbed.servers.weight_servers import QUICK, RUN, Gate, Server, contents, ended, odd_source, publish_step
+from testbed.http import connecting
+from testbed.processes import ended
 from testbed.waiting import until
+from testbed.weights.checkpoints import contents, publish_step
+from testbed.weights.fetching import get
+from testbed.weights.servers import Gate, Server, odd_source
 
 MIB = 1 << 20
 MODEL_BYTES = 12 * MIB + 5
@@ -39,13 +43,8 @@ def manifest(run_fixture: Path) -> Manifest:
 
 @pytest.fixture(scope="module")
 def origin(run_fixture: Path, manifest: Manifest) -> Iterator[Server]:
-    server = Server(run_fixture / "origin", dir=run_fixture / "published").start()
-    with ended(server):
+    with Server(run_fixture / "origin", dir=run_fixture / "published") as server:
         yield server
-
-
-async def get(manifest: Manifest, dest: Path, *urls: str) -> FetchedVersion:
-    return await fetch_version(Wanted(manifest.root, RUN, STEP, urls, dest, QUICK))
 
 
 def assert_whole(fetched: FetchedVersion, run_fixture: Path) -> None:
@@ -66,7 +65,7 @@ async def test_a_relay_killed_in_the_middle_of_a_shard(
     gates: list[Gate] = []
 
     def hold(name: str, item: OpenFile) -> OpenFile:
-        if name != "model.safetensors" or relay.process.poll() is not None:
+        if name != "model.safetensors" or not relay.is_running:
             return item
         gates.append(Gate(item, 0))
         return gates[-1]
@@ -89,14 +88,12 @@ async def test_a_relay_killed_in_the_middle_of_a_shard(
 
 async def test_an_origin_restarted_on_the_way(run_fixture: Path, manifest: Manifest, tmp_path: Path) -> None:
     slow = Server(tmp_path / "origin", dir=run_fixture / "published", upload_rate=SLOWLY)
-    await asyncio.to_thread(slow.start)
-    with ended(slow):
+    with slow:
         fetching = asyncio.create_task(get(manifest, tmp_path / "in", slow.url))
         await served_something(slow)
         slow.kill()
         again = Server(tmp_path / "origin", slow.port, dir=run_fixture / "published")
-        await asyncio.to_thread(again.start)
-        with ended(again):
+        with again:
             fetched = await fetching
     assert_whole(fetched, run_fixture)
     assert fetched.sources[0].failures > 0
@@ -105,9 +102,7 @@ async def test_an_origin_restarted_on_the_way(run_fixture: Path, manifest: Manif
 async def test_a_slow_relay_loses_its_share_and_not_the_transfer(
     run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
-    slow = Server(tmp_path / "slow", dir=run_fixture / "published", upload_rate=MIB // 8)
-    await asyncio.to_thread(slow.start)
-    with ended(slow):
+    with Server(tmp_path / "slow", dir=run_fixture / "published", upload_rate=MIB // 8) as slow:
         fetched = await get(manifest, tmp_path / "in", slow.url, origin.url)
     assert_whole(fetched, run_fixture)
     assert fetched.sources[0].bytes < manifest.total_bytes / 3
@@ -119,11 +114,8 @@ async def test_a_source_that_serves_an_old_version(run_fixture: Path, origin: Se
     mixed = tmp_path / "mixed"
     shutil.copytree(tmp_path / "published", mixed)
     shutil.copy(mixed / old.id / "model.safetensors", mixed / manifest.id / "model.safetensors")
-    stale = Server(tmp_path / "stale", dir=mixed)
-    right = Server(tmp_path / "right", dir=tmp_path / "published")
-    for server in (stale, right):
-        await asyncio.to_thread(server.start)
-    with ended(stale, right):
+    served = tmp_path / "published"
+    with Server(tmp_path / "stale", dir=mixed) as stale, Server(tmp_path / "right", dir=served) as right:
         fetched = await get(manifest, tmp_path / "in", stale.url, right.url)
     assert contents(fetched.path) == contents(tmp_path / f"checkpoint-{STEP}")
     assert [liar.url for liar in fetched.bad_sources] == [stale.url]
@@ -173,12 +165,11 @@ async def resetting(url: str, share: int) -> AsyncIterator[str]:
         carrying.add(task)
         await asyncio.wait([task])
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with connecting(accept) as way:
+            yield way
         assert count >= share, "nothing was reset"
     finally:
-        server.close()
         for task in carrying:
             task.cancel()
         await asyncio.gather(*carrying, return_exceptions=True)

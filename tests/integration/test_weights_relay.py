@@ -19,22 +19,12 @@ from muster.shardcast.format.store import Index, IndexEntry, incomplete, verify_
 from muster.shardcast.serve.relay import Relay
 from muster.shardcast.serve.store import OpenFile, Stats
 from testbed.chain.anvil import free_port
+from testbed.processes import ended
 from testbed.runs.run_fixture import RunFixture
-from testbed.servers.weight_servers import (
-    QUICK,
-    RUN,
-    Gate,
-    Server,
-    contents,
-    ended,
-    fetcher,
-    get,
-    odd_source,
-    publish_step,
-    relay_settings,
-    relaying,
-)
-from testbed.waiting import BOUND, until
+from testbed.waiting import until
+from testbed.weights.checkpoints import RUN, contents, publish_step
+from testbed.weights.fetching import QUICK, fetcher, get
+from testbed.weights.servers import Gate, Server, odd_source, relay_settings, relaying
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +61,10 @@ async def test_a_checkpoint_goes_through_a_relay_to_four_clients(
     relay = Server(tmp_path / "relay", role="relay", dir=tmp_path / "relayed", upstreams=[origin.url])
     with ended(origin, relay):
         await asyncio.gather(asyncio.to_thread(origin.start), asyncio.to_thread(relay.start))
-        paths = await asyncio.gather(*(get(manifest, tmp_path / f"client-{i}", relay.url) for i in range(4)))
+        found = await asyncio.gather(*(get(manifest, tmp_path / f"client-{i}", relay.url) for i in range(4)))
         stats, served = relay.stats, origin.stats["served_bytes"]
         assert relay.steps() == [3]
-    for path in paths:
+    for path in (fetched.path for fetched in found):
         assert contents(path) == contents(run_fixture / "checkpoint-3")
         assert verify_folder(path, manifest.root).problems == ()
     size = manifest.total_bytes + len(manifest.canonical)
@@ -119,7 +109,7 @@ async def test_a_relay_serves_no_byte_that_its_upstream_lied_about(
             await get(manifest, tmp_path / "in", url, give_up_seconds=2, stall_seconds=1)
         assert stats.rejected == {lies: 1}, "it was not asked again for every request"
         assert stats.served_bytes == len(manifest.canonical)
-        path = await get(manifest, tmp_path / "in", url, origin)
+        path = (await get(manifest, tmp_path / "in", url, origin)).path
     assert verify_folder(path, manifest.root).problems == ()
 
 
@@ -174,7 +164,7 @@ async def test_a_restarted_relay_checks_and_serves_what_it_has(
     data[0] ^= 1
     model.write_bytes(data)
     async with relaying(folder, origin) as (url, stats):
-        assert contents(await get(manifest, tmp_path / "2", url)) == contents(run_fixture / "checkpoint-3")
+        assert contents((await get(manifest, tmp_path / "2", url)).path) == contents(run_fixture / "checkpoint-3")
         assert stats.fetched_bytes == manifest.shards[1].size
 
 
@@ -182,11 +172,10 @@ async def test_a_relay_that_was_killed_goes_on(
     run_fixture: Path, manifest: Manifest, origin: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "relayed"
-    killed = fetcher(manifest, folder, origin, MUSTER_FAILPOINT="shardcast.shard_written")
-    assert await asyncio.to_thread(killed.wait, BOUND) == -9
-    killed.communicate()
+    killed = fetcher([manifest], 3, folder, origin, MUSTER_FAILPOINT="shardcast.shard_written")
+    assert (await asyncio.to_thread(killed.end))[0] == -9
     async with relaying(folder, origin) as (url, stats):
-        assert contents(await get(manifest, tmp_path / "in", url)) == contents(run_fixture / "checkpoint-3")
+        assert contents((await get(manifest, tmp_path / "in", url)).path) == contents(run_fixture / "checkpoint-3")
         assert 0 < stats.fetched_bytes < manifest.total_bytes
 
 

@@ -19,8 +19,9 @@ from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.fetch import Wanted, fetch_version
 from muster.shardcast.format.store import version_path
 from testbed.runs.run_fixture import Orchestrator, RunFixture
-from testbed.servers.weight_servers import SHARD, contents, odd_source, publish_step
 from testbed.waiting import until
+from testbed.weights.checkpoints import SHARD, contents, publish_step
+from testbed.weights.servers import odd_source
 from worker.service import share
 
 NOBODY = "http://127.0.0.1:9"
@@ -30,8 +31,7 @@ NOBODY = "http://127.0.0.1:9"
 async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="share", workers=("w1", "w2"))
     manifest = publish_step(tmp_path, 3, run=run_fixture.run)
-    orchestrator = await asyncio.to_thread(Orchestrator(run_fixture, tmp_path / "orchestrator").start)
-    try:
+    with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:
         async with run_fixture.client(orchestrator.url, "w1") as client, asyncio.TaskGroup() as group:
             settings = ShardcastSettings(share=True, port=0)
             relays = Relays(settings, client, run_fixture.run)
@@ -58,8 +58,6 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
             lies = [event["data"] for event in told["events"] if event["kind"] == "relay misbehaved"]
             assert [line["by"] for line in lies] == [run_fixture.key(name).address for name in ("v1", "v2")]
             sharing.cancel()
-    finally:
-        await asyncio.to_thread(orchestrator.stop)
 
 
 def with_a_bit_flipped(published: Path) -> Path:
@@ -80,8 +78,7 @@ async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tm
         tmp_path, deployment.settings, seed="liar", workers=("w1",), tokenizer_hash=promised
     )
     manifest = publish_step(tmp_path, 0, run=run_fixture.run)
-    orchestrator = await asyncio.to_thread(Orchestrator(run_fixture, tmp_path / "orchestrator").start)
-    try:
+    with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:
         async with run_fixture.chain("trainer") as chain, run_fixture.client(orchestrator.url, "w1") as member:
             await chain.send(runs.publish_checkpoint(run_fixture.run, 0, manifest.root, bytes(32)))
             terms = await chain.terms(run_fixture.run)
@@ -101,15 +98,12 @@ async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tm
             assert [(line["by"], line["relay"]) for line in lies] == [
                 (run_fixture.key(name).address, url) for name in ("v1", "v2")
             ]
-    finally:
-        await asyncio.to_thread(orchestrator.stop)
 
 
 async def test_the_directory_is_asked_anew_and_its_last_answer_outlives_it(deployment: Any, tmp_path: Path) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="directory", workers=("w1",))
-    orchestrator = await asyncio.to_thread(Orchestrator(run_fixture, tmp_path / "orchestrator").start)
     now, url = 0.0, "http://127.0.0.1:8799"
-    try:
+    with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:
         async with run_fixture.client(orchestrator.url, "w1", timeout=30) as client:
             relays = Relays(ShardcastSettings(), client, run_fixture.run, clock=lambda: now)
             assert await relays.urls() == [NOBODY]
@@ -122,5 +116,3 @@ async def test_the_directory_is_asked_anew_and_its_last_answer_outlives_it(deplo
             assert await relays.urls() == [NOBODY, url]
             with pytest.raises(UnreachableError):
                 await Relays(ShardcastSettings(), client, run_fixture.run).urls()
-    finally:
-        await asyncio.to_thread(orchestrator.stop)

@@ -12,16 +12,19 @@ from typing import Any
 import pytest
 
 from muster.chain.client import Chain
+from muster.constants import TOKEN
 from muster.contracts import runs, token
 from muster.errors import ConfigError, RevertError, UnreachableError
-from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import UploadReceipt
 from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
 from testbed.chain.anvil import Anvil
 from testbed.chain.balancer import balanced, first, never
-from testbed.runs.run_fixture import TOKEN, RunFixture, some_hash
+from testbed.http import answer, scripted
+from testbed.runs.run_fixture import RunFixture, some_hash
+from testbed.samples.messages import receipt_of
 from worker.claimer import Claimer
 from worker.committer import Committer
 from worker.context import WorkerContext
@@ -73,19 +76,9 @@ async def saved(context: WorkerContext, root: str, data: bytes = b"finished work
 async def storage(run_fixture: RunFixture, receipt: UploadReceipt) -> AsyncIterator[str]:
     """Serve an orchestrator that takes an upload at the second attempt, with this receipt; yield its URL."""
     signed = sign_message(run_fixture.key("storage"), run_fixture.domain, receipt).model_dump_json()
-    answers = ["HTTP/1.1 503 Busy\r\nContent-Length: 0", f"HTTP/1.1 201 Created\r\nContent-Length: {len(signed)}"]
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(receipt.size)
-        head = answers.pop(0)
-        writer.write(f"{head}\r\nConnection: close\r\n\r\n{'' if answers else signed}".encode())
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    stored = answer("201 Created", body=signed.encode())
+    async with scripted(answer("503 Busy"), stored) as server:
+        yield server.url
 
 
 async def test_an_upload_is_hashed_once(
@@ -95,16 +88,8 @@ async def test_an_upload_is_hashed_once(
     data, root, hashed = b"finished work" * 1000, some_hash("ours"), []
     sha256 = hashlib.sha256
     monkeypatch.setattr(hashlib, "sha256", lambda given=b"": hashed.append(len(given)) or sha256(given))
-    receipt = UploadReceipt(
-        run=run_fixture.run,
-        node=run_fixture.key("w3").address,
-        index=0,
-        root=root,
-        file_hash="0x" + sha256(data).hexdigest(),
-        size=len(data),
-        stored_at=0,
-        signature=UNSIGNED,
-    )
+    work = {"run": run_fixture.run, "node": run_fixture.key("w3").address, "root": root}
+    receipt = receipt_of(**work, file_hash="0x" + sha256(data).hexdigest(), size=len(data), stored_at=0)
     async with storage(run_fixture, receipt) as url, context_of(run_fixture, "w3", anvil.url, tmp_path, url) as context:
         await saved(context, root, data)
         assert await committer_of(context).poll() == ""
@@ -121,15 +106,9 @@ async def test_nothing_is_committed_with_a_receipt_that_is_too_late_to_answer_wi
     data, root = b"finished work", some_hash("ours")
     async with run_fixture.chain("w4") as chain:
         head = await chain.head()
-    receipt = UploadReceipt(
-        run=run_fixture.run,
-        node=run_fixture.key("w4").address,
-        index=0,
-        root=root,
-        file_hash="0x" + hashlib.sha256(data).hexdigest(),
-        size=len(data),
-        stored_at=head.timestamp + 3600,
-        signature=UNSIGNED,
+    work = {"run": run_fixture.run, "node": run_fixture.key("w4").address, "root": root}
+    receipt = receipt_of(
+        **work, file_hash="0x" + hashlib.sha256(data).hexdigest(), size=len(data), stored_at=head.timestamp + 3600
     )
     async with storage(run_fixture, receipt) as url, context_of(run_fixture, "w4", anvil.url, tmp_path, url) as context:
         await saved(context, root, data)

@@ -15,23 +15,21 @@ import psutil
 import pytest
 
 from muster.contracts import registry
-from testbed.runs.node_fixture import NodeProcess
+from testbed.processes import Service, ended
 from testbed.runs.world import World
-from testbed.waiting import until
 
 END_SECONDS = 5.0
 """Of CPU time, from Ctrl-C to the end of the process: what an interpreter with an engine in it takes apart is more."""
 
 
-async def interrupted(process: NodeProcess) -> float:
+async def interrupted(process: Service) -> float:
     """Send what Ctrl-C sends and wait; CPU seconds it took to end."""
-    assert process.process is not None
-    looked_at = psutil.Process(process.process.pid)
+    looked_at = psutil.Process(process.pid)
     before = sum(looked_at.cpu_times()[:2])
     process.process.send_signal(signal.SIGINT)
     await asyncio.to_thread(os.waitid, os.P_PID, looked_at.pid, os.WEXITED | os.WNOWAIT)
     spent = sum(looked_at.cpu_times()[:2]) - before
-    assert await process.ends() == 0, process.output()
+    assert process.end()[0] == 0, process.said
     return spent
 
 
@@ -39,43 +37,31 @@ async def interrupted(process: NodeProcess) -> float:
     "forked", [pytest.param(True, id="forked"), pytest.param(False, id="from a shell", marks=pytest.mark.slow)]
 )
 async def test_a_worker_ends_in_time_while_its_engine_starts_and_while_it_generates(world: World, forked: bool) -> None:
-    world.settings("w1")
-    worker = NodeProcess("worker", world.run_fixture.folder / "w1")
+    worker = world.node("worker", "w1")
     if not forked:  # what vLLM's import writes and how it is interrupted belongs to this
         worker.environment["MUSTER_TEST_FORKS"] = "0"
 
     async def said(event: str) -> None:
-        before = len(worker.events(event))
+        before = len(worker.logged(event))
         worker.start()
+        await asyncio.to_thread(worker.wait_until, lambda: len(worker.logged(event)) > before, event)
 
-        async def again() -> bool:
-            assert worker.process is not None
-            assert worker.process.poll() is None, worker.output()
-            return len(worker.events(event)) > before
-
-        await until(again, event)
-
-    try:
+    with ended(worker):
         await said("starting the engine")
         await asyncio.sleep(1)  # into vLLM's imports, which nothing can interrupt
         assert await interrupted(worker) < END_SECONDS
         await said("generated")
-        assert worker.process is not None
-        held = [
-            line for line in Path(f"/proc/{worker.process.pid}/maps").read_text().splitlines() if "/dev/shm/" in line
-        ]
+        maps = Path(f"/proc/{worker.pid}/maps").read_text().splitlines()
+        held = [line for line in maps if "/dev/shm/" in line]
         assert all(line.endswith("(deleted)") for line in held), "a killed process leaves nothing in shared memory"
         assert await interrupted(worker) < END_SECONDS
         temporary = world.run_fixture.state("w1") / "temporary"
         assert list(temporary.iterdir()) == [], "where vLLM's ranks met is gone"
         (temporary / "half").write_bytes(b"left by one that was killed")
-        world.settings("w1", run=99)
+        worker.change({"run": 99})
         worker.environment.pop("MUSTER_TEST_FORKS", None)  # this one ends before it imports vLLM
-        worker.start()
-        assert await worker.ends() != 0, "there is no such run"
+        assert worker.spawn().end()[0] != 0, "there is no such run"
         assert list(temporary.iterdir()) == [], "cleared at the next start"
-    finally:
-        worker.stop()
 
 
 async def test_a_retired_worker_says_so_calmly_and_ends_with_0(world: World) -> None:
@@ -83,17 +69,12 @@ async def test_a_retired_worker_says_so_calmly_and_ends_with_0(world: World) -> 
     async with run_fixture.chain("operator of w2") as chain:
         await chain.send(registry.retire(run_fixture.key("w2").address))
         at = await chain.call(registry.withdrawable_at(run_fixture.key("w2").address))
-    world.settings("w2")
-    worker = NodeProcess("worker", run_fixture.folder / "w2")
-    worker.start()
-    try:
-        assert await worker.ends() == 0, worker.output()
-    finally:
-        worker.stop()
-    (end,) = worker.events("finished")
+    worker = world.node("worker", "w2")
+    status, said = await asyncio.to_thread(worker.spawn().end)
+    assert status == 0, said
+    (end,) = worker.logged("finished")
     assert end["reason"].startswith("this worker has retired, with no open case against it; its stake can be withdrawn")
     assert datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S") in end["reason"]
     assert end["next"].startswith("start it once a day until then")
-    said = worker.output()
     assert not any(word in said for word in ("error", "exception", "Traceback", "Task")), said
     assert not (run_fixture.state("w2") / "weights").exists(), "it fetched none"

@@ -13,10 +13,10 @@ from muster.authoring import calibration
 from muster.authoring.calibration import GROUP, PREFIX, WAYS, Grid, claim_folder, grid_of, grid_specs, measure_grid
 from muster.errors import ConfigError, UsageError
 from muster.models.files import model_hash
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.verification.probes import ProbeSpec
 from muster.verification.profiles import BF16
 from testbed.machine import Machine
+from testbed.samples.models import write_model
 
 CONTEXT = 200
 
@@ -27,9 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved(folder: Path, context: int, seed: int = 0) -> Path:
-    shape = ModelShape(hidden=32, layers=1, heads=1, intermediate=32, context=context)
-    save_model(make_model(make_tokenizer(), shape, seed=seed), make_tokenizer(), folder)
-    return folder
+    return write_model(folder, seed=seed, context=context)
 
 
 def grid(model: Path, folder: Path, tokens: int = 100_000, max_tokens: int = 16, sharpened: str = "2,4") -> Grid:

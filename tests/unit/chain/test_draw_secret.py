@@ -8,7 +8,7 @@ from eth_utils.crypto import keccak
 
 from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.protocol.draws import chain_preimages
-from testbed.chain.hash_chain import opens_chain
+from testbed.chain.rules import opens_chain
 
 
 def test_the_hash_chain_opens_front_to_back(tmp_path: Path) -> None:

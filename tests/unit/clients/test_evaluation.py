@@ -25,14 +25,14 @@ from muster.console.session import Options, Session
 from muster.console.tasks import filter as tasks_filter
 from muster.environments.task import ask as question
 from muster.errors import CheckError, ConfigError, MismatchError, MusterError, StorageError, UsageError
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
-from muster.protocol.terms import Terms
+from muster.models.init import make_tokenizer
 from muster.swarm.plan import LOCAL_TERMS
 from muster.tasksets.taskset import TaskSet
+from testbed.samples.models import write_model
 from testbed.samples.task_sets import generated
+from testbed.samples.terms import terms_of
 from worker.answering import check_context, longest_prompt
 
-SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
 SAMPLING = Sampling(
     samples=8, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=0, profile="cpu-fp32-projection-v2"
 )
@@ -51,9 +51,7 @@ def tasks_folder(task_set: TaskSet, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, tokenizer = tmp_path_factory.mktemp("model"), make_tokenizer()
-    save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, folder)
-    return folder
+    return write_model(tmp_path_factory.mktemp("model"), seed=0)
 
 
 # --- Draws
@@ -100,19 +98,7 @@ def test_a_way_of_asking_that_makes_no_sense_is_refused(change: dict[str, Any], 
 
 def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
     assert make_sampling(8, None, None, None, 0, None) == SAMPLING
-    terms = replace(
-        Terms(
-            **LOCAL_TERMS,
-            trainer=NOBODY,
-            storage_key=NOBODY,
-            task_count=1,
-            task_root=bytes(32),
-            model_hash=bytes(32),
-            tokenizer_hash=bytes(32),
-        ),
-        temperature_micro=600_000,
-        max_completion_tokens=77,
-    )
+    terms = terms_of(**{**LOCAL_TERMS, "temperature_micro": 600_000, "max_completion_tokens": 77})
     usual = SamplingDefaults.from_terms(terms, "bf16-projection-v2")
     budgets = tuple(sorted({budget for one in terms.classes for budget in one.budgets}))
     of_run = make_sampling(4, None, None, None, 5, None, usual)

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from eth_account import Account
-from eth_account.messages import encode_typed_data
 
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.transport import MAX_SAID
@@ -20,25 +18,17 @@ from muster.protocol.hashes import content_hash
 from muster.protocol.messages import Demand
 from muster.protocol.requests import verify_request
 from muster.runtime.retries import retry_after
+from testbed.http import Held, ScriptedServer, answer, scripted
+from testbed.samples.messages import Key
 
 REGISTRY = "0x" + "11" * 20
 DEMAND = Demand(run=1, step=3, wanted=True, waiting_groups=5)
 Answer = Callable[[bytes], bytes]
 
 
-class Key:
-    def __init__(self) -> None:
-        self.account = Account.from_key(b"\x01" * 32)
-        self.address = self.account.address
-
-    def sign_typed(self, domain: dict, types: dict, message: dict) -> bytes:
-        return bytes(self.account.sign_message(encode_typed_data(domain, types, message)).signature)
-
-
 def reply(status: int, body: bytes, kind: str = "application/json", **headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status} X", f"Content-Type: {kind}", f"Content-Length: {len(body)}", "Connection: close"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return answer(f"{status} X", f"Content-Type: {kind}", *lines, body=body)
 
 
 def problem(status: int, title: str, detail: str, hint: str = "") -> bytes:
@@ -46,72 +36,39 @@ def problem(status: int, title: str, detail: str, hint: str = "") -> bytes:
     return reply(status, json.dumps(body).encode(), "application/problem+json")
 
 
-class Server:
-    """Answers each request with the next of `answers`, the last one for ever; remembers what it was sent."""
-
-    def __init__(self, *answers: bytes) -> None:
-        self.answers = list(answers)
-        self.requests: list[bytes] = []
-        self.hold = asyncio.Event()
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = next(
-                (int(x.split(b":")[1]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-le")), 0
-            )
-            self.requests.append(head + await reader.readexactly(length))
-            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-            if answer == b"hang":
-                await self.hold.wait()
-            writer.write(answer)
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-
 @asynccontextmanager
-async def serving(*answers: bytes, **options) -> AsyncIterator[tuple[Server, OrchestratorClient]]:
-    server = Server(*answers)
-    listener = await asyncio.start_server(server.handle, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    client = OrchestratorClient(
-        f"http://127.0.0.1:{port}", Key(), chain_id=31_337, registry=REGISTRY, **({"timeout": 5} | options)
-    )
-    try:
-        async with client:
-            yield server, client
-    finally:
-        server.hold.set()
-        listener.close()
-        await listener.wait_closed()
+async def serving(*answers: bytes, **options) -> AsyncIterator[tuple[ScriptedServer, OrchestratorClient]]:
+    options = {"chain_id": 31_337, "registry": REGISTRY, "timeout": 5, **options}
+    async with scripted(*answers) as server, OrchestratorClient(server.url, Key(), **options) as client:
+        yield server, client
 
 
 GOOD = reply(200, DEMAND.model_dump_json().encode())
 
 
+def headers_of(head: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in head.strip().lower().split("\r\n")[1:])
+
+
 async def test_a_good_answer_is_parsed():
     async with serving(GOOD) as (server, client):
         assert await client.demand(1) == DEMAND
-        assert server.requests[0].startswith(b"GET /v1/runs/1/demand HTTP/1.1\r\n")
+        assert server.heads[0].startswith("GET /v1/runs/1/demand HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize("first", [b"", problem(503, "Not ready", "chain"), problem(502, "Bad gateway", ""), GOOD[:60]])
 async def test_what_may_pass_is_tried_again(first):
     async with serving(first, GOOD) as (server, client):
         assert await client.demand(1) == DEMAND
-        assert len(server.requests) == 2
+        assert len(server.heads) == 2
 
 
 async def test_each_attempt_is_signed_anew():
     async with serving(problem(503, "Not ready", "chain"), reply(201, b"{}")) as (server, client):
         assert await client.put_evidence(b"evidence") == content_hash(b"evidence")
         nonces = set()
-        for request in server.requests:
-            head, _, body = request.partition(b"\r\n\r\n")
-            headers = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:])
+        for head, body in zip(server.heads, server.bodies, strict=True):
+            headers = headers_of(head)
             sender, signed = verify_request(
                 Domain(31_337, REGISTRY),
                 method="POST",
@@ -149,9 +106,8 @@ async def test_a_member_signs_its_first_read_and_those_that_were_refused():
     async with serving(*answers) as (server, client):
         for _ in range(3):
             await client.demand(1)
-    assert [b"muster-signature: 0x" in request.lower() for request in server.requests] == [True, False, False, True]
-    head = server.requests[3].partition(b"\r\n\r\n")[0].decode()
-    headers = dict(line.split(": ", 1) for line in head.lower().split("\r\n")[1:])
+    assert ["muster-signature: 0x" in head.lower() for head in server.heads] == [True, False, False, True]
+    headers = headers_of(server.heads[3])
     sender, signed = verify_request(
         Domain(31_337, REGISTRY),
         method="GET",
@@ -169,7 +125,7 @@ async def test_trying_again_is_bounded():
         with pytest.raises(UnreachableError, match="Not ready: the chain is silent") as caught:
             await client.demand(1)
         assert caught.value.hint == "start it"
-        assert len(server.requests) == 3
+        assert len(server.heads) == 3
 
 
 async def test_nobody_there():
@@ -183,7 +139,7 @@ async def test_nobody_there():
 async def test_a_file_may_take_as_long_as_a_slow_connection_needs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("muster.clients.transport.SLOWEST_BYTES_PER_SECOND", 1 << 20)
     clock = asyncio.get_running_loop().time
-    async with serving(b"hang", timeout=0.2) as (_, client):
+    async with serving(Held(), timeout=0.2) as (_, client):
         for call, seconds in ((client.put_evidence(bytes(1 << 20)), 1.2), (client.demand(1), 0.2)):
             started = clock()
             with pytest.raises(UnreachableError, match=f"no answer in {seconds} s"):
@@ -203,7 +159,7 @@ async def test_a_refusal_carries_the_problem():
             "Not a member",
             "muster worker join",
         )
-        assert len(server.requests) == 1
+        assert len(server.heads) == 1
 
 
 async def test_a_refusal_is_one_line_that_looks_like_nobody_elses():
@@ -243,7 +199,7 @@ async def test_a_compressed_bomb_is_not_unpacked():
     async with serving(reply(200, b"\x1f\x8b" + b"x" * 100, Content_Encoding="gzip")) as (server, client):
         with pytest.raises(MalformedError):
             await client.demand(1)
-        assert b"accept-encoding: identity" in server.requests[0].lower()
+        assert "accept-encoding: identity" in server.heads[0].lower()
 
 
 async def test_a_lying_server_is_found_out():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,8 @@ from muster.clients.storage import ContentStore
 from muster.clients.storage_probe import probe
 from muster.errors import MusterError, StorageError
 from muster.protocol.hashes import content_hash
+from testbed.http import scripted
+from testbed.servers.s3 import Endpoint
 
 NAME = "0x" + "ab" * 32
 STAMPED = b'Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nETag: "x"\r\n'
@@ -31,25 +32,10 @@ NEVER_GOOD = {
 async def answering(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     """A store whose server gives one answer to everything."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(reply)
-            await writer.drain()
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    values = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "r", "AWS_ENDPOINT_URL": endpoint}
-    for name, value in values.items():
-        monkeypatch.setenv(name, value)
-    try:
+    async with scripted(reply) as server:
+        for name, value in Endpoint(server.url).environment.items():
+            monkeypatch.setenv(name, value)
         yield "s3://bucket/prefix"
-    finally:
-        server.close()
-        await server.wait_closed()
 
 
 async def listed(store: ContentStore) -> list[str]:

@@ -14,7 +14,7 @@ from muster.clients.storage import ContentStore
 from muster.clients.storage_backend import ANSWER_SECONDS, WRITE_BYTES_PER_SECOND, client_options, write_seconds
 from muster.clients.storage_probe import probe
 from muster.errors import StorageError
-from testbed.servers.s3_servers import Link
+from testbed.servers.s3 import Link
 
 MARGIN = 5.0
 """What a busy machine may take longer."""

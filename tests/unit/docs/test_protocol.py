@@ -44,10 +44,9 @@ from muster.verification.bundles import EvidenceBundle
 from muster.verification.profiles import profile_hash
 from muster.verification.rules import CommittedWork
 from scripts.contract_vectors import terms_with
-from testbed.chain.epochs import epochs_to_publish
-from testbed.chain.hash_chain import opens_chain
+from testbed.chain.rules import epochs_to_publish, opens_chain
 from testbed.paths import ROOT
-from testbed.samples.signing import a_verdict
+from testbed.samples.messages import a_verdict
 from validator.sealing import vouch_leaf
 
 Values = dict[str, Any]

@@ -28,8 +28,8 @@ from muster.models.init import (
 )
 from muster.protocol.prompts import prompt_tokens
 from muster.tasksets.taskset import TaskSet
-from testbed.samples.byte_pairs import byte_pair_tokenizer
 from testbed.samples.task_sets import generated
+from testbed.samples.texts import byte_pair_tokenizer
 
 SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
 

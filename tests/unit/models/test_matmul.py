@@ -13,7 +13,7 @@ from muster.models import matmul as room
 from muster.models.init import load_model
 from muster.models.matmul import WideLinear, choose_matmul, measure_matmul, wide, widen
 from muster.models.numerics import pin_numerics
-from testbed.samples.trainer import tiny_checkpoint
+from testbed.samples.models import write_model
 
 NARROW = torch.bfloat16
 
@@ -55,7 +55,7 @@ def test_no_gradient_is_made_of_what_is_frozen() -> None:
 
 
 def test_a_model_keeps_its_weights_and_multiplies_every_linear_layer_in_float32(tmp_path: Path) -> None:
-    folder = tiny_checkpoint(tmp_path, layers=2)
+    folder = write_model(tmp_path, layers=2)
     native, model = load_model(folder, NARROW), load_model(folder, NARROW, "float32")
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     assert len(layers) == 2 * 7 + 1

@@ -7,11 +7,11 @@ import torch
 
 from muster.errors import MusterError
 from muster.models.numerics import device_kind, numerics_pinned, pin_numerics
-from testbed.suite.numerics import unpin
+from testbed.samples.models import unpin_numerics
 
 
 def test_pinning_switches_every_shortcut_off() -> None:
-    unpin()
+    unpin_numerics()
     assert not numerics_pinned()
     pin_numerics()
     assert numerics_pinned()
@@ -34,7 +34,7 @@ def test_one_shortcut_is_enough_not_to_be_pinned(shortcut: str) -> None:
 
 def test_what_is_not_in_force_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
-        unpin()
+        unpin_numerics()
         monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)
         with pytest.raises(MusterError, match="although told to"):
             pin_numerics()

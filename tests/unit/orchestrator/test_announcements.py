@@ -16,7 +16,7 @@ from muster.errors import CheckError, RefusedError
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName, ReceivedBytes
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import RelayOffer, SignedRequest
+from muster.protocol.messages import RelayOffer
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.page import announcements as room
@@ -24,6 +24,7 @@ from orchestrator.page.announcements import Announcements
 from orchestrator.queries import NodeRecord
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.tables import checkpoints, events, machines, node_names, nodes, scores, served
+from testbed.samples.messages import request_of
 
 OPERATOR, NODE, TRAINER, OWNER, OTHER = (Signer.from_key(digit * 64) for digit in "12345")
 WHERE = Domain(31337, "0x" + "0a" * 20)
@@ -75,11 +76,12 @@ def said(database: Database, directory: RelayDirectory, tmp_path: Path, clock: C
 
 
 def caller(body: bytes = b"", role: str = "worker", status: str = "active", address: str = NODE.address) -> Caller:
-    request = SignedRequest(
-        method="POST", host="", path="", query="", body_hash=content_hash(body), nonce=HASH, expiry=0,
-        signature=UNSIGNED,
-    )  # fmt: skip
-    return Caller(address, request, NodeRecord(address, OPERATOR.address, role, status, HASH), is_trainer=False)
+    return Caller(
+        address,
+        request_of(content_hash(body)),
+        NodeRecord(address, OPERATOR.address, role, status, HASH),
+        is_trainer=False,
+    )
 
 
 def name(text: str, named: float = START, key: Signer = OPERATOR, **changes: Any) -> NodeName:

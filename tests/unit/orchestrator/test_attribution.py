@@ -27,7 +27,7 @@ from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database
 from orchestrator.queries import Queries
 from orchestrator.tallies import find_commitment, set_status
-from testbed.runs.run_fixture import terms_of
+from testbed.samples.terms import terms_of
 
 ADA, BOB = "0x" + "0A" * 20, "0x" + "0B" * 20
 WORKER, RUNS = "0x" + "a" * 40, "0x" + "0c" * 20

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert
 
-from muster.constants import HOUR_SECONDS
+from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts.court import AbsenceReported, Flaw, Kind, Outcome, Refuted, VoteRevealed
 from muster.contracts.registry import Fined
 from muster.contracts.runs import Claimed, HourSealed
 from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.eip712 import UNSIGNED
-from muster.protocol.messages import RelayOffer, SignedRequest, StepReport
+from muster.protocol.messages import RelayOffer
 from orchestrator import tables, tallies
 from orchestrator.attribution import Attribution
 from orchestrator.auth import Caller
@@ -35,10 +35,9 @@ from orchestrator.page.series import SeriesPage
 from orchestrator.page.turns import Turns
 from orchestrator.queries import NodeRecord
 from orchestrator.relay_directory import RelayDirectory
-from orchestrator.reports import KeptReport
 from orchestrator.run_facts import ChainState
-from testbed.runs.run_fixture import TOKEN
 from testbed.runs.told_run import OPERATOR, TERMS, TRAINER, VALIDATORS, WORKERS, ToldRun, file_hash
+from testbed.samples.messages import request_of
 
 ANNE, BERT, CLEO = WORKERS
 VERA, WILL, XENA = VALIDATORS
@@ -95,8 +94,7 @@ class Told:
         await self.database.write(self._said)
 
     async def report(self, step: int, metrics: dict[str, float | None], batch: list[str]) -> None:
-        report = StepReport(run=1, step=step, metrics=metrics, batch=batch)
-        await self.run.reports_of.record(KeptReport(report=report, received=1_000.0 + 30 * step))
+        await self.run.record_report(1_000.0 + 30 * step, step=step, metrics=metrics, batch=batch)
 
     def _said(self, connection: Connection) -> None:
         """What members say: names, machines, bytes, scores; and tokens of a file."""
@@ -263,12 +261,8 @@ async def test_the_overview_adds_up(told: Told) -> None:
 
 async def test_the_trainer_and_relays_are_told_of(told: Told) -> None:
     """A relay by what nodes of other operators say; URLs that nobody offered are not listed."""
-    request: Any = SignedRequest(
-        method="POST", host="", path="", query="", body_hash=file_hash(0), nonce=file_hash(0), expiry=0,
-        signature=UNSIGNED,
-    )  # fmt: skip
     member = NodeRecord(CLEO, OPERATOR, "worker", "active", file_hash(0))
-    told.directory.offer(Caller(CLEO, request, member, is_trainer=False), 1, RelayOffer(run=1, url=SHARED))
+    told.directory.offer(Caller(CLEO, request_of(), member, is_trainer=False), 1, RelayOffer(run=1, url=SHARED))
     found = await told.boards.others()
     assert [line.model_dump() for line in found.trainers] == [
         {"address": TRAINER, "steps": 4, "updates": 1, "last": 1_060.0}

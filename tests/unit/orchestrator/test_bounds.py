@@ -15,9 +15,9 @@ from starlette.requests import Request
 
 from muster.constants import DRAW_CHAIN_LENGTH
 from muster.errors import RefusedError
-from muster.protocol.eip712 import UNSIGNED, Domain
+from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash, hex_hash
-from muster.protocol.messages import SignedRequest, Verdict
+from muster.protocol.messages import Verdict
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
 from orchestrator.queries import NodeRecord
@@ -25,6 +25,7 @@ from orchestrator.run_facts import ChainState
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import MAX_UNNAMED, Verdicts
 from testbed.samples.commitments import rules
+from testbed.samples.messages import request_of, verdict_of
 
 ANNE, BERT = ("0x" + digit * 40 for digit in "12")
 WHERE = Domain(31337, "0x" + "22" * 20)
@@ -32,11 +33,9 @@ NOTHING = "0x" + "00" * 32
 
 
 def caller(address: str, body: bytes = b"x", role: str = "validator") -> Caller:
-    request = SignedRequest(
-        method="POST", host="", path="", query="", body_hash=content_hash(body), nonce=NOTHING, expiry=0,
-        signature=UNSIGNED,
-    )  # fmt: skip
-    return Caller(address, request, NodeRecord(address, address, role, "active", NOTHING), is_trainer=False)
+    return Caller(
+        address, request_of(content_hash(body)), NodeRecord(address, address, role, "active", NOTHING), is_trainer=False
+    )
 
 
 @pytest.fixture
@@ -46,10 +45,7 @@ def verdicts(tmp_path: Path) -> Verdicts:
 
 
 def verdict(validator: str, link: int, preimage: bytes) -> Verdict:
-    return Verdict(
-        run=1, step=0, node=ANNE, index=0, root=NOTHING, file_hash=NOTHING, validator=validator, accepted=True,
-        draw_index=link, preimage=hex_hash(preimage), signature=UNSIGNED,
-    )  # fmt: skip
+    return verdict_of(node=ANNE, validator=validator, draw_index=link, preimage=hex_hash(preimage))
 
 
 def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.constants import TOKEN
 from muster.contracts.court import Flaw, Kind, Outcome, Refuted
 from muster.contracts.registry import Role
 from muster.contracts.runs import Claimed
@@ -20,8 +21,7 @@ from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
 from orchestrator.database import Database
 from orchestrator.page.commitments import CommitmentView, commitment_view
-from testbed.runs.page_samples import CHAIN, HOUR, RUN, RUNS, SampleRun, address, hash_of
-from testbed.runs.run_fixture import TOKEN
+from testbed.runs.recorded_run import CHAIN, HOUR, RUN, RUNS, SampleRun, address, hash_of
 
 CLASSES = (WorkClass(10_000, (8, 16)), WorkClass(20_000, (16, 32)))
 

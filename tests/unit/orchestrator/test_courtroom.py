@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from muster.constants import TOKEN
 from muster.contracts.court import AbsenceReported, Flaw, GradeAccused, Kind, Outcome, Refuted
 from muster.contracts.registry import Role
 from orchestrator.database import Database
 from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
-from testbed.runs.page_samples import HOUR, SampleRun, address, hash_of
-from testbed.runs.run_fixture import TOKEN
+from testbed.runs.recorded_run import HOUR, SampleRun, address, hash_of
 
 OPENED = (HOUR + 1) * 3600
 COMMIT_ENDS, REVEAL_ENDS = OPENED + 3600, OPENED + 7200

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from muster.constants import TOKEN
 from muster.contracts.registry import Retired, Role
 from muster.protocol.announcements import DayEarnings
 from orchestrator.database import Database
 from orchestrator.page.earnings import WorkerDay, day_earnings, earnings_of
-from testbed.runs.page_samples import HOUR, RUN, SampleRun, address
-from testbed.runs.run_fixture import TOKEN
+from testbed.runs.recorded_run import HOUR, RUN, SampleRun, address
 
 NOW = 100 * 3600
 DAY = 24 * 3600

@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 
 from muster.constants import HOUR_SECONDS
 from muster.errors import RefusedError
-from muster.protocol.messages import Verdict
 from orchestrator.auth import Caller
 from orchestrator.commitment_status import CaseState, Opinion, agreed_grades, commitment_status
 from orchestrator.database import Database, insert_once
@@ -23,6 +22,7 @@ from orchestrator.tables import commitments, nodes, verdicts
 from orchestrator.verdicts import Known, refuse_verdict
 from testbed.samples.commitments import NODE, WHERE
 from testbed.samples.grading import GRADERS, accept, right_text, sealed_rules, show
+from testbed.samples.messages import verdict_of
 
 A, B = "0x" + "aa" * 32, "0x" + "bb" * 32
 
@@ -76,19 +76,7 @@ def test_without_private_tests_grades_play_no_part() -> None:
     assert commitment_status(opinions, [], jailed=False, accepts_required=2).state == "accepted"
 
 
-VERDICT = Verdict(
-    run=1,
-    step=0,
-    node="0x" + "11" * 20,
-    index=0,
-    root=A,
-    file_hash=B,
-    validator="0x" + "22" * 20,
-    accepted=True,
-    draw_index=0,
-    preimage=A,
-    signature="0x" + "00" * 65,
-)
+VERDICT = verdict_of(root=A, file_hash=B, preimage=A)
 KNOWN = Known(None, None, None, None)
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from muster.constants import TOKEN
 from muster.contracts.court import Outcome
 from muster.contracts.registry import Fined, Retired, Role, Withdrawn
 from muster.contracts.runs import Claimed, HourSealed
 from orchestrator.database import Database, upsert
 from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page, node_view
 from orchestrator.tables import machines
-from testbed.runs.page_samples import HOUR, RUN, SampleRun, address
-from testbed.runs.run_fixture import TOKEN
+from testbed.runs.recorded_run import HOUR, RUN, SampleRun, address
 
 PAY = 2 * TOKEN
 

@@ -17,7 +17,7 @@ from orchestrator.database import Database
 from orchestrator.page.commitments import commitment_view
 from orchestrator.page.courtroom import case_view
 from orchestrator.page.steps import step_view
-from testbed.runs.page_samples import SampleRun, address
+from testbed.runs.recorded_run import SampleRun, address
 
 
 def parsed(line: str) -> dict[str, Any]:

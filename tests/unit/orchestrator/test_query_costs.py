@@ -11,24 +11,20 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
-from muster.protocol.eip712 import UNSIGNED
-from muster.protocol.messages import Verdict
 from orchestrator.database import Database, insert_once
 from orchestrator.page.rollouts import Rollouts
 from orchestrator.page.source import PageSource
 from orchestrator.queries import Queries
 from orchestrator.tables import nodes
 from testbed.samples.commitments import rules
+from testbed.samples.messages import verdict_of
 
 NODE, VALIDATOR, HASH = ("0x" + digit * 40 for digit in "12f")
 ROOT = HASH + "f" * 24
 A_STEP = 20
 """Commitments of each step, all accepted. The reports have used the files of all but every tenth."""
 LEVEL = 2
-VERDICT = Verdict(
-    run=1, step=0, node=NODE, index=0, root=ROOT, file_hash=ROOT, validator=VALIDATOR, accepted=True, draw_index=0,
-    preimage=ROOT, inspected=1, signature=UNSIGNED,
-)  # fmt: skip
+VERDICT = verdict_of(node=NODE, root=ROOT, file_hash=ROOT, validator=VALIDATOR, preimage=ROOT, inspected=1)
 
 FILL = """
 INSERT INTO commitments (node, "index", step, hour, root, block, status, spent)

@@ -27,7 +27,7 @@ from orchestrator.page import reading
 from orchestrator.page.reading import ReadingProcess, find_tokenizer
 from orchestrator.page.rows import MAX_TEXT, ReadAnswer, ReadingSettings, cut_text, decoded, read_row
 from testbed.samples.commitments import rules
-from testbed.samples.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
+from testbed.samples.texts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
 from testbed.waiting import until
 
 
@@ -134,7 +134,7 @@ async def test_rows_are_counted_and_read(process: ReadingProcess, files: Content
 
 async def test_hostile_text_comes_back_as_it_was_written(process: ReadingProcess, files: ContentStore) -> None:
     invalid = [*ids_of("before"), len(text_tokenizer()) + 7, -1, *ids_of("after")]
-    line = text_row(9, completion_tokens=ids_of(LONG * 1049), stop=False)
+    line = text_row(9, completion_tokens=ids_of(LONG * 257), stop=False)
     rows = [text_row(i, text, text) for i, text in enumerate(HOSTILE)]
     name = await keep(files, *rows, text_row(8, completion_tokens=invalid, stop=False), line)
     for position, text in enumerate(HOSTILE):
@@ -146,8 +146,8 @@ async def test_hostile_text_comes_back_as_it_was_written(process: ReadingProcess
     assert answer.row.answer.text == "before\ufffd\ufffdafter"
     megabyte = await process.ask(name, len(HOSTILE) + 1, thinks=False)
     assert megabyte.row is not None
-    assert (megabyte.row.answer.whole, megabyte.row.tokens) == (1_049_000, 1049)
-    assert megabyte.row.answer.text == "y" * MAX_TEXT
+    assert (megabyte.row.answer.whole, megabyte.row.tokens) == (257 * len(LONG), 257)
+    assert megabyte.row.answer.text == "A" * MAX_TEXT
 
 
 async def test_what_cannot_be_read_says_why(process: ReadingProcess, files: ContentStore, tmp_path: Path) -> None:

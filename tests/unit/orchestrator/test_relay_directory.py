@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import select
 
 from muster.errors import RefusedError
-from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbehaviourReport, SignedRequest
+from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbehaviourReport
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.queries import NodeRecord
 from orchestrator.relay_directory import HIDDEN_SECONDS, MAX_LISTED, MAX_REPORTS, OFFER_SECONDS, RelayDirectory
 from orchestrator.tables import events
+from testbed.samples.messages import request_of
 
 ANNE, BERT, CLEO, DORA = ("0x" + digit * 40 for digit in "1234")
 ROOT = "0x" + "0d" * 32
@@ -45,11 +45,12 @@ async def directory(tmp_path: Path, database_url: str, clock: Clock) -> AsyncIte
 
 
 def caller(address: str, *, operator: str | None = None, status: str = "active") -> Caller:
-    request = SignedRequest(
-        method="POST", host="", path="", query="", body_hash=content_hash(b"x"), nonce=ROOT, expiry=0,
-        signature=UNSIGNED,
-    )  # fmt: skip
-    return Caller(address, request, NodeRecord(address, operator or address, "worker", status, ROOT), is_trainer=False)
+    return Caller(
+        address,
+        request_of(content_hash(b"x")),
+        NodeRecord(address, operator or address, "worker", status, ROOT),
+        is_trainer=False,
+    )
 
 
 def offer(url: str = HER_RELAY, run: int = 1) -> RelayOffer:

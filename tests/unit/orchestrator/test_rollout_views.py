@@ -27,8 +27,8 @@ from orchestrator.page.rollouts import RolloutFiles, Rollouts
 from orchestrator.page.rows import ReadAnswer, ReadingSettings
 from orchestrator.page.token_counter import TokenCounter
 from orchestrator.tables import counts, file_tokens
-from testbed.runs.page_samples import CHAIN, RUN, RUNS, SampleRun, address, hash_of
-from testbed.samples.text_rollouts import HOSTILE, save_tokenizer, text_row
+from testbed.runs.recorded_run import CHAIN, RUN, RUNS, SampleRun, address, hash_of
+from testbed.samples.texts import HOSTILE, save_tokenizer, text_row
 from testbed.waiting import until
 
 

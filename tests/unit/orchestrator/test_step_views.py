@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from muster.constants import TOKEN
 from muster.contracts.registry import Role
 from muster.protocol.terms import WorkClass
 from orchestrator.database import Database
@@ -18,8 +19,7 @@ from orchestrator.page.html_routes import FILES
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.site import Site
 from orchestrator.page.steps import StepPage, StepView, step_page, step_view
-from testbed.runs.page_samples import SampleRun, address, hash_of
-from testbed.runs.run_fixture import TOKEN
+from testbed.runs.recorded_run import SampleRun, address, hash_of
 
 RELAYS = ["https://relay.example.org"]
 

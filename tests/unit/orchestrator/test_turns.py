@@ -17,8 +17,8 @@ from orchestrator.page import turns
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.site import Page, Site
 from orchestrator.page.turns import BURST_SECONDS, SHARE, Turns
-from testbed.runs.page_samples import SampleRun
-from testbed.runs.run_fixture import terms_of
+from testbed.runs.recorded_run import SampleRun
+from testbed.samples.terms import terms_of
 from testbed.waiting import BOUND
 
 

@@ -10,7 +10,7 @@ from muster.errors import RefusedError
 from muster.protocol.messages import Verdict
 from orchestrator.queries import CommitmentRow
 from orchestrator.verdicts import Known, refuse_verdict
-from testbed.samples.signing import a_verdict
+from testbed.samples.messages import a_verdict
 
 BARE: dict[str, Any] = {"position": None, "measured": None, "threshold": None, "evidence": None, "grades": None}
 MISSING = a_verdict(accepted=False, reason="data_missing", draw_index=4, **BARE)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from muster.errors import MalformedError
 from muster.protocol.eip712 import Domain, Struct, recover, recover_signer, sign_message, struct_of, values_of
 from muster.protocol.messages import Grade, JoinDocument, Message, SignedRequest, UploadReceipt, Verdict
-from testbed.samples.signing import HERE, KEY, a_receipt, a_verdict
+from testbed.samples.messages import HERE, KEY, a_receipt, a_verdict
 
 
 @settings(max_examples=30, deadline=None)

@@ -25,8 +25,8 @@ from muster.protocol.masters import (
 from muster.protocol.messages import Grade
 from muster.protocol.terms import Terms, WorkClass, check_tools
 from scripts.contract_vectors import terms_with
-from testbed.chain.epochs import epochs_to_publish
-from testbed.samples.signing import ELSEWHERE, HASH, HERE, KEY, OTHER, Key, a_verdict
+from testbed.chain.rules import epochs_to_publish
+from testbed.samples.messages import ELSEWHERE, HASH, HERE, KEY, OTHER, Key, a_verdict
 
 PLAIN = terms_with(1, WorkClass(10_000, (8,)))
 GRADES, SALT = "0x" + "09" * 32, "0x" + "04" * 32

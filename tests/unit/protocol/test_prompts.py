@@ -11,7 +11,7 @@ from muster.environments.task import ChatMessage, Task, ask
 from muster.errors import ConfigError
 from muster.models.init import make_tokenizer
 from muster.protocol.prompts import completion_text, prompt_text, prompt_tokens
-from testbed.samples.byte_pairs import byte_pair_tokenizer
+from testbed.samples.texts import byte_pair_tokenizer
 
 TASK = ask("sort 5231", answer="1235")
 CORPUS = ["sort 5231", "sort 8287", "1235", "2788", "12+34="]

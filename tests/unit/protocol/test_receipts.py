@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from muster.errors import MismatchError
-from muster.protocol.eip712 import UNSIGNED, recover_signer, sign_message
-from muster.protocol.messages import SignedRequest, Upload, Verdict
+from muster.protocol.eip712 import recover_signer, sign_message
+from muster.protocol.messages import Upload, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict, upload_target
-from testbed.samples.signing import HASH, HERE, KEY, NOW, OTHER, a_receipt, a_verdict
+from testbed.samples.messages import HASH, HERE, KEY, NOW, OTHER, a_receipt, a_verdict, request_of
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,8 @@ def test_receipt_is_bound_to_every_field(change):
 def an_upload(**changes: object) -> Upload:
     receipt = a_receipt()
     path, query = upload_target(receipt.file_hash, receipt.run, receipt.index, receipt.root)
-    fields: dict = {"method": "PUT", "host": "localhost", "path": path, "query": query}
-    fields |= {"body_hash": receipt.file_hash, "nonce": HASH, "expiry": int(NOW), "signature": UNSIGNED}
-    request = sign_message(OTHER, HERE, SignedRequest(**(fields | changes)))
+    fields = {"method": "PUT", "host": "localhost", "path": path, "query": query, "nonce": HASH, "expiry": int(NOW)}
+    request = sign_message(OTHER, HERE, request_of(receipt.file_hash, **(fields | changes)))
     return Upload(receipt=sign_message(KEY, HERE, receipt), request=request)
 
 

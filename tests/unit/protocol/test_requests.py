@@ -20,7 +20,7 @@ from muster.protocol.requests import (
     sign_request,
     verify_request,
 )
-from testbed.samples.signing import ELSEWHERE, HERE, KEY, NOW
+from testbed.samples.messages import ELSEWHERE, HERE, KEY, NOW
 from testbed.suite.cpu_time import cpu_at_most
 from testbed.suite.examples import up_to
 

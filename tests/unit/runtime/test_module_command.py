@@ -12,7 +12,7 @@ import pytest
 from muster.runtime.module_command import module_command
 from testbed.decoys import place_decoys, was_imported
 from testbed.paths import ROOT
-from testbed.suite.fork_server import exec_process
+from testbed.suite.forks import exec_process
 
 PRODUCTION = ("muster", "orchestrator", "worker", "validator", "trainer", "adversary")
 

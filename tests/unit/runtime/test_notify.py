@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from muster.runtime.notify import (
     webhook_of,
 )
 from muster.settings.schema import NotifySettings, Settings
-from testbed.servers.webhook import DRIP, OK, Webhook, answer, webhook
+from testbed.http import DRIP, NO_CONTENT, Held, ScriptedServer, answer, scripted
 from testbed.waiting import until
 
 NODE = "0x" + "1" * 40
@@ -38,6 +39,9 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+webhook = functools.partial(scripted, path="/services/T0/B0/a-secret-path")
 
 
 def notifier(url: str, clock: Clock | None = None, told: Told | None = None, **settings: Any) -> Notifier:
@@ -64,7 +68,7 @@ async def test_what_is_posted() -> None:
             assert made.tell(
                 "rejected", "wrong_draw", "worker-1: commitment 12 was rejected", commitments="12", count=1
             )
-            await server.until(lambda: len(server.posts) == 1)
+            await until(lambda: len(server.posts) == 1)
     assert server.posts == [
         {
             "kind": "rejected",
@@ -92,14 +96,14 @@ def test_discord_gets_its_own_field_and_pings_nobody() -> None:
 @pytest.mark.parametrize(
     ("answers", "posts"),
     [
-        ((OK,), 1),
-        ((answer("500 Internal Server Error"), OK), 2),
-        ((answer("429 Too Many Requests"), answer("503 Service Unavailable"), OK), 3),
-        ((b"", OK), 2),
-        ((None, OK), 2),
-        ((b"HTTP/1.1 20", OK), 2),
-        ((DRIP, OK), 2),
-        ((b"nonsense\r\n\r\n", OK), 2),
+        ((NO_CONTENT,), 1),
+        ((answer("500 Internal Server Error"), NO_CONTENT), 2),
+        ((answer("429 Too Many Requests"), answer("503 Service Unavailable"), NO_CONTENT), 3),
+        ((b"", NO_CONTENT), 2),
+        ((Held(), NO_CONTENT), 2),
+        ((Held(b"HTTP/1.1 20"), NO_CONTENT), 2),
+        ((DRIP, NO_CONTENT), 2),
+        ((b"nonsense\r\n\r\n", NO_CONTENT), 2),
         ((answer("500 Internal Server Error"),), 3),
         ((b"",), 3),
         ((answer("404 Not Found"),), 1),
@@ -109,22 +113,22 @@ def test_discord_gets_its_own_field_and_pings_nobody() -> None:
     ids=str,
 )
 async def test_it_is_sent_again_where_that_may_help_and_the_next_goes_on(
-    answers: tuple[bytes | None, ...], posts: int
+    answers: tuple[bytes, ...], posts: int
 ) -> None:
     async with webhook(*answers) as server:
         made = notifier(server.url)
         async with sending(made):
             made.tell("accused", "case 1", "first")
-            await server.until(lambda: len(server.posts) == posts)
-            server.answers[:] = [OK]
+            await until(lambda: len(server.posts) == posts)
+            server.answers[:] = [NO_CONTENT]
             made.tell("accused", "case 2", "second")
-            await server.until(lambda: server.posts[-1]["text"] == "second")
+            await until(lambda: server.posts[-1]["text"] == "second")
     assert [post["text"] for post in server.posts] == ["first"] * posts + ["second"]
 
 
 async def test_an_endless_answer_is_not_read() -> None:
     endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 65536
-    async with webhook(endless) as server:
+    async with webhook(Held(endless)) as server:
         made = notifier(server.url, timeout_seconds=5)
         await asyncio.wait_for(made.send_test(), 4)
     assert server.posts[0]["kind"] == "test"
@@ -157,7 +161,7 @@ async def test_what_was_told_outlives_the_process_and_a_spoilt_file_does_no_harm
         async with sending(made):
             made.tell("stopped", "ConfigError", "ended")
             made.tell("low_gas", NODE, "low", again=FOR_GOOD)
-            await server.until(lambda: len(server.posts) == 2)
+            await until(lambda: len(server.posts) == 2)
         await made.finish(1)
     assert json.loads(path.read_text()) == {"stopped:ConfigError": NOON + 3600, f"low_gas:{NODE}": None}
     again = notifier("https://chat.example.org/x", clock, Told.load(path))
@@ -180,7 +184,7 @@ async def test_what_could_not_be_sent_may_be_told_again_in_an_hour() -> None:
         made = notifier(server.url, clock)
         async with sending(made):
             made.tell("accused", "case 1", "first", again=FOR_GOOD)
-            await server.until(lambda: len(server.posts) == 1)
+            await until(lambda: len(server.posts) == 1)
             await until(lambda: not made.queue)
     clock.now += 3599
     assert not made.tell("accused", "case 1", "first", again=FOR_GOOD)
@@ -211,8 +215,10 @@ def test_strangers_words_are_cut_and_cleaned() -> None:
 
 
 @pytest.mark.usefixtures("kept_logging")
-@pytest.mark.parametrize("given", [b"", None, answer("404 Not Found"), answer("302 Found", "Location: /a-secret-path")])
-async def test_the_url_is_in_no_log_and_no_error(tmp_path: Path, given: bytes | None) -> None:
+@pytest.mark.parametrize(
+    "given", [b"", Held(), answer("404 Not Found"), answer("302 Found", "Location: /a-secret-path")]
+)
+async def test_the_url_is_in_no_log_and_no_error(tmp_path: Path, given: bytes) -> None:
     log = tmp_path / "log.jsonl"
     telemetry.configure("worker-1", log_file=log, level="error")
     async with webhook(given) as server:
@@ -236,7 +242,7 @@ async def test_a_host_that_nobody_has_is_no_error_of_the_node() -> None:
 # How a process ends
 
 
-def settings(server: Webhook, **changes: Any) -> Settings:
+def settings(server: ScriptedServer, **changes: Any) -> Settings:
     return Settings(run=3, name="worker-1", notify=NotifySettings(webhook=server.url, timeout_seconds=0.5, **changes))
 
 
@@ -278,7 +284,7 @@ async def test_an_end_by_an_error_is_told_before_the_process_ends(
 
 
 async def test_an_end_by_a_signal_is_not_told_and_a_deaf_webhook_delays_it_little(tmp_path: Path) -> None:
-    async with webhook(None) as server:
+    async with webhook(Held()) as server:
         begun = asyncio.Event()
 
         async def work() -> None:
@@ -289,7 +295,7 @@ async def test_an_end_by_a_signal_is_not_told_and_a_deaf_webhook_delays_it_littl
 
         task = asyncio.create_task(work())
         await begun.wait()
-        await server.until(lambda: bool(server.posts))
+        await until(lambda: bool(server.posts))
         task.cancel()
         done, _ = await asyncio.wait([task], timeout=3)
         assert done == {task}

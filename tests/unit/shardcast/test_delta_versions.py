@@ -32,8 +32,7 @@ from muster.shardcast.format.store import (
 )
 from muster.shardcast.publish import publish
 from muster.shardcast.retention import HeldVersion, kept
-from testbed.samples.deltas import RUN, SHARD, keeping, publish_steps, safetensors, write_step
-from testbed.samples.weights import contents, flip_bit
+from testbed.weights.checkpoints import RUN, SHARD, contents, flip_bit, keeping, publish_steps, safetensors, write_step
 
 
 def differences(folder: Path) -> dict[tuple[int | None, int], Path]:

@@ -34,8 +34,8 @@ from muster.shardcast.serve.http_server import (
 from muster.shardcast.serve.origin import Origin
 from muster.shardcast.serve.routes import WeightRoutes
 from muster.shardcast.serve.store import OpenFile, Stats
-from testbed.samples.weights import make_checkpoint
 from testbed.waiting import until
+from testbed.weights.checkpoints import make_checkpoint
 
 STALL_SECONDS = 20.0
 LIMITS = ServerLimits(head_bytes=4096, head_seconds=0.5, idle_seconds=0.5, stall_seconds=0.5, connections=8)

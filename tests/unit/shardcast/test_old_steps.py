@@ -15,7 +15,7 @@ from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.route import MAX_CHAIN, MAX_CHAIN_STEPS, Route, cheapest, offers_of
 from muster.shardcast.format.store import MAX_INDEX_ENTRIES, Index, IndexEntry, index_of, index_page, page_of
 from muster.shardcast.retention import HeldVersion, kept
-from testbed.samples.deltas import keeping
+from testbed.weights.checkpoints import keeping
 
 RUN = 1
 WHOLE = 1000

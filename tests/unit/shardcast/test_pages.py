@@ -10,6 +10,7 @@ import pytest
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.indexes import MAX_PAGES, PAGE_SECONDS, UpstreamPages
 from muster.shardcast.format.store import PAGE_STEPS, Index, IndexEntry
+from testbed.http import connecting
 
 ENTRY = IndexEntry(root="0x" + "11" * 32, run=1, step=3, size=5)
 
@@ -36,10 +37,8 @@ class Upstream:
 @pytest.fixture
 async def upstream() -> AsyncIterator[Upstream]:
     upstream = Upstream()
-    server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
-    upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    yield upstream
-    server.close()
+    async with connecting(upstream.serve) as upstream.url:
+        yield upstream
 
 
 def pages_of(upstream: Upstream) -> UpstreamPages:

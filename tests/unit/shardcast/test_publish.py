@@ -12,8 +12,7 @@ from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest
 from muster.shardcast.format.partial import PartialVersion
 from muster.shardcast.format.store import prune, verify_folder, version_path, versions
 from muster.shardcast.publish import publish
-from testbed.samples.deltas import RUN, SHARD, keeping, write_step
-from testbed.samples.weights import contents, flip_bit, make_checkpoint
+from testbed.weights.checkpoints import RUN, SHARD, contents, flip_bit, keeping, make_checkpoint, write_step
 
 MODEL = "model.safetensors"
 

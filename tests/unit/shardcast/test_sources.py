@@ -12,6 +12,7 @@ from muster.errors import ConfigError
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.fetch import Wanted
 from muster.shardcast.fetch.sources import check_urls
+from testbed.http import connecting
 from testbed.waiting import BOUND
 
 
@@ -51,8 +52,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind_that_asyncio_repo
         raise AssertionError(f"step {step} is asked for")
 
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with connecting(silent) as url:
         before = asyncio.all_tasks()
         fetch = asyncio.create_task(fetch_step(Wanted(bytes(32), 1, 0, [url], tmp_path), anchored))
         await asked.wait()

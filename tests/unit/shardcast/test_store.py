@@ -28,7 +28,7 @@ from muster.shardcast.format.store import (
     versions,
 )
 from muster.shardcast.publish import publish
-from testbed.samples.weights import contents, flip_bit, make_checkpoint
+from testbed.weights.checkpoints import contents, flip_bit, make_checkpoint
 
 SHARD = 30_000
 

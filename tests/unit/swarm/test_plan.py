@@ -46,6 +46,7 @@ from muster.swarm.stage import (
 )
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import profile_hash
+from testbed.samples.terms import terms_of
 from trainer.checkpoint import CheckpointStore
 
 
@@ -122,15 +123,7 @@ def test_only_a_swarms_own_folder_is_cleared(tmp_path: Path) -> None:
 
 
 def agreed_on(chosen: Mapping[str, Any]) -> Terms:
-    return Terms(
-        **chosen,
-        trainer="0x" + "11" * 20,
-        storage_key="0x" + "22" * 20,
-        task_count=4096,
-        task_root=bytes(32),
-        model_hash=bytes(32),
-        tokenizer_hash=bytes(32),
-    )
+    return terms_of("0x" + "11" * 20, "0x" + "22" * 20, **chosen)
 
 
 def test_the_terms_are_those_of_the_issue() -> None:

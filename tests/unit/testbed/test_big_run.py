@@ -23,7 +23,7 @@ from testbed.big_run.fill import fill
 from testbed.big_run.metrics import buckets_of
 from testbed.big_run.rows import Members, Rows
 from testbed.big_run.shape import DAY_SECONDS, Shape, Work
-from testbed.runs.run_fixture import terms_of
+from testbed.samples.terms import terms_of
 
 SHAPE = Shape(steps=6_000, nodes=220, commitments=8_000, step_seconds=90, at_work=40)
 """Six days: long enough that work was claimed and cases were lost."""

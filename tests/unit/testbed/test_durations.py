@@ -8,7 +8,7 @@ import sys
 import time
 
 from testbed.suite.durations import Meter, descendants, reaped
-from testbed.suite.fork_server import exec_process
+from testbed.suite.forks import exec_process
 
 SECONDS = 0.3
 """CPU time of each burden."""

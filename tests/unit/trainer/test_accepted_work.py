@@ -9,10 +9,12 @@ import pytest
 from muster.chain.keys import Signer
 from muster.contracts.registry import Node, Role, Status
 from muster.errors import ChainError, MusterError, RefusedError, UnreachableError
-from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.eip712 import sign_message
 from muster.protocol.messages import AcceptedCommitment, Verdict
 from testbed.samples.commitments import WHERE
-from testbed.samples.intake import FORGED, RUN, STEP, WORKER, Chain, Orchestrator, accepted_work_of
+from testbed.samples.messages import verdict_of
+from testbed.samples.trainer import FORGED, RUN, STEP, Chain, Orchestrator, accepted_work_of
+from testbed.samples.trainer import NODE as WORKER
 
 
 async def test_a_file_that_nobody_accepted_is_refused_unread_until_its_step_is_past() -> None:
@@ -41,21 +43,7 @@ VALIDATOR = Signer.from_key(b"\x05" * 32)
 
 def signed(validator: str = VALIDATOR.address) -> Verdict:
     """One validator's word for the file; it is signed by the bytes of its address, however they are spelt."""
-    root = "0x" + "01" * 32
-    nothing = "0x" + "00" * 32
-    unsigned = Verdict(
-        run=RUN,
-        step=STEP,
-        node=WORKER,
-        index=0,
-        root=root,
-        file_hash=FORGED,
-        validator=validator,
-        accepted=True,
-        draw_index=0,
-        preimage=nothing,
-        signature=UNSIGNED,
-    )
+    unsigned = verdict_of(step=STEP, node=WORKER, root="0x" + "01" * 32, file_hash=FORGED, validator=validator)
     return sign_message(VALIDATOR, WHERE, unsigned)
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from muster.errors import MismatchError, MusterError, RefusedError, UnreachableError
 from muster.settings.schema import Settings
-from testbed.samples.intake import FORGED, STEP, Chain, Orchestrator, accepted_work_of, trainer_with
-from testbed.samples.work import work_file
+from testbed.samples.trainer import FORGED, STEP, Chain, Orchestrator, accepted_work_of, trainer_with, work_file
 from trainer.accepted_work import AcceptedWork, PollResult
 from trainer.batcher import NEWCOMER_SECONDS
 from trainer.batches import Batch, FileRef, WorkFile

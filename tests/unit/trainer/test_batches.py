@@ -17,7 +17,7 @@ from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
 from muster.tasksets.build import NewPart, write_task_set
 from testbed.samples.tasks import ARITHMETIC, SOURCE, numbered, write_numbered
-from testbed.samples.work import rollout, work_file
+from testbed.samples.trainer import work_file, work_row
 from trainer.advantages import AdvantageTerms
 from trainer.batches import (
     Batch,
@@ -81,7 +81,7 @@ def test_only_groups_that_teach_become_samples_and_their_advantages_are_exact():
 
 def test_metrics_are_over_all_rollouts():
     file = work_file([1, 0, 1, 1], step=4)
-    metrics = batch_metrics([replace(file, rollouts=(*file.rollouts[:3], rollout(3, 1, step=4, length=8)))], 5)
+    metrics = batch_metrics([replace(file, rollouts=(*file.rollouts[:3], work_row(3, 1, step=4, length=8)))], 5)
     assert metrics["reward"] == 0.75
     assert metrics["reward_std"] == 0.5  # of 1, 0, 1, 1, as TRL takes it: over the whole batch, n - 1
     assert metrics["frac_reward_zero_std"] == 0.5
@@ -103,11 +103,11 @@ def test_the_reward_is_told_by_parts_where_there_are_several(tmp_path: Path):
     task_set = write_task_set(tmp_path / "two", parts, [])
     slots = {task_set.part(slot).name: slot for slot in (0, task_set.size - 1)}
     rows = [
-        replace(rollout(0, 1, step=5), task=slots["easy"], task_reward=MICRO, parts=np.array([MICRO])),
-        replace(rollout(1, 0, step=5), task=slots["easy"], task_reward=0, parts=np.array([0])),
-        replace(rollout(2, 0, step=5), task=slots["hard"], task_reward=400_000, parts=np.array([0, MICRO])),
-        replace(rollout(3, 0, step=5), task=slots["hard"], task_reward=0, parts=np.array([], np.int64)),  # not graded
-        replace(rollout(3, 0, step=5), task=task_set.size, task_reward=MICRO, parts=np.array([MICRO])),
+        replace(work_row(0, 1, step=5), task=slots["easy"], task_reward=MICRO, parts=np.array([MICRO])),
+        replace(work_row(1, 0, step=5), task=slots["easy"], task_reward=0, parts=np.array([0])),
+        replace(work_row(2, 0, step=5), task=slots["hard"], task_reward=400_000, parts=np.array([0, MICRO])),
+        replace(work_row(3, 0, step=5), task=slots["hard"], task_reward=0, parts=np.array([], np.int64)),  # not graded
+        replace(work_row(3, 0, step=5), task=task_set.size, task_reward=MICRO, parts=np.array([MICRO])),
     ]
     file = replace(work_file([1, 0, 1, 1]), rollouts=tuple(rows))
     assert reward_metrics([file], task_set, UNSEALED) == {
@@ -117,7 +117,7 @@ def test_the_reward_is_told_by_parts_where_there_are_several(tmp_path: Path):
         "rewards/format/mean": 1.0,
     }
     one = write_numbered(tmp_path / "one", (5,))
-    alone = replace(file, rollouts=(replace(rollout(0, 1, step=5), task=1, parts=np.array([MICRO])),))
+    alone = replace(file, rollouts=(replace(work_row(0, 1, step=5), task=1, parts=np.array([MICRO])),))
     assert reward_metrics([alone], one, UNSEALED) == {}, "it is the reward itself"
 
 

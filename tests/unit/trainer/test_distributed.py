@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from testbed.paths import ROOT
-from testbed.samples.trainer import ragged, tiny_checkpoint
+from testbed.samples.models import write_model
+from testbed.samples.trainer import ragged
 from testbed.waiting import BOUND
 from trainer.distributed import samples_from_tensors, samples_to_tensors
 
@@ -41,7 +42,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
     an adapter, with a reference, activation checkpointing, old log-probabilities and whole rollouts' ratios.
     """
     folder = tmp_path_factory.mktemp("ranks")
-    tiny_checkpoint(folder / "model", layers=2)
+    write_model(folder / "model", layers=2)
     save_file(samples_to_tensors(ragged(13)), folder / "samples.safetensors")
     one = [sys.executable]
     two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

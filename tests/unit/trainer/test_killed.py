@@ -10,7 +10,7 @@ from pathlib import Path
 
 from muster.models.files import model_hash
 from testbed.paths import ROOT
-from testbed.samples.trainer import tiny_checkpoint
+from testbed.samples.models import write_model
 
 STEPS = 4
 KILLS = ["learning 0", "writing 0", "learning 1", "writing 1", "writing 2", "learning 3", "writing 3"]
@@ -39,7 +39,7 @@ def said(process: subprocess.Popen[str], until: str) -> list[str]:
 
 
 def test_killed_at_every_point_of_a_step_it_ends_with_the_same_bits(tmp_path: Path) -> None:
-    initial = tiny_checkpoint(tmp_path / "initial")
+    initial = write_model(tmp_path / "initial")
     with learning(initial, tmp_path / "straight") as process:
         assert said(process, f"finished {STEPS}")[-1] == f"finished {STEPS}"
     begun = []

@@ -24,9 +24,9 @@ from muster.models.init import load_model, make_tokenizer, save_model
 from muster.models.numerics import numerics_pinned, pin_numerics
 from muster.settings.schema import Matmul, Settings, TrainerSettings
 from muster.tasksets.build import NewPart, write_task_set
+from testbed.samples.models import unpin_numerics, write_model
 from testbed.samples.task_sets import generated
-from testbed.samples.trainer import NarrowRanks, batch_of, learner_at, terms_of, tiny_checkpoint
-from testbed.suite.numerics import unpin
+from testbed.samples.trainer import NarrowRanks, batch_of, learner_at, terms_of
 from trainer.advantages import AdvantageTerms
 from trainer.batches import samples_of
 from trainer.checkpoint import CheckpointMetadata
@@ -40,7 +40,7 @@ from trainer.update import UpdateTerms
 
 @pytest.fixture(scope="module")
 def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_checkpoint(tmp_path_factory.mktemp("initial"))
+    return write_model(tmp_path_factory.mktemp("initial"))
 
 
 def take(learner: Learner, step: int) -> None:
@@ -56,7 +56,7 @@ def weights(learner: Learner) -> dict[str, torch.Tensor]:
 
 
 def test_the_trainer_computes_in_float32_whatever_was_set(initial: Path) -> None:
-    unpin()
+    unpin_numerics()
     try:
         Replica(initial, UpdateTerms(), Ranks())
         assert numerics_pinned()

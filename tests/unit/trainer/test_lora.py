@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from muster.errors import ConfigError
 from muster.models.init import load_model
 from muster.models.lora import Adapter
-from testbed.samples.trainer import batch_of, learner_at, ragged, tiny_checkpoint
+from testbed.samples.models import write_model
+from testbed.samples.trainer import batch_of, learner_at, ragged
 from trainer.lora import adapt, merge
 from trainer.packing import collate
 from trainer.policy import Policy
@@ -21,7 +22,7 @@ RANK = 3
 
 @pytest.fixture(scope="module")
 def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_checkpoint(tmp_path_factory.mktemp("initial"))
+    return write_model(tmp_path_factory.mktemp("initial"))
 
 
 def published(folder: Path, step: int) -> dict[str, torch.Tensor]:

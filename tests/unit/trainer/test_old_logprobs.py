@@ -21,9 +21,10 @@ from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, profile_hash
 from muster.verification.tolerance import ModelSizes, ToleratedError, tolerated_error
+from testbed.samples.models import write_model
 from testbed.samples.task_sets import generated
-from testbed.samples.trainer import ragged, terms_of, tiny_checkpoint
-from testbed.samples.work import NODE
+from testbed.samples.terms import terms_of as sample_terms
+from testbed.samples.trainer import ragged, terms_of
 from trainer.distributed import Ranks
 from trainer.learner import Recipe
 from trainer.loss import LossTerms
@@ -44,17 +45,7 @@ def tiny_policy() -> Policy:
 
 def terms_under(profile: str) -> Terms:
     """Return the demo's terms with another profile."""
-    zero = bytes(32)
-    terms = Terms(
-        **plan.LOCAL_TERMS,
-        trainer=NODE,
-        storage_key=NODE,
-        task_count=1,
-        task_root=zero,
-        model_hash=zero,
-        tokenizer_hash=zero,
-    )
-    return replace(terms, profile=profile_hash(profile))
+    return sample_terms(**{**plan.LOCAL_TERMS, "profile": profile_hash(profile)})
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +103,7 @@ def test_a_sequences_mean_counts_sure_tokens_as_well() -> None:
 
 
 def test_behaviour_that_tolerates_too_much_is_refused_at_the_start(tmp_path: Path) -> None:
-    initial = tiny_checkpoint(tmp_path / "model")
+    initial = write_model(tmp_path / "model")
     terms = replace(terms_of(initial), profile=profile_hash(BF16.name))
     recipe = Recipe.from_settings(TrainerSettings(old_logprobs="behaviour"), terms)
     with pytest.raises(ConfigError, match=r"under bf16-projection-v2 a worker may claim .* nats off") as caught:

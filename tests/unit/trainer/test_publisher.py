@@ -22,7 +22,7 @@ from muster.errors import (
 from muster.settings.schema import Settings
 from muster.shardcast.format.store import described
 from testbed.samples.commitments import rules
-from testbed.samples.deltas import write_step
+from testbed.weights.checkpoints import write_step
 from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
 from trainer.launch import serve

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,22 +11,12 @@ from muster.protocol.terms import Terms, check_context
 from muster.protocol.terms_file import PUBLIC_DEFAULTS, fit_context
 from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
-from testbed.samples.work import NODE
+from testbed.samples.terms import terms_of
 from trainer.service import check_terms
 
 
 def terms(**changes: object) -> Terms:
-    nothing = bytes(32)
-    made = Terms(
-        **plan.LOCAL_TERMS,
-        trainer=NODE,
-        storage_key=NODE,
-        task_count=1,
-        task_root=nothing,
-        model_hash=nothing,
-        tokenizer_hash=nothing,
-    )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return terms_of(**{**plan.LOCAL_TERMS, **changes})
 
 
 def test_the_demos_own_settings_are_fit() -> None:

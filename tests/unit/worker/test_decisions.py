@@ -11,9 +11,8 @@ import pytest
 from muster.contracts.registry import Node, Role, Status
 from muster.contracts.runs import RunState, Work
 from muster.errors import ConfigError, FinishedError, MusterError, StorageError
-from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import UploadReceipt
+from testbed.samples.messages import HASH, receipt_of
 from worker.decisions import (
     PASSING,
     STALE,
@@ -187,16 +186,7 @@ def test_reverts_are_stale_or_passing() -> None:
     assert not STALE & PASSING
 
 
-RECEIPT = UploadReceipt(
-    run=1,
-    node=ZERO,
-    index=7,
-    root="0x" + "01" * 32,
-    file_hash="0x" + "ab" * 32,
-    size=4,
-    stored_at=9,
-    signature=UNSIGNED,
-)
+RECEIPT = receipt_of(node=ZERO, index=7, root="0x" + "01" * 32, file_hash=HASH, size=4, stored_at=9)
 
 
 def test_the_journal_survives_and_keeps_one_root_per_index(tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -38,11 +37,12 @@ from muster.authoring.models.from_gguf import write_checkpoint
 from muster.environments.task import ask as question
 from muster.errors import ConfigError, MalformedError, MismatchError, MusterError, UnreachableError, UsageError
 from muster.models.files import load_tokenizer, parameter_count
-from muster.models.init import ModelShape, load_model, make_model, make_tokenizer, save_model
+from muster.models.init import load_model
 from muster.protocol.prompts import end_token, prompt_text
+from testbed.http import Reply, serving
 from testbed.samples.gguf_models import LICENCE, make_llama, write_gguf, write_wheel
+from testbed.samples.models import write_model
 
-SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
 PACKAGE, VERSION = "muster-test-model", "1.0"
 
 
@@ -54,7 +54,7 @@ def quiet(_: str) -> None:
 def plain(tmp_path: Path) -> Path:
     """A checkpoint folder as anybody may have it."""
     folder = tmp_path / "plain"
-    save_model(make_model(make_tokenizer(), SMALL, seed=0), make_tokenizer(), folder)
+    write_model(folder, seed=0)
     (folder / "LICENSE.txt").write_text(LICENCE)
     return folder
 
@@ -284,55 +284,30 @@ def test_a_hub_that_cannot_be_reached_says_what_to_do(tmp_path: Path) -> None:
     assert "name the folder here" in raised.value.hint
 
 
-@contextmanager
-def hub(name: str, folder: Path) -> Iterator[str]:
+def hub(name: str, folder: Path) -> AbstractContextManager[str]:
     """A hub on this machine that has one model, as far as a snapshot is asked of one."""
     commit = "a" * 40
     files = [path.name for path in folder.iterdir()]
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.do_GET()
+    def answer(request: BaseHTTPRequestHandler) -> Reply:
+        path = urlsplit(request.path).path
+        if path.startswith(f"/api/models/{name}/revision/"):
+            about = {"id": name, "modelId": name, "sha": commit, "siblings": [{"rfilename": one} for one in files]}
+            return reply(json.dumps(about).encode())
+        if path.startswith(f"/api/models/{name}/tree/"):
+            sizes = {one: (folder / one).stat().st_size for one in files}
+            tree = [{"type": "file", "path": one, "size": size, "oid": "b" * 40} for one, size in sizes.items()]
+            return reply(json.dumps(tree).encode())
+        if path.startswith(f"/{name}/resolve/{commit}/"):
+            return reply((folder / path.rsplit("/", 1)[1]).read_bytes())
+        return reply(b'{"error": "Repository not found"}', 404, **{"X-Error-Code": "RepoNotFound"})
 
-        def do_GET(self) -> None:
-            path = urlsplit(self.path).path
-            if path.startswith(f"/api/models/{name}/revision/"):
-                about = {"id": name, "modelId": name, "sha": commit, "siblings": [{"rfilename": one} for one in files]}
-                self.answer(json.dumps(about).encode())
-            elif path.startswith(f"/api/models/{name}/tree/"):
-                tree = [
-                    {"type": "file", "path": one, "size": (folder / one).stat().st_size, "oid": "b" * 40}
-                    for one in files
-                ]
-                self.answer(json.dumps(tree).encode())
-            elif path.startswith(f"/{name}/resolve/{commit}/"):
-                self.answer((folder / path.rsplit("/", 1)[1]).read_bytes())
-            else:
-                self.answer(b'{"error": "Repository not found"}', status=404, code="RepoNotFound")
+    def reply(body: bytes, status: int = 200, **headers: str) -> Reply:
+        tag = f'"{hashlib.sha256(body).hexdigest()}"'
+        about = {"X-Repo-Commit": commit, "ETag": tag, "Content-Type": "application/json"}
+        return Reply(body, status, {**about, **headers})
 
-        def answer(self, body: bytes, status: int = 200, code: str = "") -> None:
-            self.send_response(status)
-            if code:
-                self.send_header("X-Error-Code", code)
-            self.send_header("X-Repo-Commit", commit)
-            self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving(answer)
 
 
 def test_a_model_of_the_hub_comes_without_what_could_run(plain: Path, tmp_path: Path) -> None:

@@ -20,18 +20,16 @@ from muster.authoring.models.variants import (
 )
 from muster.errors import ConfigError, MalformedError
 from muster.models.files import model_hash, parameter_count, tokenizer_hash
-from muster.models.init import ModelShape, load_model, make_model, make_tokenizer, save_model
+from muster.models.init import load_model, make_tokenizer, save_model
 from muster.models.weights import read_weights
+from testbed.samples.models import SMALL, write_model
 
-SMALL = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
 IDS = torch.tensor([[3, 20, 21, 50, 33, 7]])
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "model"
-    save_model(make_model(make_tokenizer(), SMALL, seed=1), make_tokenizer(), folder)
-    return folder
+    return write_model(tmp_path_factory.mktemp("models") / "model", SMALL)
 
 
 def matrix(rows: int = 6, columns: int = 40, seed: int = 0) -> torch.Tensor:

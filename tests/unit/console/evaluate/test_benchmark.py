@@ -17,11 +17,10 @@ from muster.console.session import Options, Session
 from muster.environments.registry import own_manifest
 from muster.environments.task import ask
 from muster.errors import CheckError, ConfigError, MusterError, UnreachableError, UsageError
-from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.tasksets.build import NewPart, write_task_set
+from testbed.samples.models import write_model
 from testbed.samples.published_rows import GSM8K, LIVECODEBENCH
 
-SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
 GOLD = [row["answer"].rpartition("#### ")[2] for row in GSM8K]
 
 
@@ -46,9 +45,7 @@ class Oracle:
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, tokenizer = tmp_path_factory.mktemp("model"), make_tokenizer()
-    save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, folder)
-    return folder
+    return write_model(tmp_path_factory.mktemp("model"), seed=0)
 
 
 @pytest.fixture

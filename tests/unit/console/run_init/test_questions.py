@@ -8,7 +8,7 @@ import pytest
 
 from muster.console.run_init.choices import RunChoices
 from muster.console.run_init.questions import QUESTIONS, ask_all
-from testbed.samples.probes import small_model
+from testbed.samples.models import DEMO, write_model
 
 
 def answering(answers: Mapping[str, list[str]]) -> tuple[Callable[[str, str], str], list[tuple[str, str]]]:
@@ -57,7 +57,7 @@ def test_defaults_follow_from_what_was_answered_before() -> None:
 
 
 def test_answers_that_cannot_be_are_explained_and_asked_for_again(tmp_path_factory: pytest.TempPathFactory) -> None:
-    model = small_model(tmp_path_factory.mktemp("model"))
+    model = write_model(tmp_path_factory.mktemp("model"), DEMO)
     ask, asked = answering(
         {
             "Network": ["mainnet", "base-sepolia"],

@@ -1,4 +1,4 @@
-"""A run in a database of its own, filled as in service: by the chain's events and members' messages."""
+"""A run in a database of its own, filled as in service: by the chain's events and members' messages, without either."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 
 from eth_utils.address import to_checksum_address
 
+from muster.constants import TOKEN
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.registry import Convicted, Registered, Role
 from muster.contracts.runs import CheckpointPublished, Voided, WorkCommitted
-from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.hashes import hash_bytes
-from muster.protocol.messages import SignedRequest, StepReport, Upload, UploadReceipt, Verdict
+from muster.protocol.messages import StepReport, Upload
+from muster.protocol.terms import Terms
 from muster.settings.schema import OrchestratorSettings
 from muster.tasksets.document import TaskSetDocument
 from orchestrator.attribution import Attribution
@@ -28,7 +29,8 @@ from orchestrator.reports import KeptReport, Reports
 from orchestrator.tables import node_names
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
-from testbed.runs.run_fixture import TOKEN, terms_of
+from testbed.samples.messages import receipt_of, request_of, verdict_of
+from testbed.samples.terms import terms_of
 
 CHAIN, RUNS, RUN = 31337, "0x" + "0c" * 20, 1
 HOUR = 500_000
@@ -44,29 +46,52 @@ def hash_of(name: str) -> str:
     return "0x" + hashlib.sha256(name.encode()).hexdigest()
 
 
-class SampleRun:
+class RecordedRun:
+    """The parts of an orchestrator that write a run into its database."""
+
+    first_second, block_seconds = HOUR * 3600, 60
+
+    def __init__(self, database: Database, folder: Path, terms: Terms, attribution: Any) -> None:
+        """Use a folder of the test's own as storage."""
+        nobody: Any = None
+        self.terms, self.database = terms, database
+        self.queries = Queries(database, RUN, terms, batch_groups=8, demand_batches=2)
+        self.projection = ChainProjection(self.queries, attribution)
+        self.verdicts = Verdicts(nobody, self.queries, nobody, database, storage_url=f"file:{folder}")
+        self.uploads = Uploads(nobody, nobody, self.queries, database, OrchestratorSettings())
+        self.reports = Reports(self.queries, database, storage_url=f"file:{folder}")
+
+    async def deliver(self, *events: Event) -> None:
+        """Apply events."""
+        numbers = self.projection.timed_blocks(events)
+        times = {number: self.first_second + self.block_seconds * number for number in numbers}
+        await self.database.write(lambda c: [self.projection.apply(c, event, times) for event in events])
+
+    async def record_upload(self, node: str, index: int, root: str, file_hash: str, size: int = 1) -> None:
+        work = {"run": RUN, "node": node, "index": index, "root": root, "file_hash": file_hash}
+        receipt = receipt_of(**work, size=size, stored_at=self.first_second)
+        await self.uploads.record(Upload(receipt=receipt, request=request_of(file_hash, method="PUT")), 0.0)
+
+    async def record_report(self, received: float, **fields: Any) -> None:
+        await self.reports.record(KeptReport(report=StepReport(run=RUN, **fields), received=received))
+
+
+class SampleRun(RecordedRun):
     """One run. Blocks are 60 seconds apart, one for each event."""
 
     def __init__(
         self, database: Database, folder: Path, document: TaskSetDocument | None = None, **changes: Any
     ) -> None:
-        """Use a folder of the test's own as storage. `changes` are terms."""
+        """`changes` are terms."""
         terms = terms_of(address("trainer"), address("storage"), **changes)
         if document is not None:
             terms = replace(terms, task_count=document.slots)
-        self.terms = terms
-        self.database = database
-        self.queries = Queries(database, RUN, terms, batch_groups=8, demand_batches=2)
         attribution = Attribution(CHAIN, RUNS, RUN, terms, document)
+        super().__init__(database, folder, terms, attribution)
         self.source = PageSource(database, self.queries, attribution)
-        self.projection = ChainProjection(self.queries, attribution)
         self.blocks = 0
         self.links: dict[str, int] = {}
         self.made: dict[str, int] = {}
-        nobody: Any = None
-        self._verdicts = Verdicts(nobody, self.queries, nobody, database, storage_url=f"file:{folder}")
-        self._uploads = Uploads(nobody, nobody, self.queries, database, OrchestratorSettings())
-        self._reports = Reports(self.queries, database, storage_url=f"file:{folder}")
 
     def at(self, seconds: int, sealed_through: int = 0) -> None:
         """Set what the follower saw last: the chain's clock, and the hour that is sealed."""
@@ -77,9 +102,7 @@ class SampleRun:
     async def happen(self, kind: Any, *values: Any) -> str:
         """Let an event happen in a block of its own; its transaction."""
         self.blocks += 1
-        event: Event = kind(Place(self.blocks, bytes(32), self.blocks.to_bytes(32), 0), *values)
-        times = {number: HOUR * 3600 + 60 * number for number in self.projection.timed_blocks([event])}
-        await self.database.write(lambda connection: self.projection.apply(connection, event, times))
+        await self.deliver(kind(Place(self.blocks, bytes(32), self.blocks.to_bytes(32), 0), *values))
         return "0x" + self.blocks.to_bytes(32).hex()
 
     async def join(self, name: str, role: Role = Role.WORKER, work_class: int = 0) -> str:
@@ -130,43 +153,20 @@ class SampleRun:
         if voided is not None:
             amount = (voided[1] + 1 - voided[0]) * self.terms.pay
             events.append(Voided(replace(block, log_index=2), RUN, address(accused), *voided, amount))
-        times = {self.blocks: HOUR * 3600 + 60 * self.blocks}
-        await self.database.write(lambda c: [self.projection.apply(c, event, times) for event in events])
+        await self.deliver(*events)
 
     # Members
 
     async def upload(self, name: str, index: int, file_hash: str = "", size: int = 1000) -> str:
         """Upload the file of a commitment; its hash."""
         file_hash = file_hash or hash_of(f"file {index} of {name}")
-        receipt = UploadReceipt(
-            run=RUN,
-            node=address(name),
-            index=index,
-            root=self.root(name, index),
-            file_hash=file_hash,
-            size=size,
-            stored_at=HOUR * 3600,
-            signature=UNSIGNED,
-        )
-        request = SignedRequest(
-            method="PUT",
-            host="",
-            path="",
-            query="",
-            body_hash=file_hash,
-            nonce=file_hash,
-            expiry=0,
-            signature=UNSIGNED,
-        )
-        await self._uploads.record(Upload(receipt=receipt, request=request), 0.0)
+        await self.record_upload(address(name), index, self.root(name, index), file_hash, size)
         return file_hash
 
     async def judge(self, validator: str, name: str, index: int, reason: Any = None, **changes: Any) -> None:
         """Give a verdict: accepting without a reason."""
         link = self.links[validator] = self.links.get(validator, -1) + 1
         values: dict[str, Any] = {
-            "run": RUN,
-            "step": 0,
             "node": address(name),
             "index": index,
             "root": self.root(name, index),
@@ -177,9 +177,8 @@ class SampleRun:
             "draw_index": link,
             "preimage": hash_of(f"link {link} of {validator}"),
             "inspected": 4,
-            "signature": UNSIGNED,
         }
-        await self._verdicts.record(Verdict(**(values | changes)), 1000.0 + link)
+        await self.verdicts.record(verdict_of(**(values | changes)), 1000.0 + link)
 
     async def accept(self, name: str, index: int, validators: Iterable[str] = ("vera", "viktor")) -> None:
         for validator in validators:
@@ -188,10 +187,8 @@ class SampleRun:
     async def report(
         self, step: int, metrics: dict[str, float | None], batch: Sequence[str] = (), dropped: Sequence[str] = ()
     ) -> None:
-        report = StepReport(
-            run=RUN, step=step, metrics=metrics, batch=list(batch), dropped=list(dropped), stages={"publish": 1.5}
-        )
-        await self._reports.record(KeptReport(report=report, received=2000.0 + step))
+        files = {"batch": list(batch), "dropped": list(dropped)}
+        await self.record_report(2000.0 + step, step=step, metrics=metrics, **files, stages={"publish": 1.5})
 
     async def name(self, node: str, called: str) -> None:
         row = {"node": address(node), "name": called, "named": 1, "document": "{}"}

@@ -1,8 +1,9 @@
-"""Steps of a small bf16 model that change little from one to the next, as training does."""
+"""Small checkpoints: noise, and steps of a bf16 model that change little from one to the next, as training does."""
 
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from pathlib import Path
 
@@ -20,6 +21,40 @@ RUN = 1
 SHARD = 64 * 1024
 VALUES = 10 * SHARD + 77
 """bf16 values in the model: 20 shards and a bit."""
+
+
+def make_checkpoint(folder: Path, *, model_bytes: int = 100_000, seed: int | str = 0) -> Path:
+    """Write what looks like a checkpoint: configuration, tokenizer, and a model of noise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").write_bytes(random.Random(seed).randbytes(model_bytes))
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+    (folder / "tokenizer.json").write_text('{"model": {}}')
+    (folder / "chat_template.jinja").write_text("")
+    return folder
+
+
+def publish_step(
+    folder: Path, step: int, *, model_bytes: int = 20 * SHARD + 7, run: int = RUN, seed: int = 0
+) -> Manifest:
+    """Publish a checkpoint of noise, different for each step and seed, into `folder`/published."""
+    checkpoint = make_checkpoint(folder / f"checkpoint-{step}", model_bytes=model_bytes, seed=f"{step}/{seed}")
+    return publish(checkpoint, folder / "published", run, step, shard_bytes=SHARD)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a flat folder by name, without the manifest."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MANIFEST_NAME}
+
+
+def flip_bit(path: Path, byte: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1
+    path.write_bytes(data)
+
+
+def give(folder: Path, manifest: Manifest, dest: Path) -> Path:
+    """Let a client have a step as if it had fetched it before."""
+    return Path(shutil.copytree(version_path(folder / "published", manifest.root), version_path(dest, manifest.root)))
 
 
 def write_step(folder: Path, step: int, *, share: float = 0.005, values: int = VALUES) -> Path:

@@ -1,0 +1,22 @@
+"""What contracts check, said once more in Python."""
+
+from __future__ import annotations
+
+from eth_utils.crypto import keccak
+
+from muster.protocol.terms import Terms
+
+
+def opens_chain(tip: bytes, preimage: bytes, index: int) -> bool:
+    """Return whether `preimage` is element `index` of the hash chain whose tip is keccak(element 0)."""
+    value = preimage
+    for _ in range(index + 1):
+        value = keccak(value)
+    return value == tip
+
+
+def epochs_to_publish(terms: Terms, step: int) -> int:
+    """Return how many masters must be public before `step` can be published: `Runs.publish`."""
+    if not terms.has_private_tests:
+        return 0
+    return max(min(step // terms.grade_epoch_steps, terms.grade_epochs) - 1, 0)
