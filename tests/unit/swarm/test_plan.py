@@ -216,7 +216,7 @@ def test_a_swarm_trains_an_owners_tasks_and_model_in_small_batches(request_: Swa
 
 def test_of_an_owner_who_brings_only_tasks_the_model_is_made(request_: SwarmRequest, tmp_path: Path) -> None:
     own = replace(request_, scenario=own_scenario(DIGITS, tmp_path / "mine", None, None, 100, 40))
-    assert model_process(own).command[3:5] == ("model", "init")
+    assert model_process(own).command[4:6] == ("model", "init")
     assert local_terms(own)["profile"] == profile_hash("cpu-fp32-projection-v2")
     assert (local_terms(own)["max_prompt_tokens"], local_terms(own)["max_completion_tokens"]) == (100, 40)
     assert own.scenario.budgets == DIGITS.budgets
