@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from eth_utils.address import to_checksum_address
 from muster.chain.client import Chain
 from muster.console.money.wallet import read_address
 from muster.contracts import runs
+from muster.errors import ChainError
 from muster.settings.sources import load_settings
 from testbed.processes import Muster
 from testbed.runs.swarms import processes_of
-from testbed.waiting import BOUND
+from testbed.waiting import BOUND, wait_until
 
 SECONDS = 600
 """Longest that a trial may take to its first step, with a model that is warmed up first."""
@@ -44,7 +46,12 @@ def on_chain(folder: Path) -> tuple[int, list[int]]:
             sent = [await chain.web3.eth.get_transaction_count(sender) for sender in senders]
             return (await chain.call(runs.run_state(1))).steps, sent
 
-    return asyncio.run(read())
+    def answered() -> tuple[int, list[int]] | None:
+        with suppress(ChainError):  # an Anvil that keeps no history drops the block that it is asked about
+            return asyncio.run(read())
+        return None
+
+    return wait_until(answered, "the chain answers")
 
 
 def shown_by(process: Muster) -> dict[str, Any]:
