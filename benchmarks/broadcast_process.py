@@ -26,29 +26,18 @@ POLL_SECONDS = 0.05
 
 def main() -> None:
     role, name, *rest = sys.argv[1:]
-    match role:
-        case "origin" | "relay":
-            asyncio.run(serve(role, Path(name), rest))
-        case "publish":
-            publish(Path(name), Path(rest[0]))
-        case "client":
-            fetch(Path(name), rest[0])
-        case "aiohttp-server":
-            asyncio.run(serve_by_aiohttp(Path(name)))
-        case "nginx":
-            serve_by_nginx(Path(name))
-        case "aiohttp-client":
-            asyncio.run(fetch_by_aiohttp(Path(name), rest[0]))
-        case "copy":
-            copy(Path(name), Path(rest[0]))
+    work = ROLES[role](Path(name), *rest)
+    if asyncio.iscoroutine(work):
+        asyncio.run(work)
     sys.stdin.read()
 
 
-async def serve(role: str, folder: Path, upstreams: list[str]) -> None:
+async def serve(folder: Path, *upstreams: str) -> None:
     from muster.runtime import telemetry
     from muster.settings.schema import Settings
     from muster.shardcast.serve.process import serving
 
+    role = "relay" if upstreams else "origin"
     telemetry.configure(role, level="error")
     chosen = {"role": role, "dir": folder, "port": 0, "upstreams": upstreams, "poll_seconds": POLL_SECONDS}
     async with serving(Settings.model_validate({"run": RUN, "shardcast": chosen})) as (port, _):
@@ -56,11 +45,11 @@ async def serve(role: str, folder: Path, upstreams: list[str]) -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-def publish(folder: Path, checkpoint: Path) -> None:
+def publish(folder: Path, checkpoint: str) -> None:
     from muster.shardcast.publish import publish
 
     begin()
-    print("done", publish(checkpoint, folder, RUN, STEP, link=True).id, flush=True)
+    print("done", publish(Path(checkpoint), folder, RUN, STEP, link=True).id, flush=True)
 
 
 def fetch(folder: Path, source: str) -> None:
@@ -73,9 +62,9 @@ def fetch(folder: Path, source: str) -> None:
     print("done", flush=True)
 
 
-def copy(target: Path, source: Path) -> None:
+def copy(target: Path, source: str) -> None:
     begin()
-    with source.open("rb") as reader, target.open("wb") as writer:
+    with Path(source).open("rb") as reader, target.open("wb") as writer:
         left = os.fstat(reader.fileno()).st_size
         while left:
             left -= os.sendfile(writer.fileno(), reader.fileno(), None, min(left, 1 << 30))
@@ -152,6 +141,13 @@ async def fetch_by_aiohttp(folder: Path, source: str) -> None:
 def begin() -> str:
     print("ready", flush=True)
     return sys.stdin.readline().strip()
+
+
+ROLES = {
+    **dict.fromkeys(("origin", "relay"), serve),
+    **{"publish": publish, "client": fetch, "copy": copy, "nginx": serve_by_nginx},
+    **{"aiohttp-server": serve_by_aiohttp, "aiohttp-client": fetch_by_aiohttp},
+}
 
 
 if __name__ == "__main__":

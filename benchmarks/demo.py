@@ -23,7 +23,6 @@ minutes are meant for: the load average, and the processor time of all processes
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -46,13 +45,14 @@ from benchmarks import report
 from muster.swarm.launch import role_of
 from muster.swarm.scenarios import DIGITS, LANGUAGE
 from testbed.paths import ROOT
+from testbed.processes import Process
 
 CPU_TARGET, SECONDS_TARGET, GAIN_TARGET = 0.9, 290.0, 0.27
 LANGUAGE_GAIN, LANGUAGE_MINUTES = 0.15, 45.0
 SEEDS = {DIGITS.name: [0, 11], LANGUAGE.name: [0, 1, 2]}
 SAMPLE_SECONDS = 0.2
 MAX_SECONDS = 3_600.0
-"""Longest that a demo may take, and then longest to its end."""
+"""Longest that a demo may take."""
 
 
 @dataclass(frozen=True)
@@ -103,36 +103,28 @@ def role_in(command: Sequence[str], parent: str) -> str:
 def run(checkout: Path, scenario: str, seed: int, steps: int | None, folder: Path) -> DemoRun:
     """Run one demo of a checkout; its report stays in `folder`. Raises SystemExit when it has no summary."""
     programs = [str(checkout / name) for name in (".venv/bin", "node_modules/.bin")]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(checkout),
-        "PATH": os.pathsep.join([*programs, os.environ["PATH"]]),
-    }
-    command = [programs[0] + "/muster", "swarm", "demo", "--json", "--seed", str(seed)]
-    command += ["--report", str(folder / f"{scenario}-{seed}.html")]
-    command += [] if steps is None else ["--steps", str(steps)]
+    path = os.pathsep.join([*programs, os.environ["PATH"]])
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout), "PATH": path}
+    command = [programs[0] + "/muster", "swarm", "demo", "--json", "--seed", seed]
+    command += ["--report", folder / f"{scenario}-{seed}.html"]
+    command += [] if steps is None else ["--steps", steps]
     command += [] if scenario == DIGITS.name else ["--scenario", scenario]  # an older peer knows no other
-    with tempfile.TemporaryDirectory(prefix="muster-demo-") as scratch:
-        command += ["--folder", f"{scratch}/swarm"]
-        output, errors = Path(scratch) / "summary.json", Path(scratch) / "errors"
+    with tempfile.TemporaryDirectory(prefix="muster-demo-") as name:
+        command += ["--folder", f"{name}/swarm"]
+        files = {"log": Path(name, "errors"), "output": Path(name, "summary.json")}
+        demo = Process(command, **files, folder=checkout, environment=environment)
+        demo.ends_at = signal.SIGINT  # as Ctrl-C, which ends the whole swarm
         loads, times, begun = list[float](), dict[tuple[int, float], tuple[str, float]](), time.monotonic()
-        with output.open("wb") as stdout, errors.open("wb") as stderr:
-            process = psutil.Popen(command, stdout=stdout, stderr=stderr, cwd=checkout, env=environment)
-            try:
-                while process.poll() is None and time.monotonic() < begun + MAX_SECONDS:
-                    with suppress(psutil.Error):
-                        sample(process, times)
-                    loads.append(os.getloadavg()[0])
-                    time.sleep(SAMPLE_SECONDS)
-            finally:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGINT)  # as Ctrl-C, which ends the whole swarm
-                process.wait(MAX_SECONDS)
-        seconds, said = time.monotonic() - begun, errors.read_text()
-        if not output.stat().st_size:
-            raise SystemExit(f"the demo in {checkout} failed with status {process.returncode}:\n{said[-2_000:]}")
-        summary, problems = json.loads(output.read_text()), re.findall(r"check failed: (.*)", said)
+        with demo:
+            while demo.is_running and time.monotonic() < begun + MAX_SECONDS:
+                with suppress(psutil.Error):
+                    sample(psutil.Process(demo.pid), times)
+                loads.append(os.getloadavg()[0])
+                time.sleep(SAMPLE_SECONDS)
+        seconds, said = time.monotonic() - begun, demo.said
+        if not files["output"].stat().st_size:
+            raise SystemExit(f"the demo in {checkout} failed with status {demo.process.returncode}:\n{said[-2_000:]}")
+        summary, problems = demo.document, re.findall(r"check failed: (.*)", said)
     cpu: Counter[str] = Counter()
     for role, used in times.values():
         cpu[role] += used
