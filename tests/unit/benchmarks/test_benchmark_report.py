@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.report import MISSED, alternate, document, figure, line, show, slower
+from benchmarks.report import MISSED, alternate, document, figure, line, none, relative, show, slower
 
 
 def test_less_is_better_by_the_ratio_of_medians() -> None:
@@ -24,6 +24,24 @@ def test_a_target_is_reached_or_not_exceeded() -> None:
     assert not figure("share", [0.99], ratio=0.99, target=1.0, unit="")["holds"]
     assert figure("memory", [127.0], ratio=127.0, target=128, unit="MiB", at_most=True)["holds"]
     assert not figure("memory", [129.0], ratio=129.0, target=128, unit="MiB", at_most=True)["holds"]
+
+
+def test_the_ratio_is_the_median_of_ours_or_what_is_made_of_it() -> None:
+    assert figure("rate", [3.0, 1.0, 8.0], target=3, unit="")["ratio"] == 3.0
+    assert figure("rate", [3.0, 1.0, 8.0], ratio=max, target=3, unit="", at_most=True)["holds"] is False
+    assert figure("rate", 2.0, target=3, unit="")["runs"] == 1
+
+
+def test_ours_over_a_yardstick_is_by_medians() -> None:
+    memory = relative("memory", [3.0, 9.0, 1.0], peer=[4.0, 4.0, 90.0], target=0.8, unit="MiB", at_most=True)
+    assert (memory["ratio"], memory["holds"], memory["peer"]) == (0.75, True, 4.0)
+    assert relative("wait", 9.0, limit=3.0, target=2.0, unit="s", at_most=True)["holds"] is False
+
+
+def test_what_must_not_be_is_counted_and_listed() -> None:
+    found = none("escapes", ["one", "other"], kinds=7)
+    assert (found["ratio"], found["holds"], found["found"], found["kinds"]) == (2.0, False, ["one", "other"], 7)
+    assert (none("rejected", 0, "rows")["holds"], "found" in none("rejected", 0, "rows")) == (True, False)
 
 
 def test_numbers_keep_four_digits_and_what_is_before_the_point() -> None:
