@@ -43,8 +43,7 @@ from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS
 from testbed.economy.assumptions import Assumptions
 from testbed.economy.chain import WorldChain
-from testbed.economy.parties import Income
-from testbed.economy.strategies import (
+from testbed.economy.parties import (
     BLIND,
     FAITHFUL,
     FRIEND,
@@ -55,6 +54,7 @@ from testbed.economy.strategies import (
     SLANDERER,
     VALIDATORS,
     WORKERS,
+    Income,
     Upload,
     Validating,
     Working,

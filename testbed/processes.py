@@ -11,13 +11,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from subprocess import PIPE
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
 from muster.runtime.module_command import module_command
 from muster.settings.toml import to_toml
-from testbed.paths import ROOT
 from testbed.waiting import BOUND, wait_until
 
 MUSTER: Final = module_command("muster")
@@ -208,18 +206,6 @@ def ended(*processes: Process) -> Iterator[None]:
 def prefixed(section: str, settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings by their dotted keys; those that name no section are of this one."""
     return {name if "." in name else f"{section}.{name}": value for name, value in settings.items()}
-
-
-@contextmanager
-def child(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process of a module here, which is spoken to by lines, and end it afterwards."""
-    command = [sys.executable, "-m", module, *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=PIPE, stdout=PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=BOUND)
 
 
 async def run_to_end(*command: object, folder: Path | None = None, **environment: str) -> tuple[int, str, str]:

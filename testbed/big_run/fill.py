@@ -15,8 +15,7 @@ from sqlalchemy.dialects import sqlite
 from orchestrator import tables
 from orchestrator.database import Database
 from testbed.big_run.court import CourtRows
-from testbed.big_run.metrics import buckets_of, metrics_of
-from testbed.big_run.rows import Row, Rows
+from testbed.big_run.rows import Row, Rows, buckets_of, metrics_of
 
 AT_ONCE: Final = 50_000
 """Rows of one statement."""

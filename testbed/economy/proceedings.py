@@ -12,8 +12,7 @@ from muster.contracts import court
 from muster.contracts.court import BallotState, Kind, Outcome
 from muster.errors import RevertError
 from testbed.economy.chain import WorldChain
-from testbed.economy.parties import Commitment, Validator
-from testbed.economy.strategies import Upload, Vote
+from testbed.economy.parties import Commitment, Upload, Validator, Vote
 
 NO_SALT: Final = bytes(32)
 

@@ -23,9 +23,20 @@ from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, false_rows, sample_size
 from testbed.economy.assumptions import Assumptions
 from testbed.economy.chain import WorldChain
-from testbed.economy.parties import Commitment, Income, Key, Operator, Validator, Worker, tokens_of_gas
+from testbed.economy.parties import (
+    CHEATER,
+    Commitment,
+    Income,
+    Key,
+    Operator,
+    Upload,
+    Validating,
+    Validator,
+    Worker,
+    Working,
+    tokens_of_gas,
+)
 from testbed.economy.proceedings import Case, Proceedings
-from testbed.economy.strategies import CHEATER, Upload, Validating, Working
 from validator.ruling import MAX_LOST_CASES
 
 DAY: Final = 24 * HOUR_SECONDS

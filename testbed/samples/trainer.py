@@ -68,10 +68,10 @@ def learner_at(
     return Learner(initial, folder, terms, recipe, dtype, ranks or Ranks(), matmul)
 
 
-def work_row(position: int, reward: int, *, step: int, length: int = 4, group_size: int = 2) -> Rollout:
+def work_row(position: int, reward: int, *, step: int, length: int = 4) -> Rollout:
     """Return a row of accepted work that was to have 4 tokens."""
     columns = {"step": step, "task_reward": reward * MICRO, "length_reward": -abs(length - 4) * MICRO // 4}
-    return rollout(position, range(length), group_size=group_size, budget=4, **columns)
+    return rollout(position, range(length), group_size=2, budget=4, **columns)
 
 
 def work_file(rewards: Sequence[int], *, step: int = 5, index: int = 0) -> WorkFile:

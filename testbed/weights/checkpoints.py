@@ -57,13 +57,13 @@ def give(folder: Path, manifest: Manifest, dest: Path) -> Path:
     return Path(shutil.copytree(version_path(folder / "published", manifest.root), version_path(dest, manifest.root)))
 
 
-def write_step(folder: Path, step: int, *, share: float = 0.005, values: int = VALUES) -> Path:
+def write_step(folder: Path, step: int, *, share: float = 0.005) -> Path:
     """A checkpoint whose model differs from the step before in about `share` of its values, by one bit pattern."""
     rng = np.random.default_rng(0)
-    weights = (rng.normal(0, 0.02, values).astype(np.float32).view(np.uint32) >> 16).astype("<u2")
+    weights = (rng.normal(0, 0.02, VALUES).astype(np.float32).view(np.uint32) >> 16).astype("<u2")
     for number in range(1, step + 1):
         changing = np.random.default_rng(number)
-        places = changing.random(values) < share
+        places = changing.random(VALUES) < share
         weights[places] += changing.choice(np.array([1, 0xFFFF], np.uint16), int(places.sum()))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.safetensors").write_bytes(safetensors({"weight": ("BF16", weights.tobytes())}))

@@ -15,7 +15,7 @@ from muster.contracts import registry, runs, token
 from muster.contracts.court import Outcome
 from muster.errors import CheckError, RevertError
 from testbed.economy.chain import WorldChain
-from testbed.economy.strategies import BLIND, CHEATER, FAITHFUL, HONEST, LAZY_JUDGES, Upload, Working
+from testbed.economy.parties import BLIND, CHEATER, FAITHFUL, HONEST, LAZY_JUDGES, Upload, Working
 from testbed.economy.world import World
 
 PUBLIC = Study(terms("public"), seed=1)

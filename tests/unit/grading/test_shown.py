@@ -13,7 +13,7 @@ from muster.grading.shown import read_committed, read_signed
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import ShownGrades
 from testbed.samples.commitments import WHERE
-from testbed.samples.grading import GRADERS, accept, right_text, show
+from testbed.samples.verification_context import GRADERS, accept, right_text, show
 
 MINE, ANOTHER = GRADERS[:2]
 SHOWN = show(right_text(), MINE)

@@ -36,7 +36,7 @@ from orchestrator.page.turns import Turns
 from orchestrator.queries import NodeRecord
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.run_facts import ChainState
-from testbed.runs.told_run import OPERATOR, TERMS, TRAINER, VALIDATORS, WORKERS, ToldRun, file_hash
+from testbed.runs.recorded_run import OPERATOR, TERMS, TRAINER, VALIDATORS, WORKERS, ToldRun, file_hash
 from testbed.samples.messages import request_of
 
 ANNE, BERT, CLEO = WORKERS

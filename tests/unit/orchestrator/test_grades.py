@@ -21,8 +21,8 @@ from orchestrator.run_facts import ChainState
 from orchestrator.tables import commitments, nodes, verdicts
 from orchestrator.verdicts import Known, refuse_verdict
 from testbed.samples.commitments import NODE, WHERE
-from testbed.samples.grading import GRADERS, accept, right_text, sealed_rules, show
 from testbed.samples.messages import verdict_of
+from testbed.samples.verification_context import GRADERS, accept, right_text, sealed_rules, show
 
 A, B = "0x" + "aa" * 32, "0x" + "bb" * 32
 

@@ -17,7 +17,7 @@ from muster.contracts.registry import Fined
 from muster.contracts.runs import Claimed, Voided
 from orchestrator import tables
 from orchestrator.database import Database
-from testbed.runs.told_run import TERMS, VALIDATORS, WORKERS, Operation, ToldRun
+from testbed.runs.recorded_run import TERMS, VALIDATORS, WORKERS, Operation, ToldRun
 
 few = st.integers(0, 30)
 commit = st.tuples(st.just("commit"), st.sampled_from(WORKERS), st.integers(0, 3), st.integers(100, 103))

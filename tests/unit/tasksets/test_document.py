@@ -21,7 +21,7 @@ from muster.tasksets.document import (
     TaskSource,
 )
 from testbed.paths import ROOT
-from testbed.samples.tasks import ARITHMETIC, SORTING, SOURCE
+from testbed.samples.task_sets import ARITHMETIC, SORTING, SOURCE
 
 VECTOR = json.loads((ROOT / "tests" / "unit" / "vectors" / "task_set.json").read_text())
 

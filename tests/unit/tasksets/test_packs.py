@@ -18,7 +18,7 @@ from muster.protocol.hashes import content_hash
 from muster.tasksets.document import MAX_SHARD_BYTES, ShardEntry, TaskSetDocument
 from muster.tasksets.packs import MAX_STORED_BYTES, TaskProof, TaskShard, pack_shard, task_leaf
 from testbed.paths import ROOT
-from testbed.samples.tasks import numbered
+from testbed.samples.task_sets import numbered
 from testbed.suite.examples import up_to
 
 VECTOR = json.loads((ROOT / "tests" / "unit" / "vectors" / "task_set.json").read_text())

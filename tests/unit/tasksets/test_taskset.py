@@ -17,7 +17,7 @@ from muster.tasksets.build import NewPart, write_subset, write_task_set
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, MAX_SHARD_BYTES, ShardEntry, TaskSetDocument, TaskSetPart
 from muster.tasksets.packs import TaskProof, TaskShard, pack_shard, task_leaf
 from muster.tasksets.taskset import TaskSet
-from testbed.samples.tasks import ARITHMETIC, SORTING, numbered, write_numbered
+from testbed.samples.task_sets import ARITHMETIC, SORTING, numbered, write_numbered
 
 
 @pytest.fixture(scope="module")

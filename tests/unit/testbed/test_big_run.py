@@ -20,8 +20,7 @@ from orchestrator.database import Database
 from orchestrator.page.series import BASE, LEVELS
 from orchestrator.queries import Queries
 from testbed.big_run.fill import fill
-from testbed.big_run.metrics import buckets_of
-from testbed.big_run.rows import Members, Rows
+from testbed.big_run.rows import Members, Rows, buckets_of
 from testbed.big_run.shape import DAY_SECONDS, Shape, Work
 from testbed.samples.terms import terms_of
 

@@ -16,7 +16,7 @@ from muster.errors import MismatchError
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
 from muster.tasksets.build import NewPart, write_task_set
-from testbed.samples.tasks import ARITHMETIC, SOURCE, numbered, write_numbered
+from testbed.samples.task_sets import ARITHMETIC, SOURCE, numbered, write_numbered
 from testbed.samples.trainer import work_file, work_row
 from trainer.advantages import AdvantageTerms
 from trainer.batches import (

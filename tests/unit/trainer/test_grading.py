@@ -7,7 +7,7 @@ import pytest
 from muster.errors import MismatchError
 from muster.protocol.messages import AcceptedCommitment, Grade, Verdict
 from testbed.samples.commitments import WHERE
-from testbed.samples.grading import GRADERS, accept, right_text, show
+from testbed.samples.verification_context import GRADERS, accept, right_text, show
 from trainer.grading import graders_of
 
 FIRST, SECOND, THIRD = GRADERS

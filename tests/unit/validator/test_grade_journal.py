@@ -12,8 +12,8 @@ from muster.contracts.court import CaseResolved, GradeAccused, Kind, Outcome
 from muster.contracts.registry import Convicted
 from muster.protocol.messages import ShownGrades
 from muster.verification.rules import CommittedWork
-from testbed.samples.grading import GRADERS, show
 from testbed.samples.validator import ME, NODE, ROOT, opened, pending, place, receive, verdict, work
+from testbed.samples.verification_context import GRADERS, show
 from validator.grade_journal import OtherGrades
 from validator.journal import ValidatorJournal
 

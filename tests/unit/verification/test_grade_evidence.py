@@ -15,7 +15,7 @@ from muster.verification.evidence import CannotVerifyError
 from muster.verification.grade_evidence import make_grade_bundle, verify_grade_evidence
 from muster.verification.rules import CommittedWork
 from testbed.samples.commitments import ACCUSER, committed
-from testbed.samples.grading import GRADERS, GradingContext, right_text, sealed_rows, sealed_rules, show
+from testbed.samples.verification_context import GRADERS, GradingContext, right_text, sealed_rows, sealed_rules, show
 
 ACCUSED = GRADERS[0].address
 

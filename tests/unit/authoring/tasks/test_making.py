@@ -28,7 +28,7 @@ from muster.sandbox.component import keep_component
 from muster.tasksets.build import NewPart, write_subset, write_task_set
 from muster.tasksets.document import TaskSource
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
-from testbed.samples.tasks import SORTING, SOURCE, numbered, write_numbered
+from testbed.samples.task_sets import SORTING, SOURCE, numbered, write_numbered
 
 MIT = TaskSource("MIT", "made up")
 

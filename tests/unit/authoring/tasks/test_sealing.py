@@ -20,7 +20,7 @@ from muster.grading.sealing import open_task, seal_task
 from muster.tasksets.build import NewPart, write_subset, write_task_set
 from muster.tasksets.document import TaskSetDocument
 from muster.tasksets.taskset import TaskSet
-from testbed.samples.tasks import ARITHMETIC, numbered, write_numbered
+from testbed.samples.task_sets import ARITHMETIC, numbered, write_numbered
 
 MASTERS = Masters(1, b"\x07" * 32)
 THREE = Masters(3, b"\x09" * 32)

@@ -21,7 +21,7 @@ from orchestrator.page.site import Site
 from orchestrator.page.turns import Turns
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.run_facts import ChainState
-from testbed.runs.told_run import TERMS, TRAINER, VALIDATORS, ToldRun
+from testbed.runs.recorded_run import TERMS, TRAINER, VALIDATORS, ToldRun
 
 
 async def main(folder: Path) -> dict[str, Any]:
