@@ -16,7 +16,7 @@ from pathlib import Path
 
 from muster.clients import CheckedRun, CheckpointFetcher, Relays, RunTasks, fetch_run, make_rules
 from muster.settings.schema import ShardcastSettings
-from muster.verification import Finding, audit_file, find_commitment
+from muster.verification import Finding, audit_file, check_signatures, find_commitment
 
 
 async def audit(run: CheckedRun, node: str, index: int, folder: Path, relays: Sequence[str] = ()) -> Finding | None:
@@ -39,6 +39,7 @@ async def audit(run: CheckedRun, node: str, index: int, folder: Path, relays: Se
         draw = rules.draw(await chain.draw_source(node), index)
         await tasks.ensure(draw, rules.at(commitment.step).task_set.epoch)
         upload = await client.upload(run.run, node, index, commitment.root)
+        check_signatures(upload, commitment, terms.storage_key, client.domain)  # or another's file would blame the node
         data = await client.get_file(upload.receipt.file_hash)
         with rules.scorers:
             return (await audit_file(data, commitment, draw, rules)).finding

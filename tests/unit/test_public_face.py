@@ -26,7 +26,8 @@ FACES = {
         *("make_environment", "own_manifest"),
     ],
     "muster.verification": [
-        *("Audit", "CommittedWork", "Finding", "Profile", "Rules", "audit_file", "find_commitment", "known_profile"),
+        *("Audit", "CommittedWork", "Finding", "Profile", "Rules", "audit_file", "check_signatures", "find_commitment"),
+        *("known_profile",),
     ],
 }
 
