@@ -2,9 +2,9 @@
 
     python scripts/rooms.py
 
-Ends with 1 where a limit is exceeded. `library_unused` are lines of the library that no process imports: modules out of
-reach of the orchestrator, worker, validator, trainer and relay, over all modules of the library. The sandboxes' guests
-run on an interpreter that is not this one, and generated bindings are nobody's to move: both are left out.
+Ends with 1 where a limit is exceeded. A module of the library is imported by a process if a module in `orchestrator/`,
+`worker/`, `validator/` or `trainer/`, or the relay's start, leads to it. Imports for type checking do not count. The
+sandboxes' guests, which run on another interpreter, and generated bindings are left out.
 """
 
 from __future__ import annotations
