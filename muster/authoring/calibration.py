@@ -17,7 +17,7 @@ import random
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -120,7 +120,7 @@ class Grid:
             "task_root": "0x" + self.task_root.hex(),
             "hardware": hardware(),
             "versions": _versions(),
-        }
+        } | ({} if self.ways == WAYS else {"ways": [asdict(way) for way in self.ways]})
 
 
 @dataclass(frozen=True)
