@@ -91,7 +91,7 @@ class Machine:
 
 
 def furnished(anvil: Anvil, folder: Path) -> Machine:
-    """A machine whose owner, operator and node have keys, gas and tokens, and a deployment."""
+    """Make a machine whose owner, operator and node have keys, gas and tokens, and a deployment."""
     made = Machine(folder, anvil.url)
     signers = {name: os.urandom(32) for name in ("owner", "operator", "node", "poor")}
     for name, key in signers.items():
@@ -111,7 +111,7 @@ def furnished(anvil: Anvil, folder: Path) -> Machine:
 
 
 def funded_run(machine: Machine) -> int:
-    """A run that the machine's owner made and paid for; its number."""
+    """Create and fund a run as the machine's owner; return its number."""
     terms = terms_of(Signer.random().address, **LOCAL_DEFAULTS, task_count=10, profile=profile_hash(CPU_FP32.name))
     path = machine.folder / "run.toml"
     path.write_text(write_terms(terms))

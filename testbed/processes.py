@@ -174,7 +174,7 @@ class Service(Process):
         launcher: Sequence[str] = (sys.executable, "-P"),
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """settings: by their dotted keys; launcher: what starts a module."""
+        """Write the settings file. settings: by their dotted keys; launcher: what starts a module."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.config, self.json_log = folder, folder / "muster.toml", folder / "log.jsonl"
         command = [*launcher, "-m", module, "--config", self.config]

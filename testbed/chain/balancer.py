@@ -28,7 +28,7 @@ def always(_: str) -> bool:
 
 
 def first(count: int, word: str) -> Pick:
-    """The first so many requests that this word is in."""
+    """Pick the first so many requests that this word is in."""
     left = iter(range(count))
     return lambda text: word in text and next(left, None) is not None
 
@@ -67,7 +67,7 @@ class Balancer:
         return answers if isinstance(body, list) else answers[0]
 
     async def _earlier(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The answer of a server that does not have the blocks after `head`."""
+        """Answer as a server that does not have the blocks after `head`."""
         method = call["method"]
         params = [hex(self.head) if value in ("latest", "pending") else value for value in call["params"]]
         if method == "eth_getLogs":
@@ -87,7 +87,7 @@ def _answer(call: dict[str, Any], **content: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def balanced(anvil: Anvil) -> AsyncIterator[Balancer]:
-    """The endpoint in front of an Anvil."""
+    """Yield the endpoint in front of an Anvil."""
     async with BoundedProvider(anvil.url, timeout=60) as provider:
         balancer = Balancer(provider)
         async with connecting(balancer.serve) as balancer.url:

@@ -30,7 +30,7 @@ def settings_of(anvil: Anvil | Balancer, **options: Any) -> ChainSettings:
 
 @asynccontextmanager
 async def opened(anvil: Anvil | Balancer, signer: Signer, folder: Path, **options: Any) -> AsyncIterator[TxSender]:
-    """A sender on an Anvil."""
+    """Yield a sender on an Anvil."""
     settings = settings_of(anvil, **options)
     async with connected(settings) as web3:
         sender = await TxSender.open(web3, signer, folder, settings)
@@ -46,7 +46,7 @@ def pooled(anvil: Anvil, count: int) -> Callable[[], bool]:
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, Mined]) -> AsyncIterator[asyncio.Task[Mined]]:
-    """A send that is under way while the test does something to the chain."""
+    """Yield a send that is under way while the test does something to the chain."""
     task = asyncio.create_task(work)
     try:
         yield task

@@ -25,11 +25,11 @@ class Newcomer(Machine):
         self.wallet = self.home / ".muster" / "keys" / "operator.json"
 
     def up(self, url: str, *words: object, status: int = 0) -> Any:
-        """The command with the options of a server, which starts nothing; its document."""
+        """Run `muster up` with a server's options, without starting a node; return its document."""
         return self.json("up", url, "--yes", "--password-file", self.password, "--no-start", *words, status=status)
 
     def kill_at(self, point: str, url: str, *words: str) -> None:
-        """The same command in a process of its own, which is killed at a failpoint."""
+        """Run the same command in a separate process, which is killed at a failpoint."""
         typed = ("up", url, "--yes", "--password-file", self.password, *words)
         with self.process(*typed, MUSTER_FAILPOINT=point) as process:
             assert process.end()[0] == -9, process.said
@@ -40,7 +40,7 @@ class Newcomer(Machine):
             asyncio.run(end_swarm(place))
 
     def files(self) -> dict[str, bytes]:
-        """What is in its home but the journals and caches, by path."""
+        """Return the files of its home by path, without journals and caches."""
         paths = [path for path in sorted(self.home.rglob("*")) if path.is_file()]
         skipped = (".cache", "journals", "state", "lock")
         return {

@@ -72,7 +72,7 @@ def lead(replica: Replica, folder: Path, kind: str, state: str) -> None:
 
 
 def poison(replica: Replica, samples: Sequence[Sample]) -> dict[str, Any]:
-    """What becomes of an update with an advantage that is not a number."""
+    """Return what an update makes of an advantage that is not a number."""
     before, _ = replica.published(torch.float32)
     report = replica.update([*samples[:3], replace(samples[3], advantage=float("nan")), *samples[4:]], 3)
     after, _ = replica.published(torch.float32)

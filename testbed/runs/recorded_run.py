@@ -86,7 +86,7 @@ class SampleRun(RecordedRun):
     def __init__(
         self, database: Database, folder: Path, document: TaskSetDocument | None = None, **changes: Any
     ) -> None:
-        """`changes` are terms."""
+        """Begin an empty run. `changes` are terms."""
         terms = terms_of(address("trainer"), address("storage"), **changes)
         if document is not None:
             terms = replace(terms, task_count=document.slots)

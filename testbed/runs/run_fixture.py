@@ -191,7 +191,7 @@ class Orchestrator(Service):
         environment: Mapping[str, str] = MappingProxyType({}),
         **settings: object,
     ) -> None:
-        """settings: beside what it needs, of the section `orchestrator` unless they name another."""
+        """Write its settings. settings: beside what it needs; those without a section are of `orchestrator`."""
         s3, self._about = run_fixture.s3, run_fixture.about
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"

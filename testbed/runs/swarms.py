@@ -73,7 +73,7 @@ class LiveSwarm:
         return self.url.removeprefix("http://")
 
     def pid_of(self, name: str) -> int:
-        """The number of one of its processes."""
+        """Return the number of one of its processes."""
         state = read_state(self.folder)
         assert state is not None
         return state.processes[name].pid
@@ -83,17 +83,17 @@ class LiveSwarm:
         os.kill(self.pid_of(name), signal.SIGKILL)
 
     def get(self, path: str) -> Any:
-        """A JSON answer of its orchestrator; {} when nobody answers or it is refused."""
+        """Return a JSON answer of its orchestrator; {} when nobody answers or it is refused."""
         return get_json(self.url + path)
 
     def address_of(self, name: str) -> str:
-        """The address of a node, by its name in the swarm's folder."""
+        """Return the address of a node, by its name in the swarm's folder."""
         return str(load_raw_key(self.folder / "keys" / name, CHAIN_ANVIL).address)
 
 
 @contextmanager
 def live_swarm(folder: Path, *words: object) -> Iterator[LiveSwarm]:
-    """A demo's swarm with more steps than anybody waits for, from the moment that its orchestrator is ready."""
+    """Yield a demo's swarm with more steps than anybody waits for, from the moment that its orchestrator is ready."""
     place = folder / "swarm"
     # A step each while, and few held-out tasks: what it computes meanwhile, tests and browser lack.
     slowly = {"MUSTER_TRAINER__POLL_SECONDS": "10", "MUSTER_TRAINER__EVAL_TASKS": "64"}

@@ -103,8 +103,9 @@ class ModelRun(RunFixture):
         return links, keccak(links[0])
 
     async def publish_model(self, step: int, deltas: ShardcastSettings | None = None) -> Manifest:
-        """Publish a checkpoint, different at each step, and anchor it. With `deltas` so little that old steps are kept
-        as differences.
+        """Publish a checkpoint, different at each step, and anchor it.
+
+        With `deltas` it differs so little that old steps are kept as differences.
         """
         folder = self.checkpoint(step)
         shutil.copytree(self.folder / "model", folder)
@@ -120,7 +121,7 @@ class ModelRun(RunFixture):
 
 
 def furnish_plainly(folder: Path) -> TaskSet:
-    """An untrained model and its tokenizer, and the folder that the orchestrator offers, with tasks."""
+    """Write an untrained model with its tokenizer, and the folder that the orchestrator offers, with tasks."""
     write_model(folder / "model", DEMO, seed=5, hidden=64, heads=2)
     (folder / "run").mkdir()
     return make_task_set(1, train=64, held_out=16, folder=folder / "run" / "tasks")
@@ -179,7 +180,7 @@ class World:
 
     @asynccontextmanager
     async def validators(self, *names: str) -> AsyncIterator[None]:
-        """Validators as tasks of this process; a failure of one fails the test."""
+        """Run validators as tasks of this process; a failure of one fails the test."""
         tasks = [asyncio.create_task(serve(self.settings(name)), name=name) for name in names]
         try:
             yield

@@ -92,14 +92,14 @@ def honest_rows() -> list[Rollout]:
 
 
 def committed(rows: list[Rollout]) -> CommittedWork:
-    """The commitment to these rows."""
+    """Return the commitment to these rows."""
     return commitment_of(rollout_tree(rows).root)
 
 
 def upload_of(
     data: bytes, commitment: CommittedWork, node: Signer = NODE, storage: Signer = STORAGE, where: Domain = WHERE
 ) -> Upload:
-    """The upload of a file for a commitment, signed by these two."""
+    """Return the upload of a file for a commitment, signed by these two."""
     name, root = content_hash(data), hex_hash(commitment.root)
     path, query = upload_target(name, commitment.run, commitment.index, root)
     url = f"http://127.0.0.1:8600{path}?{query}"

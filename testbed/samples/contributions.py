@@ -23,7 +23,7 @@ def score(task, completion):
 
 
 def task(name: str, question: str, answer: Any, oracle: str | None = None, author: str = AUTHOR.address) -> Task:
-    """A task of the environment `letters`."""
+    """Return a task of the environment `letters`."""
     reference = {"answer": answer, "oracle": str(answer) if oracle is None else oracle}
     return Task(f"letters/{name}", (ChatMessage("user", question),), reference, 1, author)
 
@@ -36,7 +36,7 @@ TASKS = (
 
 
 def contribution(**changes: Any) -> Contribution:
-    """A good environment with some fields changed."""
+    """Return a good environment with some fields changed."""
     fields: dict[str, Any] = {
         "name": "letters",
         "version": 1,
@@ -55,18 +55,18 @@ def contribution(**changes: Any) -> Contribution:
 
 
 def source_of(body: str) -> str:
-    """A scorer of one part whose function has this body."""
+    """Return a scorer of one part whose function has this body."""
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
     return f"def score(task, completion):\n{lines}\n"
 
 
 def one_part(body: str, **changes: Any) -> Contribution:
-    """An environment of the part `correct`, scored by a function with this body."""
+    """Return an environment of the part `correct`, scored by a function with this body."""
     return contribution(source=source_of(body), weights={"correct": MICRO}, **changes)
 
 
 def folder(path: Path, **files: str) -> Path:
-    """A folder as `muster env new` writes it, with a licence; `files` are replaced, by name without ending."""
+    """Write a folder as `muster env new` does, with a licence; `files` are replaced, by name without ending."""
     write_template(path)
     about = path / "environment.toml"
     text = about.read_text().replace('licence = ""', 'licence = "MIT"').replace('credit = ""', 'credit = "Ada"')
@@ -78,7 +78,7 @@ def folder(path: Path, **files: str) -> Path:
 
 
 def row(**changes: Any) -> str:
-    """A line of tasks.jsonl; a value of None leaves the field out."""
+    """Return a line of tasks.jsonl; a value of None leaves the field out."""
     fields: dict[str, Any] = {
         "id": "a",
         "messages": [{"role": "user", "content": "How many r are in strawberry?"}],

@@ -107,7 +107,7 @@ class CourtContext(Context):
 
 
 def bad_rows(**changes: Any) -> tuple[CommittedWork, Finding, bytes]:
-    """A commitment in which row 5 is wrong, and the evidence for that."""
+    """Return a commitment in which row 5 is wrong, and the evidence for that."""
     rows = samples.honest_rows()
     rows[5] = replace(rows[5], **changes)
     c = samples.committed(rows)
@@ -123,7 +123,7 @@ NEVER_SHOWN = b"\x0e" * 32
 
 
 def case_of(case_id: int, **changes: Any) -> CaseOpened:
-    """A case about BAD, on its evidence."""
+    """Return a case about BAD, on its evidence."""
     about = {"node": BAD.node, "index": BAD.index, "step": BAD.step, "root": BAD.root, "kind": Kind.WRONG_REWARD}
     return opened(case_id, **(about | {"position": 5, "evidence_hash": SHOWN} | changes))
 

@@ -24,7 +24,7 @@ CASE = TERMS.case_fee + TERMS.jury_deposit
 
 
 def facts(role: Role = Role.WORKER, **changes: Any) -> NodeFacts:
-    """A node whose keys were made a moment ago, and have nothing."""
+    """Return a node whose keys are new and hold nothing."""
     stake = TERMS.worker_stake if role == Role.WORKER else TERMS.validator_stake
     joining = Joining(1, role, 0, NODE, OPERATOR, TERMS, stake, held=0, short=GAS, validators=4)
     joining = replace(

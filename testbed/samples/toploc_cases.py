@@ -37,12 +37,12 @@ CASES = (
 
 
 def states(case: Case) -> np.ndarray:
-    """The bits of bfloat16 states: uint16 [tokens, hidden]."""
+    """Return the bits of bfloat16 states: uint16 [tokens, hidden]."""
     return _made(case, moved=False)
 
 
 def other_states(case: Case) -> np.ndarray:
-    """The same a little off: mantissas by up to 3, and each chunk's ninth of the largest entries gone elsewhere."""
+    """Return the same a little off: mantissas by up to 3, each chunk's ninth largest entry elsewhere."""
     return _made(case, moved=True)
 
 
@@ -69,7 +69,7 @@ def _made(case: Case, *, moved: bool) -> np.ndarray:
 
 
 def _hashed(words: np.ndarray) -> np.ndarray:
-    """A well mixed uint32 for each: the mixer of https://github.com/skeeto/hash-prospector."""
+    """Mix each to a uint32: the mixer of https://github.com/skeeto/hash-prospector."""
     words = (words ^ words >> 16) * np.uint32(0x7FEB352D)
     words = (words ^ words >> 15) * np.uint32(0x846CA68B)
     return words ^ words >> 16

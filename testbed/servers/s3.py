@@ -56,14 +56,14 @@ class Endpoint:
 
 @contextmanager
 def moto(folder: Path) -> Iterator[Endpoint]:
-    """A server that is right; without a bucket."""
+    """Yield a server that is right; without a bucket."""
     with _running(folder, "moto_server", "--host", "127.0.0.1", "--port", "0") as url:
         yield Endpoint(url)
 
 
 @contextmanager
 def rclone(folder: Path) -> Iterator[Endpoint]:
-    """A server that is broken; with an empty bucket."""
+    """Yield a server that is broken; with an empty bucket."""
     (folder / "kept" / "bucket").mkdir(parents=True)
     words = ("serve", "s3", "--addr", "127.0.0.1:0", "--config", folder / "none.conf", "--auth-key", f"a-key,{SECRET}")
     with _running(folder, "rclone", *words, folder / "kept") as url:
@@ -72,7 +72,7 @@ def rclone(folder: Path) -> Iterator[Endpoint]:
 
 @contextmanager
 def _running(folder: Path, program: str, *words: object) -> Iterator[str]:
-    """A server's URL, as it says it on starting; ended afterwards."""
+    """Yield a server's URL, as it says it on starting; ended afterwards."""
     path = PROGRAMS / program
     assert path.exists(), f"{path} is missing: make setup"
     with Process([path, *words], folder / f"{program}.log", environment={"PYTHONUNBUFFERED": "1"}) as process:

@@ -136,7 +136,7 @@ class ForkedPopen(exec_process):  # type: ignore[type-arg]
 
 
 def module_of(words: list[str]) -> str | None:
-    """The module that a command runs, if it is one that can be forked."""
+    """Return the module that a command runs, if it is one that can be forked."""
     if not words or words[0] != PYTHON:
         return None
     first = next((i for i, word in enumerate(words[1:], 1) if word not in OPTIONS), 0)
@@ -148,8 +148,9 @@ def module_of(words: list[str]) -> str | None:
 
 
 def install() -> None:
-    """Fork what can be forked, from now on in this process. Whatever it starts does not ignore Ctrl-C, even where
-    these tests run in the background of a shell.
+    """Fork what can be forked, from now on in this process.
+
+    What it starts obeys Ctrl-C, even where these tests run in the background of a shell.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -188,7 +189,7 @@ def ask_for_fork(request: Request, streams: list[int]) -> int:
 
 
 def _start_server() -> socket.socket:
-    """A fork server that imports everything first. It ends with this process, or rather with its end of the channel."""
+    """Start a fork server that imports everything first. It ends when this process's end of the channel closes."""
     adopt_orphans()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}

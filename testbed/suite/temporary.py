@@ -23,7 +23,7 @@ PYTEST: Final = "pytest"
 
 
 class TemporaryFolder:
-    """The folder of the run that `config` is of. Its environment points there, and so does that of what it starts."""
+    """The folder of one run. Its environment points there, and so does that of what it starts."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -36,7 +36,7 @@ class TemporaryFolder:
 
     @property
     def left(self) -> list[str]:
-        """What is there of ours."""
+        """Return the files of ours that are there."""
         return sorted(path.name for path in self.path.iterdir() if path.name.startswith(OURS))
 
     def finish(self, session: pytest.Session) -> None:

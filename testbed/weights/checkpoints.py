@@ -58,7 +58,7 @@ def give(folder: Path, manifest: Manifest, dest: Path) -> Path:
 
 
 def write_step(folder: Path, step: int, *, share: float = 0.005) -> Path:
-    """A checkpoint whose model differs from the step before in about `share` of its values, by one bit pattern."""
+    """Write a checkpoint that differs from the step before in about `share` of its values, by one bit pattern."""
     rng = np.random.default_rng(0)
     weights = (rng.normal(0, 0.02, VALUES).astype(np.float32).view(np.uint32) >> 16).astype("<u2")
     for number in range(1, step + 1):
@@ -72,7 +72,7 @@ def write_step(folder: Path, step: int, *, share: float = 0.005) -> Path:
 
 
 def safetensors(tensors: dict[str, tuple[str, bytes]]) -> bytes:
-    """A safetensors file: dtype and bytes by name, in this order."""
+    """Return a safetensors file: dtype and bytes by name, in this order."""
     header, at = {}, 0
     for name, (dtype, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": [len(data)], "data_offsets": [at, at + len(data)]}
@@ -82,7 +82,7 @@ def safetensors(tensors: dict[str, tuple[str, bytes]]) -> bytes:
 
 
 def keeping(whole_every: int = 16, whole: int = 2, seconds: float = 0.0) -> ShardcastSettings:
-    """Settings by which a publisher keeps steps as differences; steps that were replaced so long ago are not needed."""
+    """Return settings by which a publisher keeps steps as differences, and drops those replaced so long ago."""
     return ShardcastSettings(whole_every=whole_every, whole_versions=whole, kept_hours=seconds / 3600)
 
 
@@ -120,9 +120,7 @@ def forge_difference(folder: Path, base: Manifest, target: Manifest) -> None:
 
 
 def replace_difference(folder: Path, forged: Path, base: Manifest, target: Manifest) -> None:
-    """Put another version in place of the difference between two steps, with the files in `forged`, and have it say
-    that it makes `target`.
-    """
+    """Replace the difference between two steps by a version of the files in `forged` that claims to make `target`."""
     for version in versions(folder):
         if (old := read_manifest(version.path)).base_step is not None and old.step == target.step:
             remove_version(version.path)
@@ -134,7 +132,7 @@ def replace_difference(folder: Path, forged: Path, base: Manifest, target: Manif
 
 
 def describe(folder: Path, step: int, base_step: int | None) -> Manifest:
-    """A manifest of small files, each one shard."""
+    """Return a manifest of small files, each one shard."""
     files = [(path.name, path.read_bytes()) for path in sorted(folder.iterdir())]
     return Manifest(
         run=RUN,

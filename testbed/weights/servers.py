@@ -28,7 +28,7 @@ class Server(Service):
     """`python -m muster.shardcast` with the settings given."""
 
     def __init__(self, folder: Path, port: int = 0, run: int = RUN, **settings: object) -> None:
-        """settings: of the section `shardcast` unless they name another."""
+        """Write its settings. settings: of the section `shardcast` unless they name another."""
         usual = {"port": port, "poll_seconds": 0.05, "hold_seconds": 2, "stall_seconds": 30, "give_up_seconds": 30}
         super().__init__("muster.shardcast", folder, {"run": run, **prefixed("shardcast", usual | settings)})
 
