@@ -21,7 +21,8 @@ from typing import Final
 import torch
 from transformers import PreTrainedModel
 
-from muster.authoring.calibration import GROUP, PREFIX, Grid, Way, measure_grid
+from muster.authoring.calibration import measure_grid
+from muster.authoring.calibration_grid import GROUP, PREFIX, Grid, Way
 from muster.authoring.models.variants import save_sharpened
 from muster.authoring.tasks.generated import sample_of
 from muster.models.files import load_tokenizer, model_hash

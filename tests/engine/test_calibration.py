@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from muster.authoring import calibration
+from muster.authoring import calibration, calibration_grid
 from muster.authoring.models import variants
 from muster.models import arithmetic
 from muster.models.files import model_hash
@@ -33,7 +33,7 @@ from validator.replay import Replayer, judge
 
 WORDS = ("--tokens", 6000, "--max-tokens", 8, "--sharpened", "", "--folder", "kept")
 """As little as gives a calibration: the processes' starts take most of the time."""
-FIRST = calibration.WAYS[0].name
+FIRST = calibration_grid.WAYS[0].name
 INT4 = "int4 weights"
 MAPPED = "testbed.runs.mapped_probe"
 
@@ -43,8 +43,8 @@ def grid(request: pytest.FixtureRequest) -> Iterator[str]:
     """How much of the grid there is: all, or one way to run the engine, two to compute, and one cheat."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "a few cells":
-            patch.setattr(calibration, "WAYS", calibration.WAYS[:1])
-            patch.setattr(calibration, "_environments", dict)
+            patch.setattr(calibration_grid, "WAYS", calibration_grid.WAYS[:1])
+            patch.setattr(calibration_grid, "environments", dict)
             patch.setattr(arithmetic, "HONEST", {"bfloat16": ("split sums", "sums in float32")})
             patch.setattr(variants, "CHEAPER", {INT4: variants.CHEAPER[INT4]})
         yield request.param
@@ -52,7 +52,7 @@ def grid(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def older() -> tuple[str, ...]:
     """Cells of the older processors that are emulated."""
-    return tuple(name for old in calibration._environments() for name in (old, f"generated on {old}"))  # noqa: SLF001
+    return tuple(name for old in calibration_grid.environments() for name in (old, f"generated on {old}"))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: d
     assert found.profile == BF16.name
     assert found.model_hash == "0x" + model_hash(machine.folder / "model").hex()
     assert found.temperature_micro == 1_000_000
-    expected = [FIRST, *arithmetic.HONEST["bfloat16"], *older(), *(way.name for way in calibration.WAYS[1:])]
+    expected = [FIRST, *arithmetic.HONEST["bfloat16"], *older(), *(way.name for way in calibration_grid.WAYS[1:])]
     assert [one.cell for one in found.cells] == expected
     assert {one.model for one in found.cells} == {"as it is"}
     # Honest work is off by something, no row is rejected, and the margins are kept.

@@ -14,17 +14,20 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from examples.audit_commitment import audit
 from muster.chain.anvil import LocalChain
 from muster.chain.provider import connected
-from muster.clients import fetch_run
+from muster.clients import OrchestratorClient, fetch_run
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, Refuted, VoteCommitted, VoteRevealed
 from muster.contracts.registry import Convicted, Status
 from muster.contracts.runs import WorkCommitted
+from muster.errors import MismatchError
+from muster.protocol.messages import Upload
 from muster.rollouts.parquet import write_rollouts
 from muster.verification.bundles import parse_bundle
 from testbed.paths import ROOT
@@ -192,7 +195,7 @@ async def the_hour_is_sealed(world: World) -> None:
     await until(sealed, "a quorum seals the hour")
 
 
-async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
+async def test_bad_files_are_convicted_for_what_they_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Convict each by its own way, without a jury where the contract can see it.
 
     A file that is no Parquet, rows that were not drawn, no file at all, rows of no tokens and of tokens that do not
@@ -235,6 +238,16 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
     finding = await audit(run, cheater, 0, world.run_fixture.folder / "audited", [world.origin.url])
     assert finding is not None
     assert finding.reason == "wrong_draw", "an outsider's audit finds it too"
+    of_another = world.run_fixture.key("w4").address
+    upload = OrchestratorClient.upload
+    roots = {event.node: event.root for event in await world.events(WorkCommitted)}
+
+    async def exchanged(client: OrchestratorClient, number: int, node: str, index: int, root: bytes) -> Upload:
+        return await upload(client, number, of_another, index, roots[of_another])
+
+    monkeypatch.setattr(OrchestratorClient, "upload", exchanged)
+    with pytest.raises(MismatchError, match="the upload is of another commitment"):
+        await audit(run, cheater, 0, world.run_fixture.folder / "audited", [world.origin.url])
     for name, reason in workers.items():
         found = await world.verdicts(name)
         assert {verdict.reason for verdict in found} == {reason}

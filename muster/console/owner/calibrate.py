@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from muster.authoring.calibration import admit_hardware, cheat_lines, derive, grid_of
+from muster.authoring.calibration import admit_hardware, cheat_lines, derive
+from muster.authoring.calibration_grid import grid_of
 from muster.console.session import Session, as_table
 from muster.protocol.hashes import hex_hash
 from muster.runtime.files import write_durably

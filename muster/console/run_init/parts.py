@@ -11,7 +11,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from muster.authoring.calibration import derive, grid_of
+from muster.authoring.calibration import derive
+from muster.authoring.calibration_grid import grid_of
 from muster.authoring.probe_process import run_probe
 from muster.authoring.tasks.generated import make_task_set
 from muster.authoring.terms import needs_calibration

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.authoring import calibration
-from muster.authoring.calibration import GROUP, PREFIX, WAYS, Grid, claim_folder, grid_of, grid_specs, measure_grid
+from muster.authoring import calibration, calibration_grid
+from muster.authoring.calibration import claim_folder, measure_grid
+from muster.authoring.calibration_grid import GROUP, PREFIX, WAYS, Grid, Way, grid_of, grid_specs
 from muster.errors import ConfigError, UsageError
 from muster.models.files import model_hash
 from muster.verification.probes import ProbeSpec
@@ -162,6 +163,13 @@ def test_a_folder_is_of_one_grid(model: Path, tmp_path: Path) -> None:
     claim_folder(other)
     with pytest.raises(ConfigError, match=r"holds what was measured with another max_tokens$"):
         claim_folder(mine)
+    ways = replace(other, ways=[Way("one at a time", 1)])
+    with pytest.raises(ConfigError, match=r"holds what was measured with another ways$"):
+        claim_folder(ways)
+    (folder / calibration.GRID_FILE).write_text(json.dumps(ways.identity()))
+    claim_folder(ways)
+    with pytest.raises(ConfigError, match=r"holds what was measured with another ways$"):
+        claim_folder(other)
     for text in ("{", "[]", "null", "1"):
         (folder / calibration.GRID_FILE).write_text(text)
         with pytest.raises(ConfigError, match="another model_hash, profile, temperature_micro"):
@@ -172,7 +180,7 @@ def test_another_machine_or_version_measures_anew(model: Path, tmp_path: Path, m
     mine = grid(model, tmp_path / "kept")
     claim_folder(mine)
     (tmp_path / "kept" / "a.npz").write_bytes(b"cell")
-    monkeypatch.setattr(calibration, "hardware", lambda: "cpu x86_64 amx_bf16")
+    monkeypatch.setattr(calibration_grid, "hardware", lambda: "cpu x86_64 amx_bf16")
     with pytest.raises(ConfigError, match=r"another hardware$"):
         claim_folder(mine)
 
