@@ -108,10 +108,9 @@ class Link:
                     await up_writer.drain()
         finally:
             answers.cancel()
-            await asyncio.gather(answers, return_exceptions=True)
-            for end in (writer, up_writer):
+            for end in (writer, up_writer):  # before any wait: one that the test's end cuts short would leave them open
                 end.close()
-                await asyncio.gather(end.wait_closed(), return_exceptions=True)
+            await asyncio.gather(answers, writer.wait_closed(), up_writer.wait_closed(), return_exceptions=True)
 
     async def _carry_answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One answer a connection is enough: moto closes after each."""
