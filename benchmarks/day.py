@@ -31,7 +31,7 @@ from muster.models.files import load_tokenizer
 from muster.protocol.prompts import end_token
 from muster.verification.calibration import MarginError, beyond, calibrate
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
-from muster.verification.pools import PooledRow, PooledWork, judge_pool
+from muster.verification.pools import PooledRow, Unit, judge_pool, take_rows
 from muster.verification.profiles import BF16, Profile
 from muster.verification.statistics import scaled_errors
 from testbed.adversaries.subtle import cheats
@@ -100,12 +100,13 @@ def day_of(cell: MeasuredCell, profile: Profile) -> Day:
     """Judge a day's commitments one after the other."""
     scaled = [scaled_errors(row, profile) for row in cell.rows]
     verdicts = [beyond(row.statistics(), profile) for row in scaled]
-    works, rejects, accuses, statistic = [], None, None, ""
+    units: list[Unit] = []
+    rejects, accuses, statistic = None, None, ""
     for index in range(COMMITMENTS):
-        places = range(index * ROWS, (index + 1) * ROWS)
-        rows = [PooledRow(16 * n, bytes([place]), scaled[place].sums(profile)) for n, place in enumerate(places)]
-        works.append(PooledWork(index, index, tuple(rows)))  # a step each
-        found = judge_pool(works, profile, about=index)
+        found = judge_pool(units, profile, about=index)
+        rows = [PooledRow(bytes([index, n]), scaled[index * ROWS + n].sums(profile)) for n in range(ROWS)]
+        counted = take_rows(rows, lambda row: row.sums.tokens)
+        units.append(Unit(index, index, index, tuple(counted)))  # a step each, which counts once the next one begins
         if found is not None:
             rejects = rejects or index + 1
             statistic = statistic or found.statistic

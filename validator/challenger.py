@@ -25,8 +25,9 @@ from muster.rollouts.leaves import leaf_of
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.verification.bundles import parse_bundle
-from muster.verification.evidence import read_rows, verify_evidence
+from muster.verification.evidence import verify_evidence
 from muster.verification.rules import CommittedWork
+from muster.verification.shown_rows import read_rows
 from validator.context import RunVerificationContext
 from validator.journal import ValidatorJournal
 from validator.juror import Juror

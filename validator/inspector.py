@@ -20,19 +20,18 @@ from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.masters import grades_commitment
 from muster.protocol.messages import Grade, ShownGrades, Verdict
-from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.settings.schema import ValidatorSettings
 from muster.verification.audit import audit_file
-from muster.verification.bundles import Inspection, PoolMember, check_members, finite, make_bundle, make_member
+from muster.verification.bundles import Inspection, finite, make_bundle
 from muster.verification.checks import REASONS, Finding, grade_rows
-from muster.verification.evidence import VerificationContext, pool_verdict
-from muster.verification.pools import ACCUSE, REJECT, judge_pool, pooled_work
+from muster.verification.context import VerificationContext
+from muster.verification.pools import ACCUSE, REJECT, pooled_row
 from muster.verification.rules import CommittedWork
 from muster.verification.sample_policy import sample_size
 from validator.context import RunVerificationContext
-from validator.records import PooledCommitment
+from validator.pool import PoolJudge
 
 FEW_LEFT: Final = 0.8
 """Share of used links at which the operator is warned, early enough for another validator to join."""
@@ -115,6 +114,7 @@ class Inspector:
     links: Sequence[bytes] = field(repr=False)
     """Preimages of the validator's hash chain, in the order in which they are revealed."""
     policy: ValidatorSettings
+    pools: PoolJudge
     _warned: bool = field(default=False, init=False)
 
     async def inspect(
@@ -124,18 +124,14 @@ class Inspector:
         *,
         suspect: bool,
         missing_counts: bool,
-        neighbours: Sequence[PooledCommitment] = (),
     ) -> Inspection:
         """Inspect a commitment, sampled with link number `link` of the hash chain, and grade its private tests.
 
         A validator without the master cannot accept, so it waits for it before anything else. suspect: whether its node
-        was rejected before. neighbours: what the pool has of the node's commitments before and after, by consecutive
-        indices. missing_counts and errors as in `inspect_commitment`.
+        was rejected before. missing_counts and errors as in `inspect_commitment`.
         """
         master = await self.context.master(commitment.step)
-        inspection = await self.inspect_rows(
-            commitment, link, suspect=suspect, missing_counts=missing_counts, neighbours=neighbours
-        )
+        inspection = await self.inspect_rows(commitment, link, suspect=suspect, missing_counts=missing_counts)
         if master is None or inspection.finding is not None:
             return inspection
         return replace(inspection, grades=grades_text(await self.grade(commitment, inspection, master)))
@@ -146,13 +142,7 @@ class Inspector:
         return await asyncio.to_thread(grade_rows, inspection.rollouts, draw, self.context.rules, master)
 
     async def inspect_rows(
-        self,
-        commitment: CommittedWork,
-        link: int,
-        *,
-        suspect: bool,
-        missing_counts: bool,
-        neighbours: Sequence[PooledCommitment],
+        self, commitment: CommittedWork, link: int, *, suspect: bool, missing_counts: bool
     ) -> Inspection:
         """Inspect a commitment by everything but its private tests; see `inspect`."""
         # 1. Draw the rows: those that every validator re-runs, and a sample of this one's own.
@@ -170,30 +160,24 @@ class Inspector:
 
         # 3. Judge the pool that its rows belong to.
         shared = draw_pool(**drawn)
-        rows = [inspection.rollouts[position] for position in shared]
-        work = pooled_work(commitment.index, commitment.step, rows, [inspection.sums[position] for position in shared])
-        inspection = replace(inspection, pooled=work)
-        return inspection if inspection.guilty else await self._judge_pool(commitment, inspection, neighbours)
+        rows = [pooled_row(inspection.rollouts[position], inspection.sums[position]) for position in shared]
+        inspection = replace(inspection, pooled=rows)
+        return inspection if inspection.guilty else await self._judge_pool(commitment, inspection, tuple(shared))
 
     async def _judge_pool(
-        self, commitment: CommittedWork, inspection: Inspection, neighbours: Sequence[PooledCommitment]
+        self, commitment: CommittedWork, inspection: Inspection, shared: tuple[int, ...]
     ) -> Inspection:
         """Return the inspection with what its pool shows, where that says more than the rows by themselves."""
         # 1. What the pool shows.
-        assert inspection.pooled is not None
-        pool = sorted([*neighbours, PooledCommitment(commitment, inspection.pooled)], key=lambda one: one.work.index)
-        found = judge_pool([one.pooled for one in pool], self.context.profile, about=commitment.index)
+        found = await self.pools.judge(commitment, inspection.pooled)
         if found is None or (inspection.finding is not None and not found.accuse):
             return inspection
-        shared = tuple(row.position for row in inspection.pooled.rows)
 
         # 2. Accuse, where its rows can be shown.
         if found.accuse:
-            members = [one.work for one in pool if found.first <= one.work.index <= found.last]
             try:
-                shown = [await self._member(work, commitment, inspection) for work in members]
-                check_members(shown)
-                finding = pool_verdict(found, ACCUSE, accuse=True)
+                shown = await self.pools.show(found, commitment)
+                finding = Finding(found.reason, measured=found.evidence, threshold=ACCUSE, detail=found.detail)
                 return replace(inspection, finding=finding, why=found.detail, rows=shared, pool=shown)
             except (CheckError, UnreachableError) as error:
                 # Work that follows tries again. Rows too large for a bundle are never accused by their pool.
@@ -202,21 +186,8 @@ class Inspector:
         # 3. Otherwise only reject, unless a row does so already and can be named.
         if inspection.finding is not None:
             return inspection
-        finding = pool_verdict(found, REJECT, accuse=False)
+        finding = Finding(found.reason, measured=found.evidence, threshold=REJECT, accuse=False, detail=found.detail)
         return replace(inspection, finding=finding, why=found.detail, rows=shared)
-
-    async def _member(self, work: CommittedWork, about: CommittedWork, inspection: Inspection) -> PoolMember:
-        """Return a pool's rows of one commitment as evidence. Raises what fetching its file does."""
-        rollouts = inspection.rollouts
-        if work.index != about.index:
-            upload = await self.context.upload(work)
-            limits = FileLimits.from_terms(self.context.rules.terms)
-            rollouts = await self.context.read(await self.context.file(upload.receipt.file_hash), limits)
-        block_hash = await self.context.block_hash(work.block + SAMPLE_BLOCKS)
-        terms = self.context.rules.terms
-        shared = draw_pool(block_hash=block_hash, node=work.node, index=work.index, terms=terms)
-        await self.context.ensure_tasks((rollouts[position].task for position in shared), work.step)
-        return make_member(self.context.rules, work, rollouts, shared)
 
     def _check_link(self, link: int) -> None:
         """Check that there is such a link, and warn once before the links run out.

@@ -8,8 +8,7 @@ written before it is reported, a vote's salt before the vote is committed.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection
-from itertools import count, takewhile
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,16 +17,16 @@ from eth_utils.crypto import keccak
 from muster.chain.client import charge_of
 from muster.chain.cursor import EventBatch
 from muster.chain.types import kind_of
-from muster.constants import SAMPLE_BLOCKS
 from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Kind, Outcome
 from muster.contracts.registry import Convicted
 from muster.contracts.runs import WorkCommitted
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.runtime.journal import Journal
-from muster.verification.pools import WINDOW, PooledWork, pooled_from_json, pooled_to_json
+from muster.verification.pools import PooledRow
 from muster.verification.rules import CommittedWork
 from validator.grade_journal import GradeJournal
-from validator.records import SCHEMA, Ballot, CaseRecord, Pending, PooledCommitment, StoredVerdict
+from validator.pool_journal import PoolJournal
+from validator.records import SCHEMA, Ballot, CaseRecord, Pending, StoredVerdict
 
 MAX_CASES: Final = 2
 """Cases a validator opens about one commitment when no quorum judges the first."""
@@ -51,6 +50,7 @@ class ValidatorJournal(Journal):
         self.run = run
         self.validator = validator
         self.grades = GradeJournal(self, run)
+        self.pools = PoolJournal(self, self._commitment)
         self.first_hour = 0
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
         cannot seal these, and a link of its hash chain for each would use that up."""
@@ -66,12 +66,7 @@ class ValidatorJournal(Journal):
                     "UPDATE commitments SET live = 0, accepted = NULLIF(accepted, 1) WHERE block > ?", batch.rewound_to
                 )
                 self.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
-                # Which rows a pool takes follows from the block after the commitment's.
-                self.execute(
-                    """DELETE FROM pooled WHERE (node, idx, root) IN
-                       (SELECT node, idx, root FROM commitments WHERE block > ?)""",
-                    batch.rewound_to - SAMPLE_BLOCKS,
-                )
+                self.pools.rewind(batch.rewound_to)
             graded = {event.case_id: event for event in batch if isinstance(event, GradeAccused)}
             for event in batch:
                 if isinstance(event, WorkCommitted):
@@ -218,18 +213,6 @@ class ValidatorJournal(Journal):
         """Return whether this validator has ever rejected work of this node."""
         return self.value("SELECT 1 FROM commitments WHERE node = ? AND accepted = 0 LIMIT 1", node) is not None
 
-    def pooled_around(self, c: CommittedWork) -> list[PooledCommitment]:
-        """Return what pools take of the node's other commitments, by consecutive indices around this one."""
-        rows = self.rows(
-            """SELECT c.*, p.document FROM pooled p JOIN commitments c USING (node, idx, root)
-               WHERE node = ? AND live = 1 AND idx > ? AND idx < ?""",
-            *(c.node, c.index - WINDOW, c.index + WINDOW),
-        )
-        found = {row["idx"]: PooledCommitment(self._commitment(row), pooled_from_json(row["document"])) for row in rows}
-        before = takewhile(found.__contains__, count(c.index - 1, -1))
-        after = takewhile(found.__contains__, count(c.index + 1))
-        return [found[index] for index in (*before, *after)]
-
     def judge(
         self,
         c: CommittedWork,
@@ -237,7 +220,7 @@ class ValidatorJournal(Journal):
         evidence: bytes | None,
         *,
         accuse_at: float | None,
-        pooled: PooledWork | None = None,
+        pooled: Sequence[PooledRow] = (),
         shown: ShownGrades | None = None,
     ) -> None:
         """Record a verdict, in place of one about missing data: to be reported, and from `accuse_at` on for court.
@@ -246,8 +229,8 @@ class ValidatorJournal(Journal):
         """
         key = (c.node, c.index, c.root)
         with self.transaction():
-            if pooled is not None:
-                self.execute("INSERT OR REPLACE INTO pooled VALUES (?, ?, ?, ?)", *key, pooled_to_json(pooled))
+            if pooled:
+                self.pools.keep(c, pooled)
             if shown is not None:
                 self.execute(
                     "INSERT OR REPLACE INTO own_grades (node, idx, root, document) VALUES (?, ?, ?, ?)",
@@ -339,9 +322,8 @@ class ValidatorJournal(Journal):
             "jury",
             "commit_ends",
             "reveal_ends",
-            "ballot",
-            "salt",
         )
+        same = (*same, "block", "ballot", "salt")
         return [
             CaseRecord(
                 commitment=self._commitment(row),

@@ -21,11 +21,12 @@ from muster.contracts.court import BallotState, Kind, Outcome
 from muster.errors import CheckError, MusterError, RefusedError, RevertError, UnreachableError
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
-from muster.verification.evidence import CannotVerifyError, verify_evidence
+from muster.verification.context import CannotVerifyError
+from muster.verification.evidence import verify_evidence
 from muster.verification.grade_evidence import verify_grade_evidence
 from validator.context import RunVerificationContext
 from validator.journal import ValidatorJournal
-from validator.records import CaseRecord
+from validator.records import Ballot, CaseRecord
 from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling, turn_of
 
 VERIFY_RETRY_SECONDS: Final = 5.0
@@ -59,19 +60,25 @@ class Juror:
         return self.chain.signer.address
 
     async def poll(self, head: Block) -> None:
-        """Do what is due, what has a deadline first. `head` is a block up to which the journal has every event."""
-        cases = self.journal.cases()
-        undecided = [case for case in cases if case.outcome == Outcome.OPEN and case.ballot == "none"]
-        # What has a deadline comes first: to decide may take a replay.
-        for case in cases:
+        """Do what is due about cases that are decided or over. `head` is a block up to which the journal has all."""
+        for case in self.journal.cases():
             if case.outcome != Outcome.OPEN:
                 await self._collect(case)
                 continue
             if case.ballot != "none":
                 await self._advance(case, head)
             await self._resolve(case)
-        for case in undecided:
-            await self._advance(case, head)
+
+    async def decide(self, head: Block) -> bool:
+        """Verify the evidence of the case whose votes are due first; whether others may wait. `head` as in `poll`.
+
+        That may take a replay, so it is a loop beside that of votes.
+        """
+        cases = [case for case in self.journal.cases() if case.outcome == Outcome.OPEN and case.ballot == "none"]
+        for case in sorted(cases, key=lambda case: case.commit_ends):
+            if await self._advance(case, head) is Action.VERIFY:
+                return True
+        return False
 
     async def verify(self, case: CaseRecord) -> bool | None:
         """Return whether the evidence of a case shows guilt by this validator's own measurements.
@@ -88,7 +95,8 @@ class Juror:
             if case.grades is not None:
                 inspection = await verify_grade_evidence(data, case.commitment, case.accused, case.grades, self.context)
             else:
-                inspection = await verify_evidence(data, case.kind, case.commitment, self.context)
+                opened_in = await self.chain.block_hash(case.block)
+                inspection = await verify_evidence(data, case.kind, case.commitment, self.context, opened_in)
         except CannotVerifyError as error:
             log.warning("evidence cannot be verified yet", case=case.case_id, reason=str(error))
             return None
@@ -102,8 +110,9 @@ class Juror:
 
     # Voting
 
-    async def _advance(self, case: CaseRecord, head: Block) -> None:
-        """Take the next step in a case, if one is due."""
+    async def _advance(self, case: CaseRecord, head: Block) -> Action | Ballot:
+        """Take the next step in a case, if one is due, and return which."""
+        action: Action | Ballot = Action.WAIT
         try:
             action = ruling(await self._state(case, head), "juror")
             if action is Action.VERIFY:
@@ -119,10 +128,10 @@ class Juror:
                     log.error("did not vote in time", case=case.case_id)
                 self.journal.set_ballot(case, action)
         except RevertError as error:
-            if error.name == "CaseEnded":
-                return  # the event that says so is on its way
-            log.warning("a vote was refused", case=case.case_id, error=str(error), hint=error.hint)
-            self.not_before[case.case_id] = time.monotonic() + RETRY_SECONDS
+            if error.name != "CaseEnded":  # the event that says so is on its way
+                log.warning("a vote was refused", case=case.case_id, error=str(error), hint=error.hint)
+                self.not_before[case.case_id] = time.monotonic() + RETRY_SECONDS
+        return action
 
     async def _state(self, case: CaseRecord, head: Block) -> CaseSnapshot:
         """Read from the chain what the next step depends on."""
@@ -147,6 +156,7 @@ class Juror:
     async def _decide(self, case: CaseRecord, head: Block) -> None:
         """Verify the evidence and write the vote down, unless the storage's receipt ends the case."""
         if case.kind == Kind.DATA_MISSING and await self._dismiss(case):
+            self.not_before[case.case_id] = time.monotonic() + RETRY_SECONDS  # the event that says so is on its way
             return
         self._without_evidence.discard(case.case_id)
         guilty = await self.verify(case)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,9 @@ from muster.verification.profiles import Profile
 from validator.replay import DEVICE, Replayer, judge
 
 _log = telemetry.logger("validator")
+
+TURN_TOKENS: Final = 8192
+"""Tokens that are replayed before another may have its turn: some seconds of a small model."""
 
 _LOADING: Final = threading.Lock()
 """Loading a model changes settings of torch and transformers that all threads share."""
@@ -43,9 +46,13 @@ class Model:
         model is broken: that says nothing about the rows.
         """
         try:
-            async with self._checkpoints.used(step) as folder, self._turn:
+            found: list[ReplayedRow] = []
+            async with self._checkpoints.used(step) as folder:
                 _log.info("replaying", step=step, rows=len(rollouts))
-                return await asyncio.to_thread(self._replay, folder, list(rollouts))
+                for rows in _turns(rollouts):
+                    async with self._turn:
+                        found += await asyncio.to_thread(self._replay, folder, rows)
+            return found
         except MusterError as error:
             raise UnreachableError(f"step {step} cannot be replayed here: {error}", hint=error.hint) from error
 
@@ -61,3 +68,18 @@ class Model:
         self._replayer.load_weights(folder)
         measured = self._replayer.replay(rollouts)
         return [ReplayedRow(judge([row], self.profile), row.sums) for row in measured]
+
+
+def _turns(rollouts: Sequence[Rollout]) -> Iterator[list[Rollout]]:
+    """Yield the rollouts in order, as many at a time as keep nobody waiting for long: TURN_TOKENS, at least one."""
+    turn: list[Rollout] = []
+    tokens = 0
+    for rollout in rollouts:
+        length = len(rollout.prompt_tokens) + len(rollout.completion_tokens)
+        if turn and tokens + length > TURN_TOKENS:
+            yield turn
+            turn, tokens = [], 0
+        turn.append(rollout)
+        tokens += length
+    if turn:
+        yield turn

@@ -8,9 +8,9 @@ from typing import Final, Literal
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind, Outcome
 from muster.protocol.messages import Verdict
-from muster.verification.pools import PooledWork
 from muster.verification.rules import CommittedWork
 from validator.grade_journal import GRADE_SCHEMA
+from validator.pool_journal import POOL_SCHEMA
 
 SCHEMA: Final = (
     # state: pending, judged, or skipped (its node is convicted). live: whether the chain still has it, after reorgs.
@@ -32,11 +32,6 @@ SCHEMA: Final = (
         court TEXT, due REAL, opened INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (node, idx, root)
     )""",
     "CREATE INDEX IF NOT EXISTS accusing ON verdicts (court)",
-    # What pools take of each inspected commitment (`muster.verification.pools`), as JSON.
-    """CREATE TABLE IF NOT EXISTS pooled (
-        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL,
-        PRIMARY KEY (node, idx, root)
-    )""",
     # charge: what the case is about; after a reorg the number may name another.
     # accused: the commitment's node, or of a wrong grade the validator; grades: the hash that it signed.
     # ballot: none, sealed (salt on disk, nothing sent), committed, revealed, done, or the word for why there is none.
@@ -53,17 +48,10 @@ SCHEMA: Final = (
         PRIMARY KEY (case_id, charge)
     )""",
     *GRADE_SCHEMA,
+    *POOL_SCHEMA,
 )
 
 Ballot = Literal["none", "sealed", "committed", "revealed", "done", "no judge", "late"]
-
-
-@dataclass(frozen=True)
-class PooledCommitment:
-    """What a pool takes of a commitment."""
-
-    work: CommittedWork
-    pooled: PooledWork
 
 
 @dataclass(frozen=True)
@@ -108,6 +96,8 @@ class CaseRecord:
     jury: int
     commit_ends: int
     reveal_ends: int
+    block: int
+    """That it was opened in."""
     outcome: Outcome
     ballot: Ballot
     guilty: bool | None

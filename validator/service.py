@@ -1,8 +1,9 @@
 """The validator: follow the chain, inspect, report, accuse, vote, seal.
 
-Five loops share one journal, and a sixth in a run with private tests. `follow` records the chain's events; the others
-do what the journal says is due, so each can stop at any moment and go on after a restart. A loop logs what it cannot
-reach, and tries again.
+Seven loops share one journal, and an eighth in a run with private tests. `follow` records the chain's events; the
+others do what the journal says is due, so each can stop at any moment and go on after a restart. A loop logs what it
+cannot reach, and tries again. Votes wait for no replay: what replays (`inspect`, `verify`, `accuse`) takes turns at the
+model.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from eth_utils.crypto import keccak
 
 from muster.chain.cursor import EventCursor
 from muster.chain.draw_secret import load_draw_secret
+from muster.chain.types import Block
 from muster.clients.machine_report import MachineMeter, MachineReporter
 from muster.clients.node_session import NodeSession, node_session
 from muster.constants import DRAW_CHAIN_LENGTH, HOUR_SECONDS, SAMPLE_BLOCKS
@@ -41,6 +43,7 @@ from validator.grader import Grader
 from validator.inspector import Inspector
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
+from validator.pool import PoolJudge
 from validator.records import Pending, StoredVerdict
 from validator.ruling import turn_of
 from validator.sealing import HourSealer
@@ -152,7 +155,9 @@ class Validator:
     async def serve_run(self, context: RunVerificationContext) -> None:
         """Follow, inspect, report, grade, judge and seal, until cancelled."""
         policy, stagger = self.settings.validator, self.settings.validator.stagger_seconds
-        inspector = self.inspector_class(context, self.chain.signer, self.links, policy)
+        inspector = self.inspector_class(
+            context, self.chain.signer, self.links, policy, PoolJudge(context, self.journal.pools)
+        )
         juror = Juror(self.chain, self.journal, context, stagger)
         challenger = Challenger(self.chain, self.journal, context, juror, stagger)
         accuser = GradeAccuser(self.journal.grades, challenger)
@@ -165,7 +170,9 @@ class Validator:
             PollLoop(log, "follow", poll).run(self.follow),
             PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),
             PollLoop(log, "report", poll).run(self.report, self._judged),
-            PollLoop(log, "court", COURT_SECONDS).run(lambda: self._court(juror, challenger, accuser)),
+            PollLoop(log, "court", COURT_SECONDS).run(lambda: self._court(juror)),
+            PollLoop(log, "verify", COURT_SECONDS).run(lambda: self._decide(juror)),
+            PollLoop(log, "accuse", COURT_SECONDS).run(lambda: self._accuse(challenger, accuser)),
             PollLoop(log, "seal", COURT_SECONDS).run(lambda: self._seal(sealer)),
         )
 
@@ -234,7 +241,6 @@ class Validator:
                 link,
                 suspect=self.journal.was_rejected(c.node),
                 missing_counts=age >= self.settings.validator.data_grace_seconds,
-                neighbours=self.journal.pooled_around(c),
             )
         except TRANSIENT as error:
             self.journal.postpone(c, time.time() + _pause(age))
@@ -299,14 +305,25 @@ class Validator:
         else:
             self.journal.put_off(item.verdict, now + _pause(now - item.seen_at))
 
-    async def _court(self, juror: Juror, challenger: Challenger, accuser: GradeAccuser) -> bool:
+    def _head(self) -> Block | None:
+        """Return the latest block, once the journal has every event up to it."""
         head = self.cursor.head
-        if head is not None and self._seen >= head.number - self.settings.chain.confirmations:
+        return head if head and self._seen >= head.number - self.settings.chain.confirmations else None
+
+    async def _court(self, juror: Juror) -> bool:
+        if (head := self._head()) is not None:
             await juror.poll(head)
-            await challenger.poll(head)
-            await accuser.poll(head)
         if self._retired and not self.journal.cases():
             raise FinishedError("this validator has retired, and nothing is left for it to do", hint=LEAVE)
+        return False
+
+    async def _decide(self, juror: Juror) -> bool:
+        return (head := self._head()) is not None and await juror.decide(head)
+
+    async def _accuse(self, challenger: Challenger, accuser: GradeAccuser) -> bool:
+        if (head := self._head()) is not None:
+            await challenger.poll(head)
+            await accuser.poll(head)
         return False
 
     async def _seal(self, sealer: HourSealer) -> bool:

@@ -24,7 +24,8 @@ from muster.settings.schema import Settings
 from muster.verification.audit import find_commitment
 from muster.verification.bundles import Inspection, finite
 from muster.verification.checks import Finding
-from muster.verification.evidence import CannotVerifyError, verify_evidence
+from muster.verification.context import CannotVerifyError
+from muster.verification.evidence import verify_evidence
 from muster.verification.grade_evidence import verify_grade_evidence
 from validator.context import RunVerificationContext, make_context
 from validator.inspector import inspect_commitment
@@ -74,7 +75,8 @@ async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> Non
             if graded is not None:
                 inspection = await verify_grade_evidence(data, commitment, graded.validator, graded.grades, context)
             else:
-                inspection = await verify_evidence(data, opened.kind, commitment, context)
+                opened_in = await context.block_hash(opened.at.block)
+                inspection = await verify_evidence(data, opened.kind, commitment, context, opened_in)
             why = inspection.why
         except CannotVerifyError as error:
             why = str(error)

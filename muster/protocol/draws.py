@@ -23,8 +23,12 @@ from muster.protocol.terms import Terms
 DRAW_TAG = "muster.draw.v2"
 SAMPLE_TAG = b"muster.sample.v1"
 POOL_TAG = b"muster.pool.v1"
+UNIT_TAG = b"muster.unit.v1"
 POOL_TOKENS = 1 << 14
 """Completion tokens of a commitment's pool rows, at most, unless a single row may have more."""
+
+UNIT_ROWS = 8
+"""Rows that are drawn of a node's work of one step, for its pool."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def draw_sample(*, block_hash: bytes, preimage: bytes, node: str, index: int, po
     `block_hash` is that of a block after the commitment, so the worker cannot know the sample; `preimage` is the
     next of the validator's hash chain, so the validator cannot choose it.
     """
-    return _shuffled(SAMPLE_TAG + block_hash + preimage, node, index, positions, count)
+    return sorted(_shuffled(SAMPLE_TAG + block_hash + preimage, node, index, positions, count))
 
 
 def draw_pool(*, block_hash: bytes, node: str, index: int, terms: Terms) -> list[int]:
@@ -103,7 +107,19 @@ def draw_pool(*, block_hash: bytes, node: str, index: int, terms: Terms) -> list
     They are the same for all, so that what they come to over many commitments is evidence that nobody has selected.
     `block_hash` as in `draw_sample`.
     """
-    return _shuffled(POOL_TAG + block_hash, node, index, terms.positions, pool_rows(terms))
+    return sorted(_shuffled(POOL_TAG + block_hash, node, index, terms.positions, pool_rows(terms)))
+
+
+def draw_unit(*, block_hash: bytes, node: str, first: int, last: int, terms: Terms) -> list[tuple[int, int]]:
+    """Draw the rows by which a node's work of one step counts, its commitments `first` to `last`: at most UNIT_ROWS.
+
+    Each is the index of a commitment and a place in its `draw_pool`, the row that was drawn first before the others.
+    `block_hash` is that of the block SAMPLE_BLOCKS after the commitment `last + 1`, which is of a later step: while the
+    node makes the work of a step it cannot know which of it counts.
+    """
+    each = pool_rows(terms)
+    places = _shuffled(UNIT_TAG + block_hash, node, first, (last - first + 1) * each, UNIT_ROWS)
+    return [(first + place // each, place % each) for place in places]
 
 
 def draw_rows(*, block_hash: bytes, preimage: bytes, node: str, index: int, terms: Terms, count: int) -> list[int]:
@@ -128,7 +144,7 @@ def pool_rows(terms: Terms) -> int:
 
 
 def _shuffled(start: bytes, node: str, index: int, positions: int, count: int) -> list[int]:
-    """Return `count` of the positions, ascending, by a Fisher-Yates shuffle of hashes."""
+    """Return `count` of the positions, as a Fisher-Yates shuffle of hashes draws them."""
     state = keccak(start + bytes.fromhex(node[2:]) + index.to_bytes(4, "big"))
     order = list(range(positions))
     count = min(count, positions)
@@ -136,7 +152,7 @@ def _shuffled(start: bytes, node: str, index: int, positions: int, count: int) -
         state = keccak(state)
         j = i + int.from_bytes(state, "big") % (positions - i)
         order[i], order[j] = order[j], order[i]
-    return sorted(order[:count])
+    return order[:count]
 
 
 def chain_preimages(secret: bytes, length: int) -> list[bytes]:

@@ -59,10 +59,14 @@ class FileLimits:
     """Bytes of all columns together, decompressed and decoded."""
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> FileLimits:
-        """Make room for twice what a run's terms allow: a row somewhat beyond them is read, and named by a check."""
+    def from_terms(cls, terms: Terms, rows: int | None = None) -> FileLimits:
+        """Make room for twice what a run's terms allow: a row somewhat beyond them is read, and named by a check.
+
+        rows: how many; those of a commitment where nothing else is said.
+        """
+        rows = terms.positions if rows is None else rows
         row = 4 * terms.max_prompt_tokens + (8 + PROOF_BYTES_PER_TOKEN) * terms.max_completion_tokens
-        return cls(rows=terms.positions, decoded_bytes=2 * terms.positions * (row + ROW_OVERHEAD))
+        return cls(rows=rows, decoded_bytes=2 * rows * (row + ROW_OVERHEAD))
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,9 @@
 
 A bundle is canonical JSON under its content hash. It names one commitment, and holds the rows concerned and their
 tasks, all with Merkle proofs, or, where the whole file is wrong, the node's own signed upload of that file, or, where
-only many rows together show it, those rows of consecutive commitments that every validator re-runs
-(`muster.verification.pools`): the chain draws them, so that an accuser cannot choose. `muster.verification.evidence`
-and `muster.verification.grade_evidence` verify what a bundle shows.
+only many rows together show it, consecutive steps of the node's work (`muster.verification.pools`), and of those that
+lean the rows that the chain draws, so that an accuser cannot choose. `muster.verification.evidence` and
+`muster.verification.grade_evidence` verify what a bundle shows.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from pydantic import Field, FiniteFloat, ValidationError
 
 from muster.constants import MAX_EVIDENCE_BYTES
 from muster.errors import MalformedError
+from muster.protocol.draws import UNIT_ROWS
 from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import Address, Hash, Message, Reason, ShownGrades, UInt32, Upload
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.verification.checks import Finding
-from muster.verification.pools import WINDOW, PooledWork
+from muster.verification.pools import WINDOW, PooledRow
 from muster.verification.rules import CommittedWork, Rules
 from muster.verification.shown_tasks import MAX_TASKS_BYTES, ShownTask, show_tasks, size_of
 from muster.verification.statistics import RowSums
@@ -39,7 +40,7 @@ MAX_PROOF: Final = 32
 _ROWS_BYTES: Final = MAX_EVIDENCE_BYTES // 3
 """Of the rows, before base64."""
 _BESIDES_BYTES: Final = 1 << 14
-"""Of a bundle, besides the rows, tasks and proofs of its pool."""
+"""Of a bundle, besides its pool."""
 
 WHOLE_FILE: Final[frozenset[Reason]] = frozenset({"malformed", "wrong_root"})
 """Reasons that concern the file and not a row under the root."""
@@ -69,10 +70,10 @@ class Inspection:
     """The whole file; empty when it does not parse, or was not asked for."""
     sums: Mapping[int, RowSums] = field(default_factory=dict)
     """Of the rows that went through the replay checks, by position."""
-    pooled: PooledWork | None = None
-    """What the pool of the node's work takes of this commitment."""
-    pool: Sequence[PoolMember] = ()
-    """The rows of a pool that shows the finding; empty where single rows do."""
+    pooled: Sequence[PooledRow] = ()
+    """Those of its rows that all validators re-run, in the order of their positions."""
+    pool: Pool | None = None
+    """The pool that shows the finding; None where single rows do."""
     grades: str | None = None
     """In a run with private tests: the grades of what is accepted, as canonical bytes."""
 
@@ -83,25 +84,45 @@ class Inspection:
 
 
 class PoolMember(Message):
-    """The rows of one commitment in a pool."""
+    """The rows of one commitment in a unit."""
 
     index: UInt32
-    step: UInt32
     block: UInt32
     """Number of the block that holds the commitment."""
-    root: Hash
     rows: str = Field(max_length=MAX_EVIDENCE_BYTES)
     """A rollout file in base64."""
-    proofs: list[Annotated[list[Hash], Field(max_length=MAX_PROOF)]] = Field(max_length=MAX_ROWS)
+    proofs: list[Annotated[list[Hash], Field(max_length=MAX_PROOF)]] = Field(min_length=1, max_length=UNIT_ROWS)
     """A Merkle proof per row."""
-    tasks: list[ShownTask] = Field(max_length=MAX_ROWS)
+    tasks: list[ShownTask] = Field(max_length=UNIT_ROWS)
     """The tasks of the rows, each once."""
+
+
+class PoolUnit(Message):
+    """A node's work of one step, and its rows where they are said to lean."""
+
+    first: UInt32
+    first_block: UInt32
+    last: UInt32
+    last_block: UInt32
+    """Its first and last commitment, and the blocks that hold them."""
+    members: list[PoolMember] = Field(default_factory=list, max_length=UNIT_ROWS)
+    """The rows that count; empty of a unit that counts as honest."""
+
+
+class Pool(Message):
+    """Consecutive steps of a node's work."""
+
+    before_block: UInt32 | None
+    """The block of the commitment before; None of a node's first."""
+    units: list[PoolUnit] = Field(min_length=1, max_length=WINDOW)
+    next_block: UInt32
+    """The block of the commitment after, which is of a later step."""
 
 
 class EvidenceBundle(Message):
     """An accusation with everything it rests on."""
 
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     chain_id: int
     runs: Address
     """The Runs contract."""
@@ -123,8 +144,8 @@ class EvidenceBundle(Message):
     """A Merkle proof per row."""
     tasks: list[ShownTask] = Field(default_factory=list, max_length=MAX_ROWS)
     """The tasks of the rows, each once. None where the rows are not of the draw, which shows without them."""
-    pool: list[PoolMember] = Field(default_factory=list, max_length=WINDOW)
-    """Where many rows together show it: those of consecutive commitments, the one concerned among them."""
+    pool: Pool | None = None
+    """Where many rows together show it: the commitment concerned is of one of its steps, or the next one."""
     shown: ShownGrades | None = None
     """Of a wrong grade: the grades and who signed them (`muster.verification.grade_evidence`)."""
 
@@ -189,7 +210,7 @@ def make_bundle(rules: Rules, commitment: CommittedWork, inspection: Inspection,
         rows=rows,
         proofs=proofs,
         tasks=tasks,
-        pool=list(inspection.pool),
+        pool=inspection.pool,
     )
 
 
@@ -212,22 +233,13 @@ def make_member(rules: Rules, work: CommittedWork, rollouts: Sequence[Rollout], 
     tasks = show_tasks(rules.at(work.step).task_set, [rollouts[i].task for i in positions])
     if len(rows) + size_of(tasks) > _ROWS_BYTES:
         raise MalformedError(f"the pool's rows of commitment {work.index} are too large for an evidence bundle")
-    return PoolMember(
-        index=work.index,
-        step=work.step,
-        block=work.block,
-        root=hex_hash(work.root),
-        rows=rows,
-        proofs=proofs,
-        tasks=tasks,
-    )
+    return PoolMember(index=work.index, block=work.block, rows=rows, proofs=proofs, tasks=tasks)
 
 
-def check_members(members: Sequence[PoolMember]) -> None:
-    """Check that a pool's members fit into one bundle. Raises MalformedError."""
-    size = sum(len(member.model_dump_json()) for member in members)
-    if size > MAX_EVIDENCE_BYTES - _BESIDES_BYTES:
-        raise MalformedError(f"the rows of {len(members)} commitments have {size} bytes: too many for one bundle")
+def check_size(pool: Pool) -> None:
+    """Check that a pool fits into one bundle. Raises MalformedError."""
+    if (size := len(pool.model_dump_json())) > MAX_EVIDENCE_BYTES - _BESIDES_BYTES:
+        raise MalformedError(f"the rows of {len(pool.units)} steps have {size} bytes: too many for one bundle")
 
 
 def is_about(bundle: EvidenceBundle, commitment: CommittedWork, rules: Rules) -> bool:

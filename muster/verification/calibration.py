@@ -27,6 +27,7 @@ import numpy as np
 from pydantic import Field, FiniteFloat, ValidationError
 
 from muster.errors import CheckError, MalformedError, MismatchError
+from muster.protocol.draws import UNIT_ROWS
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import Hash, Many, Message
 from muster.verification.measured import MeasuredCell
@@ -56,7 +57,7 @@ MAX_LEANING_SHARE: Final = HONEST_SHARE / 2
 """Share of a cell's units that may lean, by any one statistic."""
 
 LEAST_UNITS: Final = 20
-"""Pool units of each model, over all its cells: with fewer nobody has seen that no more than one in twenty leans."""
+"""Pool units of each model, over all its cells: with fewer nobody has seen how few of them lean."""
 
 ROUNDING: Final = 1.001
 """Of margins that are recomputed from what a document says."""
@@ -268,7 +269,7 @@ def _measured(cells: Sequence[MeasuredCell], profile: Profile) -> list[tuple[Mea
     for model in dict.fromkeys(cell.model for cell in cells):
         if (count := sum(len(units) for cell, units in found if cell.model == model)) < LEAST_UNITS:
             raise MarginError(
-                f"{count} units of {UNIT_TOKENS} tokens were measured of the model {model}; {LEAST_UNITS} are needed",
+                f"{count} pool units were measured of the model {model}; {LEAST_UNITS} are needed",
                 hint="measure more: a larger --tokens",
             )
     return found
@@ -276,12 +277,12 @@ def _measured(cells: Sequence[MeasuredCell], profile: Profile) -> list[tuple[Mea
 
 def pool_units(cell: MeasuredCell, profile: Profile) -> list[dict[str, float]]:
     """Put a cell's rows together into pool units and return their statistics."""
-    found, waiting = [], NOTHING
+    found, waiting, rows = [], NOTHING, 0
     for row in cell.rows:
-        waiting += scaled_errors(row, profile).sums(profile)
-        if waiting.tokens >= UNIT_TOKENS:
+        waiting, rows = waiting + scaled_errors(row, profile).sums(profile), rows + 1
+        if waiting.tokens >= UNIT_TOKENS or rows == UNIT_ROWS:
             found.append(unit_statistics(waiting))
-            waiting = NOTHING
+            waiting, rows = NOTHING, 0
     return found
 
 

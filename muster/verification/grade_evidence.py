@@ -17,8 +17,9 @@ from muster.protocol.messages import ShownGrades
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import EvidenceBundle, Inspection, is_about, name_of, parse_bundle, show_rows
 from muster.verification.checks import CheckedRow, Finding, check_draw, check_place, check_rows, grade_rows
-from muster.verification.evidence import CannotVerifyError, VerificationContext, check_under, read_rows
+from muster.verification.context import CannotVerifyError, VerificationContext
 from muster.verification.rules import CommittedWork, Rules
+from muster.verification.shown_rows import check_under, read_rows
 from muster.verification.shown_tasks import read_tasks, show_tasks
 
 

@@ -1,24 +1,24 @@
 """Pools: what many rows of one node show together, where a single one shows nothing.
 
-Cheaper weights, a cheaper cache or a favoured token move every row a little. The rows that all validators re-run
-(`muster.protocol.draws.draw_pool`) of a node's consecutive commitments are taken in order and put together into
-*units*: all rows of one step, and of further steps until it has UNIT_TOKENS tokens. Rows of a step share its weights,
-and with them whatever moves honest arithmetic there; so no step is in two units. Equal rows count once. A unit's
-statistics are means over its tokens, in expected errors, and numbers of rows that a single token rejects. It *leans*
-where one of them is above the profile's pool limit, which is at least twice as far out as the mean of the worst honest
-cell, or where there is such a row.
+Cheaper weights, a cheaper cache or a favoured token move every row a little. So a node's work is also counted step by
+step. A *unit* is its work of one step: of the rows that all validators re-run, over all its commitments there, at most
+eight are drawn once it works on a later step (`muster.protocol.draws.draw_unit`), and as many of them count, in drawn
+order, as make UNIT_TOKENS tokens. What moves honest arithmetic moves all rows of a step alike, so a step counts once,
+however much a node makes of it. Equal rows count once.
 
-Given all before, an honest unit may lean with a chance of at most one in twenty (HONEST_SHARE): a unit is a toss of a
-coin that is no worse. Of n units, of which k lean, the likelihood ratio against that coin, averaged over coins that
-lean more often, is
+A unit's statistics are means over its tokens, in expected errors, and numbers of rows that a single token rejects. It
+*leans* where one of them is above the profile's pool limit, which is at least twice as far out as the mean of the worst
+honest cell, or where there is such a row. Given all before, an honest unit leans with a chance of at most one in thirty
+(HONEST_SHARE): a unit is a toss of a coin that is no worse. Of n units, of which k lean, the likelihood ratio against
+that coin, averaged over coins that lean more often, is
 
     E(k, n) = mean over p in ALTERNATIVES of (p / p0)^k ((1 - p) / (1 - p0))^(n - k)
 
 While the work is honest this is a supermartingale that begins at 1. So, however long one watches, the probability
 that it ever reaches 1 / a is at most a (Ville's inequality; for tests of this form see Ramdas et al., arXiv
 2210.01948). A pool rejects where E is 10^REJECT, accuses at 10^ACCUSE and convicts at 10^CONVICT. The choice of
-statistic, of the first and of the last commitment is paid for by dividing E by their number, so that an honest node's
-chance of a conviction in a window of commitments stays below 10^-CONVICT whatever its accuser chooses.
+statistic, of the first and of the last step is paid for by dividing E by their number, so that an honest node's chance
+of a conviction in a window of steps stays below 10^-CONVICT whatever its accuser chooses.
 
 Pure.
 """
@@ -27,21 +27,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final
+from itertools import accumulate
+from typing import Final, TypeVar
 
+from muster.errors import MalformedError
 from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout
 from muster.verification.profiles import PoolLimits, Profile
 from muster.verification.statistics import NOTHING, RowSums
 
-UNIT_TOKENS: Final = 256
-"""Tokens of a unit, at least: with fewer a mean says little."""
+T = TypeVar("T")
 
-HONEST_SHARE: Final = 1 / 20
+UNIT_TOKENS: Final = 256
+"""Rows are taken into a unit until they have so many tokens."""
+
+LEAST_TOKENS: Final = 64
+"""The means of a unit with fewer tokens are taken over so many: a mean over very few says little."""
+
+HONEST_SHARE: Final = 1 / 30
 """Share of an honest node's units that may lean: p0."""
 
 ALTERNATIVES: Final = (0.1, 0.2, 0.4, 0.6, 0.8, 0.95)
@@ -53,12 +60,12 @@ REJECT: Final = 3.0
 CONVICT: Final = 7.0
 """The same for the evidence by which a juror finds its worker guilty."""
 
-ACCUSE: Final = 8.5
-"""The same for the evidence from which its worker is accused: a leaning unit more than a juror needs, whose machine
-measures a little differently."""
+ACCUSE: Final = 9.5
+"""The same for the evidence from which its worker is accused: where all units lean, one of them may lean no more by the
+measure of a juror, whose machine differs a little."""
 
-WINDOW: Final = 48
-"""Consecutive commitments that one pool may span: two days' work at one an hour."""
+WINDOW: Final = 96
+"""Consecutive steps of a node's work that one pool may span: half a day of steps of eight minutes."""
 
 REASONS: Final[dict[str, tuple[Reason, str]]] = {
     "gap_mean": ("sampling_mismatch", "mean gap to the sampled tokens"),
@@ -71,7 +78,7 @@ REASONS: Final[dict[str, tuple[Reason, str]]] = {
 """By statistic of a unit: what it is a reason for, and its name for people."""
 
 _CHOICES: Final = len(REASONS) * WINDOW * (WINDOW + 1) // 2
-"""Statistics, first and last commitments that an accuser may choose from."""
+"""Statistics, first and last steps that an accuser may choose from."""
 
 
 LEAST_LEANING: Final = 6
@@ -82,19 +89,21 @@ LEAST_LEANING: Final = 6
 class PooledRow:
     """One row of a pool."""
 
-    position: int
     key: bytes
     """Equal for rows of the same prompt and completion."""
     sums: RowSums
 
 
 @dataclass(frozen=True)
-class PooledWork:
-    """The rows of one commitment that all validators re-run, in the order of their positions."""
+class Unit:
+    """What counts of a node's work of one step."""
 
-    index: int
     step: int
+    first: int
+    last: int
+    """Indices of its commitments of this step, consecutive ones."""
     rows: tuple[PooledRow, ...]
+    """Those that count, in drawn order."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +114,12 @@ class PoolFinding:
     """A key of REASONS."""
     first: int
     last: int
-    """Indices of the commitments that it shows it by."""
-    leaning: int
+    """Indices of the first and the last commitment of the steps that it shows it by."""
+    leaning: tuple[int, ...]
+    """The steps whose units lean."""
     units: int
     evidence: float
-    """log10 of E(leaning, units) divided by the number of choices."""
+    """log10 of E(leaning units, units) divided by the number of choices."""
 
     @property
     def reason(self) -> Reason:
@@ -122,18 +132,19 @@ class PoolFinding:
     @property
     def detail(self) -> str:
         return (
-            f"{REASONS[self.statistic][1]}: {self.leaning} of {self.units} units are above the pool limit, in "
+            f"{REASONS[self.statistic][1]}: {len(self.leaning)} of {self.units} steps are above the pool limit, in "
             f"commitments {self.first} to {self.last}"
         )
 
 
 def unit_statistics(sums: RowSums) -> dict[str, float]:
     """Return the statistics of a unit by name."""
+    tokens = max(sums.tokens, LEAST_TOKENS)
     return {
-        "gap_mean": sums.gaps / sums.tokens,
-        "activation": math.sqrt(sums.states / sums.tokens),
-        "logprob_rms": math.sqrt(sums.squares / sums.tokens),
-        "logprob_mean": abs(sums.signed) / sums.tokens,
+        "gap_mean": sums.gaps / tokens,
+        "activation": math.sqrt(sums.states / tokens),
+        "logprob_rms": math.sqrt(sums.squares / tokens),
+        "logprob_mean": abs(sums.signed) / tokens,
         "gaps_beyond": float(sums.gaps_beyond),
         "logprobs_beyond": float(sums.logprobs_beyond),
     }
@@ -155,93 +166,96 @@ def pool_evidence(leaning: int, count: int) -> float:
     return evidence(leaning, count) - math.log10(_CHOICES)
 
 
+@lru_cache(maxsize=1 << 12)
+def fewest_leaning(count: int) -> int:
+    """Return how many of so many units must lean to convict; one more than there are where not even all do."""
+    return next((k for k in range(count + 1) if pool_evidence(k, count) >= CONVICT), count + 1)
+
+
 def pooled_row(rollout: Rollout, sums: RowSums) -> PooledRow:
     """Return a row of a pool."""
-    tokens = rollout.prompt_tokens.tobytes() + b"|" + rollout.completion_tokens.tobytes()
-    return PooledRow(rollout.position, sha256(tokens).digest(), sums)
+    return PooledRow(row_key(rollout), sums)
 
 
-def pooled_work(index: int, step: int, rows: Sequence[Rollout], sums: Sequence[RowSums]) -> PooledWork:
-    """Return what a pool takes of one commitment: its rows that all validators re-run, in the order of positions."""
-    return PooledWork(index, step, tuple(pooled_row(row, one) for row, one in zip(rows, sums, strict=True)))
+def row_key(rollout: Rollout) -> bytes:
+    """Return what is equal for rows of the same prompt and completion: 32 bytes."""
+    return sha256(rollout.prompt_tokens.tobytes() + b"|" + rollout.completion_tokens.tobytes()).digest()
 
 
-def pooled_to_json(work: PooledWork) -> str:
-    """Write what a pool takes of a commitment."""
-    rows = [[row.position, row.key.hex(), *astuple(row.sums)] for row in work.rows]
-    return json.dumps({"index": work.index, "step": work.step, "rows": rows})
+def rows_to_json(rows: Iterable[PooledRow]) -> str:
+    """Write rows of a pool."""
+    return json.dumps([[row.key.hex(), *astuple(row.sums)] for row in rows])
 
 
-def pooled_from_json(text: str) -> PooledWork:
-    """Read what `pooled_to_json` wrote."""
-    document = json.loads(text)
-    rows = [PooledRow(position, bytes.fromhex(key), RowSums(*sums)) for position, key, *sums in document["rows"]]
-    return PooledWork(document["index"], document["step"], tuple(rows))
+def rows_from_json(text: str) -> tuple[PooledRow, ...]:
+    """Read what `rows_to_json` wrote."""
+    return tuple(PooledRow(bytes.fromhex(key), RowSums(*sums)) for key, *sums in json.loads(text))
 
 
-def judge_pool(works: Sequence[PooledWork], profile: Profile, *, about: int) -> PoolFinding | None:
+def take_rows(drawn: Iterable[T], tokens: Callable[[T], int]) -> Iterator[T]:
+    """Yield those of a unit's drawn rows that count, in order: until they have UNIT_TOKENS completion tokens."""
+    taken = 0
+    for row in drawn:
+        if taken >= UNIT_TOKENS:
+            return
+        taken += tokens(row)
+        yield row
+
+
+def judge_pool(units: Sequence[Unit], profile: Profile, *, about: int) -> PoolFinding | None:
     """Return the clearest finding of a pool that includes the commitment number `about`; None when it shows nothing.
 
-    `works` are of one node, by consecutive indices, and at most WINDOW of them around it count.
+    `units` are of one node and of consecutive steps of its work; each is over, so one that `about` ends includes it.
     """
-    known = [work for work in works if abs(work.index - about) < WINDOW]
-    if not _may_reject(known, profile.pool):
-        return None
-    found = [
-        finding
-        for first, work in enumerate(known)
-        if work.index <= about
-        for finding in _findings(known[first : first + WINDOW], profile.pool)
-        if finding.last >= about
-    ]
-    # Of those that accuse the shortest: a jury replays it all.
-    best = min(
-        (one for one in found if one.accuse), key=lambda one: (one.last - one.first, -one.evidence), default=None
-    )
+    # 1. Windows that begin and end with a unit that leans by itself: no other shows more.
+    found: list[PoolFinding] = []
+    for statistic in REASONS:
+        lean = [leans(unit.rows, statistic, profile.pool) for unit in units]
+        if sum(lean) < LEAST_LEANING:
+            continue
+        for start in range(len(units)):
+            if lean[start] and units[start].first <= about:
+                window = units[start : start + WINDOW]
+                found += [one for one in _findings(window, statistic, profile.pool) if one.last + 1 >= about]
+
+    # 2. Of those that accuse the shortest: a jury replays it.
+    best = min((one for one in found if one.accuse), key=lambda one: (one.units, -one.evidence), default=None)
     best = best or max(found, key=lambda one: one.evidence, default=None)
     return best if best is not None and best.evidence >= REJECT else None
 
 
-def _may_reject(works: Sequence[PooledWork], limits: PoolLimits) -> bool:
-    """Return whether enough rows lean for any window to reject: a mean leans only where one of its rows does."""
-    rows = [unit_statistics(row.sums) for work in works for row in work.rows]
-    return any(sum(row[name] > getattr(limits, name, 0.0) for row in rows) >= LEAST_LEANING for name in REASONS)
-
-
-def pool_findings(works: Sequence[PooledWork], profile: Profile) -> list[PoolFinding]:
-    """Return what exactly these consecutive commitments show, by each statistic."""
-    return [finding for finding in _findings(works, profile.pool) if finding.last == works[-1].index]
-
-
-def _findings(works: Sequence[PooledWork], limits: PoolLimits) -> Iterator[PoolFinding]:
-    """Yield what the first commitment shows, the first two, and so on, by each statistic.
-
-    A unit counts once a commitment of another step follows it: to look into an open one again and again would be to
-    choose when to count it.
-    """
+def _findings(units: Sequence[Unit], statistic: str, limits: PoolLimits) -> Iterator[PoolFinding]:
+    """Yield what the first unit shows, the first two, and so on, where the last of them leans."""
+    leaning: list[int] = []
     seen: set[bytes] = set()
-    unit, last_step = NOTHING, None
-    count, leaning = 0, dict.fromkeys(REASONS, 0)
-    for work in works:
-        if unit.tokens >= UNIT_TOKENS and work.step != last_step:
-            count += 1
-            for name in leaning:
-                leaning[name] += leans(unit, name, limits)
-            unit = NOTHING
-        unit, last_step = _added(unit, work, seen), work.step
-        for name, lean in leaning.items():
-            yield PoolFinding(name, works[0].index, work.index, lean, count, pool_evidence(lean, count))
+    for count, unit in enumerate(units, 1):
+        fresh = [row for row in unit.rows if row.key not in seen]
+        if not leans(fresh, statistic, limits):
+            continue
+        seen.update(row.key for row in fresh)
+        leaning.append(unit.step)
+        evidence_of_all = pool_evidence(len(leaning), count)
+        yield PoolFinding(statistic, units[0].first, unit.last, tuple(leaning), count, evidence_of_all)
 
 
-def leans(unit: RowSums, statistic: str, limits: PoolLimits) -> bool:
-    """Return whether a unit is above a pool limit; one row that a single token rejects is."""
-    return unit_statistics(unit)[statistic] > getattr(limits, statistic, 0.0)
+def leans(rows: Sequence[PooledRow], statistic: str, limits: PoolLimits) -> bool:
+    """Return whether a unit of these rows is above a pool limit. Equal ones count once."""
+    sums = sum({row.key: row.sums for row in rows}.values(), NOTHING)
+    return unit_statistics(sums)[statistic] > getattr(limits, statistic, 0.0)
 
 
-def _added(unit: RowSums, work: PooledWork, seen: set[bytes]) -> RowSums:
-    """Add the rows of a commitment to a unit, without rows that are equal to one seen before."""
-    for row in work.rows:
-        if row.key not in seen:
-            seen.add(row.key)
-            unit += row.sums
-    return unit
+def check_claim(leaning: Sequence[bool], *, about: int) -> int:
+    """Return how many of the units that are claimed to lean must do so to convict.
+
+    leaning: by unit of a window, whether it is claimed to lean. about: place of the unit that has to be in the window.
+    Raises MalformedError where the claim does not convict even if it is true, and where a part of the window accuses as
+    well: a juror is not asked for more than it takes.
+    """
+    count, sums = len(leaning), [0, *accumulate(leaning)]
+    if sums[-1] < fewest_leaning(count):
+        raise MalformedError(f"{sums[-1]} of {count} steps that lean do not convict")
+    for length in range(1, count):
+        for start in range(max(0, about - length + 1), min(about, count - length) + 1):
+            if pool_evidence(sums[start + length] - sums[start], length) >= ACCUSE:
+                raise MalformedError(f"{length} of the {count} steps accuse as well")
+    return fewest_leaning(count)

@@ -30,7 +30,7 @@ from muster.rollouts.schema import Rollout
 from muster.settings.schema import ValidatorSettings
 from muster.verification.bundles import Inspection, ReplayedRow
 from muster.verification.checks import Finding, check_rows
-from muster.verification.evidence import VerificationContext
+from muster.verification.context import VerificationContext
 from muster.verification.profiles import Limit
 from muster.verification.rules import CommittedWork
 from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size

@@ -20,6 +20,7 @@ from testbed.samples.messages import NOTHING
 from testbed.samples.validator import ME, opened, receive, refusal, verdict, work
 from testbed.samples.verification_context import Context
 from validator.journal import ValidatorJournal
+from validator.juror import Juror
 
 COMMITTED_AT: Final = 50
 """Second of every commitment."""
@@ -59,6 +60,9 @@ class CourtChain:
             "SlashCourt.collectable": self.collectable,
         }
         return answers[call.label]
+
+    async def block_hash(self, number: int) -> bytes:
+        return bytes(32)
 
     async def validators(self, run: int) -> list[str]:
         return self.others
@@ -140,3 +144,10 @@ def make_accusation(
 
 
 HEAD = Block(99, 0, bytes(32))
+
+
+async def take_turn(juror: Juror, head: Block = HEAD) -> None:
+    """Let a juror do all that is due, votes first."""
+    await juror.poll(head)
+    while await juror.decide(head):
+        pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,9 @@ import numpy as np
 
 from muster.authoring.tasks.sealing import seal_set
 from muster.chain.keys import Signer
+from muster.chain.types import Block
+from muster.constants import SAMPLE_BLOCKS
+from muster.contracts.runs import WorkCommitted
 from muster.environments.rewards import length_reward
 from muster.errors import RefusedError, UnreachableError
 from muster.grading.grades import grades_hash, grades_text
@@ -25,9 +27,9 @@ from muster.protocol.messages import ShownGrades, Upload, Verdict
 from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout, one_span
 from muster.tasksets.taskset import TaskSet
-from muster.verification.bundles import EvidenceBundle, Inspection, PoolMember, ReplayedRow, make_bundle, make_member
+from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, make_bundle
 from muster.verification.checks import Finding, grade_rows
-from muster.verification.pools import ACCUSE, UNIT_TOKENS
+from muster.verification.pools import ACCUSE, LEAST_TOKENS, pooled_row
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork, Rules
 from muster.verification.statistics import RowSums
@@ -43,6 +45,9 @@ from testbed.samples.commitments import (
     upload_of,
 )
 from testbed.samples.messages import about, grade_of, verdict_of
+from testbed.samples.validator import place, receive
+from validator.journal import ValidatorJournal
+from validator.pool import PoolJudge
 
 NO_ERRORS = RowSums(tokens=4, gaps=0.0, states=0.0, squares=0.0, signed=0.0)
 
@@ -68,7 +73,8 @@ class Context:
     """Instead of those of the terms, which are small here."""
     replayed: int = 0
     sums: RowSums = NO_ERRORS
-    """Of every row that is replayed."""
+    """Of every row that is replayed, but for the steps below."""
+    sums_of_step: dict[int, RowSums] = field(default_factory=dict)
     works: dict[int, CommittedWork] = field(default_factory=dict)
     """Commitments on chain."""
     shards: bool = True
@@ -99,7 +105,8 @@ class Context:
         if self.down:
             raise UnreachableError("no weights")
         self.replayed += len(rollouts)
-        return [ReplayedRow(finding, self.sums) for finding in self.findings(step, rollouts)]
+        sums = self.sums_of_step.get(step, self.sums)
+        return [ReplayedRow(finding, sums) for finding in self.findings(step, rollouts)]
 
     async def master(self, step: int) -> bytes | None:
         return None
@@ -110,6 +117,9 @@ class Context:
 
     async def block_hash(self, number: int) -> bytes:
         return number.to_bytes(32, "big")
+
+    async def head(self) -> Block:
+        return Block(max(work.block for work in self.works.values()) + SAMPLE_BLOCKS, 0, bytes(32))
 
     def commit(self, rows: list[Rollout], index: int) -> CommittedWork:
         """Put a commitment on chain and its file into the storage."""
@@ -131,20 +141,20 @@ class Context:
         return things[key]
 
 
-LEANING = RowSums(UNIT_TOKENS, UNIT_TOKENS * 1.1 * CPU_FP32.pool.gap_mean, 0.0, 0.0, 0.0)
-"""Of a row that is above the pool limit and far below what rejects a row."""
+LEANING = RowSums(LIMIT, LEAST_TOKENS * 1.1 * CPU_FP32.pool.gap_mean, 0.0, 0.0, 0.0)
+"""Of a row that makes its unit lean by itself, and is far below what rejects a row."""
 STRAIGHT = replace(LEANING, gaps=0.0)
 
 
-def thinking_rows(index: int) -> list[Rollout]:
-    """Rows of a commitment to a step of its own that think until the limit, each in words of its own."""
+def thinking_rows(index: int, step: int | None = None) -> list[Rollout]:
+    """Return rows that think until the limit, each in other words; of one step a commitment where none is named."""
     rows = []
     for row in honest_rows():
         letters = np.random.default_rng([index, row.position]).choice(tokens_of("0123456789.,"), LIMIT)
         rows.append(
             replace(
                 row,
-                step=3 + index,
+                step=3 + index if step is None else step,
                 completion_tokens=letters.astype(np.int32),
                 logprobs=np.full(LIMIT, -0.5, dtype=np.float32),
                 proof=bytes(8 * LIMIT),
@@ -158,23 +168,32 @@ def thinking_rows(index: int) -> list[Rollout]:
     return rows
 
 
-def pool_case(count: int = 12, sums: RowSums = LEANING) -> tuple[EvidenceBundle, CommittedWork, Context]:
-    """Return an accusation by a pool of so many commitments about the last, and a chain that holds them."""
-    context, members = Context(sums=sums), []
-    for index in range(count):
-        rows = thinking_rows(index)
-        work = context.commit(rows, index)
-        shared = draw_pool(
-            block_hash=(work.block + 1).to_bytes(32, "big"), node=work.node, index=index, terms=rules().terms
-        )
-        members.append(make_member(rules(), work, rows, shared))
-    finding = Finding("sampling_mismatch", None, ACCUSE, ACCUSE)
-    bundle = make_bundle(rules(), work, Inspection(finding, rollouts=rows, pool=members), accuser=ACCUSER)
-    return bundle, work, context
+async def pool_case(
+    journal: ValidatorJournal, *, steps: int = 11, each: int = 1, sums: RowSums = LEANING
+) -> tuple[EvidenceBundle, CommittedWork, Context]:
+    """Return an accusation by the pool of so many steps, of `each` commitments, and a chain that holds them.
+
+    It is about the commitment that ends them. The accuser says that all of them lean, and a juror measures `sums`.
+    """
+    context = Context(sums=sums)
+    judge = PoolJudge(context, journal.pools)  # type: ignore[arg-type]
+    for index in range(steps * each + 1):
+        rollouts = thinking_rows(index, 3 + index // each)
+        work = context.commit(rollouts, index)
+        receive(journal, WorkCommitted(place(work.block), 1, work.node, work.step, index, 0, work.root))
+        rows = [pooled_row(rollouts[position], LEANING) for position in pool_positions(work)]
+        journal.pools.keep(work, rows)
+    found = await judge.judge(work, rows)
+    assert found is not None
+    finding = Finding(found.reason, None, found.evidence, ACCUSE)
+    pool = await judge.show(found, work)
+    return make_bundle(rules(), work, Inspection(finding, rollouts=rollouts, pool=pool), accuser=ACCUSER), work, context
 
 
-def drawn_positions(member: PoolMember) -> list[int]:
-    return [row.position for row in read_rollouts(base64.b64decode(member.rows))]
+def pool_positions(work: CommittedWork) -> list[int]:
+    """Return the rows of a commitment of the context's chain that all validators re-run."""
+    block_hash = (work.block + SAMPLE_BLOCKS).to_bytes(32, "big")
+    return draw_pool(block_hash=block_hash, node=work.node, index=work.index, terms=rules().terms)
 
 
 def changed(position: int, **changes: object) -> list[Rollout]:

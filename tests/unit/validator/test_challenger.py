@@ -29,6 +29,7 @@ from testbed.samples.court import (
     bad_rows,
     case_of,
     make_accusation,
+    take_turn,
 )
 from testbed.samples.validator import ME, NODE, OTHER, Clock, pending, place, receive, reject, work
 from validator import challenger as challenger_room
@@ -60,7 +61,7 @@ def court_of(journal: ValidatorJournal, chain: CourtChain, *bundles: bytes) -> C
     challenger = Challenger(chain, journal, context, juror, stagger_seconds=0)  # type: ignore[arg-type]
 
     async def turn(head: Block) -> None:
-        await juror.poll(head)
+        await take_turn(juror, head)
         await challenger.poll(head)
 
     return turn

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from muster.chain.keys import Signer
 from muster.contracts.court import Kind
+from muster.contracts.runs import WorkCommitted
 from muster.errors import UnreachableError
 from muster.settings.schema import ValidatorSettings
+from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding
 from muster.verification.evidence import verify_evidence
 from muster.verification.pools import ACCUSE
 from muster.verification.rules import CommittedWork
 from testbed.samples import commitments as samples
-from testbed.samples.validator import NODE, ROOT
+from testbed.samples.validator import ME, NODE, ROOT, place, receive
 from testbed.samples.verification_context import LEANING, STRAIGHT, Context, thinking_rows
 from validator import inspector as inspector_room
 from validator.inspector import Inspector, from_replay, from_static
-from validator.records import PooledCommitment
+from validator.journal import ValidatorJournal
+from validator.pool import PoolJudge
 
 ACCUSER_KEY = Signer.from_key(b"\x03" * 32)
 
@@ -58,7 +64,8 @@ async def test_the_operator_is_warned_before_the_hash_chain_ends(monkeypatch: py
 
     monkeypatch.setattr(inspector_room, "log", Log())
     policy = ValidatorSettings()
-    inspector = Inspector(Context(), SimpleNamespace(), [bytes(32)] * 10, policy)  # type: ignore[arg-type]
+    none: Any = SimpleNamespace()
+    inspector = Inspector(Context(), none, [bytes(32)] * 10, policy, none)  # type: ignore[arg-type]
     about = CommittedWork(1, 3, NODE, 5, ROOT, hour=5, block=10)
     for link in (6, 7, 8, 9):
         with pytest.raises(UnreachableError, match="no block"):
@@ -69,16 +76,35 @@ async def test_the_operator_is_warned_before_the_hash_chain_ends(monkeypatch: py
     assert "--operator" in caught.value.hint
 
 
-async def test_what_no_row_shows_a_pool_of_commitments_shows_and_its_evidence_holds() -> None:
-    """Each row is far below what rejects a row. The seventh commitment is not used, the twelfth accuses its node."""
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[ValidatorJournal]:
+    made = ValidatorJournal(tmp_path, "me", 1, ME)
+    yield made
+    made.close()
+
+
+def inspector_of(context: Context, journal: ValidatorJournal) -> Inspector:
+    run: Any = context
+    return Inspector(run, ACCUSER_KEY, [bytes(32)] * 64, ValidatorSettings(), PoolJudge(run, journal.pools))
+
+
+async def inspect(
+    inspector: Inspector, context: Context, journal: ValidatorJournal, index: int, each: int = 1
+) -> tuple[CommittedWork, Inspection]:
+    """Inspect a node's next commitment, and keep what pools take of it."""
+    work = context.commit(thinking_rows(index, 3 + index // each), index)
+    receive(journal, WorkCommitted(place(work.block), 1, work.node, work.step, index, 0, work.root))
+    found = await inspector.inspect(work, index, suspect=False, missing_counts=True)
+    journal.pools.keep(work, found.pooled)
+    return work, found
+
+
+async def test_what_no_row_shows_a_pool_of_steps_shows_and_its_evidence_holds(journal: ValidatorJournal) -> None:
+    """Each row is far below what rejects a row. After six steps work is not used, after eleven its node is accused."""
     context = Context(sums=LEANING)
-    inspector = Inspector(context, ACCUSER_KEY, [bytes(32)] * 64, ValidatorSettings())  # type: ignore[arg-type]
-    known: list[PooledCommitment] = []
+    inspector = inspector_of(context, journal)
     for index in range(12):
-        work = context.commit(thinking_rows(index), index)
-        found = await inspector.inspect(work, index, suspect=False, missing_counts=True, neighbours=known)
-        assert found.pooled is not None
-        known = [PooledCommitment(work, found.pooled), *known]
+        work, found = await inspect(inspector, context, journal, index)
         assert (found.finding is not None, found.guilty) == (index >= 6, index == 11)
     verdict, evidence = inspector.conclude(work, found, 11)
     assert (verdict.accepted, verdict.reason, verdict.threshold) == (False, "sampling_mismatch", ACCUSE)
@@ -87,24 +113,29 @@ async def test_what_no_row_shows_a_pool_of_commitments_shows_and_its_evidence_ho
 
     # Where a file of the pool cannot be had the commitment is not used, and accuses nobody yet.
     context.uploads.pop(4)
-    found = await inspector.inspect(work, 11, suspect=False, missing_counts=True, neighbours=known[1:])
-    assert (found.finding is not None, found.guilty, found.pool) == (True, False, ())
+    found = await inspector.inspect(work, 11, suspect=False, missing_counts=True)
+    assert (found.finding is not None, found.guilty, found.pool) == (True, False, None)
     # Where a row is rejected by itself, that row is named.
     context.findings = lambda _step, rows: (
         [Finding("wrong_logprobs", rows[0].position, 13.0, 12.0, accuse=False)] + [None] * (len(rows) - 1)
     )
-    found = await inspector.inspect(work, 11, suspect=False, missing_counts=True, neighbours=known[1:])
+    found = await inspector.inspect(work, 11, suspect=False, missing_counts=True)
     assert found.finding is not None
-    assert (found.finding.reason, found.finding.position in found.rows, found.pool) == ("wrong_logprobs", True, ())
+    assert (found.finding.reason, found.finding.position in found.rows, found.pool) == ("wrong_logprobs", True, None)
 
 
-async def test_honest_commitments_stay_accepted_however_many_there_are() -> None:
+async def test_a_step_counts_once_however_many_commitments_it_has(journal: ValidatorJournal) -> None:
+    """Five a step: the node is accused by its twelfth step, by the commitment that begins it."""
+    context = Context(sums=LEANING)
+    inspector = inspector_of(context, journal)
+    guilty = [(await inspect(inspector, context, journal, index, each=5))[1].guilty for index in range(56)]
+    assert guilty.index(True) == 55
+
+
+async def test_honest_commitments_stay_accepted_however_many_there_are(journal: ValidatorJournal) -> None:
     context = Context(sums=STRAIGHT)
-    inspector = Inspector(context, ACCUSER_KEY, [bytes(32)] * 64, ValidatorSettings())  # type: ignore[arg-type]
-    known: list[PooledCommitment] = []
+    inspector = inspector_of(context, journal)
     for index in range(16):
-        work = context.commit(thinking_rows(index), index)
-        found = await inspector.inspect(work, index, suspect=False, missing_counts=True, neighbours=known)
+        _, found = await inspect(inspector, context, journal, index)
         assert found.finding is None
-        assert found.pooled is not None
-        known = [PooledCommitment(work, found.pooled), *known]
+        assert len(found.pooled) == 1

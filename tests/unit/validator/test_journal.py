@@ -12,7 +12,7 @@ from muster.chain.client import charge_of
 from muster.contracts.court import CaseResolved, Kind, Outcome
 from muster.contracts.registry import Convicted
 from muster.errors import ConfigError
-from muster.verification.pools import PooledRow, PooledWork
+from muster.verification.pools import PooledRow, Unit
 from muster.verification.statistics import RowSums
 from testbed.samples.validator import (
     ME,
@@ -59,20 +59,39 @@ def test_commitments_wait_until_they_are_judged(journal: ValidatorJournal) -> No
     assert len(pending(journal)) == 1
 
 
-def test_a_pool_is_of_consecutive_commitments_that_the_chain_still_has(journal: ValidatorJournal) -> None:
-    """A commitment that is not inspected yet, or that a reorg took, ends the pool on its side."""
-    works = {index: work(index, block=10 + index) for index in range(12)}
-    receive(journal, *works.values())
-    waiting = pending(journal)
-    for c in waiting:
-        if c.index != 2:
-            pooled = PooledWork(c.index, 0, (PooledRow(16, bytes([c.index]), RowSums(5, 0.5, 0.25, 2.0, -1.0)),))
-            journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None, pooled=pooled)
-    about = next(c for c in waiting if c.index == 5)
-    assert [one.work.index for one in journal.pooled_around(about)] == [4, 3, 6, 7, 8, 9, 10, 11]
-    assert journal.pooled_around(about)[0].pooled.rows == (PooledRow(16, bytes([4]), RowSums(5, 0.5, 0.25, 2.0, -1.0)),)
+def test_a_pool_has_whole_steps_that_another_one_follows(journal: ValidatorJournal) -> None:
+    """Three commitments a step. One that the journal does not have, or that a reorg took, leaves its step out."""
+    works = [work(index, step=index // 3, block=10 + index) for index in range(13)]
+    receive(journal, *(one for index, one in enumerate(works) if index != 7))
+    about = next(c for c in pending(journal) if c.index == 5)
+
+    def ends() -> list[tuple[int | None, int, int, int]]:
+        return [
+            (one.before.index if one.before else None, one.first.index, one.last.index, one.closing.index)
+            for one in journal.pools.steps_around(about)
+        ]
+
+    assert ends() == [(None, 0, 2, 3)], "the third step has a gap, so nothing is known to follow the second"
+    receive(journal, works[7])
+    assert ends() == [(None, 0, 2, 3), (2, 3, 5, 6), (5, 6, 8, 9), (8, 9, 11, 12)]
     receive(journal, rewound_to=18)
-    assert [one.work.index for one in journal.pooled_around(about)] == [4, 3, 6, 7], "the block after 8's has changed"
+    assert ends() == [(None, 0, 2, 3), (2, 3, 5, 6)]
+
+
+def test_what_a_reorg_may_draw_otherwise_is_forgotten(journal: ValidatorJournal) -> None:
+    """Rows follow from the block after their commitment, a unit from the block after the commitment that ends it."""
+    works = [work(index, step=index, block=10 + index) for index in range(4)]
+    receive(journal, *works)
+    for c in pending(journal):
+        journal.pools.keep(c, [PooledRow(bytes([c.index]), RowSums(5, 0.5, 0.25, 2.0, -1.0))])
+    steps = journal.pools.steps_around(pending(journal)[0])
+    for one in steps:
+        rows = journal.pools.rows_of(NODE, one.first.index)
+        assert rows is not None
+        journal.pools.keep_unit(one, Unit(one.first.step, one.first.index, one.last.index, rows))
+    receive(journal, rewound_to=12)
+    assert [journal.pools.rows_of(NODE, index) is not None for index in range(4)] == [True, True, False, False]
+    assert [journal.pools.unit(one) is not None for one in steps] == [True, False, False]
 
 
 def test_a_link_is_taken_once_and_for_ever(tmp_path: Path) -> None:

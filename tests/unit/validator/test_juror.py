@@ -13,7 +13,7 @@ from muster.chain.types import Block
 from muster.contracts.court import BallotState, CaseResolved, Kind, Outcome
 from muster.errors import UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
-from testbed.samples.court import BAD, COMMITTED_AT, EVIDENCE, HEAD, CourtChain, CourtContext, case_of
+from testbed.samples.court import BAD, COMMITTED_AT, EVIDENCE, HEAD, CourtChain, CourtContext, case_of, take_turn
 from testbed.samples.validator import ME, OTHER, Clock, opened, place, receive
 from validator import juror as juror_room
 from validator.journal import ValidatorJournal
@@ -42,7 +42,7 @@ async def test_what_has_a_deadline_comes_before_what_may_take_long(journal: Vali
     chain = CourtChain()
     receive(journal, case_of(1), case_of(2, index=4))
     journal.seal_ballot(journal.cases()[1], True, bytes(32))
-    await juror_of(journal, chain, CourtContext(chain, EVIDENCE)).poll(HEAD)
+    await take_turn(juror_of(journal, chain, CourtContext(chain, EVIDENCE)), HEAD)
     assert chain.done == ["commitVote", "verify"]
 
 
@@ -61,14 +61,14 @@ async def test_a_vote_is_sealed_committed_revealed_and_collected_over_restarts(
         (101, BallotState.VOTED_GUILTY),
     ):
         chain.ballot = ballot
-        await juror_of(journal, chain, CourtContext(chain, EVIDENCE)).poll(Block(99, second, bytes(32)))
+        await take_turn(juror_of(journal, chain, CourtContext(chain, EVIDENCE)), Block(99, second, bytes(32)))
         (case,) = journal.cases()
         votes.append((case.ballot, case.guilty, case.salt))
     assert [ballot for ballot, _, _ in votes] == ["sealed", "committed", "committed", "revealed", "revealed"]
     assert len(set(votes)) == 3, "one vote and one salt throughout"
     assert votes[0][1] is True
     receive(journal, CaseResolved(place(40), 1, BAD.node, Outcome.GUILTY, 2, 3, 3))
-    await juror_of(journal, chain, CourtContext(chain)).poll(HEAD)
+    await take_turn(juror_of(journal, chain, CourtContext(chain)), HEAD)
     assert chain.done == ["verify", "commitVote", "revealVote", "collect"]
     assert journal.cases() == []
 
@@ -79,9 +79,9 @@ async def test_a_vote_that_a_reorg_took_is_committed_again(journal: ValidatorJou
     journal.seal_ballot(journal.cases()[0], True, bytes(32))
     journal.set_ballot(journal.cases()[0], "committed")
     juror = juror_of(journal, chain, CourtContext(chain))
-    await juror.poll(Block(99, 100, bytes(32)))
+    await take_turn(juror, Block(99, 100, bytes(32)))
     assert (chain.done, journal.cases()[0].ballot) == ([], "sealed")
-    await juror.poll(HEAD)
+    await take_turn(juror, HEAD)
     assert (chain.done, journal.cases()[0].ballot) == (["commitVote"], "committed")
 
 
@@ -92,13 +92,13 @@ async def test_a_juror_tries_again_to_fetch_the_evidence_and_votes_it_down_at_la
     receive(journal, case_of(1))
     juror = juror_of(journal, chain, CourtContext(chain))
     for _ in range(3):
-        await juror.poll(HEAD)
+        await take_turn(juror, HEAD)
     assert chain.done == ["verify"]
     clock.now += VERIFY_RETRY_SECONDS
-    await juror.poll(HEAD)
+    await take_turn(juror, HEAD)
     assert chain.done == ["verify", "verify"]
     clock.now += VERIFY_RETRY_SECONDS
-    await juror.poll(Block(99, 99, bytes(32)))
+    await take_turn(juror, Block(99, 99, bytes(32)))
     case = journal.cases()[0]
     assert (case.ballot, case.guilty) == ("sealed", False), "nothing shows guilt, and silence costs"
 
@@ -118,7 +118,7 @@ async def test_what_the_chain_cannot_answer_is_no_abstention(
     juror = juror_of(journal, chain, context)
     for _ in range(2):
         with pytest.raises(UnreachableError, match="does not answer"):
-            await juror.poll(HEAD)
+            await take_turn(juror, HEAD)
     assert journal.cases()[0].ballot == "none"
     assert not juror.not_before
 
@@ -144,7 +144,7 @@ async def test_evidence_that_breaks_a_juror_costs_no_other_case_its_vote(journal
             return b"no bundle"
 
     context.client = Client()
-    await juror_of(journal, chain, context).poll(HEAD)
+    await take_turn(juror_of(journal, chain, context), HEAD)
     votes = [(case.case_id, case.ballot, case.guilty) for case in journal.cases()]
     assert votes == [(1, "none", None), (2, "sealed", False)], "the first cannot be verified yet"
 
@@ -165,7 +165,7 @@ async def test_a_juror_shows_a_receipt_from_before_the_commitment_instead_of_vot
     receive(journal, case_of(1, kind=Kind.DATA_MISSING))
     context = CourtContext(chain)
     context.stored_at = stored_at
-    await juror_of(journal, chain, context).poll(Block(99, 99, bytes(32)))
+    await take_turn(juror_of(journal, chain, context), Block(99, 99, bytes(32)))
     assert chain.done == done
 
 
@@ -186,6 +186,6 @@ async def test_who_revealed_reports_who_did_not(
     journal.seal_ballot(journal.cases()[0], True, bytes(32))
     journal.set_ballot(journal.cases()[0], "revealed")
     receive(journal, CaseResolved(place(40), 1, BAD.node, outcome, 1, 1, 3))
-    await juror_of(journal, chain, CourtContext(chain)).poll(HEAD)
+    await take_turn(juror_of(journal, chain, CourtContext(chain)), HEAD)
     assert chain.done == (["reportAbsence"] if reported else [])
     assert journal.cases() == []

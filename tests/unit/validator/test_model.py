@@ -14,6 +14,7 @@ from muster.errors import ConfigError
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import MatmulSetting, Settings, ValidatorSettings
 from muster.verification.profiles import CPU_FP32
+from testbed.samples.commitments import honest_rows
 from validator import model as model_room
 from validator.model import Model
 
@@ -43,7 +44,7 @@ async def test_a_replay_computes_on_as_many_threads_and_multiplies_as_the_settin
     chosen: list[tuple[int, MatmulSetting]] = [(1, "auto"), (3, "float32")]
     for threads, matmul in chosen:
         model = Model(Checkpoints(), CPU_FP32, 1.0, threads=threads, matmul=matmul)  # type: ignore[arg-type]
-        assert await model.replay(0, []) == []
+        assert await model.replay(0, honest_rows()[:1]) == []
     assert made == chosen
     assert ValidatorSettings().threads == 1
     assert Settings().bfloat16_matmul == "auto"

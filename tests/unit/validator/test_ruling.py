@@ -23,6 +23,7 @@ RECORD = CaseRecord(
     jury=3,
     commit_ends=100,
     reveal_ends=200,
+    block=7,
     outcome=Outcome.OPEN,
     ballot="none",
     guilty=None,

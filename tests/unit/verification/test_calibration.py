@@ -97,13 +97,13 @@ def test_rows_are_put_together_into_units_of_256_tokens() -> None:
 def test_too_few_units_give_no_limits() -> None:
     """Without units the least limits would hold, which honest work in bfloat16 is beyond."""
     enough, few = cell([EXACT] * LEAST_UNITS), cell([EXACT] * (LEAST_UNITS - 1), model="logits × 2")
-    with pytest.raises(MarginError, match="19 units of 256 tokens were measured of the model logits × 2; 20 are") as at:
+    with pytest.raises(MarginError, match="19 pool units were measured of the model logits × 2; 20 are") as at:
         derived(enough, few)
     assert "--tokens" in at.value.hint
     more = cell([errors(100)] * 3, "AVX2", "logits × 2")
     found = derived(enough, few, more)
     assert [one.units == {} for one in found.cells] == [False, False, False]
-    with pytest.raises(MarginError, match="19 units"):
+    with pytest.raises(MarginError, match="19 pool units"):
         check_against([few], found)
 
 

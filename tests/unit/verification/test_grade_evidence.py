@@ -11,7 +11,7 @@ import pytest
 from muster.grading.grades import UNSURE_FUEL, RowGrade, first_difference, grades_hash, grades_text, parse_grades
 from muster.protocol.messages import ShownGrades
 from muster.verification.bundles import Inspection, parse_bundle
-from muster.verification.evidence import CannotVerifyError
+from muster.verification.context import CannotVerifyError
 from muster.verification.grade_evidence import make_grade_bundle, verify_grade_evidence
 from muster.verification.rules import CommittedWork
 from testbed.samples.commitments import ACCUSER, committed

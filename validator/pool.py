@@ -1,0 +1,108 @@
+"""A node's pool as a validator knows it: its units are put together, judged, and shown where they accuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from muster.constants import SAMPLE_BLOCKS
+from muster.protocol.draws import draw_pool, draw_unit
+from muster.rollouts.parquet import FileLimits
+from muster.verification.bundles import Pool, PoolMember, PoolUnit, check_size, make_member
+from muster.verification.pools import PooledRow, PoolFinding, Unit, judge_pool, take_rows
+from muster.verification.rules import CommittedWork
+from validator.context import RunVerificationContext
+from validator.pool_journal import PoolJournal, StepWork
+
+
+@dataclass
+class PoolJudge:
+    """Judges the pools of one run's nodes."""
+
+    context: RunVerificationContext
+    journal: PoolJournal
+
+    async def judge(self, c: CommittedWork, rows: Sequence[PooledRow]) -> PoolFinding | None:
+        """Return what the pool shows that a commitment is in, or ends; None when it shows nothing.
+
+        rows: those of the commitment that all validators re-run, which the journal does not have yet.
+        """
+        runs: list[list[Unit]] = [[]]
+        for work in self.journal.steps_around(c):
+            unit = await self._unit(work, {c.index: tuple(rows)})
+            if unit is None or (runs[-1] and unit.first != runs[-1][-1].last + 1):
+                runs.append([])
+            if unit is not None:
+                runs[-1].append(unit)
+        for units in filter(None, runs):
+            if units[0].first <= c.index <= units[-1].last + 1:
+                return judge_pool(units, self.context.profile, about=c.index)
+        return None
+
+    async def show(self, found: PoolFinding, c: CommittedWork) -> Pool:
+        """Return the steps of a finding, and the rows of those that lean, as evidence.
+
+        Raises what fetching their files does, and MalformedError where they are too large to be shown.
+        """
+        works = [one for one in self.journal.steps_around(c) if found.first <= one.first.index <= found.last]
+        before, units = works[0].before, []
+        for work in works:
+            members = await self._members(work) if work.first.step in found.leaning else []
+            first, last = work.first, work.last
+            units.append(
+                PoolUnit(
+                    first=first.index,
+                    first_block=first.block,
+                    last=last.index,
+                    last_block=last.block,
+                    members=members,
+                )
+            )
+        pool = Pool(before_block=before.block if before else None, units=units, next_block=works[-1].closing.block)
+        check_size(pool)
+        return pool
+
+    async def _unit(self, work: StepWork, fresh: dict[int, tuple[PooledRow, ...]]) -> Unit | None:
+        """Return the unit of a step; None where a row that counts is not known here, or not drawn yet."""
+        if (known := self.journal.unit(work)) is not None:
+            return known
+        first, last = work.first, work.last
+        if work.closing.block + SAMPLE_BLOCKS > (await self.context.chain.head()).number:
+            return None
+        drawn = []
+        for index, place in await self._draw(work):
+            rows = fresh.get(index) or self.journal.rows_of(first.node, index)
+            if rows is None:
+                return None
+            drawn.append(rows[place])
+        unit = Unit(first.step, first.index, last.index, tuple(take_rows(drawn, lambda row: row.sums.tokens)))
+        self.journal.keep_unit(work, unit)
+        return unit
+
+    async def _draw(self, work: StepWork) -> list[tuple[int, int]]:
+        block_hash = await self.context.block_hash(work.closing.block + SAMPLE_BLOCKS)
+        first, last, terms = work.first, work.last, self.context.rules.terms
+        return draw_unit(block_hash=block_hash, node=first.node, first=first.index, last=last.index, terms=terms)
+
+    async def _members(self, work: StepWork) -> list[PoolMember]:
+        """Return the rows of a step that count, by commitment."""
+        unit = await self._unit(work, {})
+        assert unit is not None, "a step that leans is known"
+        places: dict[int, list[int]] = {}
+        for index, place in (await self._draw(work))[: len(unit.rows)]:
+            places.setdefault(index, []).append(place)
+        return [await self._member(work.first.node, index, found) for index, found in places.items()]
+
+    async def _member(self, node: str, index: int, places: Sequence[int]) -> PoolMember:
+        """Return rows of one commitment, by their places in its pool."""
+        context = self.context
+        committed = self.journal.committed(node, index)
+        upload = await context.upload(committed)
+        rollouts = await context.read(
+            await context.file(upload.receipt.file_hash), FileLimits.from_terms(context.rules.terms)
+        )
+        block_hash = await context.block_hash(committed.block + SAMPLE_BLOCKS)
+        shared = draw_pool(block_hash=block_hash, node=node, index=index, terms=context.rules.terms)
+        positions = sorted(shared[place] for place in places)
+        await context.ensure_tasks((rollouts[position].task for position in positions), committed.step)
+        return make_member(context.rules, committed, rollouts, positions)
