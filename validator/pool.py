@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from muster.constants import SAMPLE_BLOCKS
 from muster.protocol.draws import draw_pool, draw_unit
 from muster.rollouts.parquet import FileLimits
-from muster.verification.bundles import Pool, PoolMember, PoolUnit, check_size, make_member
+from muster.verification.bundles import PoolMember, PoolUnit, ShownPool, check_size, make_member
 from muster.verification.pools import PooledRow, PoolFinding, Unit, judge_pool, take_rows
 from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
@@ -39,7 +39,7 @@ class PoolJudge:
                 return judge_pool(units, self.context.profile, about=c.index)
         return None
 
-    async def show(self, found: PoolFinding, c: CommittedWork) -> Pool:
+    async def show(self, found: PoolFinding, c: CommittedWork) -> ShownPool:
         """Return the steps of a finding, and the rows of those that lean, as evidence.
 
         Raises what fetching their files does, and MalformedError where they are too large to be shown.
@@ -58,7 +58,7 @@ class PoolJudge:
                     members=members,
                 )
             )
-        pool = Pool(before_block=before.block if before else None, units=units, next_block=works[-1].closing.block)
+        pool = ShownPool(before_block=before.block if before else None, units=units, next_block=works[-1].closing.block)
         check_size(pool)
         return pool
 

@@ -72,7 +72,7 @@ class Inspection:
     """Of the rows that went through the replay checks, by position."""
     pooled: Sequence[PooledRow] = ()
     """Those of its rows that all validators re-run, in the order of their positions."""
-    pool: Pool | None = None
+    pool: ShownPool | None = None
     """The pool that shows the finding; None where single rows do."""
     grades: str | None = None
     """In a run with private tests: the grades of what is accepted, as canonical bytes."""
@@ -109,7 +109,7 @@ class PoolUnit(Message):
     """The rows that count; empty of a unit that counts as honest."""
 
 
-class Pool(Message):
+class ShownPool(Message):
     """Consecutive steps of a node's work."""
 
     before_block: UInt32 | None
@@ -144,7 +144,7 @@ class EvidenceBundle(Message):
     """A Merkle proof per row."""
     tasks: list[ShownTask] = Field(default_factory=list, max_length=MAX_ROWS)
     """The tasks of the rows, each once. None where the rows are not of the draw, which shows without them."""
-    pool: Pool | None = None
+    pool: ShownPool | None = None
     """Where many rows together show it: the commitment concerned is of one of its steps, or the next one."""
     shown: ShownGrades | None = None
     """Of a wrong grade: the grades and who signed them (`muster.verification.grade_evidence`)."""
@@ -236,7 +236,7 @@ def make_member(rules: Rules, work: CommittedWork, rollouts: Sequence[Rollout], 
     return PoolMember(index=work.index, block=work.block, rows=rows, proofs=proofs, tasks=tasks)
 
 
-def check_size(pool: Pool) -> None:
+def check_size(pool: ShownPool) -> None:
     """Check that a pool fits into one bundle. Raises MalformedError."""
     if (size := len(pool.model_dump_json())) > MAX_EVIDENCE_BYTES - _BESIDES_BYTES:
         raise MalformedError(f"the rows of {len(pool.units)} steps have {size} bytes: too many for one bundle")

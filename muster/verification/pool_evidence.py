@@ -16,7 +16,7 @@ from muster.constants import SAMPLE_BLOCKS
 from muster.errors import CheckError, MismatchError
 from muster.protocol.draws import draw_pool, draw_unit
 from muster.rollouts.schema import Rollout
-from muster.verification.bundles import EvidenceBundle, Inspection, Pool, PoolMember
+from muster.verification.bundles import EvidenceBundle, Inspection, PoolMember, ShownPool
 from muster.verification.checks import CheckedRow, Finding, check_draw, check_place, check_rows
 from muster.verification.context import VerificationContext
 from muster.verification.pools import (
@@ -82,7 +82,7 @@ async def verify_pool(
     raise AssertionError("a claim that convicts is decided by its last unit")
 
 
-async def _check_units(pool: Pool, commitment: CommittedWork, context: VerificationContext) -> list[ShownUnit]:
+async def _check_units(pool: ShownPool, commitment: CommittedWork, context: VerificationContext) -> list[ShownUnit]:
     """Return the units of a pool. Raises CheckError unless each is a whole step of the node's, one after the other."""
 
     async def work_at(index: int, block: int | None) -> CommittedWork:

@@ -19,7 +19,7 @@ from muster.chain.client import vote_hash
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import Task
 from muster.protocol.announcements import BenchmarkScore, NodeName, name_problem
-from muster.protocol.draws import chain_preimages, draw_base, draw_pool, draw_rows, group_draw, position_seed
+from muster.protocol.draws import chain_preimages, draw_base, draw_pool, draw_rows, draw_unit, group_draw, position_seed
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import content_hash
 from muster.protocol.masters import (
@@ -133,7 +133,9 @@ def the_sample(given: Values) -> Values:
     terms = replace(terms_with(1, WorkClass(10_000, (8,))), **shape)
     pool = draw_pool(**drawn, terms=terms)
     rows = draw_rows(**drawn, preimage=preimage, terms=terms, count=given["count"])
-    return {"tip": hexed(tip), "preimage": hexed(preimage), "pool": pool, "rows": rows}
+    step = {"block_hash": raw(given["block_hash"]), "node": given["node"], "first": given["index"]}
+    unit = [list(place) for place in draw_unit(**step, last=given["last"], terms=terms)]
+    return {"tip": hexed(tip), "preimage": hexed(preimage), "pool": pool, "rows": rows, "unit": unit}
 
 
 def signed(given: Values, struct: str, message: Values) -> Values:
