@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ from muster.chain.types import Block
 from muster.contracts.court import BallotState, CaseResolved, Kind, Outcome
 from muster.errors import UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.verification.rules import CommittedWork
 from testbed.samples.court import BAD, COMMITTED_AT, EVIDENCE, HEAD, CourtChain, CourtContext, case_of, take_turn
 from testbed.samples.validator import ME, OTHER, Clock, opened, place, receive
+from testbed.waiting import until
 from validator import juror as juror_room
 from validator.journal import ValidatorJournal
 from validator.juror import VERIFY_RETRY_SECONDS, Juror
@@ -44,6 +47,38 @@ async def test_what_has_a_deadline_comes_before_what_may_take_long(journal: Vali
     journal.seal_ballot(journal.cases()[1], True, bytes(32))
     await take_turn(juror_of(journal, chain, CourtContext(chain, EVIDENCE)), HEAD)
     assert chain.done == ["commitVote", "verify"]
+
+
+async def test_a_vote_waits_for_no_replay(journal: ValidatorJournal) -> None:
+    """While the evidence of one case is looked at, for hours maybe, the vote in another goes out."""
+    chain, done = CourtChain(), asyncio.Event()
+    receive(journal, case_of(1), case_of(2, index=4))
+    journal.seal_ballot(journal.cases()[1], True, bytes(32))
+    context = CourtContext(chain, EVIDENCE)
+    replay = context.draw
+
+    async def draw(commitment: CommittedWork) -> Any:
+        await done.wait()
+        return await replay(commitment)
+
+    context.draw = draw  # type: ignore[method-assign]
+    juror = juror_of(journal, chain, context)
+    deciding = asyncio.create_task(juror.decide(HEAD))
+    await until(lambda: "verify" in chain.done)
+    await juror.poll(HEAD)
+    assert [case.ballot for case in journal.cases()] == ["none", "committed"]
+    done.set()
+    assert await deciding
+    assert [case.ballot for case in journal.cases()] == ["sealed", "committed"]
+
+
+async def test_the_case_whose_votes_are_due_first_is_looked_at_first(journal: ValidatorJournal) -> None:
+    chain = CourtChain()
+    receive(journal, case_of(1, commit_ends=300, index=4), case_of(2, commit_ends=100), case_of(3, commit_ends=200))
+    juror, sealed = juror_of(journal, chain, CourtContext(chain, EVIDENCE)), []
+    while await juror.decide(HEAD):
+        sealed.append([case.case_id for case in journal.cases() if case.ballot == "sealed"])
+    assert sealed == [[2], [2, 3], [1, 2, 3]]
 
 
 async def test_a_vote_is_sealed_committed_revealed_and_collected_over_restarts(
