@@ -34,6 +34,7 @@ from muster.verification.rules import CommittedWork
 from testbed.chain.contracts import Deployment
 from testbed.runs.run_fixture import RunFixture
 from testbed.samples.commitments import upload_of
+from testbed.samples.court import take_turn
 from validator.challenger import Challenger
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
@@ -124,7 +125,7 @@ class Judge:
     async def turn(self) -> None:
         await self.follow()
         head = await self.chain.head()
-        await self.juror.poll(head)
+        await take_turn(self.juror, head)
         await self.challenger.poll(head)
 
 
