@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from muster.clients.run_data import CheckpointFetcher
 from muster.errors import MusterError, UnreachableError
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
-from muster.verification.bundles import ReplayedRow
+from muster.verification.bundles import MAX_ROWS, ReplayedRow
+from muster.verification.checks import Finding
 from muster.verification.devices import check_device
 from muster.verification.profiles import Profile
-from validator.replay import DEVICE, Replayer, judge
+from muster.verification.statistics import RowSums
+from validator.replay import DEVICE, Replayer, judge, spread_share
 
 _log = telemetry.logger("validator")
+
+T = TypeVar("T")
 
 TURN_TOKENS: Final = 8192
 """Tokens that are replayed before another may have its turn: some seconds of a small model."""
 
 _LOADING: Final = threading.Lock()
 """Loading a model changes settings of torch and transformers that all threads share."""
+
+DRAWS: Final = 32
+"""Honest machines that a row is measured on before it is blamed: some differ only now and then from all others."""
+_DRAW_TOKENS: Final = 4096
+"""Tokens of these together, from which on there are fewer, and _DRAWS_AT_ONCE at least."""
+_DRAWS_AT_ONCE: Final = 8
 
 
 class Model:
@@ -38,6 +51,8 @@ class Model:
         self._options = options
         self._replayer: Replayer | None = None
         self._turn = asyncio.Lock()
+        self.faulty: dict[int, str] = {}
+        """Why, by step, its trainer's weights are at fault: seen since this process began."""
 
     async def replay(self, step: int, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
         """Return what the replay checks say of each row under the weights of its step.
@@ -45,13 +60,28 @@ class Model:
         The rows must have passed the static checks. Raises UnreachableError when the weights cannot be fetched or the
         model is broken: that says nothing about the rows.
         """
+        rows = await self._with_weights(step, rollouts, replay_rows)
+        if (why := next((row.fault for row in rows if row.fault), "")) and step not in self.faulty:
+            self.faulty[step] = why
+            _log.warning("the weights of a step are at fault", step=step, why=why)
+        return rows
+
+    async def honest_sums(self, step: int, rollouts: Sequence[Rollout]) -> list[RowSums]:
+        """Return what an honest machine's rows in the contexts of these would add to a pool. Raises as `replay`."""
+        return await self._with_weights(
+            step, rollouts, lambda replayer, rows: [row.sums for row in replayer.spread(rows)]
+        )
+
+    async def _with_weights(
+        self, step: int, rollouts: Sequence[Rollout], work: Callable[[Replayer, list[Rollout]], list[T]]
+    ) -> list[T]:
         try:
-            found: list[ReplayedRow] = []
+            found: list[T] = []
             async with self._checkpoints.used(step) as folder:
                 _log.info("replaying", step=step, rows=len(rollouts))
                 for rows in _turns(rollouts):
                     async with self._turn:
-                        found += await asyncio.to_thread(self._replay, folder, rows)
+                        found += await asyncio.to_thread(lambda rows=rows: work(self._loaded(folder), rows))
             return found
         except MusterError as error:
             raise UnreachableError(f"step {step} cannot be replayed here: {error}", hint=error.hint) from error
@@ -61,25 +91,64 @@ class Model:
         async with self._turn:
             self._replayer = None
 
-    def _replay(self, folder: Path, rollouts: list[Rollout]) -> list[ReplayedRow]:
+    def _loaded(self, folder: Path) -> Replayer:
         if self._replayer is None:
             with _LOADING:
                 self._replayer = Replayer(folder, self.profile, self._temperature, **self._options)
         self._replayer.load_weights(folder)
-        measured = self._replayer.replay(rollouts)
-        return [ReplayedRow(judge([row], self.profile), row.sums) for row in measured]
+        return self._replayer
 
 
 def _turns(rollouts: Sequence[Rollout]) -> Iterator[list[Rollout]]:
-    """Yield the rollouts in order, as many at a time as keep nobody waiting for long: TURN_TOKENS, at least one."""
-    turn: list[Rollout] = []
-    tokens = 0
-    for rollout in rollouts:
-        length = len(rollout.prompt_tokens) + len(rollout.completion_tokens)
-        if turn and tokens + length > TURN_TOKENS:
-            yield turn
-            turn, tokens = [], 0
-        turn.append(rollout)
-        tokens += length
-    if turn:
-        yield turn
+    """Yield the rollouts in order, by about TURN_TOKENS at a time, so that nobody waits long for a turn."""
+    ends = accumulate(len(rollout.prompt_tokens) + len(rollout.completion_tokens) for rollout in rollouts)
+    for _, turn in groupby(zip(ends, rollouts, strict=True), key=lambda pair: pair[0] // TURN_TOKENS):
+        yield [rollout for _, rollout in turn]
+
+
+def replay_rows(replayer: Replayer, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
+    """Measure and judge the rows under the loaded weights, in order.
+
+    A row is blamed only where honest machines agree on it. The clearest such row decides: the others' findings accuse
+    nobody. At most as many rows as evidence shows are asked about.
+    """
+    # 1. What is wrong with each by itself.
+    profile = replayer.profile
+    rows = [ReplayedRow(judge([row], profile), row.sums) for row in replayer.replay(rollouts)]
+    found = [(i, row.finding) for i, row in enumerate(rows) if row.finding is not None]
+
+    # 2. Whether honest machines agree on it.
+    stands = False
+    for place, (i, finding) in enumerate(sorted(found, key=_clearest_first)):
+        share = 0.0
+        if not stands and place < MAX_ROWS:
+            share = honest_share(replayer, rollouts[i])
+            stands = share < 1.0
+            if stands:
+                continue
+        fault = f"the step is at fault: honest machines differ by {share:.1f} limits on this row" if share else ""
+        detail = "; ".join(filter(None, (finding.detail, fault)))
+        rows[i] = replace(rows[i], finding=replace(finding, accuse=False, detail=detail), fault=fault)
+    return rows
+
+
+def _clearest_first(found: tuple[int, Finding]) -> tuple[bool, float]:
+    """Sort what accuses before what only rejects, then the worst first."""
+    finding = found[1]
+    assert finding.measured is not None, "a replay check measures something"
+    assert finding.threshold
+    return not finding.accuse, -min(finding.measured / finding.threshold, sys.float_info.max)
+
+
+def honest_share(replayer: Replayer, rollout: Rollout) -> float:
+    """Return what share of a rejecting limit honest machines differ by in a row's context: from 1.0 on it is rejected.
+
+    The limits that accuse are twice as far out, so that an honest row which reaches one is of such a context.
+    """
+    tokens = len(rollout.prompt_tokens) + len(rollout.completion_tokens)
+    most, draws, share = max(_DRAWS_AT_ONCE, min(DRAWS, _DRAW_TOKENS // tokens)), 0, 0.0
+    while draws < most and share < 1.0:
+        spreads = replayer.spread([rollout] * _DRAWS_AT_ONCE)
+        share = max(share, *(spread_share(spread, replayer.profile) for spread in spreads))
+        draws += _DRAWS_AT_ONCE
+    return share

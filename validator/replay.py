@@ -3,36 +3,40 @@
 One forward pass of transformers gives all statistics: its logits the sampling replay and the log-probabilities, its
 last hidden states the activations; `muster.verification.statistics` says how they are measured. It is the reference
 that evidence is judged by, because it runs on anyone's machine; it agrees with the worker's vLLM up to numerics, which
-the profile's limits allow for. Measuring needs the model, judging (`judge`) is pure. Rollouts must have passed the
-static checks of `muster.verification.checks`: their tokens are in the vocabulary, and there is at least one.
+the profile's limits allow for. On weights that are made for it numerics exceed every limit: a second pass, in perturbed
+arithmetic, measures a row's *honest spread*, how far off another honest machine's claims would be in its context.
+
+Measuring needs the model, judging (`judge`) is pure. Rollouts must have passed the static checks of
+`muster.verification.checks`: their tokens are in the vocabulary, and there is at least one.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
 import torch
 
-from muster.errors import ConfigError, MalformedError, MusterError
+from muster.errors import ConfigError, MalformedError
+from muster.models.arithmetic import perturbing
 from muster.models.init import load_model
 from muster.models.matmul import choose_matmul
 from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
 from muster.proofs.codec import Comparison
 from muster.proofs.codecs import CODECS
-from muster.proofs.seeded_sampling import measure
+from muster.proofs.seeded_sampling import chosen_logprobs, gumbel, measure, scale
 from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import MatmulSetting
 from muster.verification.checks import Finding
 from muster.verification.devices import check_device
-from muster.verification.profiles import Limit, Profile
+from muster.verification.profiles import STATISTICS, Limit, Profile
 from muster.verification.statistics import NOTHING, RowStatistics, RowSums, TokenErrors, scaled_errors
 
 _set_threads = torch.set_num_threads
@@ -46,6 +50,10 @@ _PASS_TOKENS: Final = 1024
 so large that each is mapped from the system anew; at 113M parameters a seventh of the time went into page faults."""
 _LOGITS_AT_ONCE: Final = 1 << 25
 """Logits computed at a time: 128 MiB of float32."""
+_LARGEST_STATE: Final = 1e30
+"""States beyond this have projections that are no numbers."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,30 +154,47 @@ class Replayer:
             self._head.weight = cast(torch.nn.Embedding, self.model.get_input_embeddings()).weight
 
     def replay(self, rollouts: Sequence[Rollout]) -> list[Measurement]:
-        """Measure the rollouts under the loaded weights, in order. Raises MusterError when these are broken."""
+        """Measure the rollouts under the loaded weights, in order: infinite where the model computes no numbers."""
+        return [self._measured(row) for row in self.errors(rollouts)]
+
+    def spread(self, rollouts: Sequence[Rollout]) -> list[Measurement]:
+        """Measure the honest spread of each rollout's context, in order: infinite where that is no number."""
         found = []
-        for row in self.errors(rollouts):
-            scaled = scaled_errors(row.errors, self.profile)
-            statistics = asdict(scaled.statistics())
-            found.append(
-                Measurement(**statistics, position=row.position, sums=scaled.sums(self.profile), detail=row.detail)
-            )
+        for row, near in self._batched(rollouts, self._spread):
+            spread = replace(self._measured(row), gap_worst=self._measured(near).gap_worst)
+            if math.isinf(spread.gap_worst):
+                sums = replace(spread.sums, gaps=math.inf, states=math.inf, squares=math.inf, signed=math.inf)
+                spread = replace(spread, sums=sums)
+            found.append(spread)
         return found
 
     def errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
-        """Return what `replay` makes its statistics of, in order. Raises as it does."""
-        pin_numerics()
-        _set_threads(self.threads)
-        found: dict[int, RowErrors] = {}
-        for batch in _batches(rollouts):
-            found.update(zip(batch, self._errors([rollouts[i] for i in batch]), strict=True))
-        return [found[i] for i in range(len(rollouts))]
+        """Return what `replay` makes its statistics of, in order."""
+        return self._batched(rollouts, self._errors)
+
+    def _measured(self, row: RowErrors) -> Measurement:
+        scaled = scaled_errors(row.errors, self.profile)
+        statistics = asdict(scaled.statistics())
+        return Measurement(**statistics, position=row.position, sums=scaled.sums(self.profile), detail=row.detail)
 
     @torch.inference_mode()
+    def _batched(self, rollouts: Sequence[Rollout], work: Callable[[list[Rollout]], list[T]]) -> list[T]:
+        """Return the work of all rollouts, in order, that is done on some of about one length at a time."""
+        pin_numerics()
+        _set_threads(self.threads)
+        found: dict[int, T] = {}
+        for batch in _batches(rollouts):
+            found.update(zip(batch, work([rollouts[i] for i in batch]), strict=True))
+        return [found[i] for i in range(len(rollouts))]
+
     def _errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
-        # 1. One forward pass, and each token scored from its last hidden state.
+        """Compare the rollouts with what one forward pass says of them."""
         lengths = [len(rollout.completion_tokens) for rollout in rollouts]
-        states = self._states(rollouts, lengths)
+        return self._compare(self._states(rollouts, lengths), rollouts, lengths)
+
+    def _compare(self, states: torch.Tensor, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> list[RowErrors]:
+        """Compare what the rollouts claim with what follows from the states behind their tokens."""
+        # 1. Each token scored from its last hidden state.
         scores = self._score(states, rollouts, lengths)
 
         # 2. The proofs against the states.
@@ -185,6 +210,67 @@ class Replayer:
             _row(rollout, comparison, scores, slice(end - length, end))
             for rollout, comparison, length, end in zip(rollouts, comparisons, lengths, ends, strict=True)
         ]
+
+    def _spread(self, rollouts: Sequence[Rollout]) -> list[tuple[RowErrors, RowErrors]]:
+        """Return how far off another honest machine's claims are, and how far if each token were a near-tie.
+
+        A row with a near-tie may be measured where the others' tokens are not near to any: so a token's gap is, in the
+        second, what the two machines' differences between its two best candidates are apart.
+        """
+        # 1. The states on both machines.
+        lengths = [len(rollout.completion_tokens) for rollout in rollouts]
+        own = self._states(rollouts, lengths)
+        with perturbing(self.model):
+            others = self._states(rollouts, lengths)
+        sound = (others.abs() <= _LARGEST_STATE).all(dim=1)
+
+        # 2. What the other one claims: proofs, and of each token's two best candidates the one that it is not here.
+        ends = np.cumsum(lengths)[:-1]
+        seeds = [rollout.seed for rollout in rollouts]
+        states = others.masked_fill(~sound[:, None], 0.0).tensor_split(ends.tolist())
+        proofs = self._codec.encode_batch(states, seeds)
+        rivals, logprobs, flipped, apart = self._rivals(own, others, seeds, lengths)
+        apart[~sound.numpy()] = np.inf
+        claims = zip(rollouts, proofs, np.split(rivals, ends), np.split(logprobs, ends), strict=True)
+        claimed = [
+            replace(row, proof=proof, completion_tokens=tokens, logprobs=values)
+            for row, proof, tokens, values in claims
+        ]
+
+        # 3. How that looks from here.
+        found = []
+        parts = zip(np.split(flipped, ends), np.split(apart, ends), strict=True)
+        for row, (other, gaps) in zip(self._compare(own, claimed, lengths), parts, strict=True):
+            if not np.isfinite(gaps).all():
+                row = replace(row, errors=_no_numbers(row.errors))
+                found.append((row, row))
+                continue
+            real = np.where(other, row.errors.gaps, np.float32(0))
+            found.append(tuple(replace(row, errors=replace(row.errors, gaps=values)) for values in (real, gaps)))
+        return found
+
+    def _rivals(
+        self, own: torch.Tensor, others: torch.Tensor, seeds: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[np.ndarray, ...]:
+        """Return of each token, [sum of lengths], the best candidate here that is not the one sampled here.
+
+        Or the one that is sampled from the other machine's states, where that is another: int64; its log-probability
+        there, whether it is sampled there, and how far the two candidates moved against each other.
+        """
+        keys = torch.from_numpy(np.repeat(np.array(seeds, dtype=np.int64), lengths))
+        positions, found = torch.from_numpy(_counting(lengths)), []
+        for part in torch.arange(len(keys)).split(max(1, _LOGITS_AT_ONCE // self.vocabulary)):
+            here = scale(self._head(own[part]), self.temperature)
+            with perturbing(self.model):
+                there = scale(self._head(others[part]), self.temperature)
+            noise = gumbel(keys[part], positions[part], self.vocabulary)
+            sampled, second = (noise + here).topk(2, dim=1).indices.unbind(1)
+            other = (noise + there).argmax(dim=1)
+            rivals = torch.where(other == sampled, second, other)
+            pair = torch.stack([rivals, sampled], dim=1)
+            apart = (there - here).gather(1, pair).diff(dim=1)[:, 0].abs()
+            found.append((rivals, chosen_logprobs(there, rivals), other != sampled, apart))
+        return tuple(torch.cat(column).numpy() for column in zip(*found, strict=True))
 
     def _states(self, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> torch.Tensor:
         """Compute the last hidden state behind every completion token: [sum of lengths, H]."""
@@ -220,8 +306,6 @@ class Replayer:
             magnitudes = extremes.float().abs().amax(dim=0) / self.temperature
             gap_scales, logprob_scales = sizes * (chosen - sampled).norm(dim=1), sizes * chosen.norm(dim=1)
             found[:, part] = torch.stack([replay.gaps, replay.logprobs, gap_scales, logprob_scales, magnitudes])
-        if not bool(found.isfinite().all()):
-            raise MusterError("the model's logits are not finite", hint="the checkpoint is broken: abstain")
         return _Scores(*found.numpy())
 
 
@@ -238,7 +322,15 @@ def _row(rollout: Rollout, comparison: Comparison, scores: _Scores, tokens: slic
         magnitudes=scores.magnitudes[tokens],
         distance=comparison.error if comparison.tokens is None else None,
     )
+    if not all(np.isfinite(values[tokens]).all() for values in vars(scores).values()):
+        errors = _no_numbers(errors)
     return RowErrors(errors, rollout.position, comparison.problem or "")
+
+
+def _no_numbers(errors: TokenErrors) -> TokenErrors:
+    """Return the errors of a row on which the model computes no numbers: infinite gaps, and nothing to compare."""
+    nothing, infinite = np.zeros_like(errors.gaps), np.full_like(errors.gaps, np.inf)
+    return TokenErrors(infinite, nothing - 1, nothing - 1, nothing, nothing, nothing, nothing, distance=None)
 
 
 def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:
@@ -253,6 +345,11 @@ def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | No
                     detail = words if math.isfinite(value) else measurement.detail or words
                     return Finding(reason, measurement.position, value, threshold, accuse=accuse, detail=detail)
     return None
+
+
+def spread_share(spread: RowStatistics, profile: Profile) -> float:
+    """Return the largest share of a rejecting limit that a row's honest spread is."""
+    return max(getattr(spread, name) / getattr(profile, name).reject for name in STATISTICS)
 
 
 _CHECKS: Final[dict[str, tuple[Reason, str]]] = {

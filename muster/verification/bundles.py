@@ -52,6 +52,8 @@ class ReplayedRow:
 
     finding: Finding | None
     sums: RowSums
+    fault: str = ""
+    """Why the finding, if any, is the fault of the step's weights: honest machines differ on this row."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from muster.authoring.models.variants import save_changed, with_noise
-from muster.errors import ConfigError, MalformedError, MusterError
+from muster.errors import ConfigError, MalformedError
 from muster.models.numerics import numerics_pinned, pin_numerics
 from muster.models.weights import read_weights
 from muster.rollouts.schema import Rollout
@@ -20,6 +20,7 @@ from muster.verification.profiles import CPU_FP32
 from muster.verification.statistics import FLOAT32, LEAST
 from testbed.samples.models import unpin_numerics
 from validator import replay
+from validator.model import replay_rows
 from validator.replay import Measurement, Replayer, judge
 
 CLEAN = Measurement(
@@ -135,8 +136,10 @@ def test_a_broken_checkpoint_is_nobodys_lie(honest: list[Rollout], model_dir: Pa
     broken = save_changed(model_dir, tmp_path / "broken", lambda tensor: tensor * torch.nan)
     own = Replayer(model_dir, CPU_FP32, 1.0)
     own.load_weights(broken)
-    with pytest.raises(MusterError, match="not finite"):
-        own.replay(honest[:2])
+    rows = replay_rows(own, honest[:2])
+    findings = [(row.finding.reason, row.finding.accuse) for row in rows if row.finding]
+    assert findings == [("sampling_mismatch", False)] * 2
+    assert rows[0].fault.endswith("differ by inf limits on this row")
 
 
 def test_a_missing_model_is_a_configuration_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ from muster.errors import ConfigError
 from muster.models.arithmetic import (
     ARITHMETICS,
     HONEST,
+    PERTURBATION,
     SPLITS,
+    _Noise,
     backwards,
     computing,
     float16_sums,
+    perturbing,
     split,
     tf32,
     tf32_product,
@@ -90,6 +94,56 @@ def test_an_error_inside_leaves_the_model_as_before(model: PreTrainedModel) -> N
         with pytest.raises(KeyError), computing(model, name):
             raise KeyError
         assert torch.equal(states(model), before)
+
+
+def test_perturbed_arithmetic_is_near_drawn_afresh_and_gone_afterwards(model: PreTrainedModel) -> None:
+    before, attributes = states(model), own_attributes(model)
+    with perturbing(model, seed=3):
+        first, second = states(model), states(model)
+    with perturbing(model, seed=3):
+        again = states(model)
+    with perturbing(model), perturbing(model):
+        fresh = states(model)
+    assert torch.equal(first, again)
+    assert len({float(one.double().sum()) for one in (first, second, fresh)}) == 3, "each draws its own"
+    near, far = (1e-7, 1e-5) if model.dtype == torch.float32 else (1e-3, 4e-2)
+    assert all(near < distance(one, before) < far for one in (first, second, fresh))
+    assert own_attributes(model) == attributes
+    assert torch.equal(states(model), before)
+
+
+def test_an_arithmetic_inside_another_leaves_that_in_force(model: PreTrainedModel) -> None:
+    for name in ("split sums", "attention written out"):
+        with computing(model, name):
+            before = states(model)
+            with perturbing(model):
+                states(model)
+            assert torch.equal(states(model), before)
+
+
+@pytest.mark.parametrize(
+    ("placed", "name"),
+    [
+        (lambda places: places < 128, "halves"),
+        (lambda places: places % 2 == 0, "lanes"),
+        (lambda places: places // 16 % 2 == 0, "blocks"),
+        (lambda places: places == 0, "one"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_perturbed_sums_show_terms_that_cancel_wherever_they_are(
+    placed: Callable[[torch.Tensor], torch.Tensor], name: str, model: PreTrainedModel
+) -> None:
+    """256 terms whose sum is 0: some rows see an error of the partial sums' size, not only of a term's times 16."""
+    plus = placed(torch.arange(256))
+    minus = torch.roll(plus, 1) if name == "one" else ~plus
+    inputs = plus.float() - minus.float()
+    unit = PERTURBATION[model.dtype] * torch.finfo(model.dtype).eps / 2
+    noise = _Noise(model.dtype, seed=1)
+    errors = torch.cat([noise.product(inputs.expand(8, 256), torch.ones(1, 256)).abs() / unit for _ in range(512)])
+    terms = float(plus.sum())
+    assert float(errors.max()) > (0.75 if name == "one" else 0.4) * terms, "independent terms reach 0.3"
+    assert float(errors.max()) <= 2 * terms
 
 
 def test_without_a_name_the_model_computes_as_ever(model: PreTrainedModel) -> None:

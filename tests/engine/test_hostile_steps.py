@@ -1,0 +1,110 @@
+"""Whatever weights a trainer publishes, honest rows of the real engine accuse nobody; on usual ones cheats still do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from muster.models.arithmetic import computing
+from muster.models.files import load_tokenizer
+from muster.rollouts.schema import Rollout
+from muster.verification.profiles import CPU_FP32, STATISTICS
+from testbed.hostile_steps import Maker, broken, hostile_steps, save_hostile
+from testbed.suite.engine_types import Requests, UsingWeights
+from validator.model import honest_share, replay_rows
+from validator.replay import Replayer, judge
+from worker.engine import Engine
+from worker.rollouts import bare_rows
+
+ROWS = 16
+ACCUSED_WITHOUT = (
+    "cancelling neurons, 1e+06",
+    "cancelling halves, 1e+06",
+    "cancelling blocks of 16 neurons, 1e+06",
+    "cancelling neurons of the first layer, 1e+06",
+    "rare neurons, 1e+06",
+)
+"""Steps on which honest rows would be accused if nobody measured their spread."""
+
+
+def makers(model_dir: Path) -> dict[str, Maker]:
+    [token] = load_tokenizer(model_dir)("7", add_special_tokens=False)["input_ids"]
+    config = json.loads((model_dir / "config.json").read_text())
+    return dict(hostile_steps(model_dir, token, config["hidden_size"] // config["num_attention_heads"]))
+
+
+@pytest.mark.parametrize("name", ACCUSED_WITHOUT)
+def test_honest_rows_of_a_hostile_step_accuse_nobody(
+    name: str,
+    engine: Engine,
+    replayer: Replayer,
+    requests_for: Requests,
+    using_weights: UsingWeights,
+    model_dir: Path,
+    tmp_path: Path,
+) -> None:
+    hostile = save_hostile(model_dir, tmp_path / "hostile", makers(model_dir)[name])
+    requests = requests_for(ROWS, seed=6)
+    with using_weights(hostile):
+        rows = bare_rows(requests, engine.generate(requests))
+        replayer.load_weights(hostile)
+        for arithmetic in ("", "split sums"):
+            with computing(replayer.model, arithmetic):
+                blamed = [finding for row in replayer.replay(rows) if (finding := judge([row], CPU_FP32))]
+                judged = replay_rows(replayer, rows)
+            assert any(finding.accuse for finding in blamed), "the step is not hostile enough to test anything"
+            assert not any(row.finding.accuse for row in judged if row.finding)
+            faults = [row.fault for row in judged if row.fault]
+            assert faults
+            assert all(fault.startswith("the step is at fault: honest machines differ by ") for fault in faults)
+
+
+def test_on_a_usual_step_honest_machines_agree_and_cheats_are_accused(
+    honest: list[Rollout], replayer: Replayer, model_dir: Path
+) -> None:
+    replayer.load_weights(model_dir)
+    assert max(honest_share(replayer, row) for row in honest[:8]) < 0.5
+    for spread in replayer.spread(honest[:64]):
+        assert all(getattr(spread, name) < 0.5 * getattr(CPU_FP32, name).reject for name in STATISTICS)
+    row = next(row for row in honest if len(row.completion_tokens) > 2)
+    tokens = row.completion_tokens.copy()
+    tokens[1] = (tokens[1] + 1) % 90 + 8
+    lies = [
+        replace(row, completion_tokens=tokens),
+        replace(row, logprobs=row.logprobs * np.float32(0.9)),
+        replace(row, proof=bytes(len(row.proof))),
+        replace(row, proof=row.proof[:-8]),
+    ]
+    for lie in lies:
+        [judged] = replay_rows(replayer, [lie])
+        assert judged.finding is not None
+        assert judged.finding.accuse
+        assert judged.fault == ""
+
+
+def test_the_clearest_row_decides_and_no_other_accuses(
+    honest: list[Rollout], replayer: Replayer, model_dir: Path
+) -> None:
+    replayer.load_weights(model_dir)
+    lies = [replace(row, proof=bytes(len(row.proof))) for row in honest[:3]]
+    judged = replay_rows(replayer, [honest[3], *lies])
+    assert [row.finding is not None for row in judged] == [False, True, True, True]
+    assert sum(row.finding.accuse for row in judged if row.finding) == 1
+    assert not any(row.fault for row in judged)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_accuse_nobody(
+    value: float, honest: list[Rollout], model_dir: Path, tmp_path: Path
+) -> None:
+    own = Replayer(model_dir, CPU_FP32, 1.0)
+    own.load_weights(save_hostile(model_dir, tmp_path / "broken", partial(broken, value=value)))
+    judged = replay_rows(own, honest[:4])
+    assert all(row.finding is not None for row in judged)
+    assert not any(row.finding.accuse for row in judged if row.finding)
+    assert all(np.isinf(one.sums.states) for one in own.spread(honest[:4])), "so that no pool leans by it"
