@@ -50,7 +50,9 @@ def noisy(model_dir: Path, share: float) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 async def cheat(settings: Settings) -> None:
-    await serve(settings, NoisyEngine)
+    # It would find its own work rejected.
+    worker = settings.worker.model_copy(update={"measure_steps": False})
+    await serve(settings.model_copy(update={"worker": worker}), NoisyEngine)
 
 
 if __name__ == "__main__":

@@ -190,9 +190,3 @@ def juror_ten() -> list[Figure]:
         none("juror_ten", late, unit="votes that are missing"),
         figure("juror_ten_memory", members, unit="members at a time", target=2, at_most=True),
     ]
-
-
-FIGURES: Final[dict[str, Callable[[], list[Figure]]]] = {
-    one.__name__: one for one in (pool_every, pool_third, pool_honest, juror_founded, juror_unfounded, juror_ten)
-}
-"""By name of the option --only."""

@@ -16,6 +16,7 @@ from worker.context import WorkerContext
 from worker.decisions import NodeState, next_to_make, waiting_reason
 from worker.engine import Engine, EngineLimits
 from worker.rollouts import Assignment, make_requests, make_rollouts
+from worker.step_check import StepCheck
 from worker.weights import CurrentWeights, FetchedStep, NewestCheckpoint
 
 log = telemetry.logger("worker")
@@ -42,6 +43,7 @@ class Producer:
             ),
             newest.generating,
         )
+        self._check = StepCheck(context)
         self._tasks: RunTasks | None = None
         self._rules: Rules | None = None
 
@@ -70,21 +72,24 @@ class Producer:
             if fetched is None:
                 return False
             await self._get_rules(fetched.path)
+            await self._check.start()
             await self.weights.load(fetched)
         return True
 
     async def _make(self, index: int, fetched: FetchedStep, facts: NodeState) -> str:
         """Make the work of an index with this checkpoint. Return why that cannot be, or ""."""
+        if reason := self._check.known(fetched.checkpoint.step):
+            return reason
         tasks, rules = await self._get_rules(fetched.path)
         demand = await self._context.client.demand(self._context.run)
         if not demand.wanted:
             return f"no more work is wanted now: {demand.waiting_groups} groups wait for the trainer"
         await self.weights.load(fetched)
-        await self._produce(index, fetched, facts, tasks, rules)
-        return ""
+        return await self._produce(index, fetched, facts, tasks, rules)
 
-    def close(self) -> None:
-        """End the processes that score."""
+    async def close(self) -> None:
+        """End the processes that score and measure."""
+        await self._check.close()
         if self._rules is not None:
             self._rules.scorers.close()
 
@@ -98,8 +103,8 @@ class Producer:
             )
         return self._tasks, self._rules
 
-    async def _produce(self, index: int, fetched: FetchedStep, facts: NodeState, tasks: RunTasks, rules: Rules) -> None:
-        """Generate the work of an index, score and save it."""
+    async def _produce(self, index: int, fetched: FetchedStep, facts: NodeState, tasks: RunTasks, rules: Rules) -> str:
+        """Generate the work of an index, score and save it. Return why the step is sat out, or ""."""
         checkpoint = fetched.checkpoint
         draw = rules.draw(await self._context.chain.draw_source(self._context.node), index)
         await tasks.ensure(draw, rules.at(checkpoint.step).task_set.epoch)
@@ -112,6 +117,8 @@ class Producer:
             count(tokens)
         seconds = time.monotonic() - started
         rollouts = await asyncio.to_thread(make_rollouts, assignment, rules, requests, generations)
+        if reason := await self._check.fault(checkpoint.step, fetched.path, rollouts):
+            return reason
         data = await asyncio.to_thread(write_rollouts, rollouts)
         root = (await asyncio.to_thread(rollout_tree, rollouts)).root
         self._context.journal.save(index, checkpoint.step, checkpoint.anchor, root, data)
@@ -119,3 +126,4 @@ class Producer:
         TOKENS.inc(tokens)
         log.info(telemetry.GENERATED, step=checkpoint.step, index=index, tokens=tokens, seconds=round(seconds, 3))
         failpoint("worker.generated")
+        return ""

@@ -97,7 +97,7 @@ async def _work(context: WorkerContext, engine: type[Engine]) -> None:
         await run_together(*jobs)
     finally:
         await producer.weights.close()
-        producer.close()
+        await producer.close()
 
 
 async def _prepare(context: WorkerContext, relays: Relays) -> NewestCheckpoint:

@@ -123,6 +123,9 @@ class WorkerSettings(Section):
     cache_bytes: int = Field(default=0, ge=0)
     """Memory of the engine's key-value cache, which decides how many sequences decode side by side. 0: on a GPU what
     vLLM finds free, else 256 MiB, and no less than two long sequences need."""
+    measure_steps: bool = True
+    """Before the first commitment of a step, replay some rows as a validator does, and sit the step out where honest
+    work of it would be rejected."""
     report_machine: bool = True
     """Tell the orchestrator every two minutes, for the run's page, what this worker runs on, how many tokens a second
     it generates, and how many bytes of weights came from which relay."""

@@ -13,13 +13,17 @@ import pytest
 from muster.models.arithmetic import computing
 from muster.models.files import load_tokenizer
 from muster.rollouts.schema import Rollout
+from muster.settings.schema import Settings, WorkerSettings
 from muster.verification.profiles import CPU_FP32, STATISTICS
+from testbed.adversaries.lab import AdversaryLab
 from testbed.hostile_steps import Maker, broken, hostile_steps, save_hostile
 from testbed.suite.engine_types import Requests, UsingWeights
 from validator.model import honest_share, replay_rows
 from validator.replay import Replayer, judge
+from worker.context import WorkerContext
 from worker.engine import Engine
 from worker.rollouts import bare_rows
+from worker.step_check import StepCheck
 
 ROWS = 16
 ACCUSED_WITHOUT = (
@@ -108,3 +112,43 @@ def test_weights_that_are_no_numbers_accuse_nobody(
     assert all(row.finding is not None for row in judged)
     assert not any(row.finding.accuse for row in judged if row.finding)
     assert all(np.isinf(one.sums.states) for one in own.spread(honest[:4])), "so that no pool leans by it"
+
+
+# --- What a worker asks
+
+
+def checker(lab: AdversaryLab, folder: Path, *, measure_steps: bool = True) -> StepCheck:
+    """A worker's, whose run has a step every eight minutes."""
+    folder.mkdir()
+    settings = Settings(worker=WorkerSettings(state_dir=folder, measure_steps=measure_steps))
+    terms = replace(lab.rules.terms, min_step_interval=480)
+    return StepCheck(WorkerContext(settings, None, None, terms, CPU_FP32, None))  # type: ignore[arg-type]
+
+
+async def test_a_worker_sits_out_steps_whose_honest_work_would_be_rejected(
+    lab: AdversaryLab, honest: list[Rollout], model_dir: Path, tmp_path: Path
+) -> None:
+    check, off = checker(lab, tmp_path / "worker"), checker(lab, tmp_path / "off", measure_steps=False)
+    hostile = save_hostile(model_dir, tmp_path / "hostile", makers(model_dir)["cancelling neurons, 1e+08"])
+    try:
+        assert await check.fault(3, model_dir, honest) == ""
+        reason = await check.fault(4, hostile, honest)
+        assert reason.startswith("step 4 is sat out, validators would reject honest work of it: a row of this machine")
+        assert (check.known(3), check.known(4), check.known(5)) == ("", reason, "")
+        assert await check.fault(4, model_dir, honest) == reason, "it is asked once for each step"
+        assert await check.fault(5, model_dir, honest) == "", "the next step is tried"
+        assert await off.fault(4, hostile, honest) == ""
+    finally:
+        await check.close()
+
+
+async def test_a_process_that_ends_leaves_the_step_unmeasured_and_the_next_is_asked_again(
+    lab: AdversaryLab, honest: list[Rollout], model_dir: Path, tmp_path: Path
+) -> None:
+    check, hostile = checker(lab, tmp_path / "worker"), tmp_path / "hostile"
+    save_hostile(model_dir, hostile, makers(model_dir)["cancelling neurons, 1e+08"])
+    try:
+        assert await check.fault(6, tmp_path / "nowhere", honest) == ""
+        assert await check.fault(7, hostile, honest) != ""
+    finally:
+        await check.close()

@@ -1,0 +1,120 @@
+"""Steps whose weights honest machines disagree on, and what it costs to know: figures of `benchmarks/inspection.py`.
+
+Honest rows of the real engine on the demo's model, changed as `testbed.hostile_steps` says, are judged as a validator
+does: by its own arithmetic, and by every honest one (`muster.models.arithmetic.HONEST`), under both profiles.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from operator import add
+from pathlib import Path
+from random import Random
+
+import torch
+
+from benchmarks import report
+from muster.models.arithmetic import HONEST, computing
+from muster.models.files import load_tokenizer
+from muster.models.init import init_model
+from muster.protocol.prompts import prompt_tokens
+from muster.rollouts.schema import Rollout
+from muster.verification.calibration import LEAST
+from muster.verification.pools import unit_statistics
+from muster.verification.profiles import BF16, CPU_FP32, PROFILES
+from testbed.hostile_steps import hostile_steps as makers_of
+from testbed.hostile_steps import save_hostile
+from testbed.samples.task_sets import generated
+from validator.model import replay_rows
+from validator.replay import Replayer, judge
+from worker.engine import Engine, EngineLimits, GenerationRequest
+from worker.rollouts import bare_rows
+
+ROWS, TOKENS = 24, 32
+"""Of one step."""
+POOL_SHARE = 0.75
+"""Share of a pool limit from which on a unit's honest spread keeps it from leaning."""
+
+
+@contextmanager
+def demo(profile: str) -> Iterator[tuple[Path, Engine, Replayer]]:
+    """Yield the demo's model, and engine and replay of it under a profile."""
+    torch.set_num_threads(1)
+    judged = PROFILES[profile]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "model"
+        init_model(source, generated(0), seed=0)
+        engine = Engine(source, judged, EngineLimits(1.0, 64, TOKENS))
+        try:
+            yield source, engine, Replayer(source, judged, 1.0)
+        finally:
+            engine.close()
+
+
+def requests_of(source: Path, count: int, seed: int) -> list[GenerationRequest]:
+    """Return requests for tasks of the demo."""
+    draw, tokenizer, tasks = Random(seed), load_tokenizer(source), generated(0).train
+    return [
+        GenerationRequest(
+            prompt_tokens(tokenizer, draw.choice(tasks)[1], draw.choice((8, 12, 16))), draw.getrandbits(63), TOKENS
+        )
+        for _ in range(count)
+    ]
+
+
+# --- hostile_steps
+
+
+def judge_hostile(profile: str) -> list[tuple[str, Counter[str]]]:
+    """Return, for each kind of hostile step, how many of its honest rows came to what."""
+    found = []
+    with demo(profile) as (source, engine, replayer):
+        config = json.loads((source / "config.json").read_text())
+        head = config["hidden_size"] // config["num_attention_heads"]
+        [token] = load_tokenizer(source)("7", add_special_tokens=False)["input_ids"]
+        requests = requests_of(source, ROWS, seed=1)
+        for name, make in makers_of(source, token, head).items():
+            with tempfile.TemporaryDirectory() as folder:
+                hostile = save_hostile(source, Path(folder) / "hostile", make)
+                engine.load_weights(hostile)
+                rows = bare_rows(requests, engine.generate(requests))
+                replayer.load_weights(hostile)
+                counted = Counter[str]()
+                for arithmetic in ("", *HONEST[PROFILES[profile].dtype]):
+                    with computing(replayer.model, arithmetic):
+                        counted += judged(replayer, rows)
+                found.append((name, counted))
+    return found
+
+
+def judged(replayer: Replayer, rows: Sequence[Rollout]) -> Counter[str]:
+    """Count the rows that are accused, with and without their honest spread; and the units of a forged calibration."""
+    measured = replayer.replay(rows)
+    alone = [judge([row], replayer.profile) for row in measured]
+    together = [row.finding for row in replay_rows(replayer, rows)]
+    units = [unit_statistics(reduce(add, (row.sums for row in some))) for some in (measured, replayer.spread(rows))]
+    limits = {name: getattr(LEAST[replayer.profile.dtype], name, 0.0) for name in units[0]}
+    leaning = [name for name, limit in limits.items() if units[0][name] > limit]
+    return Counter(
+        rows=len(rows),
+        rejected=sum(finding is not None for finding in together),
+        accused=sum(finding is not None and finding.accuse for finding in together),
+        accused_without=sum(finding is not None and finding.accuse for finding in alone),
+        units=1,
+        leaning=any(units[1][name] < POOL_SHARE * limits[name] for name in leaning),
+        leaning_without=bool(leaning),
+    )
+
+
+def hostile_steps() -> list[report.Figure]:
+    """Return how many honest rows of hostile steps are accused."""
+    steps = [(p.name, *one) for p in (CPU_FP32, BF16) for one in report.apart(judge_hostile, p.name)]
+    total = reduce(add, (counted for _, _, counted in steps))
+    kinds = {f"{profile}: {name}": dict(counted) for profile, name, counted in steps if counted["accused_without"]}
+    accused = report.none("hostile_steps", total["accused"], "accused honest rows of hostile steps", **total)
+    return [accused | {"steps": len(steps), "hostile_without_spread": kinds}]

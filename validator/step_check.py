@@ -1,0 +1,71 @@
+"""python -m validator.step_check: say of a worker's own rows whether its step is worth working on.
+
+Reads a `StepQuestion` from each line of stdin, writes a `StepAnswer` to stdout, and ends with stdin. It measures what a
+validator measures, and the honest spread (`validator.replay`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from muster.rollouts.parquet import read_rollouts
+from muster.rollouts.schema import Rollout
+from muster.verification.calibration import UNIT_MARGIN
+from muster.verification.pools import UNIT_TOKENS, unit_statistics
+from muster.verification.profiles import PROFILES, PoolLimits, Profile
+from muster.verification.statistics import NOTHING
+from muster.verification.step_checks import MAX_LINE, StepAnswer, StepQuestion
+from validator.replay import Replayer, spread_share
+
+TOLERATED: Final = {"float32": 0.5, "bfloat16": 1.0}
+"""By dtype: share of a rejecting limit from which on a row makes a worker sit a step out. Rows of usual models stay
+below 0.3 in float32; in bfloat16 those of a few tokens come to 0.9 (`benchmarks/inspection.py --only sat_out`)."""
+
+
+def check(replayer: Replayer, profile: Profile, rows: Sequence[Rollout], seconds: float) -> StepAnswer:
+    """Measure rows, the shortest first, until the time is over or one shows that the step's work would be lost."""
+    begun, own, honest, measured = time.monotonic(), NOTHING, NOTHING, 0
+    for row in sorted(rows, key=lambda row: len(row.prompt_tokens) + len(row.completion_tokens)):
+        # The next one takes as long as those before, or longer.
+        if measured and (time.monotonic() - begun) * (measured + 1) / measured > seconds:
+            break
+        measured += 1
+        [mine], [spread] = replayer.replay([row]), replayer.spread([row])
+        for words, found in (("a row of this machine is off by", mine), ("honest machines differ by", spread)):
+            if not (share := spread_share(found, profile)) < TOLERATED[profile.dtype]:
+                return StepAnswer(rows=measured, fault=f"{words} {share:.2f} of what rejects a row")
+        own, honest = own + mine.sums, honest + spread.sums
+    if own.tokens >= UNIT_TOKENS:
+        for words, sums in (("this machine's rows", own), ("honest machines' rows", honest)):
+            for name, value in unit_statistics(sums).items():
+                limit = UNIT_MARGIN * getattr(profile.pool, name, 0.0)
+                if value > limit:
+                    return StepAnswer(rows=measured, fault=f"{words} have a {name} of {value:.3g}, above {limit:.3g}")
+    return StepAnswer(rows=measured, fault="")
+
+
+def main() -> int:
+    """Answer until stdin ends; return the exit code."""
+    os.nice(19)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print
+    replayer: Replayer | None = None
+    while line := sys.stdin.readline(MAX_LINE):
+        question = StepQuestion.model_validate_json(line)
+        if replayer is None:  # of a process that asks about one run alone
+            made = PROFILES[question.profile], question.temperature
+            replayer = Replayer(question.model, *made, keep=1, matmul=question.matmul)
+        replayer.load_weights(question.model)
+        profile = replace(replayer.profile, pool=PoolLimits(**question.pool.model_dump()))
+        answer = check(replayer, profile, read_rollouts(question.rows.read_bytes()), question.seconds)
+        print(answer.model_dump_json(), file=answers, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
