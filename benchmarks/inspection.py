@@ -7,7 +7,7 @@ Takes at most 40 minutes, and exits with 3 when a target is missed. What each fi
     hostile_steps     honest rows of the real engine on weights that are made to convict them: how many are accused
     sat_out           honest steps of a usual run that a worker sits out
     step_cost         what measuring a step costs a worker, as a share of a step of eight minutes
-    pool_every        steps until a node is accused whose every step is false: the most, at 1, 5, 20, 60 commitments a step
+    pool_every        steps until a node that is false in every one is accused: the most, of 1, 5, 20, 60 commitments
     pool_third        the same where every third step is false; beside it where a third of them is drawn
     pool_honest       of a million honest nodes, at the worst share of leaning steps: how many are convicted
     juror_founded     rows that a case by a pool asks of a juror, the longest of the terms, in inspections

@@ -25,7 +25,7 @@ from muster.models.init import init_model
 from muster.protocol.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout
 from muster.verification.calibration import LEAST
-from muster.verification.pools import unit_statistics
+from muster.verification.pools import FAULT_SHARE, unit_statistics
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES
 from testbed.hostile_steps import hostile_steps as makers_of
 from testbed.hostile_steps import save_hostile
@@ -37,8 +37,6 @@ from worker.rollouts import bare_rows
 
 ROWS, TOKENS = 24, 32
 """Of one step."""
-POOL_SHARE = 0.75
-"""Share of a pool limit from which on a unit's honest spread keeps it from leaning."""
 
 
 @contextmanager
@@ -106,7 +104,7 @@ def judged(replayer: Replayer, rows: Sequence[Rollout]) -> Counter[str]:
         accused=sum(finding is not None and finding.accuse for finding in together),
         accused_without=sum(finding is not None and finding.accuse for finding in alone),
         units=1,
-        leaning=any(units[1][name] < POOL_SHARE * limits[name] for name in leaning),
+        leaning=any(units[1][name] < FAULT_SHARE * limits[name] for name in leaning),
         leaning_without=bool(leaning),
     )
 

@@ -32,6 +32,7 @@ from muster.verification.bundles import ReplayedRow
 from muster.verification.evidence import check_signatures
 from muster.verification.profiles import Profile
 from muster.verification.rules import CommittedWork, Rules
+from muster.verification.statistics import RowSums
 from validator.model import Model
 
 
@@ -87,6 +88,10 @@ class RunVerificationContext:
     async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
         """Run the replay checks under the weights of a step, one answer per row."""
         return await self.model.replay(step, rollouts)
+
+    async def honest_sums(self, step: int, rollouts: list[Rollout]) -> list[RowSums]:
+        """Return what honest machines differ by in the place of each row."""
+        return await self.model.honest_sums(step, rollouts)
 
     async def master(self, step: int) -> bytes | None:
         """Return the master of the private tests of a step; None in a run without any."""

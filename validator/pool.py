@@ -8,8 +8,19 @@ from dataclasses import dataclass
 from muster.constants import SAMPLE_BLOCKS
 from muster.protocol.draws import draw_pool, draw_unit
 from muster.rollouts.parquet import FileLimits
+from muster.rollouts.schema import Rollout
 from muster.verification.bundles import PoolMember, PoolUnit, ShownPool, check_size, make_member
-from muster.verification.pools import PooledRow, PoolFinding, Unit, judge_pool, take_rows
+from muster.verification.pools import (
+    REASONS,
+    PooledRow,
+    PoolFinding,
+    Unit,
+    blamed,
+    judge_pool,
+    leans,
+    row_key,
+    take_rows,
+)
 from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
 from validator.pool_journal import PoolJournal, StepWork
@@ -69,13 +80,20 @@ class PoolJudge:
         first, last = work.first, work.last
         if work.closing.block + SAMPLE_BLOCKS > (await self.context.chain.head()).number:
             return None
-        drawn = []
-        for index, place in await self._draw(work):
-            rows = fresh.get(index) or self.journal.rows_of(first.node, index)
-            if rows is None:
-                return None
-            drawn.append(rows[place])
-        unit = Unit(first.step, first.index, last.index, tuple(take_rows(drawn, lambda row: row.sums.tokens)))
+        drawn = await self._draw(work)
+        known = {index: fresh.get(index) or self.journal.rows_of(first.node, index) or () for index, _ in drawn}
+        try:
+            rows = tuple(take_rows((known[i][place] for i, place in drawn), lambda row: row.sums.tokens))
+        except IndexError:  # of a commitment that is not inspected yet
+            return None
+        limits = self.context.profile.pool
+        if any(leans(rows, name, limits) for name in REASONS):
+            files = await self._files(work, len(rows))
+            rollouts = {row_key(file[position]): file[position] for _, file, some in files for position in some}
+            honest = await self.context.honest_sums(first.step, [rollouts[row.key] for row in rows])
+            if not blamed(rows, honest, limits):  # the step's fault: it counts as one that does not lean
+                rows = ()
+        unit = Unit(first.step, first.index, last.index, rows)
         self.journal.keep_unit(work, unit)
         return unit
 
@@ -88,21 +106,21 @@ class PoolJudge:
         """Return the rows of a step that count, by commitment."""
         unit = await self._unit(work, {})
         assert unit is not None, "a step that leans is known"
-        places: dict[int, list[int]] = {}
-        for index, place in (await self._draw(work))[: len(unit.rows)]:
-            places.setdefault(index, []).append(place)
-        return [await self._member(work.first.node, index, found) for index, found in places.items()]
+        files = await self._files(work, len(unit.rows))
+        return [make_member(self.context.rules, c, file, positions) for c, file, positions in files]
 
-    async def _member(self, node: str, index: int, places: Sequence[int]) -> PoolMember:
-        """Return rows of one commitment, by their places in its pool."""
-        context = self.context
-        committed = self.journal.committed(node, index)
-        upload = await context.upload(committed)
-        rollouts = await context.read(
-            await context.file(upload.receipt.file_hash), FileLimits.from_terms(context.rules.terms)
-        )
-        block_hash = await context.block_hash(committed.block + SAMPLE_BLOCKS)
-        shared = draw_pool(block_hash=block_hash, node=node, index=index, terms=context.rules.terms)
-        positions = sorted(shared[place] for place in places)
-        await context.ensure_tasks((rollouts[position].task for position in positions), committed.step)
-        return make_member(context.rules, committed, rollouts, positions)
+    async def _files(self, work: StepWork, count: int) -> list[tuple[CommittedWork, list[Rollout], list[int]]]:
+        """Return the commitments of the first `count` drawn rows, their files, and the positions of these rows."""
+        context, node, found = self.context, work.first.node, []
+        drawn = (await self._draw(work))[:count]
+        for index in dict.fromkeys(index for index, _ in drawn):
+            committed = self.journal.committed(node, index)
+            upload = await context.upload(committed)
+            limits = FileLimits.from_terms(context.rules.terms)
+            file = await context.read(await context.file(upload.receipt.file_hash), limits)
+            block_hash = await context.block_hash(committed.block + SAMPLE_BLOCKS)
+            shared = draw_pool(block_hash=block_hash, node=node, index=index, terms=context.rules.terms)
+            positions = sorted(shared[place] for other, place in drawn if other == index)
+            await context.ensure_tasks((file[position].task for position in positions), committed.step)
+            found.append((committed, file, positions))
+        return found

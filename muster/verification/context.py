@@ -13,6 +13,7 @@ from muster.rollouts.schema import Rollout
 from muster.verification.bundles import ReplayedRow
 from muster.verification.profiles import Profile
 from muster.verification.rules import CommittedWork, Rules
+from muster.verification.statistics import RowSums
 
 
 class CannotVerifyError(UnreachableError):
@@ -46,6 +47,10 @@ class VerificationContext(Protocol):
 
     async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
         """Run the replay checks under the weights of a step, one answer per row."""
+        ...
+
+    async def honest_sums(self, step: int, rollouts: list[Rollout]) -> list[RowSums]:
+        """Return what honest machines differ by in the place of each row, under the weights of a step."""
         ...
 
     async def master(self, step: int) -> bytes | None:

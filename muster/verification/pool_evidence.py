@@ -7,7 +7,8 @@ count as honest, and it stops as soon as the outcome is decided: what it does is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from eth_utils.crypto import keccak
@@ -22,6 +23,7 @@ from muster.verification.context import VerificationContext
 from muster.verification.pools import (
     CONVICT,
     REASONS,
+    blamed,
     check_claim,
     leans,
     pool_evidence,
@@ -63,15 +65,11 @@ async def verify_pool(
 
     # 2. Replay one unit after the other, in an order that the accuser could not know, until it is decided.
     statistics = [name for name, (reason, _) in REASONS.items() if reason == bundle.reason]
-    leaning = dict.fromkeys(statistics, 0)
+    leaning = Counter[str]()
     order = sorted(range(len(shown)), key=lambda place: keccak(entropy + place.to_bytes(4, "big")))
     for done, place in enumerate(order, 1):
-        rows = [row for row in await _rows(shown[place], context) if row_key(row) in counted[place]]
-        replayed = await context.replay(shown[place].step, rows)
-        pooled = [pooled_row(row, one.sums) for row, one in zip(rows, replayed, strict=True)]
-        for name in statistics:
-            leaning[name] += leans(pooled, name, context.profile.pool)
-        best = max(leaning, key=leaning.__getitem__)
+        leaning.update(await _blamed(shown[place], counted[place], context))
+        best = max(statistics, key=leaning.__getitem__)
         said = f"{REASONS[best][1]}: of {len(units)} steps at least {leaning[best]} are above the pool limit"
         if leaning[best] >= needed:
             evidence = pool_evidence(leaning[best], len(units))
@@ -169,5 +167,11 @@ async def _check_member(
     return {(work.index, positions.index(row.position)): row for row in rows}
 
 
-async def _rows(unit: ShownUnit, context: VerificationContext) -> list[Rollout]:
-    return [row for member in unit.members for row in await read_rows(member, context)]
+async def _blamed(unit: ShownUnit, counted: Container[bytes], context: VerificationContext) -> list[str]:
+    """Replay the rows of a unit that count; return by which statistics it leans, but for what is the step's fault."""
+    rows = [row for member in unit.members for row in await read_rows(member, context) if row_key(row) in counted]
+    replayed, limits = await context.replay(unit.step, rows), context.profile.pool
+    pooled = [pooled_row(row, one.sums) for row, one in zip(rows, replayed, strict=True)]
+    if not any(leans(pooled, name, limits) for name in REASONS):
+        return []
+    return blamed(pooled, await context.honest_sums(unit.step, rows), limits)

@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import accumulate
@@ -66,6 +66,10 @@ measure of a juror, whose machine differs a little."""
 
 WINDOW: Final = 96
 """Consecutive steps of a node's work that one pool may span: half a day of steps of eight minutes."""
+
+FAULT_SHARE: Final = 0.75
+"""Share of a pool limit from which on the honest spread of a unit keeps it from leaning. Honest units of usual models
+stay below 0.8 of the limit in 99 of 100, by the way it is set."""
 
 REASONS: Final[dict[str, tuple[Reason, str]]] = {
     "gap_mean": ("sampling_mismatch", "mean gap to the sampled tokens"),
@@ -196,10 +200,10 @@ def take_rows(drawn: Iterable[T], tokens: Callable[[T], int]) -> Iterator[T]:
     """Yield those of a unit's drawn rows that count, in order: until they have UNIT_TOKENS completion tokens."""
     taken = 0
     for row in drawn:
+        yield row
+        taken += tokens(row)
         if taken >= UNIT_TOKENS:
             return
-        taken += tokens(row)
-        yield row
 
 
 def judge_pool(units: Sequence[Unit], profile: Profile, *, about: int) -> PoolFinding | None:
@@ -238,10 +242,19 @@ def _findings(units: Sequence[Unit], statistic: str, limits: PoolLimits) -> Iter
         yield PoolFinding(statistic, units[0].first, unit.last, tuple(leaning), count, evidence_of_all)
 
 
-def leans(rows: Sequence[PooledRow], statistic: str, limits: PoolLimits) -> bool:
-    """Return whether a unit of these rows is above a pool limit. Equal ones count once."""
+def leans(rows: Sequence[PooledRow], statistic: str, limits: PoolLimits, share: float = 1.0) -> bool:
+    """Return whether a unit of these rows is above a share of a pool limit. Equal ones count once."""
     sums = sum({row.key: row.sums for row in rows}.values(), NOTHING)
-    return unit_statistics(sums)[statistic] > getattr(limits, statistic, 0.0)
+    return unit_statistics(sums)[statistic] > share * getattr(limits, statistic, 0.0)
+
+
+def blamed(rows: Sequence[PooledRow], honest: Sequence[RowSums], limits: PoolLimits) -> list[str]:
+    """Return by which statistics a unit leans that honest machines' rows in its place would not come near.
+
+    honest: the honest spread of each row.
+    """
+    near = [replace(row, sums=sums) for row, sums in zip(rows, honest, strict=True)]
+    return [name for name in REASONS if leans(rows, name, limits) and not leans(near, name, limits, share=FAULT_SHARE)]
 
 
 def check_claim(leaning: Sequence[bool], *, about: int) -> int:

@@ -75,6 +75,8 @@ class Context:
     sums: RowSums = NO_ERRORS
     """Of every row that is replayed, but for the steps below."""
     sums_of_step: dict[int, RowSums] = field(default_factory=dict)
+    honest: RowSums = NO_ERRORS
+    """Honest spread of every row."""
     works: dict[int, CommittedWork] = field(default_factory=dict)
     """Commitments on chain."""
     shards: bool = True
@@ -107,6 +109,10 @@ class Context:
         self.replayed += len(rollouts)
         sums = self.sums_of_step.get(step, self.sums)
         return [ReplayedRow(finding, sums) for finding in self.findings(step, rollouts)]
+
+    async def honest_sums(self, step: int, rollouts: list[Rollout]) -> list[RowSums]:
+        self.replayed += len(rollouts)
+        return [self.honest] * len(rollouts)
 
     async def master(self, step: int) -> bytes | None:
         return None
@@ -184,6 +190,7 @@ async def pool_case(
         rows = [pooled_row(rollouts[position], LEANING) for position in pool_positions(work)]
         journal.pools.keep(work, rows)
     found = await judge.judge(work, rows)
+    context.replayed = 0
     assert found is not None
     finding = Finding(found.reason, None, found.evidence, ACCUSE)
     pool = await judge.show(found, work)

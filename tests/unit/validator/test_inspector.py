@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,6 +123,12 @@ async def test_what_no_row_shows_a_pool_of_steps_shows_and_its_evidence_holds(jo
     found = await inspector.inspect(work, 11, suspect=False, missing_counts=True)
     assert found.finding is not None
     assert (found.finding.reason, found.finding.position in found.rows, found.pool) == ("wrong_logprobs", True, None)
+
+
+async def test_a_step_on_which_honest_machines_differ_counts_as_honest(journal: ValidatorJournal) -> None:
+    context = Context(sums=LEANING, honest=replace(LEANING, gaps=0.8 * LEANING.gaps))
+    inspector = inspector_of(context, journal)
+    assert not any([(await inspect(inspector, context, journal, index))[1].finding for index in range(14)])
 
 
 async def test_a_step_counts_once_however_many_commitments_it_has(journal: ValidatorJournal) -> None:

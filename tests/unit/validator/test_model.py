@@ -25,6 +25,8 @@ async def test_a_replay_computes_on_as_many_threads_and_multiplies_as_the_settin
     made: list[tuple[int, MatmulSetting]] = []
 
     class Replayer:
+        profile = CPU_FP32
+
         def __init__(
             self, folder: Path, profile: object, temperature: float, *, threads: int, matmul: MatmulSetting
         ) -> None:

@@ -47,6 +47,7 @@ from testbed.samples.commitments import (
 )
 from testbed.samples.validator import ME
 from testbed.samples.verification_context import (
+    LEANING,
     STRAIGHT,
     Context,
     accuse,
@@ -420,7 +421,7 @@ async def test_a_pool_that_leans_convicts_by_rows_that_the_chain_has_drawn(
     bundle, work, context = await pool_case(journal, each=each)
     inspection = await verified(bundle, work, context)
     assert inspection.guilty, inspection.why
-    assert context.replayed == 10 * each, "no more steps than it takes"
+    assert context.replayed == 2 * 10 * each, "no more steps than it takes, each once more for its honest spread"
     assert inspection.finding is not None
     assert (inspection.finding.threshold, "of 11 steps at least 10" in inspection.why) == (CONVICT, True)
 
@@ -453,7 +454,16 @@ async def test_what_is_replayed_first_follows_from_the_block_of_the_case(journal
         found = await verify_evidence(data, Kind.SAMPLING_MISMATCH, work, context, number.to_bytes(32, "big"))
         assert found.guilty
         asked.append(context.replayed)
-    assert set(asked) == {10, 11}
+    assert set(asked) == {20, 21}
+
+
+async def test_steps_on_which_honest_machines_differ_convict_nobody(journal: ValidatorJournal) -> None:
+    """Its weights are the trainer's fault: the unit counts as honest."""
+    bundle, work, context = await pool_case(journal)
+    context.honest = replace(LEANING, gaps=0.8 * LEANING.gaps)
+    inspection = await verified(bundle, work, context)
+    assert not inspection.guilty
+    assert "do not show it together" in inspection.why
 
 
 async def test_an_accuser_cannot_choose_what_is_in_a_pool(journal: ValidatorJournal) -> None:
