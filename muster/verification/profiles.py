@@ -54,6 +54,8 @@ class Profile:
     """Relative error of the last hidden state that is always expected between two machines, whatever a proof shows."""
     logit_rounding: float
     """Relative error of a logit by rounding alone."""
+    licence: float
+    """Largest relative distance of one token's state, by the proofs of its row, that explains errors of its claims."""
     activation: Limit
     activation_cap: float
     """Largest relative distance of one token's state that counts in the row's."""
@@ -77,6 +79,7 @@ CPU_FP32: Final = Profile(
     # A hundred times what two kernels of one machine differ by: room for other processors' order of summation.
     state_error=2e-5,
     logit_rounding=2.0**-22,
+    licence=1e-4,
     # Honest is the proof's rounding to float16, which is not counted.
     activation=Limit(reject=1e-3, accuse=2e-3),
     activation_cap=0.05,
@@ -90,6 +93,7 @@ BF16: Final = Profile(
     devices=("cpu", "cuda"),
     state_error=1e-2,
     logit_rounding=2.0**-9,
+    licence=5e-2,
     # What changes a small model less than bfloat16 does goes unseen in a single rollout of it, such as int8 weights.
     # Where that matters, compute in float32.
     activation=Limit(reject=5e-2, accuse=0.1),
@@ -104,6 +108,7 @@ CPU_FP32_TOPLOC: Final = replace(
     CPU_FP32,
     name="cpu-fp32-toploc-v2",
     codec="toploc",
+    licence=0.0,  # its distance is of whole rows
     activation=Limit(reject=0.1, accuse=0.2),
     pool=replace(CPU_FP32.pool, activation=0.01),
 )

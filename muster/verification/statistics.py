@@ -13,10 +13,13 @@ entries with a relative error s, head rows w and temperature T, the expected err
     gap to b    hypot(s · |h| · |w_a - w_b| / sqrt(H), u · m) / T
 
     u, m        relative rounding of a logit; the larger of |logit of a| and |largest logit|
-    s           hypot(the profile's state error, the distance that the row's own activation proof shows)
+    s           hypot(the profile's state error, a licence)
 
-The proof says how far the worker's states are from the validator's: claims may differ by what that distance explains,
-and by no more. What the proof can license is bounded by the limit at which its distance rejects the row.
+The activation proof says how far the worker's states are from the validator's: claims may differ by what that distance
+explains, and by no more. A gap's licence is the level of the row: the root of the mean square distance of its *other*
+tokens, each at most the profile's licence. So a node that spoils the proof of a token that it edits gains nothing, and
+one that spoils whole rows shows it by them. A log-probability's licence is the token's own distance, between once and
+LICENCE times that level: it is honestly off at every token, and in models with outlier channels at some by much.
 
 Pure: arrays in, numbers out. The replay checks (`validator.replay`) compute the arrays.
 """
@@ -40,6 +43,9 @@ PRIOR_TOKENS: Final = 8
 PRIOR_OUTLIERS: Final = 32
 """The same for gaps and for distances of states, of which two outliers in a short row are honest: a trained model that
 wavers between two digits amplifies rounding where it decides, and decides by it twice."""
+
+LICENCE: Final = 2.0
+"""How many times as far off as the rest of its row a token's own proof may license its log-probability to be."""
 
 DRIFT: Final = 0.1
 """Signed mean, in expected errors, that honest rows may have: sampling favours tokens whose logits rounding lifted."""
@@ -174,19 +180,19 @@ def scaled_errors(errors: TokenErrors, profile: Profile) -> ScaledErrors:
     # 1. How far the states are off, by the proof: each token's share is bounded, so that one outlier decides nothing.
     states = np.minimum(errors.states.astype(np.float64), profile.activation_cap**2)
 
-    # 2. The error that this explains in each token's gap and log-odds.
-    licensed = np.minimum(errors.states.astype(np.float64), profile.activation.reject**2)
-    mean_licensed = licensed.sum() / (len(licensed) + PRIOR_TOKENS)
-    state_errors = np.sqrt(profile.state_error**2 + np.maximum(licensed, mean_licensed))
+    # 2. The error that this explains in each token's gap and log-odds, by its row's others.
+    own = np.minimum(errors.states.astype(np.float64), profile.licence**2)
+    level = (own.sum() - own) / (len(own) - 1 + PRIOR_TOKENS)
+    state_errors = [np.sqrt(profile.state_error**2 + one) for one in (level, np.clip(own, level, LICENCE**2 * level))]
     rounding = profile.logit_rounding * errors.magnitudes
-    expected_gaps = np.hypot(state_errors * errors.gap_scales, rounding) + LEAST
+    expected_gaps = np.hypot(state_errors[0] * errors.gap_scales, rounding) + LEAST
     least = LEAST + FLOAT32 * errors.magnitudes
     # What LEAST makes of the log-odds, by the less sure of the two: a claim far from sure is told apart from sure ones.
     less_sure = np.minimum(errors.logprobs, np.where(np.isfinite(errors.claimed), errors.claimed, 0.0)).astype(
         np.float64
     )
     blur = least / np.maximum(-np.expm1(less_sure), least)
-    expected_odds = np.hypot(state_errors * errors.logprob_scales, rounding) + blur
+    expected_odds = np.hypot(state_errors[1] * errors.logprob_scales, rounding) + blur
 
     # 3. Errors in these units.
     logprobs = (log_odds(errors.claimed, least) - log_odds(errors.logprobs, least)) / expected_odds

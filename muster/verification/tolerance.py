@@ -7,7 +7,7 @@ their probabilities, and over what a worker makes its own activation proof show.
 The largest expected error of a token of probability p = 1 - x, in log-odds, is
 
     e(x) = e0 + least / x        e0 = hypot(s · S, u · M); x of the recomputed or the claimed one, the larger
-    s    hypot(the profile's state error, the distance at which its proof rejects): a proof licenses no more than that
+    s    hypot(the profile's state error, its licence): no proof explains more than that
     S, M the largest |h| · |w| / (sqrt(H) · T) and the largest |logit| / T of the model; u and least as in `statistics`
 
 A claim that is k expected errors too low is off by log(1 + x · (exp(k · e(x)) - 1)) nats. What the logarithm is taken
@@ -70,7 +70,7 @@ def tolerated_error(profile: Profile, sizes: ModelSizes, *, tokens: int) -> Tole
     """Return what the profile's limits tolerate in a row of `tokens` ≥ 1 tokens by a model of these sizes."""
     # 1. One token: the largest error that is not rejected, in expected errors and then in nats.
     k = profile.logprob_worst.reject
-    state_error = math.hypot(profile.state_error, profile.activation.reject)
+    state_error = math.hypot(profile.state_error, profile.licence)
     e0 = math.hypot(state_error * sizes.state_scale, profile.logit_rounding * sizes.magnitude)
     least = LEAST + FLOAT32 * sizes.magnitude
     at_sure = _nats_too_low(k, e0, least, max(SURE, least))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, STATISTICS, Profile
 from muster.verification.statistics import (
     CLIP,
+    LICENCE,
     PRIOR_OUTLIERS,
     PRIOR_TOKENS,
     RowStatistics,
@@ -107,16 +108,56 @@ def test_a_collapsed_policy_may_differ_by_nats_where_its_logits_differ_by_as_muc
 
 
 @pytest.mark.parametrize("profile", [CPU_FP32, BF16], ids=lambda profile: profile.name)
-def test_a_proof_licenses_errors_in_proportion_and_never_more_than_where_it_rejects(profile: Profile) -> None:
-    errors = replace(row(1), gaps=np.array([3.0], dtype=np.float32))
+def test_a_row_s_proof_licenses_errors_in_proportion_and_never_more_than_the_profile_s_licence(
+    profile: Profile,
+) -> None:
+    errors = replace(row(64), gaps=at(np.zeros(64, dtype=np.float32), 7, 3.0))
 
     def gap(distance: float) -> float:
-        states = np.array([distance**2], dtype=np.float32)
+        states = np.full(64, distance**2, dtype=np.float32)
         return row_statistics(replace(errors, states=states), profile).gap_worst
 
-    limit = profile.activation.reject
+    limit = profile.licence
     assert gap(0) > gap(limit / 2) > gap(limit)
     assert gap(limit) == pytest.approx(gap(1.0), rel=1e-6)
+
+
+@pytest.mark.parametrize("profile", [CPU_FP32, BF16], ids=lambda profile: profile.name)
+@pytest.mark.parametrize("tokens", [1, 8, 64])
+def test_a_token_s_own_proof_licenses_nothing_that_the_rest_of_its_row_does_not_show(
+    profile: Profile, tokens: int
+) -> None:
+    """An edited token, 9 expected errors off: spoiling its proof lifts no limit, nor does that of a log-probability."""
+    expected = math.hypot(profile.state_error * 5, profile.logit_rounding * 20) + 1e-5
+    odds = np.where(np.arange(tokens) == 0, 13 * (expected + 1e-4), 0.0)
+    gaps = at(np.zeros(tokens, dtype=np.float32), 0, 9 * expected)
+    edited = replace(row(tokens), gaps=gaps, claimed=-np.logaddexp(0, -odds))
+    assert {"gap_worst", "logprob_worst"} <= rejected_by(edited, profile)
+    for spoiled in (profile.activation.reject, 1.0):
+        found = replace(edited, states=at(edited.states, 0, spoiled**2))
+        assert row_statistics(found, profile).gap_worst == row_statistics(edited, profile).gap_worst
+        assert {"gap_worst", "logprob_worst"} <= rejected_by(found, profile)
+
+
+def test_gaps_are_licensed_by_the_row_s_others_and_log_probabilities_by_twice_that_at_most() -> (
+    None
+):
+    """States of 71 other tokens, 8 of them exact, are 0.012 off: a level of 0.0113."""
+    states = np.full(64, 0.012**2, dtype=np.float32)
+    claimed = at(np.full(64, math.log(0.5)), 7, math.log(0.6))
+    errors = replace(row(64), gaps=at(np.zeros(64, dtype=np.float32), 7, 0.5), claimed=claimed)
+    level = 0.012 * math.sqrt(63 / 71)
+
+    def found(own: float) -> RowStatistics:
+        return row_statistics(replace(errors, states=at(states, 7, own**2)), BF16)
+
+    def expected(licence: float) -> float:
+        return math.hypot(5 * math.hypot(BF16.state_error, licence), BF16.logit_rounding * 20)
+
+    for own, licence in ((0.0, level), (0.02, 0.02), (0.05, LICENCE * level), (0.6, LICENCE * level)):
+        assert found(own).gap_worst == pytest.approx(0.5 / (expected(level) + 1e-5), rel=1e-5)
+        blur = (1e-5 + 20 * 2**-22) / 0.5
+        assert found(own).logprob_worst == pytest.approx(math.log(1.5) / (expected(licence) + blur), rel=1e-4)
 
 
 def test_one_outlier_among_the_states_accuses_nobody() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, STATISTICS, Profile
-from muster.verification.statistics import TokenErrors, scaled_errors
+from muster.verification.statistics import FLOAT32, LEAST, TokenErrors, scaled_errors
 from muster.verification.tolerance import SURE, ModelSizes, tolerated_error
 from testbed.suite.examples import up_to
 
@@ -50,7 +50,7 @@ def largest_lie(honest: TokenErrors, claim: Callable[[float], np.ndarray], profi
 
 def expected(profile: Profile, sizes: ModelSizes) -> float:
     """Return the largest expected error of an unsure token, by hand."""
-    state_error = math.hypot(profile.state_error, profile.activation.reject)
+    state_error = math.hypot(profile.state_error, profile.licence)
     return math.hypot(state_error * sizes.state_scale, profile.logit_rounding * sizes.magnitude)
 
 
@@ -61,14 +61,14 @@ def test_bounds_of_a_model_follow_from_its_gain_and_its_heads_rows() -> None:
 
 @pytest.mark.parametrize(
     ("profile", "worst", "rms", "mean"),
-    [(CPU_FP32, 0.008966, 0.003026, 0.001347), (BF16, 0.4903, 0.1655, 0.07366)],
+    [(CPU_FP32, 0.001044, 0.0003522, 0.0001568), (BF16, 0.4903, 0.1655, 0.07366)],
     ids=["cpu-fp32", "bf16"],
 )
 def test_the_demos_tolerance(profile: Profile, worst: float, rms: float, mean: float) -> None:
     """Of a row of 48 tokens. Another value means that the limits and docs/understand/verification.md have changed."""
     found = tolerated_error(profile, DEMO, tokens=48)
     assert (found.worst, found.rms, found.mean) == pytest.approx((worst, rms, mean), rel=2e-3)
-    assert found.worst == pytest.approx(12 * expected(profile, DEMO), rel=0.03)
+    assert found.worst == pytest.approx(12 * (expected(profile, DEMO) + LEAST + FLOAT32 * DEMO.magnitude))
     assert found.rms == pytest.approx(found.worst / 12 * 1.5 * 2.5 * math.sqrt(56 / 48))
     beyond = 4 * 6.25 * 56 / 64  # tokens between 8 and 12 expected errors count 8: one in ten can be there
     assert found.mean == pytest.approx(found.worst / 12 * (0.1 * 48 + 8 * math.sqrt(56) + beyond) / 48)
@@ -78,7 +78,7 @@ def test_the_demos_tolerance(profile: Profile, worst: float, rms: float, mean: f
 def test_the_worst_is_reached(profile: Profile) -> None:
     """A rare token of a model at its bounds, whose proof is as far off as it may be, in a row that is exact besides."""
     odds = np.full(64, -12.0)
-    honest = row(-np.logaddexp(0, -odds), DEMO, profile.activation.reject)
+    honest = row(-np.logaddexp(0, -odds), DEMO, profile.licence)
     one = np.arange(64) == 3
     claims = largest_lie(honest, lambda size: -np.logaddexp(0, -(odds - size * one)), profile)
     reached = float(np.abs(claims - honest.logprobs).max())
@@ -89,7 +89,7 @@ def test_the_worst_is_reached(profile: Profile) -> None:
 @pytest.mark.parametrize("sureness", [7.0, 11.0, 14.0])
 def test_a_sure_token_cannot_be_claimed_to_be_unsure(profile: Profile, sureness: float) -> None:
     odds = np.full(64, sureness)
-    honest = row(-np.logaddexp(0, -odds), DEMO, profile.activation.reject)
+    honest = row(-np.logaddexp(0, -odds), DEMO, profile.licence)
     one = np.arange(64) == 3
     claims = largest_lie(honest, lambda size: -np.logaddexp(0, -(odds - size * one)), profile)
     reached, bound = float(np.abs(claims - honest.logprobs).max()), tolerated_error(profile, DEMO, tokens=64).sure
