@@ -3,8 +3,8 @@
 The limits of a profile hold for every model. They are wide where one model needs it: bfloat16 moves the states of a
 model with outlier channels by 2 to 3 %, and those of others by 1 to 2 %. So the owner of a run measures the model
 that it will train, also with its logits sharpened as training does, and gets limits for *pools*
-(`muster.verification.pools`) that fit it. The limits for single rows stay the profile's; a model on which these do not
-keep their margin is refused.
+(`muster.verification.pools`) and for single rows that fit it. Those for rows are between half the profile's and the
+profile's; a model on which these do not keep their margin is refused.
 
 The result is a document of canonical JSON. Its hash takes the profile's place in the run's terms, and nodes fetch it
 from the run's storage as they fetch the task set. Limits never change within a run: hardware that is added later is
@@ -16,20 +16,27 @@ Pure.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import numpy as np
-from pydantic import Field, FiniteFloat, ValidationError
+from pydantic import ValidationError
 
 from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.draws import UNIT_ROWS
-from muster.protocol.hashes import content_hash, hash_bytes
-from muster.protocol.messages import Hash, Many, Message
+from muster.protocol.hashes import hash_bytes
+from muster.verification.calibration_document import (
+    MAX_DOCUMENT,
+    Calibration,
+    CellReport,
+    CheatReport,
+    PoolLimitsDocument,
+    RowLimitsDocument,
+    narrowed,
+)
 from muster.verification.measured import MeasuredCell
 from muster.verification.pools import ACCUSE, HONEST_SHARE, REASONS, REJECT, UNIT_TOKENS, pool_evidence, unit_statistics
 from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
@@ -53,6 +60,13 @@ others are protected by `muster doctor --engine` before they join."""
 MOST: Final = 4.0
 """A calibration's pool limits are at most so many times the profile's own."""
 
+ROW_MARGIN: Final = 2.0
+"""How many times as far out as the worst honest row a limit that rejects is, where the profile's own is farther."""
+
+LEAST_ROW_SHARE: Final = 0.5
+"""Share of the profile's own limits for rows that a calibration's are, at least. So what accuses is never below what
+the profile rejects, which no honest row of any model has reached (docs/understand/verification.md)."""
+
 MAX_LEANING_SHARE: Final = HONEST_SHARE / 2
 """Share of a cell's units that may lean, by any one statistic."""
 
@@ -64,92 +78,6 @@ ROUNDING: Final = 1.001
 
 _LARGEST: Final = 1e300
 """Stands in a report for what is infinite."""
-
-MAX_DOCUMENT: Final = 1 << 20
-MAX_CELLS: Final = 1024
-
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Count = Annotated[int, Field(ge=0, lt=1 << 53)]
-Measured = Annotated[FiniteFloat, Field(ge=0)]
-
-
-class CellReport(Message):
-    """What one way of running the model came to."""
-
-    model: Name
-    """Which of the run's models: as it is, or sharpened."""
-    cell: Name
-    """How it was run."""
-    rows: Count
-    distinct: Count
-    """Rows that differ from each other."""
-    tokens: Count
-    rejected: Count
-    accused: Count
-    worst: dict[str, Measured]
-    """The largest value of each row statistic; 1e300 where it was infinite."""
-    units: dict[str, Measured]
-    """Mean of each statistic over the cell's pool units; empty where it has too few tokens for one."""
-    leaning: Annotated[FiniteFloat, Field(ge=0, le=1)]
-    """Share of these units that lean, by the statistic that has most of them."""
-
-
-class CheatReport(Message):
-    """What the limits make of one known way to cheat."""
-
-    name: Name
-    rows: Count
-    tokens: Count
-    rejected: Annotated[FiniteFloat, Field(ge=0, le=1)]
-    """Share of its rows that are rejected by themselves."""
-    accused: Annotated[FiniteFloat, Field(ge=0, le=1)]
-    leaning: dict[str, Annotated[FiniteFloat, Field(ge=0, le=1)]]
-    """Share of its pool units that lean, by statistic."""
-    units_to_reject: Count | None
-    """Pool units until its work is rejected, where just this share of them leans; None where that does not come."""
-    units_to_accuse: Count | None
-    """The same until it is accused."""
-
-
-class PoolLimitsDocument(Message):
-    """`PoolLimits`."""
-
-    gap_mean: Measured
-    activation: Measured
-    logprob_rms: Measured
-    logprob_mean: Measured
-
-
-class Calibration(Message):
-    """What a run's terms name by its hash."""
-
-    version: Literal[1] = 1
-    profile: str
-    """Name of the profile whose row limits hold."""
-    model_hash: Hash
-    """Of the model that was measured: the one the run begins with."""
-    temperature_micro: Count
-    pool: PoolLimitsDocument
-    margin: Measured
-    """The least, over all cells and statistics, of an accusing limit over the worst honest value."""
-    tokens: Count
-    cells: Annotated[Many[CellReport], Field(min_length=1, max_length=MAX_CELLS)]
-    cheats: Annotated[Many[CheatReport], Field(max_length=MAX_CELLS)]
-    hardware: Annotated[str, Field(max_length=500)] = ""
-    """On which it was measured, for people."""
-
-    def to_bytes(self) -> bytes:
-        """Return it as canonical JSON: sorted keys, no spaces."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
-
-    @property
-    def hash(self) -> bytes:
-        """Return what `Terms.profile` holds."""
-        return hash_bytes(content_hash(self.to_bytes()))
-
-    def to_profile(self) -> Profile:
-        """Return the profile that a run with this calibration is judged by."""
-        return replace(PROFILES[self.profile], pool=PoolLimits(**self.pool.model_dump()))
 
 
 class MarginError(CheckError):
@@ -210,10 +138,23 @@ def check_calibration(calibration: Calibration, model_hash: bytes, temperature_m
             raise MalformedError(f"the calibration's pool limit {name} is {limit:g}; {least:g} to {most:g} are taken")
         if any(MARGIN * cell.units.get(name, 0.0) > limit * ROUNDING for cell in calibration.cells):
             raise MalformedError(f"the calibration's pool limit {name} is too near to its own honest cells")
+    for name, limit in calibration.rows.model_dump().items():
+        most = getattr(profile, name).reject
+        if not LEAST_ROW_SHARE * most <= limit <= most:
+            raise MalformedError(
+                f"the calibration's row limit {name} is {limit:g}; {LEAST_ROW_SHARE * most:g} to {most:g} are taken"
+            )
+        accuse = getattr(calibration.to_profile(), name).accuse
+        if any(MARGIN * cell.worst.get(name, 0.0) > accuse * ROUNDING for cell in calibration.cells):
+            raise MalformedError(f"the calibration's row limit {name} is too near to its own honest cells")
     if not any(cell.units for cell in calibration.cells):
         raise MalformedError("no cell of the calibration has a pool unit")
-    if any(cell.units and cell.units.keys() != REASONS.keys() for cell in calibration.cells):
-        raise MalformedError("a cell of the calibration has other unit statistics than those that are judged")
+    judged = (tuple(sorted(REASONS)), tuple(sorted(STATISTICS)))
+    if any(
+        (cell.units and tuple(sorted(cell.units)) != judged[0]) or tuple(sorted(cell.worst)) != judged[1]
+        for cell in calibration.cells
+    ):
+        raise MalformedError("a cell of the calibration has other statistics than those that are judged")
     refuted = any(cell.rejected or cell.accused or cell.leaning > MAX_LEANING_SHARE for cell in calibration.cells)
     if calibration.margin * ROUNDING < MARGIN or refuted:
         raise MalformedError("the calibration's own honest cells do not keep its margins")
@@ -234,18 +175,22 @@ def calibrate(
     least, found = LEAST[profile.dtype], [units for _, units in measured]
     names = [field.name for field in fields(PoolLimits)]
     limits = PoolLimits(**{name: _limit(name, getattr(least, name), found) for name in names})
-    judged = replace(profile, pool=limits)
 
-    # 2. What honest work measures against them: any rejection or thin margin ends it.
+    # 2. Row limits, from the worst row of every cell.
+    rows = _row_limits(cells, profile)
+    judged = narrowed(profile, limits, rows)
+
+    # 3. What honest work measures against them: any rejection or thin margin ends it.
     reports = [_cell_report(cell, units, judged) for cell, units in measured]
     margin = _check_margins(reports, judged)
 
-    # 3. What they make of the known cheats.
+    # 4. What they make of the known cheats.
     return Calibration(
         profile=profile.name,
         model_hash="0x" + model_hash.hex(),
         temperature_micro=temperature_micro,
         pool=PoolLimitsDocument(**{field.name: getattr(limits, field.name) for field in fields(limits)}),
+        rows=RowLimitsDocument(**rows),
         margin=margin,
         tokens=sum(cell.tokens for cell in cells),
         cells=reports,
@@ -294,8 +239,23 @@ def _limit(name: str, least: float, cells: Sequence[Sequence[dict[str, float]]])
             values = np.array([unit[name] for unit in units])
             high = float(np.quantile(values, UNIT_QUANTILE, method="higher"))
             wanted = max(wanted, MARGIN * float(values.mean()), UNIT_MARGIN * high)
-    step = 10.0 ** (math.floor(math.log10(wanted)) - 2)
-    return float(f"{math.ceil(wanted / step - 1e-9) * step:.3g}")
+    return _rounded_up(wanted)
+
+
+def _row_limits(cells: Sequence[MeasuredCell], profile: Profile) -> dict[str, float]:
+    """Return the limits above which a row is rejected, by statistic: rounded up to three digits."""
+    rows = [scaled_errors(row, profile).statistics() for cell in cells for row in cell.rows]
+    found = {}
+    for name in STATISTICS:
+        most = getattr(profile, name).reject
+        wanted = ROW_MARGIN * max(_finite(getattr(row, name)) for row in rows)
+        found[name] = min(most, _rounded_up(max(LEAST_ROW_SHARE * most, wanted)))
+    return found
+
+
+def _rounded_up(value: float) -> float:
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.ceil(value / step - 1e-9) * step:.3g}")
 
 
 def _cell_report(cell: MeasuredCell, units: Sequence[dict[str, float]], profile: Profile) -> CellReport:

@@ -26,7 +26,8 @@ from muster.verification.calibration import (
 )
 from muster.verification.measured import MeasuredCell
 from muster.verification.pools import REASONS
-from muster.verification.profiles import BF16, CPU_FP32, PoolLimits, Profile
+from muster.verification.profiles import BF16, CPU_FP32, STATISTICS, Limit, PoolLimits, Profile
+from muster.verification.statistics import TokenErrors
 from testbed.samples.cells import cell, errors
 
 MODEL, MICRO = bytes(range(32)), 1_000_000
@@ -178,7 +179,7 @@ def test_a_cheat_that_always_leans_is_rejected_after_six_units_and_accused_after
 
 def test_the_share_of_rows_and_of_units_is_what_is_counted() -> None:
     """Of four rows one is accused, one only rejected, and one leans."""
-    rows = [EXACT, errors(distance=0.0005), errors(distance=0.0018), errors(distance=0.01)] * 10
+    rows = [EXACT, errors(distance=0.0003), errors(distance=0.0008), errors(distance=0.01)] * 10
     report = derived(cell([errors(distance=0.0001)] * 20), cheats=(cell(rows, "a cheat", "cheat"),)).cheats[0]
     assert (report.rejected, report.accused) == (0.5, 0.25)
     assert report.leaning["activation"] == 0.75
@@ -211,15 +212,42 @@ def test_the_document_is_canonical_and_its_hash_is_what_the_terms_name(sample: C
 def test_a_run_is_judged_by_the_profile_with_the_pool_limits_of_its_calibration(sample: Calibration) -> None:
     profile = sample.to_profile()
     assert profile.pool == PoolLimits(gap_mean=0.02, activation=0.0002, logprob_rms=0.5, logprob_mean=0.1)
-    assert replace(profile, pool=CPU_FP32.pool) == CPU_FP32
+    plain = {name: getattr(CPU_FP32, name) for name in STATISTICS}
+    assert replace(profile, pool=CPU_FP32.pool, **plain) == CPU_FP32
+    for name in STATISTICS:
+        limit = plain[name].reject / 2
+        assert getattr(profile, name) == Limit(reject=limit, accuse=2 * limit), (
+            "the least: nothing was measured near it"
+        )
+
+
+def test_a_row_limit_is_twice_the_worst_honest_row_between_half_the_profiles_and_all_of_it() -> None:
+    """A gap of 2.345 in each of 256 tokens stands beside 32 exact ones in the mean, and alone in the largest."""
+    found = derived(cell([EXACT] * 400 + [errors(gap=0.123)]), cell([EXACT] * 20 + [gap_of(2.345)], "AVX2"))
+    limits = found.rows
+    assert limits.gap_worst == 4.69
+    assert limits.gap_mean == 0.219, "0.123 * 256 / 288 is 0.10933"
+    assert limits.activation == CPU_FP32.activation.reject / 2
+    found = derived(cell([EXACT] * 400), cell([EXACT] * 20 + [gap_of(4.5)], "AVX2"))
+    assert found.rows.gap_worst == CPU_FP32.gap_worst.reject, "never wider than the profile's"
+
+
+def gap_of(size: float) -> TokenErrors:
+    """Return a row of which one token has this gap, in expected errors."""
+    gaps = EXACT.gaps.copy()
+    gaps[3] = errors(1, gap=size).gaps[0]
+    return replace(EXACT, gaps=gaps)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"version": 2}, "version"),
+        ({"version": 1}, "version"),
         ({"pool": 1}, "pool"),
-        ({"unheard": 1}, "the document: Value error, 11 members; at most 10 are known"),
+        ({"rows": {}}, r"rows\.gap_mean"),
+        ({"rows": {**dict.fromkeys(STATISTICS, 1.0), "gap_worst": math.nan}}, r"rows\.gap_worst"),
+        ({"rows": {**dict.fromkeys(STATISTICS, 1.0), "other": 1.0}}, "rows"),
+        ({"unheard": 1}, "the document: Value error, 12 members; at most 11 are known"),
         ({"profile": "gpu-v9"}, "for the profile 'gpu-v9'"),
         ({"model_hash": "0x12"}, "model_hash"),
         ({"temperature_micro": -1}, "temperature_micro"),
@@ -300,6 +328,17 @@ def test_an_owner_cannot_set_limits_that_convict_honest_work_or_see_nothing(
         check_calibration(sample.model_copy(update={"pool": limits}), MODEL, MICRO)
 
 
+@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize("times", [0.0, 0.49, 1.01, 1e200])
+def test_an_owner_cannot_set_row_limits_below_half_the_profile_s_or_above_them(
+    sample: Calibration, name: str, times: float
+) -> None:
+    """So no node is accused for what the profile itself does not even reject."""
+    rows = sample.rows.model_copy(update={name: times * getattr(CPU_FP32, name).reject})
+    with pytest.raises(MalformedError, match=f"row limit {name} is"):
+        check_calibration(sample.model_copy(update={"rows": rows}), MODEL, MICRO)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -308,6 +347,7 @@ def test_an_owner_cannot_set_limits_that_convict_honest_work_or_see_nothing(
         {"accused": 1},
         {"leaning": 0.2},
         {"units": {**dict.fromkeys(REASONS, 0.0), "activation": 0.00011}},
+        {"worst": {**dict.fromkeys(STATISTICS, 0.0), "gap_mean": 0.201}},
     ],
     ids=str,
 )

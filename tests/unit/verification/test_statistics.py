@@ -139,9 +139,7 @@ def test_a_token_s_own_proof_licenses_nothing_that_the_rest_of_its_row_does_not_
         assert {"gap_worst", "logprob_worst"} <= rejected_by(found, profile)
 
 
-def test_gaps_are_licensed_by_the_row_s_others_and_log_probabilities_by_twice_that_at_most() -> (
-    None
-):
+def test_gaps_are_licensed_by_the_row_s_others_and_log_probabilities_by_twice_that_at_most() -> None:
     """States of 71 other tokens, 8 of them exact, are 0.012 off: a level of 0.0113."""
     states = np.full(64, 0.012**2, dtype=np.float32)
     claimed = at(np.full(64, math.log(0.5)), 7, math.log(0.6))
