@@ -173,6 +173,7 @@ class Day:
     """What becomes of one node within a day, under one profile. Numbers of steps count from 1; None: not within it."""
 
     name: str
+    rows: int
     tokens: int
     rejected: float
     """Share of its rows that are rejected by themselves."""
@@ -217,6 +218,7 @@ def day_of(cell: MeasuredCell, profile: Profile) -> Day:
     statistic = max(found, key=lambda name: max(found[name]))
     return Day(
         name=cell.cell,
+        rows=len(verdicts),
         tokens=cell.tokens,
         rejected=sum(rejected for rejected, _ in verdicts) / len(verdicts),
         accused=sum(accused for _, accused in verdicts) / len(verdicts),
@@ -268,7 +270,7 @@ def figures(found: Mapping[str, Sequence[Day]]) -> list[report.Figure]:
         )
         if HONEST_DAY in known:
             day = known[HONEST_DAY]
-            wrong = (day.pool_rejects is not None) + round(day.rejected * len(days))
+            wrong = (day.pool_rejects is not None) + round(day.rejected * day.rows)
             made.append(report.none(f"{figure}_honest", wrong, f"honest rows or pools rejected under {name}"))
         for spoiled in SPOILED:
             if EDITED in known and spoiled in known:
