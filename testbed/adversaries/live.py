@@ -94,7 +94,7 @@ def sampled_from(tilt: Callable[[torch.Tensor, list[list[int]]], torch.Tensor]) 
     """Sample from other logits: those that `tilt` makes of a copy and of the tokens of each row so far."""
 
     def pick(sampler: SeededSampler, given: torch.Tensor, *rest: Any) -> torch.Tensor:
-        return choose(tilt(given.float(), sampler._outputs[: len(given)]), *rest).tokens
+        return choose(tilt(given.float().clone(), sampler._outputs[: len(given)]), *rest).tokens
 
     return lambda lab: lab.generate(pick=pick)
 
