@@ -44,6 +44,9 @@ PRIOR_OUTLIERS: Final = 32
 """The same for gaps and for distances of states, of which two outliers in a short row are honest: a trained model that
 wavers between two digits amplifies rounding where it decides, and decides by it twice."""
 
+PRIOR_STATES: Final = 2
+"""The same for the level of a row's states: one other token alone licenses little."""
+
 LICENCE: Final = 2.0
 """How many times as far off as the rest of its row a token's own proof may license its log-probability to be."""
 
@@ -182,7 +185,7 @@ def scaled_errors(errors: TokenErrors, profile: Profile) -> ScaledErrors:
 
     # 2. The error that this explains in each token's gap and log-odds, by its row's others.
     own = np.minimum(errors.states.astype(np.float64), profile.licence**2)
-    level = (own.sum() - own) / (len(own) - 1 + PRIOR_TOKENS)
+    level = (own.sum() - own) / (len(own) - 1 + PRIOR_STATES)
     state_errors = [np.sqrt(profile.state_error**2 + one) for one in (level, np.clip(own, level, LICENCE**2 * level))]
     rounding = profile.logit_rounding * errors.magnitudes
     expected_gaps = np.hypot(state_errors[0] * errors.gap_scales, rounding) + LEAST
