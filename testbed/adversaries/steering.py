@@ -119,7 +119,7 @@ def expected_units(lab: AdversaryLab, job: Job, rows: Sequence[Rollout]) -> list
     replayer, profile, lengths = lab.replayer, lab.profile, [len(row.completion_tokens) for row in rows]
     replayer.load_weights(lab.checkpoints[job.commitment.step])
     scores = replayer._score(replayer._states(rows, lengths), rows, lengths)
-    state_error = np.hypot(profile.state_error, profile.activation.reject)
+    state_error = np.hypot(profile.state_error, profile.licence)
     units = np.hypot(state_error * scores.logprob_scales, profile.logit_rounding * scores.magnitudes) + 1e-5
     return np.split(units.astype(np.float64), np.cumsum(lengths)[:-1])
 
