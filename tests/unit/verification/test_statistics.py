@@ -139,7 +139,7 @@ def test_a_token_s_own_proof_licenses_nothing_that_the_rest_of_its_row_does_not_
         assert {"gap_worst", "logprob_worst"} <= rejected_by(found, profile)
 
 
-def test_gaps_are_licensed_by_the_row_s_others_and_log_probabilities_by_twice_that_at_most() -> None:
+def test_gaps_are_licensed_by_the_row_s_others_and_log_probabilities_by_twice_their_level_at_most() -> None:
     """States of 65 other tokens, 2 of them exact, are 0.012 off: a level of 0.0118."""
     states = np.full(64, 0.012**2, dtype=np.float32)
     claimed = at(np.full(64, math.log(0.5)), 7, math.log(0.6))
@@ -153,7 +153,7 @@ def test_gaps_are_licensed_by_the_row_s_others_and_log_probabilities_by_twice_th
         return math.hypot(5 * math.hypot(BF16.state_error, licence), BF16.logit_rounding * 20)
 
     for own, licence in ((0.0, level), (0.02, 0.02), (0.05, LICENCE * level), (0.6, LICENCE * level)):
-        assert found(own).gap_worst == pytest.approx(0.5 / (expected(level) + 1e-5), rel=1e-5)
+        assert found(own).gap_worst == pytest.approx(0.5 / (expected(math.sqrt(2) * level) + 1e-5), rel=1e-5)
         blur = (1e-5 + 20 * 2**-22) / 0.5
         assert found(own).logprob_worst == pytest.approx(math.log(1.5) / (expected(licence) + blur), rel=1e-4)
 
