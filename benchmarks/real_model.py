@@ -38,14 +38,7 @@ from muster.protocol.prompts import end_token, prompt_tokens
 from muster.rollouts.schema import Rollout
 from muster.verification.calibration import beyond, calibrate
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
-from muster.verification.pools import (
-    ACCUSE,
-    REASONS,
-    REJECT,
-    UNIT_TOKENS,
-    leans,
-    pool_evidence,
-)
+from muster.verification.pools import ACCUSE, REASONS, REJECT, UNIT_TOKENS, pool_evidence, unit_statistics
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, Profile
 from muster.verification.statistics import NOTHING, scaled_errors
 from testbed.adversaries.live import CHEATS, EngineLab, edited_last, edited_place, spoiled_at
@@ -202,7 +195,8 @@ def day_of(cell: MeasuredCell, profile: Profile) -> Day:
         for place in step[:POOL_ROWS]:
             if unit.tokens < UNIT_TOKENS:
                 unit += scaled[place].sums(profile)
-        leaning.append({name: leans(unit, name, profile.pool) for name in REASONS})
+        statistics = unit_statistics(unit)
+        leaning.append({name: statistics[name] > getattr(profile.pool, name, 0.0) for name in REASONS})
 
     # 3. The evidence of every window that ends with a step.
     found = {
