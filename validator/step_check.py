@@ -10,12 +10,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from muster.rollouts.parquet import read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.verification.calibration import UNIT_MARGIN
+from muster.verification.calibration_document import narrowed
 from muster.verification.pools import UNIT_TOKENS, unit_statistics
 from muster.verification.profiles import PROFILES, PoolLimits, Profile
 from muster.verification.statistics import NOTHING
@@ -61,7 +61,7 @@ def main() -> int:
             made = PROFILES[question.profile], question.temperature
             replayer = Replayer(question.model, *made, keep=1, matmul=question.matmul)
         replayer.load_weights(question.model)
-        profile = replace(replayer.profile, pool=PoolLimits(**question.pool.model_dump()))
+        profile = narrowed(replayer.profile, PoolLimits(**question.pool.model_dump()), question.limits.model_dump())
         answer = check(replayer, profile, read_rollouts(question.rows.read_bytes()), question.seconds)
         print(answer.model_dump_json(), file=answers, flush=True)
     return 0

@@ -21,7 +21,8 @@ from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.runtime.files import write_durably
 from muster.runtime.module_command import module_command
-from muster.verification.calibration import PoolLimitsDocument
+from muster.verification.calibration_document import PoolLimitsDocument, RowLimitsDocument
+from muster.verification.profiles import STATISTICS
 from muster.verification.step_checks import MAX_LINE, MODULE, StepAnswer, StepQuestion
 from worker.context import WorkerContext
 
@@ -85,6 +86,7 @@ class StepCheck:
             rows=file,
             profile=profile.name,
             pool=PoolLimitsDocument(**asdict(profile.pool)),
+            limits=RowLimitsDocument(**{name: getattr(profile, name).reject for name in STATISTICS}),
             temperature=context.terms.temperature,
             matmul=context.settings.bfloat16_matmul,
             seconds=seconds,

@@ -13,7 +13,7 @@ from pydantic import Field, FiniteFloat
 
 from muster.protocol.messages import Message
 from muster.settings.schema import MatmulSetting
-from muster.verification.calibration import PoolLimitsDocument
+from muster.verification.calibration_document import PoolLimitsDocument, RowLimitsDocument
 
 MODULE: Final = "validator.step_check"
 MAX_LINE: Final = 1 << 15
@@ -29,6 +29,7 @@ class StepQuestion(Message):
     """Rollout file. It is read in that process: a worker asks about its own."""
     profile: str
     pool: PoolLimitsDocument
+    limits: RowLimitsDocument
     temperature: FiniteFloat
     matmul: MatmulSetting
     seconds: Annotated[FiniteFloat, Field(gt=0)]
