@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from random import Random
@@ -28,12 +29,14 @@ from muster.verification.calibration import LEAST
 from muster.verification.pools import FAULT_SHARE, unit_statistics
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES
 from testbed.hostile_steps import hostile_steps as makers_of
-from testbed.hostile_steps import save_hostile
+from testbed.hostile_steps import save_hostile, sharpened
 from testbed.samples.task_sets import generated
-from validator.model import replay_rows
+from validator.model import honest_sums, replay_rows
 from validator.replay import Replayer, judge
+from validator.step_check import check
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import bare_rows
+from worker.step_check import COST, MAX_ROWS
 
 ROWS, TOKENS = 24, 32
 """Of one step."""
@@ -95,7 +98,8 @@ def judged(replayer: Replayer, rows: Sequence[Rollout]) -> Counter[str]:
     measured = replayer.replay(rows)
     alone = [judge([row], replayer.profile) for row in measured]
     together = [row.finding for row in replay_rows(replayer, rows)]
-    units = [unit_statistics(reduce(add, (row.sums for row in some))) for some in (measured, replayer.spread(rows))]
+    sums = [row.sums for row in measured], honest_sums(replayer, rows)
+    units = [unit_statistics(reduce(add, some)) for some in sums]
     limits = {name: getattr(LEAST[replayer.profile.dtype], name, 0.0) for name in units[0]}
     leaning = [name for name, limit in limits.items() if units[0][name] > limit]
     return Counter(
@@ -116,3 +120,54 @@ def hostile_steps() -> list[report.Figure]:
     kinds = {f"{profile}: {name}": dict(counted) for profile, name, counted in steps if counted["accused_without"]}
     accused = report.none("hostile_steps", total["accused"], "accused honest rows of hostile steps", **total)
     return [accused | {"steps": len(steps), "hostile_without_spread": kinds}]
+
+
+# --- sat_out, step_cost
+
+STEPS, STEP_ROWS, STEP_SECONDS = 12, 96, 480.0
+"""Usual steps, rows of each, and the seconds of a step of a real model."""
+
+
+def measure_usual(profile: str) -> tuple[int, int]:
+    """Return how many questions about usual steps were asked, one for each group of rows, and how many sat one out."""
+    asked = sat = 0
+    with demo(profile) as (source, engine, replayer):
+        for step in range(STEPS):
+            with tempfile.TemporaryDirectory() as folder:
+                usual = save_hostile(source, Path(folder) / "usual", partial(sharpened, times=1.1**step))
+                engine.load_weights(usual)
+                requests = requests_of(source, STEP_ROWS, seed=100 + step)
+                rows = bare_rows(requests, engine.generate(requests))
+                replayer.load_weights(usual)
+                for first in range(0, STEP_ROWS, 4):
+                    asked += 1
+                    sat += bool(check(replayer, replayer.profile, rows[first : first + 4], 60.0).fault)
+    return asked, sat
+
+
+def sat_out() -> list[report.Figure]:
+    """Return the share of honest steps of a usual run that a worker sits out."""
+    found = {p.name: report.apart(measure_usual, p.name) for p in (CPU_FP32, BF16)}
+    asked, sat = (sum(one[i] for one in found.values()) for i in (0, 1))
+    detail = {name: list(one) for name, one in found.items()}
+    return [report.figure("sat_out", sat / asked, target=0.001, at_most=True, unit="of steps", asked=asked, of=detail)]
+
+
+def step_cost() -> list[report.Figure]:
+    """Return what measuring takes of a step of eight minutes."""
+    seconds, measured = report.apart(time_check)
+    return [
+        report.figure(
+            "step_cost", seconds / STEP_SECONDS, target=0.02, at_most=True, unit="of eight minutes", rows=measured
+        )
+    ]
+
+
+def time_check() -> tuple[float, int]:
+    """Return the seconds of one check with the time that it has, and the rows that it measured."""
+    with demo(CPU_FP32.name) as (source, engine, replayer):
+        requests = requests_of(source, MAX_ROWS, seed=7)
+        rows = bare_rows(requests, engine.generate(requests))
+        started = time.monotonic()
+        answer = check(replayer, replayer.profile, rows, COST * STEP_SECONDS)
+        return time.monotonic() - started, answer.rows

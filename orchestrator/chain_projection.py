@@ -22,7 +22,7 @@ from muster.contracts.court import (
     VoteCommitted,
     VoteRevealed,
 )
-from muster.contracts.registry import Convicted, Fined, Registered, Retired, Withdrawn
+from muster.contracts.registry import Convicted, Fined, Registered, Retired, StepDoubted, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from orchestrator import tallies
 from orchestrator.attribution import Attribution
@@ -35,6 +35,7 @@ from orchestrator.tables import (
     cases,
     checkpoints,
     commitments,
+    doubts,
     events,
     meta,
     nodes,
@@ -55,6 +56,7 @@ INTERESTING: Final = (
     Claimed,
     Voided,
     HourSealed,
+    StepDoubted,
     RunClosed,
     CaseOpened,
     GradeAccused,
@@ -140,6 +142,9 @@ class ChainProjection:
             case HourSealed():
                 insert_once(connection, seals, row_of(seals, event))
                 _record_event(connection, "sealed", {"node": event.validator, "hour": event.hour}, event.at)
+            case StepDoubted():
+                insert_once(connection, doubts, row_of(doubts, event))
+                _record_event(connection, "doubted", {"node": event.validator, "step": event.step}, event.at)
             case RunClosed():
                 upsert(connection, meta, {"key": "closed", "value": str(event.at.block)})
                 _record_event(connection, "closed", {}, event.at)

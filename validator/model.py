@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -37,6 +37,8 @@ DRAWS: Final = 32
 _DRAW_TOKENS: Final = 4096
 """Tokens of these together, from which on there are fewer, and _DRAWS_AT_ONCE at least."""
 _DRAWS_AT_ONCE: Final = 8
+_POOL_DRAWS: Final = 4
+"""The same for what rows add to a pool, where many rows make up for few machines."""
 
 
 class Model:
@@ -68,9 +70,7 @@ class Model:
 
     async def honest_sums(self, step: int, rollouts: Sequence[Rollout]) -> list[RowSums]:
         """Return what an honest machine's rows in the contexts of these would add to a pool. Raises as `replay`."""
-        return await self._with_weights(
-            step, rollouts, lambda replayer, rows: [row.sums for row in replayer.spread(rows)]
-        )
+        return await self._with_weights(step, rollouts, honest_sums)
 
     async def _with_weights(
         self, step: int, rollouts: Sequence[Rollout], work: Callable[[Replayer, list[Rollout]], list[T]]
@@ -152,3 +152,12 @@ def honest_share(replayer: Replayer, rollout: Rollout) -> float:
         share = max(share, *(spread_share(spread, replayer.profile) for spread in spreads))
         draws += _DRAWS_AT_ONCE
     return share
+
+
+def honest_sums(replayer: Replayer, rollouts: Sequence[Rollout]) -> list[RowSums]:
+    """Return the most that a few honest machines' rows in the contexts of these would add to a pool, in order."""
+    draws = [replayer.spread(rollouts) for _ in range(_POOL_DRAWS)]
+    return [
+        RowSums(*(max(values, key=abs) for values in zip(*(astuple(one.sums) for one in row), strict=True)))
+        for row in zip(*draws, strict=True)
+    ]

@@ -1,6 +1,6 @@
 """The validator: follow the chain, inspect, report, accuse, vote, seal.
 
-Seven loops share one journal, and an eighth in a run with private tests. `follow` records the chain's events; the
+Eight loops share one journal, and a ninth in a run with private tests. `follow` records the chain's events; the
 others do what the journal says is due, so each can stop at any moment and go on after a restart. A loop logs what it
 cannot reach, and tries again. Votes wait for no replay: what replays (`inspect`, `verify`, `accuse`) takes turns at the
 model.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -174,6 +175,7 @@ class Validator:
             PollLoop(log, "verify", COURT_SECONDS).run(lambda: self._decide(juror)),
             PollLoop(log, "accuse", COURT_SECONDS).run(lambda: self._accuse(challenger, accuser)),
             PollLoop(log, "seal", COURT_SECONDS).run(lambda: self._seal(sealer)),
+            PollLoop(log, "doubt", COURT_SECONDS).run(lambda: self._doubt(context.model.faulty)),
         )
 
     # Starting
@@ -324,6 +326,14 @@ class Validator:
         if (head := self._head()) is not None:
             await challenger.poll(head)
             await accuser.poll(head)
+        return False
+
+    async def _doubt(self, faulty: Mapping[int, str]) -> bool:
+        """Say on chain, once of each, on which steps' weights honest machines differ."""
+        for step in [] if self._retired else [one for one in faulty if not self.journal.has_doubted(one)]:
+            mined = await self.chain.send(registry.report_step(self.settings.run, step))
+            self.journal.doubt(step)
+            log.warning("doubted a step", step=step, why=faulty[step], tx=mined.hash)
         return False
 
     async def _seal(self, sealer: HourSealer) -> bool:

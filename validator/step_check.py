@@ -22,9 +22,9 @@ from muster.verification.statistics import NOTHING
 from muster.verification.step_checks import MAX_LINE, StepAnswer, StepQuestion
 from validator.replay import Replayer, spread_share
 
-TOLERATED: Final = {"float32": 0.5, "bfloat16": 1.0}
+TOLERATED: Final = {"float32": 0.5, "bfloat16": 1.5}
 """By dtype: share of a rejecting limit from which on a row makes a worker sit a step out. Rows of usual models stay
-below 0.3 in float32; in bfloat16 those of a few tokens come to 0.9 (`benchmarks/inspection.py --only sat_out`)."""
+below 0.3 in float32; in bfloat16 those of a few tokens come to 1.0 (`benchmarks/inspection.py --only sat_out`)."""
 
 
 def check(replayer: Replayer, profile: Profile, rows: Sequence[Rollout], seconds: float) -> StepAnswer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from muster.protocol.metric_names import DELTA_BYTES, HELD_OUT, REWARD, WHOLE_BY
 from orchestrator.commitment_status import UNREFUTED
 from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.queries import same_work
-from orchestrator.tables import checkpoints, commitments, step_tallies, steps, uploads
+from orchestrator.tables import checkpoints, commitments, doubts, step_tallies, steps, uploads
 
 MAX_STEPS: Final = 200
 """Steps of one answer."""
@@ -40,6 +41,8 @@ class StepRow(Message):
     """Made at this policy step."""
     cost: int
     """Token wei: pay of those that nobody refuted."""
+    doubts: int
+    """Validators that say that honest machines differ on its weights."""
 
 
 class StepPage(Message):
@@ -139,6 +142,7 @@ def step_rows(connection: Connection, source: PageSource, numbers: Sequence[int]
     made: dict[int, list[Any]] = {}
     for row in rows_of(connection, select(step_tallies), step_tallies.c.step, numbers):
         made.setdefault(row.step, []).append(row)
+    doubted = Counter(row.step for row in rows_of(connection, select(doubts), doubts.c.step, numbers))
     found = []
     for number in numbers:
         chain, kept = published.get(number), reported.get(number)
@@ -160,6 +164,7 @@ def step_rows(connection: Connection, source: PageSource, numbers: Sequence[int]
                     for row in made.get(number, [])
                     if row.status in UNREFUTED
                 ),
+                doubts=doubted[number],
             )
         )
     return found

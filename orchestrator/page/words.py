@@ -14,6 +14,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "step": "A published state of the model. Step 0 is the one the run began with; its roots are on chain.",
         "checkpoint": "The weights of a step, as files that anybody can fetch and check against the root on chain.",
         "policy step": "The step whose weights wrote a rollout.",
+        "doubted": "Validators say that honest machines differ on the weights of this step. That is its "
+        "trainer's fault: work of it may be rejected, accuses nobody, and is paid.",
         "orchestrator": "The service behind this page: nodes exchange files and verdicts here. It decides nothing "
         "about money or guilt; the contracts do.",
         "trainer": "The process that turns accepted work into the next step.",

@@ -28,6 +28,7 @@ CHECKS = {
     "_bring(": "validator's key",
     "_requireJudge(caseId, msg.sender)": "validator's key",
     "NotVoted(": "validator's key",
+    "NotValidator(": "validator's key",
     "onlyRegistry": "Registry",
     "onlyCourt": "SlashCourt",
 }

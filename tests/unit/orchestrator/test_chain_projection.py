@@ -23,7 +23,7 @@ from muster.contracts.court import (
     VoteCommitted,
     VoteRevealed,
 )
-from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, Withdrawn
+from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.errors import ConfigError
 from muster.protocol.terms import Terms, WorkClass
@@ -109,6 +109,7 @@ def history() -> list[Event]:
         lambda at: Retired(at, VALIDATOR, 1, 0),
         lambda at: Withdrawn(at, VALIDATOR, OPERATOR, 1),
         lambda at: RunClosed(at, 1, 0),
+        lambda at: StepDoubted(at, 1, 0, VALIDATOR),
     ]
     return [make(place(number)) for number, make in enumerate(makers, 1)]
 
@@ -257,6 +258,7 @@ async def test_everything_is_written_down(database, queries):
         (VALIDATOR, (1_002, hash_of(2), 0, True, "0", "0", "0", "0")),
     ]
     assert found["seals"] == [(VALIDATOR, 5)]
+    assert found["doubts"] == [(0, VALIDATOR)]
     assert [row[12:] for row in found["cases"]] == [(0, "0x" + "0e" * 32, 2, 60, 90)]
     assert found["votes"] == [(9, OPERATOR, True, False, hash_of(9), hash_of(10))]
     largest = (1 << 63) - 1  # a leaf's position has 256 bits, a column 64
@@ -269,6 +271,7 @@ async def test_everything_is_written_down(database, queries):
         "retired",
         "withdrawn",
         "closed",
+        "doubted",
     }
     assert (await queries.demand()).wanted is False  # the run is closed
 

@@ -30,6 +30,7 @@ async def test_a_replay_computes_on_as_many_threads_and_multiplies_as_the_settin
         def __init__(
             self, folder: Path, profile: object, temperature: float, *, threads: int, matmul: MatmulSetting
         ) -> None:
+            self.profile = profile
             made.append((threads, matmul))
 
         def load_weights(self, folder: Path) -> None: ...
