@@ -19,8 +19,9 @@ The activation proof says how far the worker's states are from the validator's: 
 explains, and by no more. A gap's licence follows from the row's *other* tokens: the square is OTHERS times their mean
 square distance, each and all at most the profile's licence. So a node that spoils the proof of a token that it edits
 gains nothing, and one that spoils whole rows shows it by them. A log-probability's licence is the token's own distance,
-between once and LICENCE times the others' level: it is off at every token, in models with outlier channels at some by
-much.
+at least the others' level, and at most LICENCE times that: it is off at every token, in models with outlier channels at
+some by much. There PRIOR_STATES more stand beside the others that are as far off as a licence goes, because a row of
+one token has no others: its log-probability would be rejected in honest work.
 
 Pure: arrays in, numbers out. The replay checks (`validator.replay`) compute the arrays.
 """
@@ -192,7 +193,8 @@ def scaled_errors(errors: TokenErrors, profile: Profile) -> ScaledErrors:
     # 2. The error that this explains in each token's gap and log-odds, by its row's others.
     own = np.minimum(errors.states.astype(np.float64), profile.licence**2)
     level = (own.sum() - own) / (len(own) - 1 + PRIOR_STATES)
-    licences = (np.minimum(OTHERS * level, profile.licence**2), np.clip(own, level, LICENCE**2 * level))
+    most = level + profile.licence**2 * PRIOR_STATES / (len(own) - 1 + PRIOR_STATES)
+    licences = (np.minimum(OTHERS * level, profile.licence**2), np.clip(own, level, LICENCE**2 * most))
     state_errors = [np.sqrt(profile.state_error**2 + one) for one in licences]
     rounding = profile.logit_rounding * errors.magnitudes
     expected_gaps = np.hypot(state_errors[0] * errors.gap_scales, rounding) + LEAST

@@ -127,16 +127,21 @@ def test_a_row_s_proof_licenses_errors_in_proportion_and_never_more_than_the_pro
 def test_a_token_s_own_proof_licenses_nothing_that_the_rest_of_its_row_does_not_show(
     profile: Profile, tokens: int
 ) -> None:
-    """An edited token, 9 expected errors off: spoiling its proof lifts no limit, nor does that of a log-probability."""
+    """An edited token, 9 expected errors off: spoiling its proof lifts no limit."""
     expected = math.hypot(profile.state_error * 5, profile.logit_rounding * 20) + 1e-5
-    odds = np.where(np.arange(tokens) == 0, 13 * (expected + 1e-4), 0.0)
-    gaps = at(np.zeros(tokens, dtype=np.float32), 0, 9 * expected)
-    edited = replace(row(tokens), gaps=gaps, claimed=-np.logaddexp(0, -odds))
-    assert {"gap_worst", "logprob_worst"} <= rejected_by(edited, profile)
+    edited = replace(row(tokens), gaps=at(np.zeros(tokens, dtype=np.float32), 0, 9 * expected))
+    assert "gap_worst" in rejected_by(edited, profile)
     for spoiled in (profile.activation.reject, 1.0):
         found = replace(edited, states=at(edited.states, 0, spoiled**2))
         assert row_statistics(found, profile).gap_worst == row_statistics(edited, profile).gap_worst
-        assert {"gap_worst", "logprob_worst"} <= rejected_by(found, profile)
+        assert "gap_worst" in rejected_by(found, profile)
+
+
+def test_the_log_probability_of_a_row_of_one_token_is_licensed_by_its_own_proof() -> None:
+    """Of 512 such rows of a model with outlier channels the worst was 8 errors off without: honest, and rejected."""
+    lie = replace(row(1), claimed=-np.logaddexp(0, np.array([-0.5])), states=np.full(1, 0.03**2, dtype=np.float32))
+    expected = math.hypot(5 * math.hypot(BF16.state_error, 0.03), BF16.logit_rounding * 20)
+    assert row_statistics(lie, BF16).logprob_worst == pytest.approx(0.5 / expected, rel=1e-3)
 
 
 def test_gaps_are_licensed_by_the_row_s_others_and_log_probabilities_by_twice_their_level_at_most() -> None:
@@ -152,7 +157,8 @@ def test_gaps_are_licensed_by_the_row_s_others_and_log_probabilities_by_twice_th
     def expected(licence: float) -> float:
         return math.hypot(5 * math.hypot(BF16.state_error, licence), BF16.logit_rounding * 20)
 
-    for own, licence in ((0.0, level), (0.02, 0.02), (0.05, LICENCE * level), (0.6, LICENCE * level)):
+    most = LICENCE * math.hypot(level, BF16.licence * math.sqrt(2 / 65))
+    for own, licence in ((0.0, level), (0.02, 0.02), (0.05, most), (0.6, most)):
         assert found(own).gap_worst == pytest.approx(0.5 / (expected(math.sqrt(2) * level) + 1e-5), rel=1e-5)
         blur = (1e-5 + 20 * 2**-22) / 0.5
         assert found(own).logprob_worst == pytest.approx(math.log(1.5) / (expected(licence) + blur), rel=1e-4)
