@@ -14,6 +14,7 @@ from operator import add
 from pathlib import Path
 
 from muster.errors import MalformedError
+from muster.models.arithmetic import HONEST, computing
 from muster.rollouts.parquet import read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.process import run_tool
@@ -39,8 +40,16 @@ def replay(spec: ProbeSpec, rows: Sequence[Rollout]) -> ProbeReport:
     check_probe_rows(rows, spec, replayer.vocabulary)
     measured = replayer.replay(rows)
     found = [_probed(row, one, profile) for row, one in zip(rows, measured, strict=True)]
+    cells = {}
+    for name in HONEST[profile.dtype]:
+        with computing(replayer.model, name):
+            cells[name] = _unit(replayer.replay(rows))
+    return ProbeReport(profile=profile.name, rows=found, unit=_unit(measured), cells=cells)
+
+
+def _unit(measured: Sequence[Measurement]) -> dict[str, float]:
     unit = unit_statistics(reduce(add, (one.sums for one in measured)))
-    return ProbeReport(profile=profile.name, rows=found, unit={name: _finite(value) for name, value in unit.items()})
+    return {name: _finite(value) for name, value in unit.items()}
 
 
 def _probed(row: Rollout, measurement: Measurement, profile: Profile) -> ProbedRow:

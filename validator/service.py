@@ -175,7 +175,7 @@ class Validator:
             PollLoop(log, "verify", COURT_SECONDS).run(lambda: self._decide(juror)),
             PollLoop(log, "accuse", COURT_SECONDS).run(lambda: self._accuse(challenger, accuser)),
             PollLoop(log, "seal", COURT_SECONDS).run(lambda: self._seal(sealer)),
-            PollLoop(log, "doubt", COURT_SECONDS).run(lambda: self._doubt(context.model.faulty)),
+            PollLoop(log, "doubt", COURT_SECONDS).run(lambda: self.doubt(context.model.faulty)),
         )
 
     # Starting
@@ -328,7 +328,7 @@ class Validator:
             await accuser.poll(head)
         return False
 
-    async def _doubt(self, faulty: Mapping[int, str]) -> bool:
+    async def doubt(self, faulty: Mapping[int, str]) -> bool:
         """Say on chain, once of each, on which steps' weights honest machines differ."""
         for step in [] if self._retired else [one for one in faulty if not self.journal.has_doubted(one)]:
             mined = await self.chain.send(registry.report_step(self.settings.run, step))

@@ -145,6 +145,8 @@ class ProbeReport(Message):
     rows: Annotated[Many[ProbedRow], Field(min_length=1, max_length=MAX_ROWS)]
     unit: dict[str, FiniteFloat]
     """Statistics of all rows as one unit of a pool (`muster.verification.pools`), by name."""
+    cells: dict[str, dict[str, FiniteFloat]] = Field(default_factory=dict)
+    """The same where the replay computes as other honest machines do, by their names in `muster.models.arithmetic`."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ validator would, each in a process of its own. Writes nothing on chain and needs
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import tempfile
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ ADVICE: Final = (
     "do not join with this engine: make setup installs the versions that were calibrated (constraints.txt); unset what "
     "changes vLLM's arithmetic (VLLM_…); if it stays, this hardware cannot work for a run with this profile"
 )
+
+
+NARROW: Final = "do not join this run: its calibration may accuse honest machines; its owner should measure again"
 
 
 @dataclass(frozen=True)
@@ -113,13 +117,35 @@ def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds
         )
         return EngineCheck(document | {"error": error, "hint": ADVICE}, error)
     if not findings:
-        return EngineCheck(document, "")
+        error = narrow_limit(report, profile)
+        return EngineCheck(document | ({"error": error, "hint": NARROW} if error else {}), error)
     position, first = findings[0]
     error = (
         f"validators would reject {len(findings)} of {len(report.rows)} rows of this engine and accuse it for "
         f"{accused}; first row {position}: {first.reason}, measured {first.measured:.4g} above {first.threshold:g}"
     )
     return EngineCheck(document | {"error": error, "hint": ADVICE}, error)
+
+
+def narrow_limit(report: ProbeReport, profile: Profile) -> str:
+    """Return which pool limit of the run's owner is too near to what honest machines measure here, or "". Pure.
+
+    A calibration keeps twice the mean of its worst honest cell; these are cells that its owner may not have measured.
+    """
+    from muster.verification.calibration import MARGIN
+    from muster.verification.pools import UNIT_TOKENS
+    from muster.verification.profiles import PROFILES
+
+    if profile.pool == PROFILES[profile.name].pool or sum(row.tokens for row in report.rows) < UNIT_TOKENS:
+        return ""
+    for cell, unit in {"this machine": report.unit, **report.cells}.items():
+        for name, value in unit.items():
+            if MARGIN * value > (limit := getattr(profile.pool, name, math.inf)):
+                return (
+                    f"the run's pool limit of {name} is {limit:g}, less than {MARGIN:g} times what honest work "
+                    f"measures here in the cell {cell!r}: {value:.4g}"
+                )
+    return ""
 
 
 async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profile]:

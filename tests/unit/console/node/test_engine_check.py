@@ -76,3 +76,17 @@ def test_rows_that_pass_one_by_one_may_be_too_far_off_together() -> None:
     assert "together they are above the run's pool limit of activation: measured 0.031 above 0.03" in found.error
     assert found.document["pool"]["activation"] == {"measured": 0.031, "limit": 0.03}
     assert assess(report, BF16, ABOUT, {}).error == ""
+
+
+def test_an_owner_s_limit_near_to_an_honest_cell_of_this_node_is_refused_with_the_cell_named() -> None:
+    judged = replace(BF16, pool=replace(BF16.pool, activation=0.03))
+    cells = {"split sums": {"activation": 0.0149}, "sums in float32": {"activation": 0.0151, "gaps_beyond": 0.0}}
+    rows = [row(position, 0.0) for position in range(26)]
+    report = ProbeReport(profile=BF16.name, rows=rows, unit={"activation": 0.01}, cells=cells)
+    found = assess(report, judged, ABOUT, {})
+    assert found.error == found.document["error"]
+    assert "pool limit of activation is 0.03, less than 2 times what honest work measures here" in found.error
+    assert found.error.endswith("in the cell 'sums in float32': 0.0151")
+    assert assess(report, BF16, ABOUT, {}).error == "", "the profile's own limits are no owner's"
+    few = report.model_copy(update={"rows": rows[:25]})
+    assert assess(few, judged, ABOUT, {}).error == "", "a mean over 250 tokens says too little"
