@@ -116,7 +116,7 @@ def _widened(model: PreTrainedModel) -> Iterator[None]:
 @contextmanager
 def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
     """Compute the model's attention by transformers' function of this name."""
-    before = model.config._attn_implementation or "sdpa"  # noqa: SLF001 - transformers has no other way to read it
+    before = model.config._attn_implementation or "sdpa"  # noqa: SLF001 - it has no public name
     model.set_attn_implementation(name)
     try:
         yield
