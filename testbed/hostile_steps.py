@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -116,8 +117,9 @@ def cancelling_head(tensors: Tensors, *, k: float) -> Tensors:
 
 def rare(tensors: Tensors, *, source: Path, token: int, k: float) -> Tensors:
     """Make a cancelling pair in the last layer that only the contexts of one token switch on."""
-    model, seen = load_model(source), []
-    mlp = model.base_model.layers[-1].mlp
+    model, seen = load_model(source), list[torch.Tensor]()
+    layers: Any = model.base_model.layers
+    mlp = layers[-1].mlp
     handle = mlp.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
     ids = torch.randint(0, model.config.vocab_size, (8, 64), generator=torch.Generator().manual_seed(2))
     ids[:, 5::9] = token
