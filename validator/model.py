@@ -18,6 +18,7 @@ from muster.runtime import telemetry
 from muster.verification.bundles import MAX_ROWS, ReplayedRow
 from muster.verification.checks import Finding
 from muster.verification.devices import check_device
+from muster.verification.pools import HONEST_DRAWS
 from muster.verification.profiles import Profile
 from muster.verification.statistics import RowSums
 from validator.replay import DEVICE, Replayer, judge, spread_share
@@ -37,8 +38,6 @@ DRAWS: Final = 32
 _DRAW_TOKENS: Final = 4096
 """Tokens of these together, from which on there are fewer, and _DRAWS_AT_ONCE at least."""
 _DRAWS_AT_ONCE: Final = 8
-_POOL_DRAWS: Final = 4
-"""The same for what rows add to a pool, where many rows make up for few machines."""
 
 
 class Model:
@@ -156,7 +155,7 @@ def honest_share(replayer: Replayer, rollout: Rollout) -> float:
 
 def honest_sums(replayer: Replayer, rollouts: Sequence[Rollout]) -> list[RowSums]:
     """Return the most that a few honest machines' rows in the contexts of these would add to a pool, in order."""
-    draws = [replayer.spread(rollouts) for _ in range(_POOL_DRAWS)]
+    draws = [replayer.spread(rollouts) for _ in range(HONEST_DRAWS)]
     return [
         RowSums(*(max(values, key=abs) for values in zip(*(astuple(one.sums) for one in row), strict=True)))
         for row in zip(*draws, strict=True)

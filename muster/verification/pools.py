@@ -71,6 +71,9 @@ FAULT_SHARE: Final = 0.75
 """Share of a pool limit from which on the honest spread of a unit keeps it from leaning. Honest units of usual models
 stay below 0.8 of the limit in 99 of 100, by the way it is set."""
 
+HONEST_DRAWS: Final = 2
+"""Honest machines over which that spread is the largest: each costs a juror one replay more of the rows that lean."""
+
 REASONS: Final[dict[str, tuple[Reason, str]]] = {
     "gap_mean": ("sampling_mismatch", "mean gap to the sampled tokens"),
     "activation": ("activation_mismatch", "distance of the activation proofs"),

@@ -29,7 +29,7 @@ from muster.rollouts.schema import Rollout, one_span
 from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, make_bundle
 from muster.verification.checks import Finding, grade_rows
-from muster.verification.pools import ACCUSE, LEAST_TOKENS, pooled_row
+from muster.verification.pools import ACCUSE, HONEST_DRAWS, LEAST_TOKENS, pooled_row
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork, Rules
 from muster.verification.statistics import RowSums
@@ -111,7 +111,7 @@ class Context:
         return [ReplayedRow(finding, sums) for finding in self.findings(step, rollouts)]
 
     async def honest_sums(self, step: int, rollouts: list[Rollout]) -> list[RowSums]:
-        self.replayed += len(rollouts)
+        self.replayed += HONEST_DRAWS * len(rollouts)
         return [self.honest] * len(rollouts)
 
     async def master(self, step: int) -> bytes | None:

@@ -421,7 +421,7 @@ async def test_a_pool_that_leans_convicts_by_rows_that_the_chain_has_drawn(
     bundle, work, context = await pool_case(journal, each=each)
     inspection = await verified(bundle, work, context)
     assert inspection.guilty, inspection.why
-    assert context.replayed == 2 * 10 * each, "no more steps than it takes, each once more for its honest spread"
+    assert context.replayed == 3 * 10 * each, "no more steps than it takes, each twice more for its honest spread"
     assert inspection.finding is not None
     assert (inspection.finding.threshold, "of 11 steps at least 10" in inspection.why) == (CONVICT, True)
 
@@ -454,7 +454,7 @@ async def test_what_is_replayed_first_follows_from_the_block_of_the_case(journal
         found = await verify_evidence(data, Kind.SAMPLING_MISMATCH, work, context, number.to_bytes(32, "big"))
         assert found.guilty
         asked.append(context.replayed)
-    assert set(asked) == {20, 21}
+    assert set(asked) == {30, 31}
 
 
 async def test_steps_on_which_honest_machines_differ_convict_nobody(journal: ValidatorJournal) -> None:
