@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.constants import SAMPLE_BLOCKS
+from muster.errors import CheckError, UnreachableError
 from muster.protocol.draws import draw_pool, draw_unit
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
+from muster.runtime import telemetry
 from muster.verification.bundles import PoolMember, PoolUnit, ShownPool, check_size, make_member
 from muster.verification.pools import (
     REASONS,
@@ -24,6 +26,8 @@ from muster.verification.pools import (
 from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
 from validator.pool_journal import PoolJournal, StepWork
+
+log = telemetry.logger("validator")
 
 
 @dataclass
@@ -88,9 +92,13 @@ class PoolJudge:
             return None
         limits = self.context.profile.pool
         if any(leans(rows, name, limits) for name in REASONS):
-            files = await self._files(work, len(rows))
-            rollouts = {row_key(file[position]): file[position] for _, file, some in files for position in some}
-            honest = await self.context.honest_sums(first.step, [rollouts[row.key] for row in rows])
+            try:
+                files = await self._files(work, len(rows))
+                rollouts = {row_key(file[position]): file[position] for _, file, some in files for position in some}
+                honest = await self.context.honest_sums(first.step, [rollouts[row.key] for row in rows])
+            except (CheckError, UnreachableError) as error:  # of older work: what is inspected now must not wait for it
+                log.warning("a step of a pool cannot be measured", node=first.node, step=first.step, error=str(error))
+                return None
             if not blamed(rows, honest, limits):  # the step's fault: it counts as one that does not lean
                 rows = ()
         unit = Unit(first.step, first.index, last.index, rows)

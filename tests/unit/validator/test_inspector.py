@@ -125,6 +125,16 @@ async def test_what_no_row_shows_a_pool_of_steps_shows_and_its_evidence_holds(jo
     assert (found.finding.reason, found.finding.position in found.rows, found.pool) == ("wrong_logprobs", True, None)
 
 
+async def test_a_file_that_is_gone_holds_up_no_inspection_and_breaks_the_pool(journal: ValidatorJournal) -> None:
+    context = Context(sums=LEANING)
+    inspector = inspector_of(context, journal)
+    for index in range(16):
+        if index == 5:
+            context.uploads.pop(4)
+        _, found = await inspect(inspector, context, journal, index)
+        assert (found.finding is not None) == (index >= 11), "six steps after the one that cannot be shown"
+
+
 async def test_a_step_on_which_honest_machines_differ_counts_as_honest(journal: ValidatorJournal) -> None:
     context = Context(sums=LEANING, honest=replace(LEANING, gaps=0.8 * LEANING.gaps))
     inspector = inspector_of(context, journal)
