@@ -95,9 +95,12 @@ class StepCheck:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(question.model_dump_json().encode() + b"\n")
-        await self._process.stdin.drain()
-        return StepAnswer.model_validate_json((await self._process.stdout.readline())[:MAX_LINE])
+        try:
+            self._process.stdin.write(question.model_dump_json().encode() + b"\n")
+            await self._process.stdin.drain()
+            return StepAnswer.model_validate_json((await self._process.stdout.readline())[:MAX_LINE])
+        finally:
+            file.unlink(missing_ok=True)
 
     async def close(self) -> None:
         """End the process."""

@@ -16,10 +16,11 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -107,6 +108,7 @@ class BelievingModel:
     """In place of a model that replays: every row is what its worker says."""
 
     profile = CPU_FP32
+    faulty: Mapping[int, str] = MappingProxyType({})
 
     async def replay(self, step: int, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
         return [ReplayedRow(None, RowSums(len(row.completion_tokens), 0.0, 0.0, 0.0, 0.0)) for row in rollouts]
