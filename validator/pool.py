@@ -79,8 +79,8 @@ class PoolJudge:
 
     async def _unit(self, work: StepWork, fresh: dict[int, tuple[PooledRow, ...]]) -> Unit | None:
         """Return the unit of a step; None where a row that counts is not known here, or not drawn yet."""
-        if (known := self.journal.unit(work)) is not None:
-            return known
+        if (kept := self.journal.unit(work)) is not None:
+            return kept
         first, last = work.first, work.last
         if work.closing.block + SAMPLE_BLOCKS > (await self.context.chain.head()).number:
             return None

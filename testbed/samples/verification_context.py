@@ -12,10 +12,11 @@ import numpy as np
 
 from muster.authoring.tasks.sealing import seal_set
 from muster.chain.keys import Signer
-from muster.chain.types import Block
+from muster.chain.types import Block, kind_of
 from muster.constants import SAMPLE_BLOCKS
 from muster.contracts.runs import WorkCommitted
 from muster.environments.rewards import length_reward
+from muster.environments.task import MAX_TASK_BYTES, Task
 from muster.errors import RefusedError, UnreachableError
 from muster.grading.grades import grades_hash, grades_text
 from muster.grading.masters import Masters
@@ -29,9 +30,11 @@ from muster.rollouts.schema import Rollout, one_span
 from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, make_bundle
 from muster.verification.checks import Finding, grade_rows
+from muster.verification.evidence import verify_evidence
 from muster.verification.pools import ACCUSE, HONEST_DRAWS, LEAST_TOKENS, pooled_row
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork, Rules
+from muster.verification.shown_tasks import ShownTask, show_tasks
 from muster.verification.statistics import RowSums
 from testbed.samples.commitments import (
     ACCUSER,
@@ -216,6 +219,49 @@ def accuse(rows: list[Rollout], finding: Finding, *shown: int) -> tuple[Evidence
 
 def sampling_mismatch(position: int, *, accuse: bool = True) -> Finding:
     return Finding("sampling_mismatch", position, 3.0, 0.5, accuse=accuse)
+
+
+async def verified(bundle: EvidenceBundle, commitment: CommittedWork, context: Context | None = None) -> Inspection:
+    """Verify a bundle as a juror does: from its bytes, and without any shard of the task set."""
+    context = context or Context()
+    context.shards = False
+    return await verify_evidence(bundle.to_bytes(), kind_of(bundle.reason), commitment, context)
+
+
+def shown_wrongly(tasks: list[ShownTask]) -> list[tuple[list[ShownTask], str]]:
+    """Return what a hostile accuser may show instead of the one right task, and why it does not count."""
+    [right] = tasks
+    task = Task.from_line(right.line.encode())
+    other = next(slot for slot in range(64) if slot not in {group.task for group in drawn().groups})
+    [elsewhere] = show_tasks(rules().task_set, [other])
+    easier = replace(task, reference={"answer": "0"}).to_line().decode()
+    flipped = "0x" + f"{int(right.path[0], 16) ^ 1:064x}"
+
+    def but(**changes: object) -> list[ShownTask]:
+        return [right.model_copy(update=changes)]
+
+    return [
+        ([], f"0 tasks are shown, the rows are of slots [{right.slot}]"),
+        ([elsewhere], "1 tasks are shown"),
+        ([right, elsewhere], "2 tasks are shown"),
+        ([right, right], "2 tasks are shown"),
+        (but(line=elsewhere.line, path=elsewhere.path), "the proof does not show this to be task"),
+        (but(line=easier), "the proof does not show this to be task"),
+        (but(line=right.line + " "), "the proof does not show this to be task"),
+        (but(line=""), "the proof does not show this to be task"),
+        (but(line="{" * 1000), "the proof does not show this to be task"),
+        (but(line="é"), "not the proof of a task"),
+        (but(path=[]), "the proof does not show this to be task"),
+        (but(path=right.path[:-1]), "the proof does not show this to be task"),
+        (but(path=[flipped, *right.path[1:]]), "the proof does not show this to be task"),
+        (but(path=[*right.path, flipped]), "the proof does not show this to be task"),
+        (but(slot=(1 << 32) - 1), "1 tasks are shown"),
+        (but(path=[flipped] * 11), "not an evidence bundle: tasks.0.path"),
+        (but(path=["0x12"]), "not an evidence bundle: tasks.0.path"),
+        (but(line="x" * (MAX_TASK_BYTES + 1)), "not an evidence bundle: tasks.0.line"),
+        (but(slot=1 << 32), "not an evidence bundle: tasks.0.slot"),
+        ([right] * 9, "not an evidence bundle: tasks: List should have at most 8"),
+    ]
 
 
 MASTERS = Masters(1, b"\x07" * 32)

@@ -1,0 +1,171 @@
+"""Evidence of a pool: it convicts by steps and rows that the chain has drawn, and costs a juror little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from muster.contracts.court import Kind
+from muster.rollouts.parquet import FileLimits
+from muster.rollouts.schema import Rollout
+from muster.verification.bundles import (
+    make_member,
+)
+from muster.verification.context import CannotVerifyError
+from muster.verification.evidence import verify_evidence
+from muster.verification.pools import CONVICT
+from testbed.samples.commitments import (
+    rules,
+)
+from testbed.samples.validator import ME
+from testbed.samples.verification_context import (
+    LEANING,
+    STRAIGHT,
+    Context,
+    pool_case,
+    pool_positions,
+    shown_wrongly,
+    thinking_rows,
+    verified,
+)
+from validator.journal import ValidatorJournal
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[ValidatorJournal]:
+    made = ValidatorJournal(tmp_path, "me", 1, ME)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("each", [1, 5])
+async def test_a_pool_that_leans_convicts_by_rows_that_the_chain_has_drawn(
+    journal: ValidatorJournal, each: int
+) -> None:
+    bundle, work, context = await pool_case(journal, each=each)
+    inspection = await verified(bundle, work, context)
+    assert inspection.guilty, inspection.why
+    assert context.replayed == 3 * 10 * each, "no more steps than it takes, each twice more for its honest spread"
+    assert inspection.finding is not None
+    assert (inspection.finding.threshold, "of 11 steps at least 10" in inspection.why) == (CONVICT, True)
+
+
+async def test_a_pool_of_honest_rows_convicts_nobody_and_costs_little(journal: ValidatorJournal) -> None:
+    """Ten of eleven are needed: the second that does not lean decides."""
+    bundle, work, context = await pool_case(journal, sums=STRAIGHT)
+    inspection = await verified(bundle, work, context)
+    assert not inspection.guilty
+    assert "do not show it together" in inspection.why
+    assert context.replayed == 2
+
+
+async def test_a_few_steps_that_lean_convict_nobody_and_are_not_replayed(journal: ValidatorJournal) -> None:
+    bundle, work, context = await pool_case(journal, steps=8)
+    inspection = await verified(bundle, work, context)
+    assert not inspection.guilty
+    assert "8 of 8 steps that lean do not convict" in inspection.why
+    assert context.replayed == 0
+
+
+async def test_what_is_replayed_first_follows_from_the_block_of_the_case(journal: ValidatorJournal) -> None:
+    """Where one step of eleven does not lean, whatever the order."""
+    bundle, work, context = await pool_case(journal)
+    asked = []
+    for number in range(20):
+        context.sums_of_step = {3 + number % 11: STRAIGHT}
+        context.replayed = 0
+        data = bundle.to_bytes()
+        found = await verify_evidence(data, Kind.SAMPLING_MISMATCH, work, context, number.to_bytes(32, "big"))
+        assert found.guilty
+        asked.append(context.replayed)
+    assert set(asked) == {30, 31}
+
+
+async def test_steps_on_which_honest_machines_differ_convict_nobody(journal: ValidatorJournal) -> None:
+    """Its weights are the trainer's fault: the unit counts as honest."""
+    bundle, work, context = await pool_case(journal)
+    context.honest = replace(LEANING, gaps=0.8 * LEANING.gaps)
+    inspection = await verified(bundle, work, context)
+    assert not inspection.guilty
+    assert "do not show it together" in inspection.why
+
+
+async def test_an_accuser_cannot_choose_what_is_in_a_pool(journal: ValidatorJournal) -> None:
+    """Each of these leaves out, adds or exchanges what the chain does not let it."""
+    bundle, work, context = await pool_case(journal, each=2)
+    pool = bundle.pool
+    assert pool is not None
+    units, last = pool.units, pool.units[-1]
+    member, second = last.members
+    committed = context.works[member.index]
+    rows, [shown] = thinking_rows(member.index, 13), pool_positions(committed)
+
+    def without(place: int) -> dict[str, object]:
+        return {"units": [*units[:place], *units[place + 1 :]]}
+
+    def with_last(**changes: object) -> dict[str, object]:
+        return {"units": [*units[:-1], last.model_copy(update=changes)]}
+
+    def of(member_rows: list[Rollout], *positions: int) -> dict[str, object]:
+        return with_last(members=[make_member(rules(), committed, member_rows, positions), second])
+
+    for changes, why in (
+        (without(4), "does not hold commitment 8"),
+        (without(10), "does not hold commitment 20"),
+        ({"units": [*units[:10], units[9]]}, "does not hold commitment"),
+        ({"next_block": last.last_block}, "does not hold commitment 22"),
+        ({"before_block": 100, "units": units[1:]}, "block 100 does not hold commitment 1"),
+        (with_last(last=last.first, last_block=last.first_block), "does not hold commitment 21"),
+        (of(rows, (shown + 1) % 12), "are not in its pool"),
+        (of(rows, shown, (shown + 1) % 12), "are not in its pool"),
+        (of(thinking_rows(99, 13), shown), "is not under the committed root"),
+        (with_last(members=[second]), "a row that counts in step 13 is not shown"),
+        (with_last(members=[member.model_copy(update={"block": 7}), second]), "block 7 holds no commitment"),
+        (with_last(members=[*last.members, *units[0].members]), "holds no commitment"),
+    ):
+        inspection = await verified(bundle.model_copy(update={"pool": pool.model_copy(update=changes)}), work, context)
+        assert not inspection.guilty
+        assert why in inspection.why, inspection.why
+        assert context.replayed == 0
+
+
+async def test_a_juror_holds_the_rows_of_one_step_at_a_time(journal: ValidatorJournal) -> None:
+    """Each file is read within the size of the rows that it says it has."""
+    bundle, work, context = await pool_case(journal, each=5)
+    limits: list[FileLimits] = []
+
+    class Watched(Context):
+        async def read(self, data: bytes, limits_: FileLimits) -> list[Rollout]:
+            limits.append(limits_)
+            return await super().read(data, limits_)
+
+    watched = Watched(**vars(context))
+    assert (await verified(bundle, work, watched)).guilty
+    assert set(limits) == {FileLimits.from_terms(rules().terms, 1)}
+    assert len(limits) == 5 * (11 + 10), "all are checked, and those that are replayed are read once more"
+
+
+async def test_a_pool_convicts_for_what_it_shows_and_for_nothing_else(journal: ValidatorJournal) -> None:
+    bundle, work, context = await pool_case(journal)
+    named = bundle.model_copy(update={"reason": "wrong_logprobs"})
+    assert not (await verified(named, work, context)).guilty
+    context.down = True
+    with pytest.raises(CannotVerifyError):
+        await verified(bundle, work, context)
+
+
+async def test_a_pool_needs_the_task_of_every_row(journal: ValidatorJournal) -> None:
+    bundle, work, context = await pool_case(journal)
+    assert (await verified(bundle, work, context)).guilty
+    assert bundle.pool is not None
+    *others, last = bundle.pool.units
+    [member] = last.members
+    for tasks, why in shown_wrongly(member.tasks):
+        changed = last.model_copy(update={"members": [member.model_copy(update={"tasks": tasks})]})
+        pool = bundle.pool.model_copy(update={"units": [*others, changed]})
+        inspection = await verified(bundle.model_copy(update={"pool": pool}), work, context)
+        assert not inspection.guilty
+        assert why.replace("bundle: ", "bundle: pool.units.10.members.0.") in inspection.why
