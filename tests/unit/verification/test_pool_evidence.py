@@ -12,6 +12,7 @@ from muster.contracts.court import Kind
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import (
+    PoolUnit,
     make_member,
 )
 from muster.verification.context import CannotVerifyError
@@ -71,17 +72,54 @@ async def test_a_few_steps_that_lean_convict_nobody_and_are_not_replayed(journal
 
 
 async def test_what_is_replayed_first_follows_from_the_block_of_the_case(journal: ValidatorJournal) -> None:
-    """Where one step of eleven does not lean, whatever the order."""
+    """One step of eleven does not lean: whether it is asked about differs between blocks."""
     bundle, work, context = await pool_case(journal)
-    asked = []
-    for number in range(20):
-        context.sums_of_step = {3 + number % 11: STRAIGHT}
+    context.sums_of_step = {3: STRAIGHT}
+    asked = set()
+    for number in range(40):
         context.replayed = 0
-        data = bundle.to_bytes()
-        found = await verify_evidence(data, Kind.SAMPLING_MISMATCH, work, context, number.to_bytes(32, "big"))
+        opened_in = number.to_bytes(32, "big")
+        found = await verify_evidence(bundle.to_bytes(), Kind.SAMPLING_MISMATCH, work, context, opened_in)
         assert found.guilty
-        asked.append(context.replayed)
-    assert set(asked) == {30, 31}
+        asked.add(context.replayed)
+    assert asked == {30, 31}
+
+
+async def test_a_step_is_shown_whole_and_as_one(journal: ValidatorJournal) -> None:
+    """Or one that leans would count twice, or an honest one hide in another."""
+    bundle, work, context = await pool_case(journal, each=2)
+    assert bundle.pool is not None
+    first, second, *others = bundle.pool.units
+
+    def part(of: PoolUnit, start: int, end: int) -> PoolUnit:
+        blocks = {"first_block": context.works[start].block, "last_block": context.works[end].block}
+        return of.model_copy(update={"first": start, "last": end, **blocks})
+
+    for units in ([part(first, 0, 0), part(first, 1, 1), second, *others], [part(first, 0, 3), *others]):
+        pool = bundle.pool.model_copy(update={"units": units})
+        inspection = await verified(bundle.model_copy(update={"pool": pool}), work, context)
+        assert not inspection.guilty
+        assert "are not the next step's, or not all of it" in inspection.why
+
+
+async def test_rows_beyond_those_that_count_are_refused(
+    journal: ValidatorJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, work, context = await pool_case(journal, each=2)
+    monkeypatch.setattr("muster.verification.pools.UNIT_TOKENS", 24)
+    inspection = await verified(bundle, work, context)
+    assert not inspection.guilty
+    assert "2 rows are shown of step 3, and 1 count" in inspection.why
+
+
+async def test_rows_that_are_equal_count_in_one_step_alone(
+    journal: ValidatorJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, work, context = await pool_case(journal)
+    monkeypatch.setattr("muster.verification.pool_evidence.row_key", lambda row: b"the same answer")
+    inspection = await verified(bundle, work, context)
+    assert not inspection.guilty
+    assert "do not show it together" in inspection.why
 
 
 async def test_steps_on_which_honest_machines_differ_convict_nobody(journal: ValidatorJournal) -> None:
