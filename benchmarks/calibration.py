@@ -155,7 +155,7 @@ HALF_BILLION: Final = replace(LARGE, layers=24, vocabulary=151_936)
 
 TRAINED: Final = "trained 0.34M"
 SHAPES: Final = {"random 0.34M": SMALL, "random 20M": MIDDLE}
-BF16_ONLY, PLAIN = ("bf16-projection-v2",), ("cpu-fp32-projection-v2",)
+BF16_ONLY, PLAIN = ("bf16-projection-v3",), ("cpu-fp32-projection-v3",)
 PEAKED: Final = fresh(LARGE, peaked(2.75))
 IN_FLOAT32: Final = multiplied_in_float32(
     Asked(Way("64 at once", 64, engine=LONG), 1, 96), Asked(Way("512 tokens, 16 at once", 16, engine=LONG), 1, 512)

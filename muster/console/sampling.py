@@ -42,7 +42,7 @@ class SamplingDefaults:
 
     budgets: tuple[int, ...] = (8, 12, 16)
     temperature: float = 1.0
-    profile: str = "cpu-fp32-projection-v2"
+    profile: str = "cpu-fp32-projection-v3"
     max_tokens: int | None = None
     """None: twice the largest budget."""
 

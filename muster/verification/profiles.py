@@ -72,7 +72,7 @@ STATISTICS: Final = ("gap_mean", "gap_worst", "activation", "logprob_rms", "logp
 """Names of the statistics that have limits, in the order in which they are judged."""
 
 CPU_FP32: Final = Profile(
-    name="cpu-fp32-projection-v2",
+    name="cpu-fp32-projection-v3",
     codec="projection",
     dtype="float32",
     devices=("cpu",),
@@ -87,7 +87,7 @@ CPU_FP32: Final = Profile(
 )
 
 BF16: Final = Profile(
-    name="bf16-projection-v2",
+    name="bf16-projection-v3",
     codec="projection",
     dtype="bfloat16",
     devices=("cpu", "cuda"),
@@ -106,7 +106,7 @@ BF16: Final = Profile(
 # they reject and for two before they accuse, and less is seen of cheaper weights (docs/understand/verification.md).
 CPU_FP32_TOPLOC: Final = replace(
     CPU_FP32,
-    name="cpu-fp32-toploc-v2",
+    name="cpu-fp32-toploc-v3",
     codec="toploc",
     licence=0.0,  # its distance is of whole rows
     activation=Limit(reject=0.1, accuse=0.2),

@@ -47,7 +47,7 @@ Furnish = Callable[[Path], TaskSet]
 """Writes `model`, and `run` with the tasks that it returns, into a folder."""
 
 WORKERS: Final = ("w1", "w2", "w3", "w4", "w5")
-PROFILE: Final = "cpu-fp32-projection-v2"
+PROFILE: Final = "cpu-fp32-projection-v3"
 TERMS: Final[dict[str, Any]] = {
     "group_size": 4,
     "groups_per_commitment": 4,

@@ -206,7 +206,7 @@ def test_limits_under_which_honest_work_would_lean_are_refused(machine: Machine,
     refused = machine.json("run", "calibrate", "model", *WORDS, "--against", "other.json", status=3)
     assert "the calibration is of model 0x0000" in refused["error"]
     words = ("run", "calibrate", "model", *WORDS, "--against", "new/calibration.json")
-    assert "is for bf16" in machine.json(*words, "--profile", "cpu-fp32-projection-v2", status=3)["error"]
+    assert "is for bf16" in machine.json(*words, "--profile", "cpu-fp32-projection-v3", status=3)["error"]
     assert "at temperature 1, the terms name" in machine.json(*words, "--temperature", 0.5, status=3)["error"]
 
 
@@ -216,7 +216,7 @@ def test_cells_of_another_grid_never_count(machine: Machine, calibrated: dict) -
     words = ("--max-tokens", 8, "--sharpened", "", "--folder", "kept")
     for model, changes, named in (
         ("another", ("--tokens", 6000), "model_hash"),
-        ("model", ("--tokens", 6000, "--profile", "cpu-fp32-projection-v2"), "profile"),
+        ("model", ("--tokens", 6000, "--profile", "cpu-fp32-projection-v3"), "profile"),
         ("model", ("--tokens", 6000, "--temperature", 0.5), "temperature_micro"),
         ("model", ("--tokens", 7000), "tokens"),
         ("another", ("--tokens", 7000), "model_hash, tokens"),

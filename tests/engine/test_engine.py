@@ -380,7 +380,7 @@ def test_the_cache_holds_the_longest_sequences_of_a_run(tmp_path: Path, monkeypa
         tmp_path
     )
     limits = EngineLimits(1.0, max_prompt_tokens=1024, max_completion_tokens=4096)
-    profile = PROFILES["bf16-projection-v2"]
+    profile = PROFILES["bf16-projection-v3"]
     token = 2 * 28 * 4 * 128 * 2
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert plain_arguments(tmp_path, profile, limits)["kv_cache_memory_bytes"] == 2 * 5120 * token

@@ -40,7 +40,7 @@ from worker.answering import EvalSession
 from worker.engine import Engine
 
 SAMPLING = Sampling(
-    samples=4, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=3, profile="cpu-fp32-projection-v2"
+    samples=4, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=3, profile="cpu-fp32-projection-v3"
 )
 OPTIONS = ("--samples", "4", "--seed", "3")
 TRAIN = 320

@@ -100,7 +100,7 @@ def test_a_calibration_that_the_terms_do_not_name_is_refused(desk: Machine) -> N
 def test_a_large_model_is_not_trained_in_bfloat16_under_limits_of_others(desk: Machine) -> None:
     template(desk, "large.toml", "--model", "large", "--profile", BF16.name)
     refused = create(desk, "large.toml", "--model", "large", status=78)
-    expected = "the limits of bf16-projection-v2 were not measured on this model of 20,000,001 parameters"
+    expected = "the limits of bf16-projection-v3 were not measured on this model of 20,000,001 parameters"
     assert refused["error"] == expected
     assert refused["hint"] == "muster run calibrate large, or --uncalibrated"
     assert create(desk, "large.toml", "--model", "large", "--uncalibrated")["dry_run"] is True

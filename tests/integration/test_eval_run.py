@@ -32,6 +32,6 @@ def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: Deploy
         assert told["model_hash"] == "0x" + model_hash(world.run_fixture.checkpoint(step)).hex()
         assert told["task_root"] == "0x" + TaskSet.open(tmp_path / "run" / "tasks").root.hex()
         assert (told["budgets"], told["max_tokens"], told["temperature"]) == ([8, 16], 32, 0.9)
-        assert told["profile"] == "cpu-fp32-projection-v2"
+        assert told["profile"] == "cpu-fp32-projection-v3"
         assert [row["k"] for row in told["pass_at_k"]] == [1]
     assert missing["error"] == f"run {run} has not published step 2"

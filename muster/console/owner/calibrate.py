@@ -27,7 +27,7 @@ async def calibrate(
     session: Session,
     model: ModelArgument,
     out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path("calibration.json"),
-    profile: Annotated[str, typer.Option(help="Verification profile.")] = "bf16-projection-v2",
+    profile: Annotated[str, typer.Option(help="Verification profile.")] = "bf16-projection-v3",
     tasks: TasksOption = None,
     temperature: Annotated[float, typer.Option(min=0.01, max=100)] = 1.0,
     tokens: TokensOption = 100_000,

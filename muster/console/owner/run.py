@@ -51,7 +51,7 @@ def template(
     model: Annotated[Path, typer.Option(help="Folder of the model to begin with (muster model init).")],
     trainer: Annotated[str, typer.Option(help="Address that will publish checkpoints.")],
     storage_key: Annotated[str, typer.Option("--storage-key", help="Address that will sign storage receipts.")],
-    profile: Annotated[str, typer.Option(help="Verification profile.")] = "cpu-fp32-projection-v2",
+    profile: Annotated[str, typer.Option(help="Verification profile.")] = "cpu-fp32-projection-v3",
     calibration: Annotated[
         Path | None, typer.Option(help="Calibration of the model (muster run calibrate): it names the profile.")
     ] = None,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.real_model import (
+from benchmarks.real_model_days import (
     EDITED,
     HONEST_DAY,
     SPOILED,
@@ -84,7 +84,7 @@ def test_figures_name_what_is_missed_and_compare_spoiled_proofs() -> None:
     assert (honest["name"], honest["holds"]) == ("real_honest", True)
     assert (licence["name"], licence["ratio"], licence["holds"]) == ("own_licence", 0.0, False)
     lines = page(found).splitlines()
-    assert "2 of 3 cheats are caught under cpu-fp32-projection-v2. Of 96 honest rows" in lines[0]
+    assert "2 of 3 cheats are caught under cpu-fp32-projection-v3. Of 96 honest rows" in lines[0]
     assert "| seen | 0% | 0% | step 11 |" in lines
     assert "| not seen | 0% | 0% | **no** |" in lines
     assert f"| {EDITED} | 100% | 100% | step 11 |" in lines

@@ -34,7 +34,7 @@ from testbed.samples.terms import terms_of
 from worker.answering import check_context, longest_prompt
 
 SAMPLING = Sampling(
-    samples=8, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=0, profile="cpu-fp32-projection-v2"
+    samples=8, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=0, profile="cpu-fp32-projection-v3"
 )
 NOBODY = "0x" + "00" * 20
 
@@ -99,13 +99,13 @@ def test_a_way_of_asking_that_makes_no_sense_is_refused(change: dict[str, Any], 
 def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
     assert make_sampling(8, None, None, None, 0, None) == SAMPLING
     terms = terms_of(**{**LOCAL_TERMS, "temperature_micro": 600_000, "max_completion_tokens": 77})
-    usual = SamplingDefaults.from_terms(terms, "bf16-projection-v2")
+    usual = SamplingDefaults.from_terms(terms, "bf16-projection-v3")
     budgets = tuple(sorted({budget for one in terms.classes for budget in one.budgets}))
     of_run = make_sampling(4, None, None, None, 5, None, usual)
     assert (of_run.budgets, of_run.temperature, of_run.max_tokens, of_run.seed) == (budgets, 0.6, 77, 5)
-    own = make_sampling(4, "20,40", 0.9, 50, 5, "bf16-projection-v2", usual)
+    own = make_sampling(4, "20,40", 0.9, 50, 5, "bf16-projection-v3", usual)
     assert (own.budgets, own.temperature, own.max_tokens) == ((20, 40), 0.9, 50)
-    assert own.profile == "bf16-projection-v2"
+    assert own.profile == "bf16-projection-v3"
     with pytest.raises(ConfigError, match="no verification profile 'fp8'"):
         make_sampling(4, None, None, None, 0, "fp8")
 

@@ -18,7 +18,7 @@ RELAYS = ["http://127.0.0.1:9"]
 
 
 async def said(files: ContentStore) -> list[tuple[str, int]]:
-    terms = replace(rules().terms, profile=profile_hash("cpu-fp32-projection-v2"))
+    terms = replace(rules().terms, profile=profile_hash("cpu-fp32-projection-v3"))
     with capture_logs() as lines:
         await warn_of_lacks(terms, RELAYS, files)
     return [(line["event"].partition(":")[0], line.get("lacking", 0)) for line in lines]

@@ -163,7 +163,7 @@ def test_a_swarm_of_language_fetches_its_model_and_fits_its_tasks(request_: Swar
     chosen = local_terms(language)
     assert (chosen["group_size"], chosen["groups_per_commitment"], chosen["max_completion_tokens"]) == (8, 8, 16)
     assert (chosen["commit_phase"], chosen["reveal_phase"]) == (300, 300), "a replay takes a busy machine a minute"
-    assert chosen["profile"] == profile_hash("bf16-projection-v2")
+    assert chosen["profile"] == profile_hash("bf16-projection-v3")
     assert chosen["classes"] == (WorkClass(10_000, (4,)),)
     trainer = settings_of(language, "trainer", 1)
     assert (trainer["trainer.batch_groups"], trainer["trainer.max_files"]) == (16, 2)
@@ -182,7 +182,7 @@ def test_the_models_that_are_compared_are_the_first_one_and_the_trainers(request
     first, last = eval_requests(language, bytes(32), 48, 12)
     assert (first.model, first.count, first.part, first.show) == (language.layout.model, 48, "held-out", 3)
     assert replace(first, model=last.model) == last, "both are asked the same, with the same seeds"
-    assert first.sampling == Sampling(16, (4,), 16, 1.0, 5, "bf16-projection-v2")
+    assert first.sampling == Sampling(16, (4,), 16, 1.0, 5, "bf16-projection-v3")
     steps = CheckpointStore(language.layout.state("trainer") / "steps")
     assert last.model == steps.model_dir(12), "where the trainer keeps it"
     agreed = local_terms(language)
@@ -204,7 +204,7 @@ def test_a_swarm_trains_an_owners_tasks_and_model_in_small_batches(request_: Swa
     assert (chosen["group_size"], chosen["groups_per_commitment"]) == (8, 4)
     assert (chosen["max_prompt_tokens"], chosen["max_completion_tokens"]) == (256, 96)
     assert chosen["classes"] == (WorkClass(10_000, (24, 48)),)
-    assert chosen["profile"] == profile_hash("bf16-projection-v2")
+    assert chosen["profile"] == profile_hash("bf16-projection-v3")
     assert model_process(own).command[-3:] == ("fetch", str(model), str(own.layout.model))
     trainer = settings_of(own, "trainer", 1)
     assert (trainer["trainer.batch_groups"], trainer["trainer.max_files"], trainer["trainer.eval_tasks"]) == (16, 4, 64)
@@ -217,14 +217,14 @@ def test_a_swarm_trains_an_owners_tasks_and_model_in_small_batches(request_: Swa
 def test_of_an_owner_who_brings_only_tasks_the_model_is_made(request_: SwarmRequest, tmp_path: Path) -> None:
     own = replace(request_, scenario=own_scenario(DIGITS, tmp_path / "mine", None, None, 100, 40))
     assert model_process(own).command[4:6] == ("model", "init")
-    assert local_terms(own)["profile"] == profile_hash("cpu-fp32-projection-v2")
+    assert local_terms(own)["profile"] == profile_hash("cpu-fp32-projection-v3")
     assert (local_terms(own)["max_prompt_tokens"], local_terms(own)["max_completion_tokens"]) == (100, 40)
     assert own.scenario.budgets == DIGITS.budgets
 
 
 def test_an_owners_model_in_float32_is_judged_as_one(tmp_path: Path) -> None:
     scenario = own_scenario(LANGUAGE, None, checkpoint(tmp_path / "model", "float32"), None, None, None)
-    assert (scenario.profile, scenario.own_tasks) == ("cpu-fp32-projection-v2", None)
+    assert (scenario.profile, scenario.own_tasks) == ("cpu-fp32-projection-v3", None)
     assert scenario.families == ("sums", "stories")
 
 

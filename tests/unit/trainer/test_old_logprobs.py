@@ -106,7 +106,7 @@ def test_behaviour_that_tolerates_too_much_is_refused_at_the_start(tmp_path: Pat
     initial = write_model(tmp_path / "model")
     terms = replace(terms_of(initial), profile=profile_hash(BF16.name))
     recipe = Recipe.from_settings(TrainerSettings(old_logprobs="behaviour"), terms)
-    with pytest.raises(ConfigError, match=r"under bf16-projection-v2 a worker may claim .* nats off") as caught:
+    with pytest.raises(ConfigError, match=r"under bf16-projection-v3 a worker may claim .* nats off") as caught:
         Replica(initial, recipe.update, Ranks())
     assert caught.value.hint == "set trainer.old_logprobs to auto or recomputed"
     Replica(initial, replace(recipe.update, old_logprobs="auto"), Ranks())

@@ -135,7 +135,7 @@ def test_a_row_that_is_near_a_limit_that_accuses_is_a_thin_margin() -> None:
     with pytest.raises(MarginError) as at:
         derived(cell([EXACT] * 400 + [far], "AVX2"), profile=profile)
     assert str(at.value) == (
-        "cpu-fp32-projection-v2 keeps a margin of 1.62 only, for activation (as it is, AVX2); at least 2 are needed"
+        "cpu-fp32-projection-v3 keeps a margin of 1.62 only, for activation (as it is, AVX2); at least 2 are needed"
     )
     assert at.value.exit_code == 3
 
@@ -144,7 +144,7 @@ def test_a_rejected_honest_row_is_no_calibration() -> None:
     rows = [EXACT] * 300 + [errors(gap=9.0)] * 2
     with pytest.raises(MarginError) as at:
         derived(cell([EXACT] * 20), cell(rows, "split sums", "logits × 4"))
-    assert str(at.value) == "cpu-fp32-projection-v2 rejects 2 of 302 honest rows (logits × 4, split sums)"
+    assert str(at.value) == "cpu-fp32-projection-v3 rejects 2 of 302 honest rows (logits × 4, split sums)"
     assert "float32" in at.value.hint
 
 

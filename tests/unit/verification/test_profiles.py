@@ -20,7 +20,7 @@ def test_accusing_is_stricter_than_rejecting(profile: Profile) -> None:
 
 
 def test_the_hash_is_that_of_the_name_and_leads_back() -> None:
-    assert profile_hash("cpu-fp32-projection-v2") == keccak(b"cpu-fp32-projection-v2")
+    assert profile_hash("cpu-fp32-projection-v3") == keccak(b"cpu-fp32-projection-v3")
     for name, profile in PROFILES.items():
         assert profile_by_hash(profile_hash(name)) is profile
 

@@ -88,7 +88,7 @@ async def test_a_result_says_what_it_depends_on(
         "max_tokens": 64,
         "temperature": 0.01,
         "seed": 0,
-        "profile": "cpu-fp32-projection-v2",
+        "profile": "cpu-fp32-projection-v3",
     }
     assert set(written["scorers"]) == {"strict", "flexible"}
     assert written["data"][0]["rows"] == len(GSM8K)
