@@ -15,11 +15,13 @@ from muster.models.files import load_tokenizer
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings, WorkerSettings
 from muster.verification.profiles import CPU_FP32, STATISTICS
+from muster.verification.step_checks import StepAnswer
 from testbed.adversaries.lab import AdversaryLab
 from testbed.hostile_steps import Maker, broken, hostile_steps, save_hostile
 from testbed.suite.engine_types import Requests, UsingWeights
 from validator.model import honest_share, replay_rows
 from validator.replay import Replayer, judge
+from validator.step_check import check
 from worker.context import WorkerContext
 from worker.engine import Engine
 from worker.rollouts import bare_rows
@@ -128,27 +130,39 @@ def checker(lab: AdversaryLab, folder: Path, *, measure_steps: bool = True) -> S
 async def test_a_worker_sits_out_steps_whose_honest_work_would_be_rejected(
     lab: AdversaryLab, honest: list[Rollout], model_dir: Path, tmp_path: Path
 ) -> None:
-    check, off = checker(lab, tmp_path / "worker"), checker(lab, tmp_path / "off", measure_steps=False)
+    asked, off = checker(lab, tmp_path / "worker"), checker(lab, tmp_path / "off", measure_steps=False)
     hostile = save_hostile(model_dir, tmp_path / "hostile", makers(model_dir)["cancelling neurons, 1e+08"])
     try:
-        assert await check.fault(3, model_dir, honest) == ""
-        reason = await check.fault(4, hostile, honest)
-        assert reason.startswith("step 4 is sat out, validators would reject honest work of it: a row of this machine")
-        assert (check.known(3), check.known(4), check.known(5)) == ("", reason, "")
-        assert await check.fault(4, model_dir, honest) == reason, "it is asked once for each step"
-        assert await check.fault(5, model_dir, honest) == "", "the next step is tried"
+        assert await asked.fault(3, model_dir, honest) == ""
+        reason = await asked.fault(4, hostile, honest)
+        assert reason.startswith("step 4 is sat out, validators would reject honest work of it: rows of this machine")
+        assert (asked.known(3), asked.known(4), asked.known(5)) == ("", reason, "")
+        assert await asked.fault(4, model_dir, honest) == reason, "it is asked once for each step"
+        assert await asked.fault(5, model_dir, honest) == "", "the next step is tried"
         assert await off.fault(4, hostile, honest) == ""
     finally:
-        await check.close()
+        await asked.close()
+
+
+def test_one_odd_row_is_tolerated_and_two_are_not(replayer: Replayer, honest: list[Rollout]) -> None:
+    odd = [replace(row, logprobs=row.logprobs - np.float32(1)) for row in honest]
+    assert check(replayer, CPU_FP32, [*odd[:1], *honest[1:4]], 60.0) == StepAnswer(rows=4, fault="")
+    answer = check(replayer, CPU_FP32, [*odd[:2], *honest[2:4]], 60.0)
+    assert answer.fault.startswith("rows of this machine are off by ")
+    alone = check(replayer, CPU_FP32, odd[:1], 60.0)
+    assert (alone.rows, alone.fault != "") == (1, True), "there is no second row to ask"
+    hurried = check(replayer, CPU_FP32, odd, 1e-9)
+    assert (hurried.rows, hurried.fault != "") == (2, True), "a second row is asked in any case"
+    assert check(replayer, CPU_FP32, honest, 1e-9).rows == 1
 
 
 async def test_a_process_that_ends_leaves_the_step_unmeasured_and_the_next_is_asked_again(
     lab: AdversaryLab, honest: list[Rollout], model_dir: Path, tmp_path: Path
 ) -> None:
-    check, hostile = checker(lab, tmp_path / "worker"), tmp_path / "hostile"
+    asked, hostile = checker(lab, tmp_path / "worker"), tmp_path / "hostile"
     save_hostile(model_dir, hostile, makers(model_dir)["cancelling neurons, 1e+08"])
     try:
-        assert await check.fault(6, tmp_path / "nowhere", honest) == ""
-        assert await check.fault(7, hostile, honest) != ""
+        assert await asked.fault(6, tmp_path / "nowhere", honest) == ""
+        assert await asked.fault(7, hostile, honest) != ""
     finally:
-        await check.close()
+        await asked.close()
