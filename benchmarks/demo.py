@@ -1,6 +1,7 @@
 """What demos cost and what their models learn: `make demo`, beside another checkout's, and the language scenario.
 
     python benchmarks/demo.py [--json] [--seeds 0 11] [--steps N] [--peer CHECKOUT]
+    python benchmarks/demo.py --cheated [--json] [--seeds 0 … 7] [--steps N]
     python benchmarks/demo.py --scenario language [--json] [--seeds 0 1 2] [--steps N] [--folder FOLDER]
 
 One `muster swarm demo` per seed, one after another; with a peer, a checkout that is set up, in turns with its own. CPU
@@ -10,6 +11,12 @@ seconds are read from /proc five times a second: what a process used after the l
     demo_seconds    from an empty folder to the report, the longest
     demo_gain       held-out score after training minus before, the least over the seeds; `mean` beside it
     demo_convicted  share of the demos in which the cheater was convicted, and nothing went wrong
+
+What a cheater does to the curve: for each seed a swarm of three workers, one of which cheats, and one of three honest
+workers, in turns.
+
+    cheated_curve       held-out score after training with the cheater minus that without: the lower end of the 95 %
+                        interval over the seeds
 
 The language scenario trains SmolLM2-135M. Its demo asks the first and the last model each held-out task 16 times, at
 the run's temperature and with the same seeds (muster/swarm/comparison.py). Two cores that do nothing else are what the
@@ -42,6 +49,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
+from benchmarks.training_runs import half_interval
 from muster.swarm.launch import role_of
 from muster.swarm.scenarios import DIGITS, LANGUAGE
 from testbed.paths import ROOT
@@ -49,6 +57,9 @@ from testbed.processes import Process
 
 CPU_TARGET, SECONDS_TARGET, GAIN_TARGET = 0.9, 290.0, 0.27
 LANGUAGE_GAIN, LANGUAGE_MINUTES = 0.15, 45.0
+CHEATED_CURVE = -0.08
+SIDES = {"cheated": (2, 1), "honest": (3, 0)}
+"""Honest workers and cheaters: each makes about a third of the work, until the cheater is convicted."""
 SEEDS = {DIGITS.name: [0, 11], LANGUAGE.name: [0, 1, 2]}
 SAMPLE_SECONDS = 0.2
 MAX_SECONDS = 3_600.0
@@ -100,8 +111,13 @@ def role_in(command: Sequence[str], parent: str) -> str:
     return "chain" if "/anvil " in text else parent
 
 
-def run(checkout: Path, scenario: str, seed: int, steps: int | None, folder: Path) -> DemoRun:
-    """Run one demo of a checkout; its report stays in `folder`. Raises SystemExit when it has no summary."""
+def run(
+    checkout: Path, scenario: str, seed: int, steps: int | None, folder: Path, more: Sequence[object] = ()
+) -> DemoRun:
+    """Run one demo of a checkout, with more options if there are any; its report stays in `folder`.
+
+    Raises SystemExit when it has no summary.
+    """
     programs = [str(checkout / name) for name in (".venv/bin", "node_modules/.bin")]
     path = os.pathsep.join([*programs, os.environ["PATH"]])
     environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout), "PATH": path}
@@ -109,6 +125,7 @@ def run(checkout: Path, scenario: str, seed: int, steps: int | None, folder: Pat
     command += ["--report", folder / f"{scenario}-{seed}.html"]
     command += [] if steps is None else ["--steps", steps]
     command += [] if scenario == DIGITS.name else ["--scenario", scenario]  # an older peer knows no other
+    command += more
     with tempfile.TemporaryDirectory(prefix="muster-demo-") as name:
         command += ["--folder", f"{name}/swarm"]
         files = {"log": Path(name, "errors"), "output": Path(name, "summary.json")}
@@ -154,6 +171,27 @@ def figures(ours: Sequence[DemoRun], peers: Sequence[DemoRun]) -> list[report.Fi
     return found
 
 
+def cheated_figures(pairs: Sequence[Sequence[DemoRun]]) -> list[report.Figure]:
+    """Return what a cheater does to the score: of each seed, the swarm with it and the one without."""
+    scores = [[one.summary["held_out"]["after"] for one in pair] for pair in pairs]
+    differences = [cheated - honest for cheated, honest in scores]
+    lower = statistics.mean(differences) - (half_interval(differences) or 0.0)
+    each = [
+        {"seed": pair[0].summary["seed"], "scores": found, "share": round(_cheated_share(pair[0]), 3)}
+        | {"wrong": [*pair[0].problems, *pair[1].problems]}
+        for pair, found in zip(pairs, scores, strict=True)
+    ]
+    return [
+        report.figure("cheated_curve", differences, ratio=lower, target=CHEATED_CURVE, unit="held-out score", each=each)
+    ]
+
+
+def _cheated_share(one: DemoRun) -> float:
+    """Return the share of all commitments that the cheater made, until it was convicted."""
+    workers = [row for row in one.summary["nodes"] if row["role"] == "worker"]
+    return sum(row["commitments"] for row in workers if not row["honest"]) / sum(row["commitments"] for row in workers)
+
+
 def language_figures(runs: Sequence[DemoRun]) -> list[report.Figure]:
     """Return the figures of demos of the language scenario."""
     found = [one.summary["comparison"] for one in runs]
@@ -194,20 +232,36 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", help="0 and 11; of the language scenario 0, 1 and 2")
     parser.add_argument("--steps", type=int, help="policy updates, instead of the demo's own number")
     parser.add_argument("--peer", type=Path, help="another checkout, set up, that takes turns with this one")
+    parser.add_argument("--cheated", action="store_true", help="with a cheater among five workers, and without")
     parser.add_argument("--folder", type=Path, help="keep the reports here")
     options = parser.parse_args()
+
+    # 1. What takes turns: checkouts, or swarms with a cheater and without.
     checkouts = [ROOT, *([options.peer.absolute()] if options.peer else [])]
-    runs: list[list[DemoRun]] = [[], []]
+    sides: list[tuple[str, Path, tuple[object, ...]]] = [(path.name, path, ()) for path in checkouts]
+    if options.cheated:
+        sides = [(name, ROOT, ("--workers", few[0], "--cheaters", few[1])) for name, few in SIDES.items()]
+
+    # 2. A demo of each side, seed by seed.
+    seeds = options.seeds or (list(range(8)) if options.cheated else SEEDS[options.scenario])
+    runs = []
     with tempfile.TemporaryDirectory(prefix="muster-demo-") as scratch:
         folder = (options.folder or Path(scratch)).absolute()
-        for seed in options.seeds or SEEDS[options.scenario]:
-            for place, checkout in enumerate(checkouts):
-                one = run(checkout, options.scenario, seed, options.steps, folder)
-                runs[place].append(one)
-                cost = f"{one.seconds:.0f} s, {sum(one.cpu.values()):.0f} CPU s"
-                print(f"{checkout.name}  seed {seed}  {cost}  {one.cpu}  {one.problems}", file=sys.stderr, flush=True)
-    language = options.scenario == LANGUAGE.name
-    return report.show(language_figures(runs[0]) if language else figures(*runs), as_json=options.json)
+        for seed in seeds:
+            for name, checkout, more in sides:
+                one = run(checkout, options.scenario, seed, options.steps, folder, more)
+                runs.append(one)
+                cost = f"{one.seconds:.0f} s, {sum(one.cpu.values()):.0f} CPU s, held out {one.summary['held_out']}"
+                print(f"{name}  seed {seed}  {cost}  {one.cpu}  {one.problems}", file=sys.stderr, flush=True)
+
+    # 3. What they come to.
+    if options.cheated:
+        found = cheated_figures([runs[i : i + 2] for i in range(0, len(runs), 2)])
+    elif options.scenario == LANGUAGE.name:
+        found = language_figures(runs)
+    else:
+        found = figures(runs[:: len(sides)], runs[1::2] if len(sides) == 2 else [])
+    return report.show(found, as_json=options.json)
 
 
 if __name__ == "__main__":
