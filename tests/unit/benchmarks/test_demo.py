@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
-from benchmarks.demo import DemoRun, figures, role_in
+from benchmarks.demo import DemoRun, cheated_figures, figures, role_in
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,14 @@ def test_figures_name_the_least_gain_and_compare_medians() -> None:
     assert (found["demo_gain"]["ratio"], found["demo_gain"]["mean"], found["demo_gain"]["holds"]) == (0.3, 0.35, True)
     assert (found["demo_convicted"]["ratio"], found["demo_convicted"]["holds"]) == (0.0, False)
     assert [one["name"] for one in figures([run(100, 0.8)], [])] == ["demo_seconds", "demo_gain", "demo_convicted"]
+
+
+def test_a_cheater_is_held_to_the_lower_end_over_pairs_of_demos() -> None:
+    workers = [{"role": "worker", "honest": honest, "commitments": 30 * honest + 10} for honest in (True, True, False)]
+    pairs = [(run(100, 0.8), run(100, 0.9, "no")), (run(100, 0.9), run(100, 0.9))]
+    for cheated, _ in pairs:
+        cheated.summary["nodes"] = [*workers, {"role": "validator", "honest": True, "commitments": 0}]
+    [found] = cheated_figures(pairs)
+    assert found["ratio"] == pytest.approx(-0.05 - 12.71 * statistics.stdev([-0.1, 0.0]) / 2**0.5, abs=1e-3)
+    assert found["holds"] is False
+    assert [(one["share"], one["wrong"]) for one in found["each"]] == [(0.111, ["no"]), (0.111, [])]
