@@ -32,7 +32,7 @@ from muster.settings.schema import OrchestratorSettings
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
 from orchestrator import problems
 from orchestrator.auth import Caller, read_body
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database, insert_once, row_of
 from orchestrator.queries import member_of
 from orchestrator.tables import environments
 
@@ -120,16 +120,8 @@ class Environments:
     async def record(self, pack: Pack, received: float, *, member: bool = False, dry: bool = False) -> Exception | None:
         """List a pack, unless `dry`; return why it cannot be listed, if so. `member`: whether its author is one."""
         listed = listing_of(pack)
-        row = {
-            "hash": pack.hash,
-            "author": listed.claim.author,
-            "name": listed.claim.name,
-            "version": listed.claim.version,
-            "state": listed.state,
-            "decided": -1,
-            "document": listed.model_dump_json(),
-            "received": received,
-        }
+        others = {"hash": pack.hash, "state": listed.state, "decided": -1, "document": listed.model_dump_json()}
+        row = row_of(environments, listed.claim, **others, received=received)
 
         def write(connection: Connection) -> Exception | None:
             refusal = refusal_of(listed.claim.author, _counts(connection, listed.claim.author), "anyone", member=member)

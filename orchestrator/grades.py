@@ -21,9 +21,9 @@ from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.commitment_status import CommitmentStatus
-from orchestrator.database import Database, insert_once
-from orchestrator.queries import Queries, opinions_of
-from orchestrator.tables import commitments, grades, verdicts
+from orchestrator.database import Database, insert_once, row_of
+from orchestrator.queries import Queries, opinions_of, same_work, verdict_of
+from orchestrator.tables import commitments, grades
 
 SHOW_HOURS: Final = 48
 """Full hours after a commitment's hour in which its grades are taken. For 72 a case can be opened
@@ -79,36 +79,17 @@ class Grades:
     def _known(self, connection: Connection, shown: ShownGrades) -> tuple[Verdict | None, int, bool, int | None]:
         """Return the verdict, how many trusted validators accept, if its grades are known, the commitment's hour."""
         statement = shown.statement
-        query = select(verdicts.c.document).where(
-            verdicts.c.validator == statement.validator,
-            verdicts.c.node == statement.node,
-            verdicts.c.index == statement.index,
-            verdicts.c.root == statement.root,
-        )
-        document = connection.execute(query).scalar_one_or_none()
         opinions = opinions_of(connection, statement.node, statement.index, statement.root)
         accepts = {opinion.validator for opinion in opinions if opinion.trusted and opinion.accepted}
         known = any(one.validator == statement.validator and one.grades for one in opinions)
-        made = select(commitments.c.hour).where(
-            commitments.c.node == statement.node,
-            commitments.c.index == statement.index,
-            commitments.c.root == statement.root,
-        )
+        made = select(commitments.c.hour).where(same_work(commitments, statement))
         hour = connection.execute(made).scalar_one_or_none()
-        return Verdict.model_validate_json(document) if document else None, len(accepts), known, hour
+        return verdict_of(connection, statement.validator, statement), len(accepts), known, hour
 
     async def record(self, shown: ShownGrades, received: float) -> bool:
         """Record grades and their effect. Return False when they are known."""
         statement = shown.statement
-        row = {
-            "validator": statement.validator,
-            "node": statement.node,
-            "index": statement.index,
-            "root": statement.root,
-            "grades": statement.grades,
-            "document": shown.model_dump_json(),
-            "received": received,
-        }
+        row = row_of(grades, statement, document=shown.model_dump_json(), received=received)
 
         def write(connection: Connection) -> tuple[bool, CommitmentStatus | None]:
             if not insert_once(connection, grades, row):

@@ -104,11 +104,11 @@ class Queries:
         oldest = (latest_step(connection) or 0) - self.terms.async_level
         order = "step", "block", "node", "index"
         first = select(*commitments.c[order], commitments.c.root, *uploads.c["file_hash", "size"])
-        first = first.join(uploads, same_work(commitments, uploads)).where(WAITING, commitments.c.step >= oldest)
+        first = first.join(uploads, same_work(commitments, uploads.c)).where(WAITING, commitments.c.step >= oldest)
         first = first.order_by(*commitments.c[order]).limit(MAX_ACCEPTED).subquery()
         query = (
             select(*first.c[_LISTED], verdicts.c.document)
-            .join(verdicts, same_work(first, verdicts))
+            .join(verdicts, same_work(first, verdicts.c))
             .join(nodes, nodes.c.address == verdicts.c.validator)
             .where(verdicts.c.accepted, nodes.c.status != "jailed", nodes.c.role == "validator")
             .order_by(*first.c[order], verdicts.c.id)
@@ -258,6 +258,11 @@ class Queries:
 # Single facts, for callers that have a connection
 
 
+def same_work(table: Any, work: Any) -> Any:
+    """Return the condition that a row is about the commitment and root of `work`: a message, a row, or columns."""
+    return and_(table.c.node == work.node, table.c.index == work.index, table.c.root == work.root)
+
+
 def member_of(connection: Connection, address: str) -> NodeRecord | None:
     """Return the node of this address, if it is one of the run."""
     query = select(*nodes.c["address", "operator", "role", "status", "draw_tip"])
@@ -285,6 +290,13 @@ def upload_of(connection: Connection, node: str, index: int, root: str) -> Uploa
     return Upload.model_validate_json(document) if document else None
 
 
+def verdict_of(connection: Connection, validator: str, work: Any) -> Verdict | None:
+    """Return a validator's verdict on a commitment. `work` as in `same_work`."""
+    query = select(verdicts.c.document).where(verdicts.c.validator == validator, same_work(verdicts, work))
+    document = connection.execute(query).scalar_one_or_none()
+    return Verdict.model_validate_json(document) if document else None
+
+
 _OPINIONS: Final = (
     select(
         verdicts.c.validator,
@@ -294,15 +306,7 @@ _OPINIONS: Final = (
         grades.c.grades,
     )
     .join(nodes, nodes.c.address == verdicts.c.validator)
-    .outerjoin(
-        grades,
-        and_(
-            grades.c.validator == verdicts.c.validator,
-            grades.c.node == verdicts.c.node,
-            grades.c.index == verdicts.c.index,
-            grades.c.root == verdicts.c.root,
-        ),
-    )
+    .outerjoin(grades, and_(grades.c.validator == verdicts.c.validator, same_work(grades, verdicts.c)))
     .where(verdicts.c.node == bindparam("node"), verdicts.c.index == bindparam("index"))
     .where(verdicts.c.root == bindparam("root"), nodes.c.role == "validator")
     .order_by(verdicts.c.id)
@@ -327,8 +331,3 @@ def shown_grades_of(
     if agreed is not None:
         query = query.where(grades.c.grades == agreed)
     return [ShownGrades.model_validate_json(text) for text in connection.execute(query.order_by(grades.c.id)).scalars()]
-
-
-def same_work(left: Any, right: Any) -> Any:
-    """Return the condition that rows of two tables are about the same root of the same commitment."""
-    return and_(left.c.node == right.c.node, left.c.index == right.c.index, left.c.root == right.c.root)

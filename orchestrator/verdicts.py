@@ -30,7 +30,7 @@ from orchestrator.chain_follower import Follower
 from orchestrator.commitment_status import CommitmentStatus
 from orchestrator.database import Database, insert_once, row_of
 from orchestrator.events import record_event
-from orchestrator.queries import CommitmentRow, Queries, commitment_of, upload_of
+from orchestrator.queries import CommitmentRow, Queries, commitment_of, same_work, upload_of, verdict_of
 from orchestrator.tables import verdicts
 
 MAX_UNNAMED: Final = 256
@@ -175,19 +175,12 @@ class Known:
 
 def what_is_known(connection: Connection, verdict: Verdict) -> Known:
     """Read what the database says about the subject of a verdict."""
-    earlier = select(verdicts.c.document).where(
-        verdicts.c.validator == verdict.validator,
-        verdicts.c.node == verdict.node,
-        verdicts.c.index == verdict.index,
-        verdicts.c.root == verdict.root,
-    )
-    document = connection.execute(earlier).scalar_one_or_none()
     links = select(verdicts.c.draw_index, verdicts.c.preimage)
     links = links.where(verdicts.c.validator == verdict.validator, verdicts.c.draw_index <= verdict.draw_index)
     below = connection.execute(links.order_by(verdicts.c.draw_index.desc()).limit(1)).one_or_none()
     upload = upload_of(connection, verdict.node, verdict.index, verdict.root)
     return Known(
-        earlier=Verdict.model_validate_json(document) if document else None,
+        earlier=verdict_of(connection, verdict.validator, verdict),
         committed=commitment_of(connection, verdict.node, verdict.index),
         file_hash=upload.receipt.file_hash if upload else None,
         below=tuple(below) if below else None,
@@ -231,16 +224,15 @@ def _forget_missing(connection: Connection, verdict: Verdict) -> None:
     """Delete the validator's earlier verdict on this commitment, if it was that the file is missing."""
     if verdict.reason == "data_missing":
         return
-    named = verdicts.c.validator == verdict.validator, verdicts.c.node == verdict.node
-    work = verdicts.c.index == verdict.index, verdicts.c.root == verdict.root
-    forgotten = connection.execute(delete(verdicts).where(*named, *work, verdicts.c.reason == "data_missing"))
+    missing = verdicts.c.validator == verdict.validator, verdicts.c.reason == "data_missing"
+    forgotten = connection.execute(delete(verdicts).where(*missing, same_work(verdicts, verdict)))
     tallies.add(connection, verdict.validator, "rejections", -forgotten.rowcount)
 
 
 def _count_rejections(connection: Connection, verdict: Verdict) -> int:
     """Count the rejections of a verdict's commitment, this one included."""
-    about = verdicts.c.node == verdict.node, verdicts.c.index == verdict.index, verdicts.c.root == verdict.root
-    query = select(func.count()).select_from(verdicts).where(*about, verdicts.c.accepted.is_(False))
+    query = select(func.count()).select_from(verdicts)
+    query = query.where(same_work(verdicts, verdict), verdicts.c.accepted.is_(False))
     return connection.execute(query).scalar_one()
 
 

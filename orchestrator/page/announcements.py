@@ -35,7 +35,7 @@ from muster.runtime import telemetry
 from muster.shardcast.fetch.connection import url_problem
 from orchestrator import problems
 from orchestrator.auth import Caller
-from orchestrator.database import Database, upsert
+from orchestrator.database import Database, row_of, upsert
 from orchestrator.events import record_event
 from orchestrator.queries import Queries, member_of
 from orchestrator.relay_directory import RelayDirectory
@@ -317,15 +317,9 @@ class Announcements:
 
 
 def _keep_name(connection: Connection, announced: NodeName) -> None:
-    row = {
-        "node": to_checksum_address(announced.node),
-        "name": announced.name,
-        "named": announced.named,
-        "document": announced.model_dump_json(),
-    }
-    upsert(connection, node_names, row)
+    node, document = to_checksum_address(announced.node), announced.model_dump_json()
+    upsert(connection, node_names, row_of(node_names, announced, node=node, document=document))
 
 
 def _keep_score(connection: Connection, score: BenchmarkScore) -> None:
-    row = score.model_dump(include={"step", "benchmark", "score", "measured"})
-    upsert(connection, scores, row | {"document": score.model_dump_json()})
+    upsert(connection, scores, row_of(scores, score, document=score.model_dump_json()))

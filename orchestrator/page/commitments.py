@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, select
 
 from muster.protocol.draws import group_draw
 from muster.protocol.hashes import hash_bytes
@@ -19,7 +19,7 @@ from muster.protocol.terms import Terms
 from muster.protocol.windows import payable_at
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_of_work, proof_lines
 from orchestrator.page.source import PageSource, names_of
-from orchestrator.queries import upload_of
+from orchestrator.queries import same_work, upload_of
 from orchestrator.tables import cases, checkpoints, commitments, nodes, proofs, spent, verdicts
 
 MAX_VERDICTS: Final = 64
@@ -161,8 +161,8 @@ def group_lines(source: PageSource, row: Any, entropy: bytes) -> list[GroupLine]
 
 def verdict_lines(connection: Connection, row: Any) -> list[VerdictLine]:
     """Return the verdicts on a commitment in the order in which they arrived."""
-    same = and_(verdicts.c.node == row.node, verdicts.c.index == row.index, verdicts.c.root == row.root)
-    query = select(verdicts.c.document, verdicts.c.received).where(same).order_by(verdicts.c.id).limit(MAX_VERDICTS)
+    query = select(verdicts.c.document, verdicts.c.received).where(same_work(verdicts, row))
+    query = query.order_by(verdicts.c.id).limit(MAX_VERDICTS)
     found = [(Verdict.model_validate_json(text), received) for text, received in connection.execute(query)]
     names = names_of(connection, [verdict.validator for verdict, _ in found])
     return [

@@ -18,8 +18,9 @@ from muster.protocol.messages import Message, Verdict
 from muster.protocol.reasons import EXPLANATIONS
 from muster.runtime.units import Tokens
 from orchestrator.page.source import PageSource, names_of, rows_of
+from orchestrator.queries import verdict_of
 from orchestrator.summary import CaseLine
-from orchestrator.tables import cases, commitments, nodes, proofs, verdicts, votes
+from orchestrator.tables import cases, commitments, nodes, proofs, votes
 
 MAX_CASES: Final = 200
 """Cases of one answer."""
@@ -213,16 +214,7 @@ def _work_of(connection: Connection, case: Any) -> str:
 
 def _verdict_of(connection: Connection, case: Any) -> Verdict | None:
     """Return the challenger's verdict that a case followed from; a wrong grade follows from none."""
-    if case.kind == "wrong_grade":
-        return None
-    query = select(verdicts.c.document).where(
-        verdicts.c.validator == case.challenger,
-        verdicts.c.node == case.node,
-        verdicts.c.index == case.index,
-        verdicts.c.root == case.root,
-    )
-    document = connection.execute(query).scalar_one_or_none()
-    return Verdict.model_validate_json(document) if document else None
+    return None if case.kind == "wrong_grade" else verdict_of(connection, case.challenger, case)
 
 
 def _slashed_in(connection: Connection, case: Any) -> int:

@@ -297,7 +297,7 @@ def commitment_lines(connection: Connection, node: str, before: int | None, limi
     # 1. The commitments, with their files and what the trainer did with these.
     query = (
         select(commitments, uploads.c.file_hash, uploads.c.size, spent.c.step.label("spent_in"), spent.c.used)
-        .outerjoin(uploads, same_work(commitments, uploads))
+        .outerjoin(uploads, same_work(commitments, uploads.c))
         .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
         .where(commitments.c.node == node)
         .order_by(commitments.c.index.desc())

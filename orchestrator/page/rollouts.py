@@ -303,7 +303,7 @@ def _accepted_files() -> Any:
             checkpoints.c.entropy,
         )
         .select_from(commitments)
-        .join(uploads, same_work(commitments, uploads))
+        .join(uploads, same_work(commitments, uploads.c))
         .join(nodes, nodes.c.address == commitments.c.node)
         .outerjoin(checkpoints, checkpoints.c.step == nodes.c.first_step)
         .outerjoin(file_tokens, file_tokens.c.file_hash == uploads.c.file_hash)

@@ -174,7 +174,7 @@ def batch_files(connection: Connection, source: PageSource, names: Sequence[str]
     """Return the files of a batch in its order: who uploaded each, for which commitment."""
     query = select(*uploads.c["file_hash", "node", "index", "size"], commitments.c.step, commitments.c.status)
     # Whoever uploads somebody else's file has it rejected, so the accepted one is shown where there are several.
-    rows = rows_of(connection, query.join(commitments, same_work(uploads, commitments)), uploads.c.file_hash, names)
+    rows = rows_of(connection, query.join(commitments, same_work(uploads, commitments.c)), uploads.c.file_hash, names)
     rows.sort(key=lambda row: row.status == "accepted")
     found = {row.file_hash: row for row in rows}
     called = names_of(connection, [row.node for row in found.values()])

@@ -157,7 +157,7 @@ def uncounted(connection: Connection, first: int, last: int, limit: int) -> list
     """Return files of accepted commitments of the steps from `first` to `last` that were not counted, newest first."""
     query: Any = (
         select(*uploads.c["file_hash", "node", "size"])
-        .join(commitments, same_work(uploads, commitments))
+        .join(commitments, same_work(uploads, commitments.c))
         .outerjoin(file_tokens, file_tokens.c.file_hash == uploads.c.file_hash)
         .where(commitments.c.step.between(first, last), commitments.c.status == "accepted")
         .where(file_tokens.c.file_hash.is_(None))
