@@ -63,6 +63,7 @@ from orchestrator.routing import (
     json_body,
     json_response,
     read_message,
+    takes,
 )
 from orchestrator.service import OrchestratorService
 from orchestrator.summary import EventPage, Summary
@@ -221,7 +222,7 @@ async def _content(store: ContentStore, name: str) -> StoredFileResponse:
 judgements = APIRouter(prefix="/v1", tags=["verdicts"])
 
 
-@judgements.post("/verdicts", status_code=201, responses=KNOWN | SIGNED, openapi_extra=json_body(Verdict))
+@judgements.post("/verdicts", **takes(Verdict))
 async def post_verdict(request: Request, response: Response, service: Here, caller: Signed) -> Ack:
     """Take a verdict; signed twice, the verdict itself and the request. 200 when it is known already."""
     return acknowledge(response, await service.verdicts.receive(caller, await read_message(Verdict, request, caller)))
@@ -244,7 +245,7 @@ async def run_info(service: Here, _: OurRun) -> RunDescription:
     return service.info.model_copy(update={"relays": service.relay_directory.listed()})
 
 
-@runs.post("/runs/{run}/relays", status_code=201, responses=KNOWN | SIGNED, openapi_extra=json_body(RelayOffer))
+@runs.post("/runs/{run}/relays", **takes(RelayOffer))
 async def offer_relay(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Offer to serve weights; signed by an active node, which renews it every few minutes. 200 when renewed."""
     return acknowledge(
@@ -252,12 +253,7 @@ async def offer_relay(request: Request, response: Response, service: Here, run: 
     )
 
 
-@runs.post(
-    "/runs/{run}/misbehaviour",
-    status_code=201,
-    responses=KNOWN | SIGNED,
-    openapi_extra=json_body(MisbehaviourReport),
-)
+@runs.post("/runs/{run}/misbehaviour", **takes(MisbehaviourReport))
 async def report_misbehaviour(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Report a relay that sent other bytes than the anchored root names. 200 when its operator did so before."""
     report = await read_message(MisbehaviourReport, request, caller)
@@ -280,12 +276,7 @@ async def verdicts(service: Here, _: OurRun, after: Annotated[str | None, Query(
     return await service.queries.verdict_page(after)
 
 
-@runs.post(
-    "/runs/{run}/grades",
-    status_code=201,
-    responses=KNOWN | SIGNED | documented(425),
-    openapi_extra=json_body(ShownGrades),
-)
+@runs.post("/runs/{run}/grades", **takes(ShownGrades, 425))
 async def show_grades(request: Request, response: Response, service: Here, _: OurRun, caller: Signed) -> Ack:
     """Take a validator's grades of private tests, once enough validators have accepted. 200 when known already."""
     return acknowledge(response, await service.grades.receive(caller, await read_message(ShownGrades, request, caller)))
@@ -355,13 +346,7 @@ async def environments(service: Here, _: OurRun, after: Annotated[int, Query(ge=
     return await service.environments.page(after)
 
 
-@contributed.post(
-    "/runs/{run}/environments",
-    status_code=201,
-    response_model=Ack,
-    responses=KNOWN | SIGNED,
-    openapi_extra=_BINARY,
-)
+@contributed.post("/runs/{run}/environments", status_code=201, responses=KNOWN | SIGNED, openapi_extra=_BINARY)
 async def submit_environment(
     request: Request, response: Response, service: Here, _: OurRun, caller: SignedByAnybody
 ) -> Ack:
@@ -369,13 +354,7 @@ async def submit_environment(
     return acknowledge(response, await service.environments.receive(request, caller))
 
 
-@contributed.post(
-    "/runs/{run}/environments/decisions",
-    status_code=201,
-    response_model=Ack,
-    responses=KNOWN | SIGNED,
-    openapi_extra=json_body(EnvironmentDecision),
-)
+@contributed.post("/runs/{run}/environments/decisions", **takes(EnvironmentDecision))
 async def decide_environment(
     request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnybody
 ) -> Ack:

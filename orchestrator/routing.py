@@ -73,6 +73,11 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
 
 
+def takes(model: type[BaseModel], *others: int) -> dict[str, Any]:
+    """Return the options of a route that takes a signed message, new or known. `others`: statuses beside SIGNED."""
+    return {"status_code": 201, "responses": KNOWN | SIGNED | documented(*others), "openapi_extra": json_body(model)}
+
+
 async def read_message(model: type[Text], request: Request, caller: Caller, *, limit: int = MAX_MESSAGE_BYTES) -> Text:
     """Read the body as a message of this type, of `limit` bytes at most."""
     body = await read_body(request, caller, limit=limit, seconds=MESSAGE_SECONDS)

@@ -7,18 +7,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
-from orchestrator.routing import (
-    KNOWN,
-    SIGNED,
-    Ack,
-    Here,
-    OurRun,
-    Signed,
-    SignedByAnybody,
-    acknowledge,
-    json_body,
-    read_message,
-)
+from orchestrator.routing import Ack, Here, OurRun, Signed, SignedByAnybody, acknowledge, read_message, takes
 
 MAX_SIGNED_BYTES: Final = 4_096
 """Longest body of a name or score."""
@@ -28,27 +17,21 @@ MAX_REPORT_BYTES: Final = 1 << 17
 announced = APIRouter(prefix="/v1/runs/{run}", tags=["announcements"])
 
 
-@announced.post(
-    "/names", status_code=201, response_model=Ack, responses=KNOWN | SIGNED, openapi_extra=json_body(NodeName)
-)
+@announced.post("/names", **takes(NodeName))
 async def name_node(request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnybody) -> Ack:
     """Name a node; the name is signed by the node's operator, the request by anybody. 200 when it is known."""
     named = await read_message(NodeName, request, caller, limit=MAX_SIGNED_BYTES)
     return acknowledge(response, await service.announcements.receive_name(run, named))
 
 
-@announced.post(
-    "/machine", status_code=201, response_model=Ack, responses=KNOWN | SIGNED, openapi_extra=json_body(MachineReport)
-)
+@announced.post("/machine", **takes(MachineReport))
 async def report_machine(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Report the machine that an active node runs on; signed by the node. 200 when the report is known already."""
     report = await read_message(MachineReport, request, caller, limit=MAX_REPORT_BYTES)
     return acknowledge(response, await service.announcements.receive_machine(caller, run, report))
 
 
-@announced.post(
-    "/scores", status_code=201, response_model=Ack, responses=KNOWN | SIGNED, openapi_extra=json_body(BenchmarkScore)
-)
+@announced.post("/scores", **takes(BenchmarkScore))
 async def post_score(request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnybody) -> Ack:
     """Post what a step scores on a benchmark; score and request are signed by the run's trainer or its owner."""
     service.announcements.expect_scorer(caller.address)
