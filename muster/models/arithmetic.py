@@ -16,7 +16,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -38,11 +39,7 @@ Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def split(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Multiply in SPLITS parts whose results are rounded to the inputs' dtype and added: split-K on a GPU."""
     parts = zip(inputs.chunk(SPLITS, dim=-1), weights.chunk(SPLITS, dim=-1), strict=True)
-    products = [linear(part, columns) for part, columns in parts]
-    total = products[0]
-    for product in products[1:]:
-        total = total + product
-    return total
+    return reduce(add, (linear(part, columns) for part, columns in parts))
 
 
 def backwards(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -53,12 +50,7 @@ def backwards(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 def float16_sums(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Multiply in SPLITS parts that are rounded to float16 and added in it: a GPU's float16 accumulation."""
     parts = zip(inputs.chunk(SPLITS, dim=-1), weights.chunk(SPLITS, dim=-1), strict=True)
-    total: torch.Tensor | None = None
-    for part, columns in parts:
-        product = linear(part.float(), columns.float()).half()
-        total = product if total is None else total + product
-    assert total is not None
-    return total.to(inputs.dtype)
+    return reduce(add, (linear(part.float(), columns.float()).half() for part, columns in parts)).to(inputs.dtype)
 
 
 def tf32(values: torch.Tensor) -> torch.Tensor:

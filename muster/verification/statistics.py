@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import add
 from typing import Final
 
 import numpy as np
@@ -129,15 +130,7 @@ class RowSums:
     """Rows whose largest error of a log-probability rejects them."""
 
     def __add__(self, other: RowSums) -> RowSums:
-        return RowSums(
-            self.tokens + other.tokens,
-            self.gaps + other.gaps,
-            self.states + other.states,
-            self.squares + other.squares,
-            self.signed + other.signed,
-            self.gaps_beyond + other.gaps_beyond,
-            self.logprobs_beyond + other.logprobs_beyond,
-        )
+        return RowSums(*map(add, vars(self).values(), vars(other).values()))
 
 
 NOTHING: Final = RowSums(0, 0.0, 0.0, 0.0, 0.0)
