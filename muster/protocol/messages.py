@@ -6,6 +6,7 @@ form derived from its model here, by `muster.protocol.eip712`.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
@@ -69,6 +70,10 @@ class Message(BaseModel):
             if source := next((one for one in sources if hasattr(one, name)), None):
                 given[name] = getattr(source, name)
         return cls(**given)
+
+    def to_bytes(self) -> bytes:
+        """Return it as canonical JSON: sorted keys, no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
 
 MAX_GRADES_CHARS: Final = 1 << 19

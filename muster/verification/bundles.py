@@ -10,7 +10,6 @@ lean the rows that the chain draws, so that an accuser cannot choose. `muster.ve
 from __future__ import annotations
 
 import base64
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -150,10 +149,6 @@ class EvidenceBundle(Message):
     """Where many rows together show it: the commitment concerned is of one of its steps, or the next one."""
     shown: ShownGrades | None = None
     """Of a wrong grade: the grades and who signed them (`muster.verification.grade_evidence`)."""
-
-    def to_bytes(self) -> bytes:
-        """Return it as canonical JSON: sorted keys, no spaces."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
 
 def parse_bundle(data: bytes) -> EvidenceBundle:

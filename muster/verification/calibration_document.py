@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Final, Literal
@@ -97,10 +96,6 @@ class Calibration(Message):
     cheats: Annotated[Many[CheatReport], Field(max_length=MAX_CELLS)]
     hardware: Annotated[str, Field(max_length=500)] = ""
     """On which it was measured, for people."""
-
-    def to_bytes(self) -> bytes:
-        """Return it as canonical JSON: sorted keys, no spaces."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
     @property
     def hash(self) -> bytes:
