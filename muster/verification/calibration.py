@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -149,11 +149,8 @@ def check_calibration(calibration: Calibration, model_hash: bytes, temperature_m
             raise MalformedError(f"the calibration's row limit {name} is too near to its own honest cells")
     if not any(cell.units for cell in calibration.cells):
         raise MalformedError("no cell of the calibration has a pool unit")
-    judged = (tuple(sorted(REASONS)), tuple(sorted(STATISTICS)))
-    if any(
-        (cell.units and tuple(sorted(cell.units)) != judged[0]) or tuple(sorted(cell.worst)) != judged[1]
-        for cell in calibration.cells
-    ):
+    worst, units = set(STATISTICS), REASONS.keys()
+    if any(cell.worst.keys() != worst or (cell.units and cell.units.keys() != units) for cell in calibration.cells):
         raise MalformedError("a cell of the calibration has other statistics than those that are judged")
     refuted = any(cell.rejected or cell.accused or cell.leaning > MAX_LEANING_SHARE for cell in calibration.cells)
     if calibration.margin * ROUNDING < MARGIN or refuted:
@@ -172,9 +169,8 @@ def calibrate(
     """Derive a calibration from measured honest cells and cheats. Raises MarginError where no limits hold."""
     # 1. Pool limits, from the units of every cell.
     measured = _measured(cells, profile)
-    least, found = LEAST[profile.dtype], [units for _, units in measured]
-    names = [field.name for field in fields(PoolLimits)]
-    limits = PoolLimits(**{name: _limit(name, getattr(least, name), found) for name in names})
+    least, found = asdict(LEAST[profile.dtype]), [units for _, units in measured]
+    limits = PoolLimits(**{name: _limit(name, value, found) for name, value in least.items()})
 
     # 2. Row limits, from the worst row of every cell.
     rows = _row_limits(cells, profile)
@@ -189,7 +185,7 @@ def calibrate(
         profile=profile.name,
         model_hash="0x" + model_hash.hex(),
         temperature_micro=temperature_micro,
-        pool=PoolLimitsDocument(**{field.name: getattr(limits, field.name) for field in fields(limits)}),
+        pool=PoolLimitsDocument(**asdict(limits)),
         rows=RowLimitsDocument(**rows),
         margin=margin,
         tokens=sum(cell.tokens for cell in cells),
@@ -306,10 +302,8 @@ def _check_margins(reports: Sequence[CellReport], profile: Profile) -> float:
                 hint="choose another profile: float32 rejects none of these",
             )
         found = [(getattr(profile, name).accuse / max(value, 1e-12), name) for name, value in report.worst.items()]
-        found += [
-            (getattr(profile.pool, field.name) / max(report.units.get(field.name, 0.0), 1e-12), field.name)
-            for field in fields(PoolLimits)
-        ]
+        pool = asdict(profile.pool)
+        found += [(limit / max(report.units.get(name, 0.0), 1e-12), name) for name, limit in pool.items()]
         if report.leaning > MAX_LEANING_SHARE:
             raise MarginError(
                 f"{report.leaning:.1%} of the honest units lean under these pool limits ({about}); "

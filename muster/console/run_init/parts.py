@@ -192,14 +192,11 @@ async def _limits(
     session: Session, folder: RunFolder, design: RunDesign, model: Path, profile: str, given: Path | None
 ) -> bytes:
     """Return what `Terms.profile` holds: the profile's hash, or that of a calibration, made here where it must be."""
-    if given is not None:
-        found = parse_calibration(read_document(given))
+    if given is not None or folder.calibration.exists():
+        found = parse_calibration(read_document(given or folder.calibration))
         check_calibration(found, model_hash(model), MICRO)
-        write_durably(folder.calibration, found.to_bytes())
-        return found.hash
-    if folder.calibration.exists():
-        found = parse_calibration(read_document(folder.calibration))
-        check_calibration(found, model_hash(model), MICRO)
+        if given is not None:
+            write_durably(folder.calibration, found.to_bytes())
         return found.hash
     if not needs_calibration(PROFILES[profile], model):
         return profile_hash(profile)
