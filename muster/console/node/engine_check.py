@@ -109,22 +109,22 @@ def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds
     limits = {name: getattr(profile.pool, name) for name in report.unit if hasattr(profile.pool, name)}
     document["pool"] = {name: {"measured": report.unit[name], "limit": limit} for name, limit in limits.items()}
     leaning = [name for name, limit in limits.items() if report.unit[name] > limit]
-    if not findings and leaning:
+    hint = ADVICE
+    if findings:
+        position, first = findings[0]
+        error = (
+            f"validators would reject {len(findings)} of {len(report.rows)} rows of this engine and accuse it for "
+            f"{accused}; first row {position}: {first.reason}, measured {first.measured:.4g} above {first.threshold:g}"
+        )
+    elif leaning:
         name = leaning[0]
         error = (
             f"no row of this engine is rejected, but together they are above the run's pool limit of {name}: measured "
             f"{report.unit[name]:.4g} above {limits[name]:g}; after some commitments validators would accuse it"
         )
-        return EngineCheck(document | {"error": error, "hint": ADVICE}, error)
-    if not findings:
-        error = narrow_limit(report, profile)
-        return EngineCheck(document | ({"error": error, "hint": NARROW} if error else {}), error)
-    position, first = findings[0]
-    error = (
-        f"validators would reject {len(findings)} of {len(report.rows)} rows of this engine and accuse it for "
-        f"{accused}; first row {position}: {first.reason}, measured {first.measured:.4g} above {first.threshold:g}"
-    )
-    return EngineCheck(document | {"error": error, "hint": ADVICE}, error)
+    else:
+        error, hint = narrow_limit(report, profile), NARROW
+    return EngineCheck(document | ({"error": error, "hint": hint} if error else {}), error)
 
 
 def narrow_limit(report: ProbeReport, profile: Profile) -> str:
