@@ -7,6 +7,7 @@ with one's own: equal ones are forgotten, different ones are taken to court.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,9 +62,10 @@ class OtherGrades:
 class GradeJournal:
     """The grades in a validator's journal."""
 
-    def __init__(self, journal: Journal, run: int) -> None:
+    def __init__(self, journal: Journal, commitment: Callable[[sqlite3.Row], CommittedWork]) -> None:
+        """Keep grades in this journal. `commitment` reads a row of its table of commitments."""
         self._journal = journal
-        self._run = run
+        self._commitment = commitment
 
     # Showing one's own
 
@@ -159,11 +161,6 @@ class GradeJournal:
             )
             for row in rows
         ]
-
-    def _commitment(self, row: sqlite3.Row) -> CommittedWork:
-        return CommittedWork(
-            self._run, row["step"], row["node"], row["idx"], row["root"], hour=row["hour"], block=row["block"]
-        )
 
 
 _KEY: Final = "node = ? AND idx = ? AND root = ?"

@@ -207,17 +207,13 @@ class Inspector:
         if finding is not None:
             evidence = make_bundle(self.context.rules, c, inspection, accuser=self.signer.address).to_bytes()
         shown = self.show(c, inspection.grades)
-        verdict = Verdict(
-            run=c.run,
-            step=c.step,
-            node=c.node,
-            index=c.index,
+        verdict = Verdict.of(
+            c,
+            finding,
             root=hex_hash(c.root),
             file_hash=inspection.upload.receipt.file_hash if inspection.upload else NO_FILE,
             validator=self.signer.address,
             accepted=finding is None,
-            reason=finding.reason if finding else None,
-            position=finding.position if finding else None,
             measured=finite(finding.measured) if finding else None,
             threshold=finite(finding.threshold) if finding else None,
             evidence=content_hash(evidence) if evidence else None,
@@ -236,11 +232,8 @@ class Inspector:
         """
         if text is None:
             return None
-        statement = Grade(
-            run=c.run,
-            step=c.step,
-            node=c.node,
-            index=c.index,
+        statement = Grade.of(
+            c,
             root=hex_hash(c.root),
             validator=self.signer.address,
             grades=hex_hash(grades_hash(text)),

@@ -49,7 +49,7 @@ class ValidatorJournal(Journal):
         super().__init__(folder / "journal.sqlite", SCHEMA, owner=identity, setting="validator.state_dir")
         self.run = run
         self.validator = validator
-        self.grades = GradeJournal(self, run)
+        self.grades = GradeJournal(self, self._commitment)
         self.pools = PoolJournal(self, self._commitment)
         self.first_hour = 0
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
@@ -322,18 +322,7 @@ class ValidatorJournal(Journal):
             """SELECT *, 0 AS hour FROM cases LEFT JOIN votes USING (case_id, charge)
                WHERE outcome = 0 OR ballot IN ('sealed', 'committed', 'revealed') ORDER BY case_id"""
         )
-        same = (
-            "case_id",
-            "charge",
-            "accused",
-            "grades",
-            "challenger",
-            "evidence",
-            "jury",
-            "commit_ends",
-            "reveal_ends",
-        )
-        same = (*same, "block", "ballot", "salt")
+        same = CaseRecord.__dataclass_fields__.keys() - {"commitment", "kind", "outcome", "guilty"}
         return [
             CaseRecord(
                 commitment=self._commitment(row),
