@@ -21,14 +21,6 @@ from muster.verification.profiles import profile_hash
 from muster.verification.rules import ModelFacts
 
 SamplesOption = Annotated[int, typer.Option(min=1, help="Answers to each task.")]
-BudgetsOption = Annotated[str | None, typer.Option(help="Thinking budgets in tokens, comma-separated.")]
-TemperatureOption = Annotated[float | None, typer.Option(help="Sampling temperature, above 0.")]
-MaxTokensOption = Annotated[
-    int | None,
-    typer.Option("--max-tokens", min=1, help="Where an answer is cut off; else at twice the largest budget."),
-]
-SeedOption = Annotated[int, typer.Option(help="Equal seeds give equal answers.")]
-ProfileOption = Annotated[str | None, typer.Option(help="Verification profile, which names what to compute in.")]
 
 DEFAULT_K: Final = (1, 4, 8)
 
@@ -53,27 +45,35 @@ class SamplingDefaults:
         return cls(tuple(budgets), terms.temperature, profile, terms.max_completion_tokens)
 
 
-def make_sampling(
-    samples: int,
-    budgets: str | None,
-    temperature: float | None,
-    max_tokens: int | None,
-    seed: int,
-    profile: str | None,
-    defaults: SamplingDefaults = SamplingDefaults(),
-) -> Sampling:
-    """Return what the options say, completed by the defaults. Raises UsageError or ConfigError."""
-    lengths = defaults.budgets if budgets is None else parse_numbers(budgets)
-    name = defaults.profile if profile is None else profile
-    profile_hash(name)
-    return Sampling(
-        samples=samples,
-        budgets=lengths,
-        max_tokens=max_tokens or defaults.max_tokens or 2 * max(lengths),
-        temperature=defaults.temperature if temperature is None else temperature,
-        seed=seed,
-        profile=name,
-    )
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How a model is asked, as it was typed; None: as the defaults say."""
+
+    budgets: Annotated[str | None, typer.Option(help="Thinking budgets in tokens, comma-separated.")] = None
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature, above 0.")] = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", min=1, help="Where an answer is cut off; else at twice the largest budget."),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal answers.")] = 0
+    profile: Annotated[str | None, typer.Option(help="Verification profile, which names what to compute in.")] = None
+
+    def sampling(self, samples: int, defaults: SamplingDefaults = SamplingDefaults()) -> Sampling:
+        """Return what was typed, completed by the defaults. Raises UsageError or ConfigError."""
+        lengths = defaults.budgets if self.budgets is None else parse_numbers(self.budgets)
+        name = defaults.profile if self.profile is None else self.profile
+        profile_hash(name)
+        return Sampling(
+            samples=samples,
+            budgets=lengths,
+            max_tokens=self.max_tokens or defaults.max_tokens or 2 * max(lengths),
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            seed=self.seed,
+            profile=name,
+        )
+
+
+AS_USUAL: Final = SamplingOptions()
 
 
 def parse_ks(text: str | None, samples: int, default: Sequence[int] = DEFAULT_K) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -322,7 +322,8 @@ def command(
     """Register a function as a command of `app`. Its docstring is the help.
 
     `spends` adds --dry-run and --yes; `operator` adds these and --operator and --password-file. `several`: --config may
-    be given more than once, and the function's parameter `configs` gets all of them.
+    be given more than once, and the function's parameter `configs` gets all of them. A parameter that is a dataclass is
+    a request: each of its fields is an option or argument.
     """
     # 1. The options that it gets besides its own.
     config = ConfigsOption if several else ConfigOption
@@ -334,6 +335,9 @@ def command(
 
     def register(function: Callable) -> Callable:
         # 2. What typer calls: it makes the session, runs the function, and turns a failure into an exit code.
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        requests: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
+
         @functools.wraps(function)
         def wrapper(context: typer.Context, **values: Any) -> None:
             given = {key: values.pop(key) for key in shared}
@@ -342,6 +346,8 @@ def command(
                 values["configs"] = given["config"] or ([outer.config] if outer.config else [])
                 given["config"] = values["configs"][0] if values["configs"] else None
             options = Options(**{key: given.get(key) or getattr(outer, key) for key in outer.__dataclass_fields__})
+            for name, request in requests.items():
+                values[name] = request(**{field: values.pop(field) for field in request.__dataclass_fields__})
             with handled(options):
                 _log_errors()
                 outcome = function(Session(options), **values)
@@ -350,10 +356,13 @@ def command(
 
         # 3. What typer reads: the context, the function's own parameters but the session, and the shared ones.
         keyword = inspect.Parameter.KEYWORD_ONLY
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        own = [parameter for parameter in own if not (several and parameter.name == "configs")]
         parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
-        parameters += [parameter.replace(kind=keyword) for parameter in own]
+        for parameter in own:
+            if parameter.name in requests:
+                parameters += inspect.signature(parameter.annotation, eval_str=True).parameters.values()
+            elif not (several and parameter.name == "configs"):
+                parameters.append(parameter)
+        parameters = [parameter.replace(kind=keyword) for parameter in parameters]
         parameters += [
             inspect.Parameter(key, keyword, annotation=hint, default=default) for key, (hint, default) in shared.items()
         ]

@@ -177,9 +177,9 @@ def _without(items: Sequence[BenchmarkItem], trained: set[int], options: Benchma
 
 def _sampling(benchmark: Benchmark, model: Path, prompts: bytes, options: BenchmarkOptions) -> Sampling:
     """Return how every item is asked. The published length limit gives way to a smaller context of the model."""
-    profile = options.profile or SamplingDefaults.profile
+    profile = options.typed.profile or SamplingDefaults.profile
     profile_hash(profile)
-    most = options.max_tokens
+    most = options.typed.max_tokens
     if most is None:
         tokenizer, context = load_tokenizer(model), context_of(model)
         tasks = [Task.from_line(line) for line in prompts.splitlines()]
@@ -195,8 +195,8 @@ def _sampling(benchmark: Benchmark, model: Path, prompts: bytes, options: Benchm
         samples=options.samples or benchmark.samples,
         budgets=(min(most, MAX_BUDGET),),
         max_tokens=most,
-        temperature=benchmark.temperature if options.temperature is None else options.temperature,
-        seed=options.seed,
+        temperature=benchmark.temperature if options.typed.temperature is None else options.typed.temperature,
+        seed=options.typed.seed,
         profile=profile,
     )
 

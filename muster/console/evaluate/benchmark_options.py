@@ -9,6 +9,7 @@ from pathlib import Path
 
 from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.authoring.benchmarks.data import ContestWindow
+from muster.console.sampling import AS_USUAL, SamplingOptions
 from muster.errors import UsageError
 from muster.tasksets.taskset import TaskSet
 
@@ -25,13 +26,10 @@ class BenchmarkOptions:
     prompt: str | None = None
     samples: int | None = None
     k: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    seed: int = 0
+    typed: SamplingOptions = AS_USUAL
+    """Without budgets. Its profile is else that of `SamplingDefaults`."""
     limit: int | None = None
     window: ContestWindow = field(default_factory=ContestWindow)
-    profile: str | None = None
-    """None: that of `SamplingDefaults`."""
     out: Path | None = None
     of_run: dict[str, int] = field(default_factory=dict)
 

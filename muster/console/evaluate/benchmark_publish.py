@@ -88,8 +88,8 @@ def check_publishable(options: BenchmarkOptions, contests: Mapping[str, str | No
     changes = {
         "--limit": options.limit,
         "--prompt": options.prompt,
-        "--temperature": options.temperature,
-        "--max-tokens": options.max_tokens,
+        "--temperature": options.typed.temperature,
+        "--max-tokens": options.typed.max_tokens,
         **contests,
     }
     if named := [name for name, value in changes.items() if value is not None]:

@@ -21,13 +21,9 @@ from muster.console.evaluate.benchmark_options import BenchmarkOptions, check_un
 from muster.console.evaluate.benchmark_publish import check_publishable, prepare_publisher
 from muster.console.evaluate.weights import fetch_checkpoint
 from muster.console.sampling import (
-    BudgetsOption,
-    MaxTokensOption,
-    ProfileOption,
+    AS_USUAL,
     SamplingDefaults,
-    SeedOption,
-    TemperatureOption,
-    make_sampling,
+    SamplingOptions,
     model_hashes,
     parse_ks,
     sample_tasks,
@@ -77,11 +73,7 @@ async def evaluate(
         int | None, typer.Option(min=1, help="Answers to each task; else 8, or as a benchmark is published.")
     ] = None,
     k: Annotated[str | None, typer.Option("--k", help="For which k, comma-separated; else 1, 4 and 8.")] = None,
-    budgets: BudgetsOption = None,
-    temperature: TemperatureOption = None,
-    max_tokens: MaxTokensOption = None,
-    seed: SeedOption = 0,
-    profile: ProfileOption = None,
+    typed: SamplingOptions = AS_USUAL,
     out: Annotated[Path | None, typer.Option("--out", help="Write the result here too, with counts per task.")] = None,
     data: Annotated[
         list[Path] | None, typer.Option("--data", help="Published file of a benchmark, again for more; else the hub's.")
@@ -120,7 +112,7 @@ async def evaluate(
     named = model if run is not None and tasks is None else tasks
     if is_benchmark(named):
         assert named is not None
-        if part is not None or budgets is not None:
+        if part is not None or typed.budgets is not None:
             raise UsageError("--part and --budgets are for task sets", hint=f"leave them out for {named}")
         options = BenchmarkOptions(
             name=named,
@@ -130,12 +122,9 @@ async def evaluate(
             prompt=prompt,
             samples=samples,
             k=k,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            seed=seed,
+            typed=typed,
             limit=limit,
             window=window_of(named, since, until, platform),
-            profile=profile,
             out=out,
         )
         if publish:
@@ -156,7 +145,7 @@ async def evaluate(
         if model is not None:
             raise UsageError("--run has a model and tasks of its own", hint="leave out MODEL and TASKS, or --run")
         subject = await _of_run(session, run, step)
-    sampling = make_sampling(answers, budgets, temperature, max_tokens, seed, profile, subject.defaults)
+    sampling = typed.sampling(answers, subject.defaults)
 
     # 3. Ask; print, and write, what it came to.
     document, results = await _of_task_set(session, subject, sampling, ks, part or PartChoice.HELD_OUT, limit)
@@ -232,7 +221,7 @@ async def _of_benchmark(
     options = replace(
         options,
         against=(*options.against, subject.task_set),
-        profile=options.profile or subject.defaults.profile,
+        typed=replace(options.typed, profile=options.typed.profile or subject.defaults.profile),
         of_run=subject.of_run,
     )
     await evaluate_benchmark(session, subject.model, options, publisher)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,24 +39,6 @@ PortOption = Annotated[
 ]
 WorkersOption = Annotated[int, typer.Option("--workers", help="Honest workers.", min=1, max=64)]
 ValidatorsOption = Annotated[int, typer.Option("--validators", help="Validators; a run needs four.", min=4, max=64)]
-ScenarioOption = Annotated[
-    ScenarioChoice, typer.Option("--scenario", help="What it trains: sorting digits, or sums asked in English.")
-]
-TasksOption = Annotated[
-    Path | None,
-    typer.Option("--tasks", help="Train on your own task set (muster tasks make)."),
-]
-ModelOption = Annotated[
-    Path | None, typer.Option("--model", help="Begin with this checkpoint folder instead of the scenario's model.")
-]
-BudgetsOption = Annotated[str | None, typer.Option(help="Thinking budgets in tokens, of your own tasks or model.")]
-PromptOption = Annotated[
-    int | None, typer.Option("--max-prompt-tokens", min=1, help="Longest prompt of your own tasks; else 256 tokens.")
-]
-MaxTokensOption = Annotated[
-    int | None,
-    typer.Option("--max-tokens", min=1, help="Where an answer to them is cut off; else at twice the largest budget."),
-]
 DEFAULT_FOLDER = Path(".muster/swarm")
 DEFAULT_PORT = 8545
 
@@ -64,20 +47,40 @@ def _ports(first: int) -> Ports:
     return Ports(*(range(first, first + 4) if first else free_ports(4)))
 
 
-def _scenario(
-    choice: ScenarioChoice,
-    tasks: Path | None,
-    model: Path | None,
-    budgets: str | None,
-    max_prompt_tokens: int | None,
-    max_tokens: int | None,
-) -> Scenario:
-    """Return what a swarm trains. Raises UsageError and ConfigError before anything is started."""
-    lengths = None if budgets is None else parse_numbers(budgets)
-    own = None if tasks is None else tasks.absolute()
-    if own is not None:
-        TaskSet.open(own)
-    return own_scenario(SCENARIOS[choice.value], own, model, lengths, max_prompt_tokens, max_tokens)
+@dataclass(frozen=True)
+class TrainedOptions:
+    """What a swarm trains."""
+
+    scenario: Annotated[
+        ScenarioChoice, typer.Option("--scenario", help="What it trains: sorting digits, or sums asked in English.")
+    ] = ScenarioChoice.DIGITS
+    tasks: Annotated[
+        Path | None,
+        typer.Option("--tasks", help="Train on your own task set (muster tasks make)."),
+    ] = None
+    model: Annotated[
+        Path | None, typer.Option("--model", help="Begin with this checkpoint folder instead of the scenario's model.")
+    ] = None
+    budgets: Annotated[str | None, typer.Option(help="Thinking budgets in tokens, of your own tasks or model.")] = None
+    max_prompt_tokens: Annotated[
+        int | None,
+        typer.Option("--max-prompt-tokens", min=1, help="Longest prompt of your own tasks; else 256 tokens."),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens", min=1, help="Where an answer to them is cut off; else at twice the largest budget."
+        ),
+    ] = None
+
+    def read(self) -> Scenario:
+        """Return the scenario. Raises UsageError and ConfigError before anything is started."""
+        lengths = None if self.budgets is None else parse_numbers(self.budgets)
+        own = None if self.tasks is None else self.tasks.absolute()
+        if own is not None:
+            TaskSet.open(own)
+        base = SCENARIOS[self.scenario.value]
+        return own_scenario(base, own, self.model, lengths, self.max_prompt_tokens, self.max_tokens)
 
 
 @command(app, "demo")
@@ -85,12 +88,7 @@ def demo(
     session: Session,
     seed: SeedOption = 0,
     steps: Annotated[int | None, typer.Option("--steps", help="Policy updates.", min=1)] = None,
-    scenario: ScenarioOption = ScenarioChoice.DIGITS,
-    tasks: TasksOption = None,
-    model: ModelOption = None,
-    budgets: BudgetsOption = None,
-    max_prompt_tokens: PromptOption = None,
-    max_tokens: MaxTokensOption = None,
+    options: TrainedOptions = TrainedOptions(),
     port: PortOption = 0,
     folder: FolderOption = DEFAULT_FOLDER,
     report: Annotated[Path, typer.Option("--report", help="Page to write at the end.")] = Path("report.html"),
@@ -108,7 +106,7 @@ def demo(
     Starts Anvil, deploys, and runs orchestrator, relays, trainer, validators and workers as processes of their own.
     Exit code 3 when something did not go as it must.
     """
-    trained = _scenario(scenario, tasks, model, budgets, max_prompt_tokens, max_tokens)
+    trained = options.read()
     steps = trained.steps if steps is None else steps
     request = SwarmRequest(
         folder.absolute(), _ports(port), steps, seed, workers, cheaters, validators, scenario=trained
@@ -140,12 +138,7 @@ def up(
     session: Session,
     seed: SeedOption = 0,
     steps: StepsOption = 1_000_000,
-    scenario: ScenarioOption = ScenarioChoice.DIGITS,
-    tasks: TasksOption = None,
-    model: ModelOption = None,
-    budgets: BudgetsOption = None,
-    max_prompt_tokens: PromptOption = None,
-    max_tokens: MaxTokensOption = None,
+    options: TrainedOptions = TrainedOptions(),
     port: PortOption = DEFAULT_PORT,
     folder: FolderOption = DEFAULT_FOLDER,
     workers: WorkersOption = 2,
@@ -160,7 +153,7 @@ def up(
     Runs for days: it takes a step every few seconds, and no more than its workers may commit in an hour.
     At the end logs and settings stay in its folder.
     """
-    trained = _scenario(scenario, tasks, model, budgets, max_prompt_tokens, max_tokens)
+    trained = options.read()
     request = SwarmRequest(
         folder.absolute(), _ports(port), steps, seed, workers, cheaters, validators, scenario=trained, lasting=True
     )

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.console.sampling import (
-    BudgetsOption,
-    MaxTokensOption,
-    ProfileOption,
-    SamplesOption,
-    SeedOption,
-    TemperatureOption,
-    make_sampling,
-    model_hashes,
-)
+from muster.console.sampling import AS_USUAL, SamplesOption, SamplingOptions, model_hashes
 from muster.console.session import Session, command
 from muster.console.tasks.env_check import (
     CheckInputs,
@@ -80,11 +71,7 @@ def check_(
         Path | None, typer.Option(help="Checkpoint folder of the run's model: how often is it right?")
     ] = None,
     samples: SamplesOption = 8,
-    budgets: BudgetsOption = None,
-    temperature: TemperatureOption = None,
-    max_tokens: MaxTokensOption = None,
-    seed: SeedOption = 0,
-    profile: ProfileOption = None,
+    typed: SamplingOptions = AS_USUAL,
 ) -> None:
     """Check an environment: its form and licence, that it is pure, that its oracles score 1 and empty answers 0.
 
@@ -92,7 +79,7 @@ def check_(
     """
     # 1. What it is, and by what it is checked.
     contribution, begun = open_contribution(path), time.monotonic()
-    sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile)
+    sampling = typed.sampling(samples)
     if model is not None:
         model_hashes(model)
     given = CheckInputs(tokenizer, max_prompt_tokens, tuple(against or ()), tuple(known or ()), model, sampling)

@@ -17,13 +17,9 @@ from muster.authoring.evaluation.answer_journal import AnswerJournal
 from muster.authoring.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.clients.evaluation import EvalRequest
 from muster.console.sampling import (
-    BudgetsOption,
-    MaxTokensOption,
-    ProfileOption,
+    AS_USUAL,
     SamplesOption,
-    SeedOption,
-    TemperatureOption,
-    make_sampling,
+    SamplingOptions,
     model_hashes,
     sample_tasks,
     sampling_document,
@@ -45,11 +41,7 @@ async def filter_(
     low: Annotated[float, typer.Option(min=0, max=1, help="Lowest pass rate that is kept.")] = 0.1,
     high: Annotated[float, typer.Option(min=0, max=1, help="Highest pass rate that is kept.")] = 0.8,
     samples: SamplesOption = 8,
-    budgets: BudgetsOption = None,
-    temperature: TemperatureOption = None,
-    max_tokens: MaxTokensOption = None,
-    seed: SeedOption = 0,
-    profile: ProfileOption = None,
+    typed: SamplingOptions = AS_USUAL,
 ) -> None:
     """Keep the training tasks that a model solves at a rate from --low to --high, both included.
 
@@ -59,7 +51,7 @@ async def filter_(
     # 1. Check the options and the files.
     band = Band(low, high)
     band.check_reachable(samples)
-    sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile)
+    sampling = typed.sampling(samples)
     _check_out(out, tasks)
     task_set = await asyncio.to_thread(TaskSet.open, tasks)
     tasks_before = task_set.document.train_count

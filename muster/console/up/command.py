@@ -9,19 +9,18 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from muster.console.money.wallet import address_of
 from muster.console.node import service
-from muster.console.node.nodes import GasOption
 from muster.console.session import NEW_LINE, Session, command, wallet_path
 from muster.console.up.facts import UNKNOWN
 from muster.console.up.keys import OPERATOR, OperatorWallet, ask_for_operator
-from muster.console.up.place import NodeRole, folder_name
+from muster.console.up.place import folder_name
 from muster.console.up.prepare import LocalNode, check_node, make_node, read_steps, rehearse_node, steps_of_registered
 from muster.console.up.running import NodeProcess, end_left
 from muster.console.up.setup import bring_ether, help_without_operator, take_steps
@@ -38,58 +37,14 @@ from muster.swarm.supervisor import interruptible
 app = typer.Typer()
 
 
-UrlArgument = Annotated[
-    str | None, typer.Argument(help="Address of the run, from its page's join box; else the node that is here.")
-]
-RoleOption = Annotated[NodeRole | None, typer.Option("--role", help="What to be; else a worker.")]
-NameOption = Annotated[
-    str | None, typer.Option("--name", help="Name of the node: of its folder, and shown to others. Else run-N-ROLE.")
-]
-ClassOption = Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")]
-WalletOption = Annotated[
-    str | None,
-    typer.Option("--operator", help="Wallet that owns stake and earnings: a path or a name. Else one is made."),
-]
-PasswordOption = Annotated[
-    Path | None, typer.Option("--password-file", help="File (mode 0600) with that wallet's password.")
-]
-EndpointOption = Annotated[
-    str | None, typer.Option("--rpc-url", help="Endpoint of the chain; else the one that is known for it.")
-]
-FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of the node; else ~/.muster/nodes/NAME.")]
-EngineOption = Annotated[
-    bool, typer.Option("--check-engine", help="First see whether validators would accept this engine's work.")
-]
-DetachOption = Annotated[
-    bool, typer.Option("--detach", help="Install a systemd user service that runs it, and return.")
-]
-StartOption = Annotated[bool, typer.Option("--start/--no-start", help="Run it; or only join.")]
-
-
 @command(app, "up", spends=True)
-def up(
-    session: Session,
-    url: UrlArgument = None,
-    role: RoleOption = None,
-    name: NameOption = None,
-    work_class: ClassOption = 0,
-    operator: WalletOption = None,
-    password_file: PasswordOption = None,
-    rpc_url: EndpointOption = None,
-    folder: FolderOption = None,
-    gas: GasOption = "0.02",
-    check_engine: EngineOption = False,
-    detach: DetachOption = False,
-    start: StartOption = True,
-) -> None:
+def up(session: Session, request: UpRequest) -> None:
     """Make a node of this machine, join a run with it, run it and show it; later the same command goes on.
 
     Asks before anything is staked. Nothing has to be edited: keys, settings, state and log are in the node's folder.
     """
-    called = folder_name(name) if name is not None else None
-    request = UpRequest(
-        url, role, called, work_class, operator, password_file, rpc_url, folder, gas, check_engine, detach, start
-    )
+    if request.name is not None:
+        request = replace(request, name=folder_name(request.name))
     check_request(session, request)
     # 1. Which node is meant, and whether it runs already.
     target = find_target(session, request)

@@ -6,10 +6,12 @@ import asyncio
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from muster.clients.join import CheckedRun, fetch_run
+from muster.console.node.nodes import GasOption
 from muster.console.session import Options, Session, nodes_folder
 from muster.console.up.place import (
     Identity,
@@ -26,20 +28,38 @@ from muster.errors import UsageError
 
 @dataclass(frozen=True)
 class UpRequest:
-    """What a person typed."""
+    """What a person typed: the options of `muster up`."""
 
-    url: str | None = None
-    role: NodeRole | None = None
-    name: str | None = None
-    work_class: int = 0
-    operator: str | None = None
-    password_file: Path | None = None
-    rpc_url: str | None = None
-    folder: Path | None = None
-    gas: str = "0.02"
-    check_engine: bool = False
-    detach: bool = False
-    start: bool = True
+    url: Annotated[
+        str | None, typer.Argument(help="Address of the run, from its page's join box; else the node that is here.")
+    ] = None
+    role: Annotated[NodeRole | None, typer.Option("--role", help="What to be; else a worker.")] = None
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Name of the node: of its folder, and shown to others. Else run-N-ROLE."),
+    ] = None
+    work_class: Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")] = 0
+    operator: Annotated[
+        str | None,
+        typer.Option("--operator", help="Wallet that owns stake and earnings: a path or a name. Else one is made."),
+    ] = None
+    password_file: Annotated[
+        Path | None, typer.Option("--password-file", help="File (mode 0600) with that wallet's password.")
+    ] = None
+    rpc_url: Annotated[
+        str | None, typer.Option("--rpc-url", help="Endpoint of the chain; else the one that is known for it.")
+    ] = None
+    folder: Annotated[Path | None, typer.Option("--folder", help="Folder of the node; else ~/.muster/nodes/NAME.")] = (
+        None
+    )
+    gas: GasOption = "0.02"
+    check_engine: Annotated[
+        bool, typer.Option("--check-engine", help="First see whether validators would accept this engine's work.")
+    ] = False
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Install a systemd user service that runs it, and return.")
+    ] = False
+    start: Annotated[bool, typer.Option("--start/--no-start", help="Run it; or only join.")] = True
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from muster.authoring.tasks.generated import sample_of
 from muster.clients.answering import ask, refusal_line
 from muster.clients.evaluation import EvalRequest, Sampling, TaskResult, request_from_line, request_line
 from muster.console.evaluate import eval
-from muster.console.sampling import SamplingDefaults, make_sampling, model_hashes, parse_ks, progress
+from muster.console.sampling import SamplingDefaults, SamplingOptions, model_hashes, parse_ks, progress
 from muster.console.session import Options, Session
 from muster.console.tasks import filter as tasks_filter
 from muster.environments.task import ask as question
@@ -97,17 +97,17 @@ def test_a_way_of_asking_that_makes_no_sense_is_refused(change: dict[str, Any], 
 
 
 def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
-    assert make_sampling(8, None, None, None, 0, None) == SAMPLING
+    assert SamplingOptions().sampling(8) == SAMPLING
     terms = terms_of(**{**LOCAL_TERMS, "temperature_micro": 600_000, "max_completion_tokens": 77})
     usual = SamplingDefaults.from_terms(terms, "bf16-projection-v3")
     budgets = tuple(sorted({budget for one in terms.classes for budget in one.budgets}))
-    of_run = make_sampling(4, None, None, None, 5, None, usual)
+    of_run = SamplingOptions(seed=5).sampling(4, usual)
     assert (of_run.budgets, of_run.temperature, of_run.max_tokens, of_run.seed) == (budgets, 0.6, 77, 5)
-    own = make_sampling(4, "20,40", 0.9, 50, 5, "bf16-projection-v3", usual)
+    own = SamplingOptions("20,40", 0.9, 50, 5, "bf16-projection-v3").sampling(4, usual)
     assert (own.budgets, own.temperature, own.max_tokens) == ((20, 40), 0.9, 50)
     assert own.profile == "bf16-projection-v3"
     with pytest.raises(ConfigError, match="no verification profile 'fp8'"):
-        make_sampling(4, None, None, None, 0, "fp8")
+        SamplingOptions(profile="fp8").sampling(4)
 
 
 # --- What goes over the pipe
@@ -316,7 +316,9 @@ async def test_an_interrupted_filter_goes_on_where_it_was(
     assert third.asked == []
     assert TaskSet.open(Path("kept")).size == 20
     with pytest.raises(ConfigError, match="answers to other questions: temperature differ"):
-        await tasks_filter.filter_(session, tasks_folder, model_dir, Path("kept"), temperature=0.7)
+        await tasks_filter.filter_(
+            session, tasks_folder, model_dir, Path("kept"), typed=SamplingOptions(temperature=0.7)
+        )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.authoring.benchmarks.hub import fetch_files
 from muster.clients.evaluation import Completion, CompletionRequest, TaskCompletions
 from muster.console.evaluate import benchmark, eval
+from muster.console.sampling import SamplingOptions
 from muster.console.session import Options, Session
 from muster.environments.registry import own_manifest
 from muster.environments.task import ask
@@ -21,6 +23,7 @@ from muster.tasksets.build import NewPart, write_task_set
 from testbed.samples.models import write_model
 from testbed.samples.published_rows import GSM8K, LIVECODEBENCH
 
+SHORT = SamplingOptions(max_tokens=64)
 GOLD = [row["answer"].rpartition("#### ")[2] for row in GSM8K]
 
 
@@ -71,7 +74,7 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
 async def test_a_result_says_what_it_depends_on(
     session: Session, model_dir: Path, file: Path, oracle: Oracle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await eval.evaluate(session, model_dir, "gsm8k", data=[file], samples=4, max_tokens=64, out=Path("result.json"))
+    await eval.evaluate(session, model_dir, "gsm8k", data=[file], samples=4, typed=SHORT, out=Path("result.json"))
     told = json.loads(capsys.readouterr().out)
     written = json.loads(Path("result.json").read_text())
     assert {name: value for name, value in told.items() if name not in ("model", "out", "seconds")} == written
@@ -103,7 +106,7 @@ async def test_an_interrupted_evaluation_ends_in_the_same_result(
     async def evaluate(oracle: Oracle, **options: Any) -> None:
         monkeypatch.setattr(benchmark, "complete", oracle)
         out = options.pop("out", Path("result.json"))
-        await eval.evaluate(session, model_dir, "gsm8k", data=[file], max_tokens=64, out=out, **options)
+        await eval.evaluate(session, model_dir, "gsm8k", data=[file], out=out, **{"typed": SHORT, **options})
 
     Path("whole").mkdir()
     await evaluate(Oracle(), out=Path("whole/result.json"))
@@ -111,7 +114,13 @@ async def test_an_interrupted_evaluation_ends_in_the_same_result(
         await evaluate(Oracle(breaks_after=3))
     assert "3 of 8 items are answered; the same command goes on from there" in capsys.readouterr().err
     assert not Path("result.json").exists()
-    for changed in ({"seed": 1}, {"temperature": 0.5}, {"samples": 2}, {"prompt": "{question}?"}, {"limit": 4}):
+    for changed in (
+        {"typed": replace(SHORT, seed=1)},
+        {"typed": replace(SHORT, temperature=0.5)},
+        {"samples": 2},
+        {"prompt": "{question}?"},
+        {"limit": 4},
+    ):
         with pytest.raises(ConfigError, match="has records of another evaluation"):
             await evaluate(Oracle(), **changed)
     second = Oracle()
@@ -128,7 +137,7 @@ async def test_without_out_equal_evaluations_share_their_records(
 ) -> None:
     outs = []
     for seed in (0, 0, 1):
-        await eval.evaluate(session, model_dir, "gsm8k", data=[file], max_tokens=64, seed=seed)
+        await eval.evaluate(session, model_dir, "gsm8k", data=[file], typed=replace(SHORT, seed=seed))
         outs.append(json.loads(capsys.readouterr().out)["out"])
     assert outs[0] == outs[1] != outs[2]
     assert oracle.asked == 2 * len(GSM8K)
@@ -141,7 +150,7 @@ async def test_what_is_trained_on_is_refused_by_name(
     training = [ask(f"Please solve this: {GSM8K[2]['question']}", answer="-7"), ask("What is 2 + 2?", answer="4")]
     held_out = [ask(GSM8K[4]["question"], answer="63000")]
     write_task_set(Path("tasks"), [NewPart("train", manifest, training)], [NewPart("held", manifest, held_out)])
-    options: dict[str, Any] = {"data": [file], "max_tokens": 64, "against": [Path("tasks")]}
+    options: dict[str, Any] = {"data": [file], "typed": SHORT, "against": [Path("tasks")]}
     with pytest.raises(CheckError, match=r"1 of 8 items of gsm8k are trained on: gsm8k/3$") as caught:
         await eval.evaluate(session, model_dir, "gsm8k", **options)
     assert "--skip-trained" in caught.value.hint
@@ -162,7 +171,7 @@ async def test_a_length_limit_that_the_model_lacks_gives_way(
 
 async def test_options_that_make_no_sense_are_refused(session: Session, model_dir: Path, file: Path) -> None:
     with pytest.raises(UsageError, match="--part and --budgets are for task sets"):
-        await eval.evaluate(session, model_dir, "gsm8k", data=[file], budgets="8")
+        await eval.evaluate(session, model_dir, "gsm8k", data=[file], typed=SamplingOptions(budgets="8"))
     with pytest.raises(UsageError, match="--data is for a benchmark"):
         await eval.evaluate(session, model_dir, "tasks", data=[file])
     with pytest.raises(UsageError, match="gsm8k has no contests"):
