@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,10 +41,7 @@ def make_rollouts(
 ) -> list[Rollout]:
     """Make the rows of the commitment, scored but for those of sealed tasks: validators grade these."""
     rules = rules.at(assignment.step)
-    return [
-        _rollout(assignment, rules, position, request, generation)
-        for position, (request, generation) in enumerate(zip(requests, generations, strict=True))
-    ]
+    return [_scored(row, assignment, rules) for row in bare_rows(requests, generations)]
 
 
 def bare_rows(
@@ -79,30 +76,22 @@ def bare_rows(
     ]
 
 
-def _rollout(
-    assignment: Assignment, rules: Rules, position: int, request: GenerationRequest, generation: Generation
-) -> Rollout:
-    group, sample = divmod(position, rules.terms.group_size)
+def _scored(row: Rollout, assignment: Assignment, rules: Rules) -> Rollout:
+    """Return the row at its place in the commitment, with its task and its scores."""
+    group, sample = divmod(row.position, rules.terms.group_size)
     drawn = assignment.draw.groups[group]
     sealed = rules.is_sealed(drawn.task)
-    score = Score(()) if sealed else rules.score(drawn.task, generation.tokens)
-    return Rollout(
+    score = Score(()) if sealed else rules.score(drawn.task, row.completion_tokens)
+    return replace(
+        row,
         run=rules.run,
         step=assignment.step,
-        position=position,
         group=group,
         sample=sample,
         task=drawn.task,
-        seed=request.seed,
         budget=drawn.budget,
-        prompt_tokens=request.prompt_tokens,
-        completion_tokens=generation.tokens,
-        spans=one_span(len(generation.tokens)),
-        logprobs=generation.logprobs,
         task_reward=0 if sealed else score.reward(rules.task_set.manifest(drawn.task)),
         parts=np.array(score.parts, np.int64),
         fuel=score.fuel,
-        length_reward=length_reward(drawn.budget, len(generation.tokens)),
-        finish_reason=generation.finish_reason,
-        proof=generation.proof,
+        length_reward=length_reward(drawn.budget, len(row.completion_tokens)),
     )
