@@ -46,12 +46,7 @@ def run(session: Session) -> None:
 @command(app, "status")
 async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
     """Show what a validator has at stake, what it sealed, and the cases it opened."""
-    address = await address_of(session, node)
-    validator = ValidatorStatus(address)
-    if watch:
-        log_file = session.settings.log.file if node is None else None
-        await watching.watch(session, validator.read, log_file=log_file)
-    session.result(await validator.read(session))
+    await watching.show_status(session, ValidatorStatus(await address_of(session, node)), own=node is None, again=watch)
 
 
 @command(app, "verify")

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from muster.console.node.log_lines import NodeLog
 from muster.console.node.logs import FIRST_BYTES, Tail, parsed, seconds_of
+from muster.console.node.status import NodeStatus
 from muster.console.node.view import node_rows, picture
 from muster.console.session import PLAIN_WIDTH, Session, as_table
 from muster.errors import MusterError, UsageError
@@ -31,6 +32,13 @@ WatchOption = Annotated[
 ]
 
 Status = Mapping[str, Any]
+
+
+async def show_status(session: Session, status: NodeStatus, *, own: bool, again: bool) -> None:
+    """Show the status of a node, once or `again` and again. `own`: its log is that of the settings."""
+    if again:
+        await watch(session, status.read, log_file=session.settings.log.file if own else None)
+    session.result(await status.read(session))
 
 
 async def watch(

@@ -55,12 +55,7 @@ def run(session: Session) -> None:
 @command(app, "status")
 async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
     """Show what a worker has done, what was rejected, what it earned and what can be claimed."""
-    address = await address_of(session, node)
-    worker = WorkerStatus(address)
-    if watch:
-        log_file = session.settings.log.file if node is None else None
-        await watching.watch(session, worker.read, log_file=log_file)
-    session.result(await worker.read(session))
+    await watching.show_status(session, WorkerStatus(await address_of(session, node)), own=node is None, again=watch)
 
 
 @command(app, "why")

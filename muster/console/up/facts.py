@@ -39,7 +39,9 @@ async def read_facts(
     # 2. What it takes to join, and who is asked for it.
     joining = await nodes.prepare_join(chain, node, operator, run, role, gas, work_class=work_class)
     listed = joining.terms.admitter != NOBODY
-    state, free, amount, ready_at, other = await _several(chain, joining.run, operator)
+    calls: list = [runs.run_state(run), registry.free_balance(operator), token.faucet_amount()]
+    calls += [token.faucet_ready_at(operator), registry.validator_of(operator, run)]
+    state, free, amount, ready_at, other = await chain.call_all(calls)
     return NodeFacts(
         joining=joining,
         status=found.status,
@@ -53,10 +55,3 @@ async def read_facts(
         operator_ether=await chain.eth_balance(operator),
         gas=await chain.gas_balance(node),
     )
-
-
-async def _several(chain: Chain, run: int, operator: str) -> list:
-    """Read the run's state and what the contracts know of an operator, in one round trip."""
-    calls: list = [runs.run_state(run), registry.free_balance(operator), token.faucet_amount()]
-    calls += [token.faucet_ready_at(operator), registry.validator_of(operator, run)]
-    return await chain.call_all(calls)
