@@ -19,7 +19,16 @@ from typing import Final
 
 from muster.errors import ConfigError
 from muster.sandbox.scorer import NativeManifest
-from muster.sandbox.walls import ALLOW_VALUES, NOBODY, REFUSE_BITS, Condition, Numbers, assemble, bubblewrap_works
+from muster.sandbox.walls import (
+    ALLOW_VALUES,
+    NEEDED,
+    NOBODY,
+    REFUSE_BITS,
+    Condition,
+    Numbers,
+    assemble,
+    bubblewrap_works,
+)
 
 WORK: Final = "/task"
 """The program's folder in the sandbox."""
@@ -33,14 +42,12 @@ OPEN_FILES: Final = 64
 
 _ALLOWED: Final[dict[str, Numbers]] = {
     # name: number on x86_64, on aarch64. Linux' asm/unistd_64.h.
+    **NEEDED,
     # The program's input, output and the image's files
-    "read": (0, 63),
-    "write": (1, 64),
     "readv": (19, 65),
     "writev": (20, 66),
     "pread64": (17, 67),
     "lseek": (8, 62),
-    "close": (3, 57),
     "open": (2, None),
     "openat": (257, 56),
     "stat": (4, None),
@@ -60,27 +67,14 @@ _ALLOWED: Final[dict[str, Numbers]] = {
     "dup3": (292, 24),
     "umask": (95, 166),
     # Memory
-    "brk": (12, 214),
-    "munmap": (11, 215),
     "mprotect": (10, 226),
-    "mremap": (25, 216),
-    "madvise": (28, 233),
     # Itself
     "execve": (59, 221),
-    "exit": (60, 93),
-    "exit_group": (231, 94),
-    "futex": (202, 98),
-    "sched_yield": (24, 124),
     "sched_getaffinity": (204, 123),
-    "rt_sigaction": (13, 134),
-    "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139),
-    "sigaltstack": (131, 132),
     "set_tid_address": (218, 96),
     "set_robust_list": (273, 99),
     "rseq": (334, 293),
     "getpid": (39, 172),
-    "gettid": (186, 178),
     "getuid": (102, 174),
     "geteuid": (107, 175),
     "getgid": (104, 176),
@@ -88,17 +82,15 @@ _ALLOWED: Final[dict[str, Numbers]] = {
     "getrusage": (98, 165),
     "getrlimit": (97, 163),
     "uname": (63, 160),
-    "getrandom": (318, 278),
     # Time
-    "clock_gettime": (228, 113),
     "clock_getres": (229, 114),
     "gettimeofday": (96, 169),
     "time": (201, None),
     "nanosleep": (35, 101),
     "clock_nanosleep": (230, 115),
 }
-"""What an interpreter and a compiled program need that compute and read. execve starts the program. Neither fork,
-vfork, clone nor clone3: no process and no thread is ever made."""
+"""What an interpreter and a compiled program need that compute and read, beside what any process that computes needs.
+execve starts the program. Neither fork, vfork, clone nor clone3: no process and no thread is ever made."""
 
 _TERMINAL_SIZE, _TCGETS, _FIOCLEX = 0x5413, 0x5401, 0x5451
 _F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_DUPFD_CLOEXEC = 0, 1, 2, 3, 1030

@@ -24,7 +24,7 @@ import muster
 
 # --- System calls. Numbers and structures: Linux' asm/unistd_64.h, linux/filter.h, linux/seccomp.h, linux/audit.h.
 
-_NEEDED: Final[dict[str, tuple[int, int]]] = {
+NEEDED: Final[dict[str, tuple[int, int]]] = {
     # name: number on x86_64, on aarch64
     "read": (0, 63),
     "write": (1, 64),
@@ -92,7 +92,7 @@ def close_behind() -> list[str]:
 
 def seccomp_program(machine: str) -> bytes:
     """Return the filter of `close_behind`: the list above. Raises KeyError for a machine without a list."""
-    return assemble(machine, _NEEDED.values(), [(numbers, REFUSE_BITS, pairs) for numbers, pairs in _MEMORY.values()])
+    return assemble(machine, NEEDED.values(), [(numbers, REFUSE_BITS, pairs) for numbers, pairs in _MEMORY.values()])
 
 
 def assemble(machine: str, allowed: Iterable[Numbers], conditional: Iterable[Condition]) -> bytes:
