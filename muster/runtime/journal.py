@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from muster.errors import ConfigError, StorageError
 from muster.runtime.closing import Closing
@@ -21,8 +21,8 @@ LOCK_NAME: Final = "lock"
 _BUSY_SECONDS: Final = 10.0
 
 
-class FolderLock:
-    """Reserves a folder for one process, until `release` or the end of the process."""
+class FolderLock(Closing):
+    """Reserves a folder for one process, until `close` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
         """Lock it. Raises ConfigError when another process has it, StorageError when it cannot be used."""
@@ -46,14 +46,9 @@ class FolderLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
-    def release(self) -> None:
+    def close(self) -> None:
+        """Release the folder."""
         os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 def lock_holder(folder: Path) -> int | None:

@@ -56,12 +56,12 @@ def test_who_asks_for_the_holder_keeps_nobody_out(tmp_path: Path) -> None:
     assert lock_holder(tmp_path / "nowhere") is None
     lock = FolderLock(tmp_path)
     assert lock_holder(tmp_path) == os.getpid()
-    lock.release()
+    lock.close()
     assert lock_holder(tmp_path) is None, "it names a process that runs, and does not hold it"
     for text in ("", "none", "0", "-1", "٣", "4" * 20):
         (tmp_path / LOCK_NAME).write_text(text)
         assert lock_holder(tmp_path) is None
-    FolderLock(tmp_path).release()
+    FolderLock(tmp_path).close()
 
 
 def insert(journal: Journal, *names: str) -> None:
