@@ -38,7 +38,7 @@ from validator.model import Model
 
 @dataclass(frozen=True)
 class RunVerificationContext:
-    """The `muster.verification.evidence.VerificationContext` of one run."""
+    """The `VerificationContext` of one run; `muster.verification.context` says what the methods of both do."""
 
     chain: ChainReader
     client: OrchestratorClient
@@ -50,7 +50,6 @@ class RunVerificationContext:
 
     @property
     def domain(self) -> Domain:
-        """Return where signatures count."""
         return self.client.domain
 
     async def draw(self, commitment: CommittedWork) -> Draw:
@@ -78,28 +77,22 @@ class RunVerificationContext:
         return upload
 
     async def file(self, name: str) -> bytes:
-        """Fetch a rollout file by its hash."""
         return await self.client.get_file(name)
 
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
-        """Parse a file in the sandbox."""
         return await self.reader.read(data, limits)
 
     async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
-        """Run the replay checks under the weights of a step, one answer per row."""
         return await self.model.replay(step, rollouts)
 
     async def honest_sums(self, step: int, rollouts: list[Rollout]) -> list[RowSums]:
-        """Return what honest machines differ by in the place of each row."""
         return await self.model.honest_sums(step, rollouts)
 
     async def master(self, step: int) -> bytes | None:
-        """Return the master of the private tests of a step; None in a run without any."""
         epoch = epoch_of(self.rules.terms, step)
         return await self.masters.get(epoch) if epoch else None
 
     async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
-        """Return the commitment of this number that a block holds, if it holds one and its rows are drawn by now."""
         run = self.rules.run
         if block + SAMPLE_BLOCKS > (await self.chain.head()).number:
             return None
@@ -109,12 +102,10 @@ class RunVerificationContext:
         return None
 
     async def block_hash(self, number: int) -> bytes:
-        """Return the hash of a block."""
         return await self.chain.block_hash(number)
 
     @property
     def profile(self) -> Profile:
-        """Return what the run's work is judged by."""
         return self.model.profile
 
 
