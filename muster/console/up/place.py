@@ -24,46 +24,24 @@ from muster.settings.toml import to_toml, toml_value
 NodeRole = Literal["worker", "validator"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class NodePlace:
     """The folder of one node, and what its files are called when it is made. Afterwards its settings say so."""
 
     folder: Path
 
-    @property
-    def name(self) -> str:
-        return self.folder.name
-
-    @property
-    def config(self) -> Path:
-        return self.folder / "muster.toml"
-
-    @property
-    def addresses(self) -> Path:
-        return self.folder / "addresses.json"
-
-    @property
-    def keystore(self) -> Path:
-        return self.folder / "node.json"
-
-    @property
-    def password_file(self) -> Path:
-        """Return the path of the password of the node's key, with which its process starts by itself."""
-        return self.folder / "node.password"
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state"
-
-    @property
-    def log(self) -> Path:
-        """Return the path of the process's log, in JSON lines."""
-        return self.folder / "log.jsonl"
-
-    @property
-    def output(self) -> Path:
-        """Return the path of the stdout and stderr of a process that muster up runs."""
-        return self.folder / "output.log"
+    def __post_init__(self) -> None:
+        self.name = self.folder.name
+        self.config = self.folder / "muster.toml"
+        self.addresses = self.folder / "addresses.json"
+        self.keystore = self.folder / "node.json"
+        self.password_file = self.folder / "node.password"
+        """Of the node's key, with which its process starts by itself."""
+        self.state = self.folder / "state"
+        self.log = self.folder / "log.jsonl"
+        """Of the process, in JSON lines."""
+        self.output = self.folder / "output.log"
+        """The stdout and stderr of a process that muster up runs."""
 
 
 @dataclass(frozen=True)
