@@ -119,7 +119,8 @@ class Environments:
 
     async def record(self, pack: Pack, received: float, *, member: bool = False, dry: bool = False) -> Exception | None:
         """List a pack, unless `dry`; return why it cannot be listed, if so. `member`: whether its author is one."""
-        listed = listing_of(pack)
+        tasks, size = len(pack.contribution.tasks), len(pack.data)
+        listed = ListedEnvironment.of(pack, pack.contribution, tasks=tasks, size=size, state="waiting")
         others = {"hash": pack.hash, "state": listed.state, "decided": -1, "document": listed.model_dump_json()}
         row = row_of(environments, listed.claim, **others, received=received)
 
@@ -206,19 +207,6 @@ class Environments:
             environments=[ListedEnvironment.model_validate_json(row.document) for row in rows],
             cursor=rows[-1].id if rows else after,
         )
-
-
-def listing_of(pack: Pack) -> ListedEnvironment:
-    """Return how a new pack is listed."""
-    return ListedEnvironment(
-        hash=pack.hash,
-        claim=pack.claim,
-        credit=pack.contribution.credit,
-        description=pack.contribution.description,
-        tasks=len(pack.contribution.tasks),
-        size=len(pack.data),
-        state="waiting",
-    )
 
 
 def _counts(connection: Connection, author: str) -> SubmissionCounts:

@@ -207,6 +207,7 @@ class Inspector:
         if finding is not None:
             evidence = make_bundle(self.context.rules, c, inspection, accuser=self.signer.address).to_bytes()
         shown = self.show(c, inspection.grades)
+        said = shown.statement if shown else None
         verdict = Verdict.of(
             c,
             finding,
@@ -220,7 +221,7 @@ class Inspector:
             draw_index=link,
             preimage=hex_hash(self.links[link]),
             inspected=inspection.replayed,
-            grades=commitment_to(shown) if shown else None,
+            grades=grades_commitment(said.grades, said.salt, said.validator) if said else None,
             signature=UNSIGNED,
         )
         return sign_message(self.signer, self.context.domain, verdict), evidence
@@ -241,8 +242,3 @@ class Inspector:
             signature=UNSIGNED,
         )
         return ShownGrades(statement=sign_message(self.signer, self.context.domain, statement), text=text)
-
-
-def commitment_to(shown: ShownGrades) -> str:
-    """Return what a verdict says of grades that are not shown yet."""
-    return grades_commitment(shown.statement.grades, shown.statement.salt, shown.statement.validator)

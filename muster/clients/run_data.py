@@ -59,7 +59,7 @@ class RunTasks:
     def __init__(self, client: OrchestratorClient, task_set: TaskSet) -> None:
         self._client = client
         self.task_set = task_set
-        self.components = components_folder(task_set)
+        self.components = task_set.folder / COMPONENTS_NAME
 
     @classmethod
     async def fetch(cls, client: OrchestratorClient, terms: Terms, folder: Path) -> RunTasks:
@@ -121,11 +121,6 @@ class RunTasks:
             except CheckError:
                 data = await self._client.get_file(name, MAX_COMPONENT_BYTES)
                 await asyncio.to_thread(keep_component, name, data, self.components)
-
-
-def components_folder(task_set: TaskSet) -> Path:
-    """Return where the components of a task set's environments are kept: beside its tasks."""
-    return task_set.folder / COMPONENTS_NAME
 
 
 async def fetch_profile(client: OrchestratorClient, terms: Terms, folder: Path) -> Profile:

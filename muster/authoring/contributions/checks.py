@@ -91,17 +91,14 @@ def check_contribution(
     Raises UnreachableError when this machine cannot score, CheckError when the component is not here.
     """
     manifest = contribution.manifest(component)
-    results = [_licence(contribution)]
+    about = f"{contribution.licence}, {len(contribution.tasks)} tasks by {contribution.credit}"
+    results = [CheckResult("licence", about)]
     with Sandbox(cache=options.cache) as sandbox, Sandbox(cache=options.cache) as other:
         results += _ScoreChecks(Authored(manifest), contribution.tasks).run(sandbox, other, progress)
     results.append(_tokens(manifest, contribution.tasks, options))
     results.append(_likeness(contribution.tasks, options.known))
     results.append(_benchmarks(contribution.tasks, options.benchmarks))
     return results
-
-
-def _licence(contribution: Contribution) -> CheckResult:
-    return CheckResult("licence", f"{contribution.licence}, {len(contribution.tasks)} tasks by {contribution.credit}")
 
 
 # --- What the scorer says

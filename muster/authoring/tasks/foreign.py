@@ -169,10 +169,11 @@ def _follow(
     whoever holds its output then: a process that it has started may have left its session.
     """
     deadline, said = time.monotonic() + seconds, b""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_OUT)}
     with (
         subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
-            env=_variables(), start_new_session=True, bufsize=0,
+            env=variables, start_new_session=True, bufsize=0,
         ) as process,
         selectors.DefaultSelector() as selector,
     ):  # fmt: skip
@@ -206,7 +207,3 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     """End the process and what it has started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_OUT)}

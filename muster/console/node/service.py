@@ -38,6 +38,10 @@ STOP_SECONDS: Final = {"worker": 20, "validator": 20, "orchestrator": 30, "train
 FINAL: Final = {"worker": (3, 78), "validator": (3, 78), "orchestrator": (78,), "trainer": (78,), "origin": (78,)}
 """Exit codes after which starting again changes nothing, besides 0: the key was convicted, the settings cannot work."""
 
+LINGER_HINT: Final = (
+    "to keep it running after you log out, and from boot on: loginctl enable-linger\n  log: muster logs --follow"
+)
+
 COMMAND_SECONDS: Final = 60.0
 """Longest wait for systemctl."""
 
@@ -73,12 +77,12 @@ async def install_unit(session: Session, role: ServiceRole, name: str | None = N
     if session.options.dry_run:
         return {"dry_run": True, "unit": unit, "path": path, "text": text}
     check_ours(path, text)
-    for source in from_environment(session):
+    for source in sorted({one for one in session.loaded.sources.values() if one.startswith("MUSTER_")}):
         session.note(f"warning: {source} is set in this shell only: the service will not see it. Put it into {config}")
     write_atomically(path, text)
     session.note(f"wrote {path}")
     started = manage(session, [["daemon-reload"], ["enable", "--now", unit]])
-    session.note(linger_hint())
+    session.note(LINGER_HINT)
     return {"unit": unit, "role": role, "path": path, "config": config, "started": started}
 
 
@@ -148,11 +152,6 @@ def check_unattended(session: Session) -> None:
         raise ConfigError("a service cannot ask for the password of keys.keystore", hint=hint)
     if keys.password_file is not None:
         read_secret(keys.password_file)
-
-
-def from_environment(session: Session) -> list[str]:
-    """Return the settings of this shell's environment, which a service does not have."""
-    return sorted({source for source in session.loaded.sources.values() if source.startswith("MUSTER_")})
 
 
 def unit_folder() -> Path:
@@ -304,8 +303,3 @@ def _properties(session: Session, unit: str, names: Sequence[str]) -> dict[str, 
 def _number(found: dict[str, str], name: str) -> int | None:
     value = found.get(name, "")
     return int(value) if value.isdigit() else None
-
-
-def linger_hint() -> str:
-    """Return how to keep user services running without a session."""
-    return "to keep it running after you log out, and from boot on: loginctl enable-linger\n  log: muster logs --follow"

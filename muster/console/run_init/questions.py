@@ -72,10 +72,6 @@ def _design(choices: RunChoices) -> RunDesign:
     return design_of(merged(choices, RunChoices(host=choices.host or EXAMPLE_HOST)), known_context(choices))
 
 
-def _is_public(choices: RunChoices) -> bool:
-    return choices.network not in (None, "local")
-
-
 QUESTIONS: Final[Sequence[Question]] = (
     Question(
         "network",
@@ -113,7 +109,7 @@ QUESTIONS: Final[Sequence[Question]] = (
         "host",
         "Host name or address of this machine",
         _says(f"where nodes reach orchestrator and weights, for example {EXAMPLE_HOST}"),
-        wanted=_is_public,
+        wanted=lambda choices: choices.network not in (None, "local"),
     ),
 )
 

@@ -98,10 +98,6 @@ def read_nodes(folder: Path) -> tuple[list[MadeNode], dict[str, ConfigError]]:
     return found, broken
 
 
-def default_name(identity: Identity) -> str:
-    return f"run-{identity.run}-{identity.role}"
-
-
 def folder_name(name: str) -> str:
     """Return the name of a node as its folder and its run's page have it. Raises UsageError for none that may be."""
     plain = plain_name(name)
@@ -134,7 +130,7 @@ def choose_place(
         raise UsageError(f"several nodes of this run are here: {listed}", hint="add --name NAME")
     if fitting:
         return fitting[0]
-    plain, number = default_name(wanted), 1
+    plain, number = f"run-{wanted.run}-{wanted.role}", 1
     while (candidate := plain if number == 1 else f"{plain}-{number}") in names:  # of other runs with this number
         number += 1
     if candidate in broken:
