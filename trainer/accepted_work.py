@@ -160,7 +160,8 @@ class AcceptedWork:
         try:
             async with self._claims:
                 await self.check_claim(work)
-            return await self.fetch(_ref_of(work))
+            ref = FileRef(work.step, work.node, work.index, work.file_hash, work.root, work.grades)
+            return await self.fetch(ref)
         except _NOT_OF_THE_FILE as error:
             if isinstance(error, _UnseenError) or (isinstance(error, RefusedError) and error.status == NOT_FOUND):
                 if time.monotonic() - since > GONE_SECONDS:
@@ -196,7 +197,3 @@ class AcceptedWork:
             raise _UnseenError(f"{able} of the signers are bonded validators of the run, {required} must be")
         if not await self.chain.call(runs.is_committed(work.node, work.index, work.step, hash_bytes(work.root))):
             raise _UnseenError("the chain has no such commitment")
-
-
-def _ref_of(work: AcceptedCommitment) -> FileRef:
-    return FileRef(work.step, work.node, work.index, work.file_hash, work.root, work.grades)

@@ -129,7 +129,7 @@ def case_view(connection: Connection, source: PageSource, number: int) -> CaseVi
     if row is None:
         return None
     (case,) = case_rows(connection, source, [row])
-    verdict = _verdict_of(connection, row)
+    verdict = None if row.kind == "wrong_grade" else verdict_of(connection, row.challenger, row)
     # 2. Who judges, and what a conviction took.
     ballots = connection.execute(select(votes).where(votes.c.case_id == number).order_by(votes.c.judge)).all()
     names = names_of(connection, [case.work_of, *(vote.judge for vote in ballots)])
@@ -210,11 +210,6 @@ def _work_of(connection: Connection, case: Any) -> str:
         commitments.c.step == case.step, commitments.c.index == case.index, commitments.c.root == case.root
     )
     return connection.execute(query.limit(1)).scalar() or ""
-
-
-def _verdict_of(connection: Connection, case: Any) -> Verdict | None:
-    """Return the challenger's verdict that a case followed from; a wrong grade follows from none."""
-    return None if case.kind == "wrong_grade" else verdict_of(connection, case.challenger, case)
 
 
 def _slashed_in(connection: Connection, case: Any) -> int:
