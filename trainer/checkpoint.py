@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from muster.errors import MismatchError, StorageError
 from muster.models.files import FIXED_FILES
 from muster.models.lora import Adapter
-from muster.runtime.files import sync, write_durably
+from muster.runtime.files import sha256_of, sync, write_durably
 from muster.settings.schema import Matmul
 from trainer.batches import Batch
 from trainer.packing import Sample
@@ -125,7 +125,7 @@ class CheckpointStore:
             if adapter is not None:
                 adapter.write(build / ADAPTER, base_model="step 0")
             files = sorted(path for path in build.rglob("*") if path.is_file())
-            hashes = {str(path.relative_to(build)): _sha256(path) for path in files}
+            hashes = {str(path.relative_to(build)): sha256_of(path) for path in files}
             document = asdict(metadata) | {"hashes": hashes}
             (build / METADATA).write_text(json.dumps(document | {"digest": _digest(document)}))
             for path in sorted(build.rglob("*"), reverse=True):  # a folder's content before the folder
@@ -150,7 +150,7 @@ class CheckpointStore:
             digest, changed = value.pop("digest"), []
             if _digest(value) != digest:
                 changed = [METADATA]
-            changed += [name for name, expected in value.pop("hashes").items() if _sha256(folder / name) != expected]
+            changed += [name for name, expected in value.pop("hashes").items() if sha256_of(folder / name) != expected]
             if changed:
                 raise MismatchError(
                     f"{folder / changed[0]} is not what was written",
@@ -228,8 +228,3 @@ def _write_model(folder: Path, weights: Mapping[str, torch.Tensor], model: PreTr
 def _digest(value: Mapping[str, object]) -> str:
     """Return the SHA-256 of a document, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

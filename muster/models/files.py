@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from muster.errors import ConfigError
 from muster.models.safetensors import tensors_of
+from muster.runtime.files import sha256_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -108,7 +109,5 @@ def _hash_files(directory: Path, files: list[Path]) -> bytes:
         raise ConfigError(f"{directory} is no checkpoint folder", hint="muster model init")
     total = hashlib.sha256()
     for path in sorted(files, key=lambda path: path.name):
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").digest()
-        total.update(len(path.name).to_bytes(4, "big") + path.name.encode() + digest)
+        total.update(len(path.name).to_bytes(4, "big") + path.name.encode() + bytes.fromhex(sha256_of(path)))
     return total.digest()

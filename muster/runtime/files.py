@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shutil
 import tempfile
@@ -28,6 +29,12 @@ def write_durably(path: Path, data: bytes) -> None:
         sync(path.parent)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}", hint="is the disk full?") from error
+
+
+def sha256_of(path: Path) -> str:
+    """Return a file's hash, hexadecimal. Raises OSError."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def cache_folder(name: str) -> Path:

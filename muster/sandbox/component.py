@@ -25,7 +25,7 @@ import pyarrow
 
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError
-from muster.runtime.files import cache_folder, write_durably
+from muster.runtime.files import cache_folder, sha256_of, write_durably
 from muster.runtime.module_command import module_command
 
 BUILT: Final = Path(__file__).parent / "built"
@@ -92,7 +92,7 @@ def find_component(name: str, folder: Path) -> Component:
         candidates.insert(0, image.path)
     present = [path for path in candidates if path.exists()]
     for path in present:
-        if hash_file(path) == name:
+        if "0x" + sha256_of(path) == name:
             return Component(name, path)
     if present:
         raise MismatchError(f"{present[0]} is not the component {name}", hint="delete it: it will be fetched again")
@@ -113,12 +113,6 @@ def keep_component(name: str, data: bytes, folder: Path) -> Component:
 def component_path(name: str, folder: Path) -> Path:
     """Return where a run's component is kept."""
     return folder / name
-
-
-def hash_file(path: Path) -> str:
-    """Return a file's sha256 as a name."""
-    with path.open("rb") as stream:
-        return "0x" + hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # --- Compiled

