@@ -70,14 +70,6 @@ def no_node(address: str, run: int) -> RefusedError:
     )
 
 
-def no_commitment(node: str, index: int, run: int) -> RefusedError:
-    return not_found(f"{node} has made no commitment {index} in run {run}", f"muster worker status --node {node}")
-
-
-def no_case(number: int, run: int) -> RefusedError:
-    return not_found(f"run {run} has no case {number}", "muster slash list")
-
-
 def no_step(step: int, run: int) -> RefusedError:
     hint = "one that has just been published is known in a few seconds: try again"
     return not_found(f"run {run} has not published step {step}", hint)

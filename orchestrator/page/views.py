@@ -92,7 +92,8 @@ class Views:
     async def commitment(self, address: str, index: int) -> CommitmentView:
         """Return a commitment."""
         found = await self._kept(self._short, commitment_view, address, index)
-        return _existing(found, problems.no_commitment(address, index, self._source.run))
+        detail = f"{address} has made no commitment {index} in run {self._source.run}"
+        return _existing(found, problems.not_found(detail, f"muster worker status --node {address}"))
 
     async def cases(self, before: int | None, limit: int) -> CasePage:
         """Return the cases before a number, newest first."""
@@ -101,7 +102,8 @@ class Views:
     async def case(self, number: int) -> CaseView:
         """Return a case."""
         found = await self._kept(self._short, case_view, number)
-        return _existing(found, problems.no_case(number, self._source.run))
+        detail = f"run {self._source.run} has no case {number}"
+        return _existing(found, problems.not_found(detail, "muster slash list"))
 
     async def steps(self, before: int | None, limit: int) -> StepPage:
         """Return the steps before one, newest first."""
