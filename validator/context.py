@@ -131,8 +131,7 @@ async def make_context(
     if latest is None:
         raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")
     relays = Relays(settings.shardcast, client, settings.run)
-    weights = folder / "weights"
-    checkpoints = CheckpointFetcher(chain, settings.run, terms, relays, settings.shardcast, weights, on_received)
+    checkpoints = CheckpointFetcher(chain, terms, relays, folder / "weights", on_received)
     tasks = await RunTasks.fetch(client, terms, folder)
     checkpoint = await checkpoints.get(latest.step)
     rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, tasks, checkpoint)

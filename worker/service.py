@@ -115,15 +115,8 @@ async def _prepare(context: WorkerContext, relays: Relays) -> NewestCheckpoint:
 
     settings = context.settings
     await PollLoop(log, "prepare", settings.worker.poll_seconds, fatal=FATAL).until_done(attempt)
-    checkpoints = CheckpointFetcher(
-        context.chain,
-        context.run,
-        context.terms,
-        relays,
-        settings.shardcast,
-        context.weights,
-        context.machine.add_received,
-    )
+    received = context.machine.add_received
+    checkpoints = CheckpointFetcher(context.chain, context.terms, relays, context.weights, received)
     return NewestCheckpoint(context.chain, context.run, checkpoints)
 
 

@@ -28,7 +28,6 @@ from muster.runtime import telemetry
 from muster.runtime.files import write_durably
 from muster.sandbox.component import MAX_COMPONENT_BYTES, find_component, keep_component
 from muster.sandbox.native_walls import require_walls
-from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.fetch import OnReceived, Wanted
@@ -180,10 +179,8 @@ class CheckpointFetcher:
     """
 
     chain: ChainReader
-    run: int
     terms: Terms
     relays: Relays
-    settings: ShardcastSettings
     folder: Path
     on_received: OnReceived | None = None
     """Counts what arrives and is right, by source."""
@@ -213,7 +210,7 @@ class CheckpointFetcher:
             await asyncio.to_thread(touch, path)
             self._newest = dict(sorted([*self._newest.items(), (step, root)])[-NEWEST:])
             protected = {*self._wanted, *self._newest.values()}
-            await asyncio.to_thread(prune, self.folder, self.settings.keep_versions, protected)
+            await asyncio.to_thread(prune, self.folder, self.relays.settings.keep_versions, protected)
         await asyncio.to_thread(check_fixed, path, step, self.terms)
         self._verified[step] = root, path
         return path
@@ -240,11 +237,11 @@ class CheckpointFetcher:
 
         wanted = Wanted(
             root,
-            self.run,
+            self.relays.run,
             step,
             urls,
             self.folder,
-            self.settings,
+            self.relays.settings,
             progress=log_progress,
             on_bad_source=bad_sources.append,
             on_received=self.on_received,
@@ -270,7 +267,7 @@ class CheckpointFetcher:
             self._wanted += Counter()  # drop roots that are no longer held
 
     async def _anchored(self, step: int) -> bytes:
-        return (await self.chain.checkpoint(self.run, step)).manifest_root
+        return (await self.chain.checkpoint(self.relays.run, step)).manifest_root
 
 
 def check_fixed(checkpoint: Path, step: int, terms: Terms) -> None:

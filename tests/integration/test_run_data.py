@@ -44,7 +44,7 @@ async def test_a_step_whose_stop_token_was_changed_reaches_no_engine(deployment:
         async with odd_source(served) as (url, _, _):
             terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url])
             relays = Relays(settings, None, run_fixture.run)
-            checkpoints = CheckpointFetcher(trainer, run_fixture.run, terms, relays, settings, tmp_path / "node")
+            checkpoints = CheckpointFetcher(trainer, terms, relays, tmp_path / "node")
             assert tokenizer_hash(await checkpoints.get(0)) == promised
             with pytest.raises(MismatchError, match="step 1 has a tokenizer or configuration"):
                 await checkpoints.get(1)
@@ -69,7 +69,7 @@ async def test_a_node_that_has_a_step_gets_the_next_one_as_what_changed(deployme
     ):
         terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url])
         relays = Relays(settings, None, run_fixture.run)
-        checkpoints = CheckpointFetcher(trainer, run_fixture.run, terms, relays, settings, tmp_path / "node")
+        checkpoints = CheckpointFetcher(trainer, terms, relays, tmp_path / "node")
         for step, folder in enumerate(models):
             manifest = publish(folder, served, run_fixture.run, step, shard_bytes=1 << 16, deltas=settings)
             await dev.advance(2)
@@ -95,7 +95,7 @@ async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment
     ):
         terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url], keep_versions=2)
         relays = Relays(settings, None, run_fixture.run)
-        checkpoints = CheckpointFetcher(trainer, run_fixture.run, terms, relays, settings, tmp_path / "node")
+        checkpoints = CheckpointFetcher(trainer, terms, relays, tmp_path / "node")
 
         async def come(step: int) -> Path:
             manifest = publish(tmp_path / "model", served, run_fixture.run, step, shard_bytes=1 << 20)
@@ -123,9 +123,7 @@ async def test_old_steps_take_the_place_of_old_ones_only(deployment: Deployment,
         odd_source(served) as (url, _, _),
     ):
         terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url], keep_versions=keep)
-        checkpoints = CheckpointFetcher(
-            trainer, run_fixture.run, terms, Relays(settings, None, run_fixture.run), settings, tmp_path / "node"
-        )
+        checkpoints = CheckpointFetcher(trainer, terms, Relays(settings, None, run_fixture.run), tmp_path / "node")
         for step in range(last + 1):
             deltas = keeping(whole_every=16, whole=1)
             manifest = publish(tmp_path / "model", served, run_fixture.run, step, shard_bytes=1 << 16, deltas=deltas)

@@ -88,7 +88,7 @@ async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tm
                     async with run_fixture.client(orchestrator.url, name) as client:
                         settings, folder = ShardcastSettings(give_up_seconds=20, stall_seconds=20), tmp_path / name
                         relays = Relays(settings, client, run_fixture.run)
-                        checkpoints = CheckpointFetcher(chain, run_fixture.run, terms, relays, settings, folder)
+                        checkpoints = CheckpointFetcher(chain, terms, relays, folder)
                         with pytest.raises(MusterError, match="hashes to"):
                             await checkpoints.get(0)
                         assert not version_path(folder, manifest.root).exists()

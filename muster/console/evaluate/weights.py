@@ -144,7 +144,6 @@ async def fetch_checkpoint(
 
     Raises as `checkpoint_of` and `CheckpointFetcher.get`.
     """
-    checkpoint, settings = await checkpoint_of(chain, run, step), session.settings.shardcast
+    checkpoint, relays = await checkpoint_of(chain, run, step), Relays(session.settings.shardcast, client, run)
     session.note(f"fetching the weights of step {checkpoint.step} …")
-    checkpoints = CheckpointFetcher(chain, run, terms, Relays(settings, client, run), settings, folder)
-    return checkpoint.step, await checkpoints.get(checkpoint.step)
+    return checkpoint.step, await CheckpointFetcher(chain, terms, relays, folder).get(checkpoint.step)

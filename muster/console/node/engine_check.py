@@ -165,7 +165,7 @@ async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profil
                 raise UnreachableError(f"run {settings.run} has no checkpoint yet")
             session.note(f"fetching step {latest.step} of run {settings.run}")
             relays = Relays(settings.shardcast, client, settings.run)
-            fetcher = CheckpointFetcher(chain, settings.run, terms, relays, settings.shardcast, folder / "weights")
+            fetcher = CheckpointFetcher(chain, terms, relays, folder / "weights")
             tasks = await RunTasks.fetch(client, terms, folder)
             await tasks.ensure_all()
             path = await fetcher.get(latest.step)
