@@ -31,7 +31,7 @@ async def audit(run: CheckedRun, node: str, index: int, folder: Path, relays: Se
         # 2. What the rows are judged by. All of it is checked against the chain as it arrives.
         settings = ShardcastSettings(relays=list(relays))
         sources = Relays(settings, client, run.run)
-        checkpoints = CheckpointFetcher(chain, run.run, terms, sources, settings, folder / "weights")
+        checkpoints = CheckpointFetcher(chain, terms, sources, folder / "weights")
         tasks = await RunTasks.fetch(client, terms, folder)
         rules = make_rules(chain, run.run, terms, tasks, await checkpoints.get(latest.step))
 
