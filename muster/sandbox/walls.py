@@ -45,7 +45,8 @@ NEEDED: Final[dict[str, tuple[int, int]]] = {
     "exit": (60, 93),
     "exit_group": (231, 94),
 }
-"""What a process needs that only computes, reads its requests and writes its answers."""
+"""What a process needs that only computes, reads its requests and writes its answers. Native programs may make these
+calls too (`muster.sandbox.native_walls`): one more here opens both walls."""
 
 _ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _PROT_EXEC, _MAP_SHARED = 4, 1
