@@ -163,8 +163,8 @@ lint: setup
 	pyright
 
 clean:
-	rm -rf out cache broadcast report.html .muster .stamps/contracts .stamps/native .stamps/component .stamps/charts
-	rm -rf muster/contracts/abi muster/proofs/native/built muster/sandbox/built orchestrator/page/static/vendor
+	rm -rf out cache broadcast report.html .muster .stamps/contracts .stamps/component .stamps/charts
+	rm -rf muster/contracts/abi muster/sandbox/built orchestrator/page/static/vendor
 	rm -f $(addprefix muster/contracts/,$(addsuffix .py,court registry runs token))
 	rm -rf .pytest_cache .ruff_cache .hypothesis muster.egg-info
 	find $(PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -233,10 +233,6 @@ def compile_contract_tests() -> None:
     call([forge, "build"], hint="read the compiler's message above", env=unlinted)
 
 
-def build_kernels() -> None:
-    call([PYTHON, "-m", "muster.proofs.native"], hint="MUSTER_NATIVE=0 does without compiled kernels")
-
-
 def build_component() -> None:
     """Build the component that scores, and compile it once: every test and process uses it."""
     hint = "check the network: it is built from packages of the index"
@@ -288,7 +284,6 @@ def _test_steps() -> list[Step]:
 
 def _steps() -> list[Step]:
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "contracts").rglob("*.sol"))
-    kernels = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "muster" / "proofs" / "native").glob("*.c"))
     guest = sorted(
         str(path.relative_to(ROOT)) for path in (ROOT / "muster" / "sandbox" / "guest").iterdir() if path.is_file()
     )
@@ -336,20 +331,13 @@ def _steps() -> list[Step]:
             needs=("python", "node"),
         ),
         Step(
-            "native",
-            "compiled inner loops (where there is a C compiler)",
-            ("muster/proofs/native/__init__.py", *kernels),
-            ROOT / "muster" / "proofs" / "native" / "built",
-            build_kernels,
-        ),
-        Step(
             "bytecode",
             "Python's bytecode of what the processes import",
             ("constraints.txt", *OVERRIDES, "scripts/set_up.py"),
             VENV / "bin" / "muster",
             compile_bytecode,
             MACHINE + EXTRA + str(ROOT),
-            ("python", "contracts", "native"),
+            ("python", "contracts"),
         ),
     ]
 

@@ -40,16 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in (verify, case, grades):
         command.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
-    job, stop_seconds = serve, STOP_SECONDS
+    job, tool = serve, options.command is not None
     if options.command == "verify":
-        job, stop_seconds = partial(verify_commitment, name=options.commitment, as_json=options.json), None
+        job = partial(verify_commitment, name=options.commitment, as_json=options.json)
     elif options.command == "case":
-        job, stop_seconds = partial(verify_case, case_id=options.id, as_json=options.json), None
+        job = partial(verify_case, case_id=options.id, as_json=options.json)
     elif options.command == "grades":
         job = partial(check_grades, run=options.run, epoch=options.epoch, as_json=options.json)
-        stop_seconds = None
     shared = ["--config", str(options.config), "--wait", str(options.wait)]
-    return run_process("validator", WHAT, job, shared, stop_seconds=stop_seconds, prepare=import_transformers)
+    stop_seconds = None if tool else STOP_SECONDS
+    return run_process(
+        "validator", WHAT, job, shared, tool=tool, stop_seconds=stop_seconds, prepare=import_transformers
+    )
 
 
 if __name__ == "__main__":

@@ -117,23 +117,26 @@ async def make_context(
     folder: Path,
     key: KeyExchange | None = None,
     on_received: OnReceived | None = None,
+    step: int | None = None,
 ) -> RunVerificationContext:
     """Return the context of a run, with its files in `folder`. `key`: a validator's, who is given the masters.
 
-    `on_received`: counts the weights that arrive.
+    `on_received`: counts the weights that arrive. `step`: whose weights are fetched first, else the newest's.
 
     Raises UnreachableError while the orchestrator, a relay or a first checkpoint is missing, CheckError when one of
     them is not what the terms name.
     """
     terms = await chain.served_terms(settings.run)
     profile = await fetch_profile(client, terms, folder)
-    latest = await chain.latest_checkpoint(settings.run)
-    if latest is None:
-        raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")
+    if step is None:
+        latest = await chain.latest_checkpoint(settings.run)
+        if latest is None:
+            raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")
+        step = latest.step
     relays = Relays(settings.shardcast, client, settings.run)
     checkpoints = CheckpointFetcher(chain, terms, relays, folder / "weights", on_received)
     tasks = await RunTasks.fetch(client, terms, folder)
-    checkpoint = await checkpoints.get(latest.step)
+    checkpoint = await checkpoints.get(step)
     rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, tasks, checkpoint)
     threads, matmul = settings.validator.threads, settings.bfloat16_matmul
     model = Model(checkpoints, profile, terms.temperature, threads=threads, matmul=matmul)

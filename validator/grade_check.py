@@ -27,7 +27,7 @@ from muster.settings.schema import Settings
 from muster.verification.checks import grade_rows
 from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
-from validator.verify import BadWorkError, show_document, verification_context
+from validator.verify import BadWorkError, connected, show_document
 
 _log = telemetry.logger("validator")
 T = TypeVar("T")
@@ -62,7 +62,8 @@ class GradeReport:
 async def check_grades(settings: Settings, run: int | None, epoch: int | None, *, as_json: bool) -> None:
     """Grade again, and print how much came out. Raises BadWorkError unless every grade did."""
     settings = settings if run is None else settings.model_copy(update={"run": run})
-    async with verification_context(settings) as context:
+    async with connected(settings) as connection:
+        context = await connection.context()
         terms = context.rules.terms
         if not terms.has_private_tests:
             raise UsageError(f"run {settings.run} has no private tests", hint="muster run show --terms")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from eth_utils.address import is_address, to_checksum_address
@@ -40,8 +41,9 @@ class BadWorkError(CheckError):
 async def verify_commitment(settings: Settings, name: str, *, as_json: bool) -> None:
     """Inspect NODE:INDEX and print what was found. Raises BadWorkError when the work is bad."""
     node, index = _parse(name)
-    async with verification_context(settings) as context:
-        commitment = await find_commitment(context.chain, settings.run, node, index)
+    async with connected(settings) as run:
+        commitment = await find_commitment(run.chain, settings.run, node, index)
+        context = await run.context(commitment.step)
         _log.info("inspecting", node=node, index=index, step=commitment.step)
         everything = range(context.rules.terms.positions)
         inspection = await inspect_commitment(context, commitment, everything, missing_counts=True)
@@ -64,11 +66,12 @@ async def verify_commitment(settings: Settings, name: str, *, as_json: bool) -> 
 async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> None:
     """Re-run the evidence of a case. Raises BadWorkError when it does not show what it says."""
     inspection: Inspection | None = None
-    async with verification_context(settings) as context:
-        opened = await context.chain.opened(case_id)
-        graded = await _graded(context.chain, opened)
+    async with connected(settings) as run:
+        opened = await run.chain.opened(case_id)
+        graded = await _graded(run.chain, opened)
         node = opened.node if graded is None else graded.node
-        commitment = await find_commitment(context.chain, opened.run, node, opened.index)
+        commitment = await find_commitment(run.chain, opened.run, node, opened.index)
+        context = await run.context(commitment.step)
         data = await context.client.get_evidence(opened.evidence_hash)
         _log.info("verifying evidence", case=case_id, node=opened.node, index=opened.index, step=commitment.step)
         try:
@@ -98,18 +101,35 @@ async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> Non
         raise BadWorkError(f"the evidence of case {case_id} does not hold: {why}")
 
 
+@dataclass(frozen=True)
+class Connection:
+    """A run that answers."""
+
+    settings: Settings
+    chain: Chain
+    client: OrchestratorClient
+    reader: RolloutReader
+    closing: ExitStack
+
+    async def context(self, step: int | None = None) -> RunVerificationContext:
+        """Return what verifying work of a step takes, else of the newest; in a folder beside a running validator's."""
+        _log.info("fetching the run's tasks and weights", run=self.settings.run, step=step)
+        folder = self.settings.validator.state_dir / "verify"
+        context = await make_context(self.settings, self.chain, self.client, self.reader, folder, step=step)
+        self.closing.enter_context(context.rules.scorers)
+        return context
+
+
 @asynccontextmanager
-async def verification_context(settings: Settings) -> AsyncIterator[RunVerificationContext]:
-    """Yield what verification needs, in a folder beside that of a running validator."""
+async def connected(settings: Settings) -> AsyncIterator[Connection]:
+    """Yield a connection to the run of the settings."""
     async with (
         await Chain.connect(settings.chain) as chain,
         OrchestratorClient.on_chain(settings.orchestrator.url, chain) as client,
         RolloutReader() as reader,
     ):
-        _log.info("fetching the run's tasks and newest weights", run=settings.run)
-        context = await make_context(settings, chain, client, reader, settings.validator.state_dir / "verify")
-        with context.rules.scorers:
-            yield context
+        with ExitStack() as closing:
+            yield Connection(settings, chain, client, reader, closing)
 
 
 def _parse(name: str) -> tuple[str, int]:

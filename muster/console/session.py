@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -61,6 +61,9 @@ ConfigsOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and check it; send nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="Address of the run's page, instead of a settings file.", metavar="URL")
+]
 RunArgument = Annotated[int | None, typer.Argument(help="Number of the run; else that of the settings.")]
 OperatorOption = Annotated[
     str | None,
@@ -81,6 +84,7 @@ class Options:
     yes: bool = False
     operator: str | None = None
     password_file: Path | None = None
+    url: str | None = None
 
 
 @dataclass
@@ -91,6 +95,10 @@ class Session:
     overrides: dict[str, object] = field(default_factory=dict)
     """Settings given as flags, by dotted key."""
     stderr: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+    visits: bool = False
+    """Whether --url can stand for a settings file."""
+    of_node: bool = False
+    """Whether the one node that this machine has is meant where no settings file is named."""
 
     # Settings
 
@@ -101,7 +109,17 @@ class Session:
             return self.options.config
         if named := os.environ.get("MUSTER_CONFIG"):
             return Path(named)
-        return DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
+        if DEFAULT_CONFIG.exists():
+            return DEFAULT_CONFIG
+        return self._only_node if self.of_node else None
+
+    @cached_property
+    def _only_node(self) -> Path | None:
+        """Return the settings file of the one node that this machine has. Raises UsageError for several."""
+        made = made_nodes()
+        if len(made) > 1:
+            raise UsageError(f"several nodes are here: {', '.join(made)}", hint="add --node NAME")
+        return next(iter(made.values()), None)
 
     @cached_property
     def loaded(self) -> LoadedSettings:
@@ -110,6 +128,12 @@ class Session:
     @property
     def settings(self) -> Settings:
         return self.loaded.settings
+
+    def no_settings(self) -> ConfigError:
+        """Return what is wrong where no settings file says where the run is."""
+        if self.visits:
+            return ConfigError("which run is meant is not known", hint="add --url URL, the address of the run's page")
+        return ConfigError("no settings file", hint="muster config init, or name one with --config")
 
     def set(self, key: str, value: object) -> None:
         """Override a setting by a flag; None changes nothing."""
@@ -121,9 +145,11 @@ class Session:
 
     @asynccontextmanager
     async def chain(self, signer: Signer | None = None) -> AsyncIterator[Chain]:
-        """Yield a connection to the chain of the settings."""
+        """Yield a connection to the chain of the settings. Raises ConfigError where they do not say where a run is."""
         from muster.chain.client import Chain
 
+        if self.config_path is None and not self.settings.chain.addresses.exists():
+            raise self.no_settings()
         async with await Chain.connect(self.settings.chain, signer) as chain:
             yield chain
 
@@ -220,7 +246,7 @@ class Session:
         The command line never imports worker, validator, trainer or orchestrator: it becomes them.
         """
         if self.config_path is None:
-            raise ConfigError("no settings file", hint="muster config init, or name one with --config")
+            raise self.no_settings()
         _ = self.settings
         command = module_command(module, "--config", self.config_path, *arguments)
         sys.stdout.flush()
@@ -236,6 +262,11 @@ def wallet_folder() -> Path:
 def nodes_folder() -> Path:
     """Return the folder of this machine's nodes, each in a folder of its name."""
     return Path.home() / ".muster" / "nodes"
+
+
+def made_nodes() -> dict[str, Path]:
+    """Return the settings files of this machine's nodes, by name."""
+    return {config.parent.name: config for config in sorted(nodes_folder().glob("*/muster.toml"))}
 
 
 def wallet_path(wallet: str) -> Path:
@@ -317,17 +348,28 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def command(
-    app: typer.Typer, name: str, *, spends: bool = False, operator: bool = False, several: bool = False
+    app: typer.Typer,
+    name: str,
+    *,
+    spends: bool = False,
+    operator: bool = False,
+    several: bool = False,
+    reads: bool = False,
+    of_node: bool = False,
 ) -> Callable[[Callable], Callable]:
     """Register a function as a command of `app`. Its docstring is the help.
 
-    `spends` adds --dry-run and --yes; `operator` adds these and --operator and --password-file. `several`: --config may
-    be given more than once, and the function's parameter `configs` gets all of them. A parameter that is a dataclass is
-    a request: each of its fields is an option or argument.
+    `reads`: it needs no key, and --url can stand for a settings file. `of_node`: it is about a node. Either way the one
+    node of this machine is meant where no settings file is named. `spends` adds --dry-run and --yes; `operator` adds
+    these and --operator and --password-file. `several`: --config may be given more than once, and the function's
+    parameter `configs` gets all of them. A parameter that is a dataclass is a request: each of its fields is an option
+    or argument.
     """
     # 1. The options that it gets besides its own.
     config = ConfigsOption if several else ConfigOption
     shared: dict[str, tuple[Any, object]] = {"config": (config, None), "json": (JsonOption, False)}
+    if reads:
+        shared |= {"url": (UrlOption, None)}
     if operator:
         shared |= {"operator": (OperatorOption, None), "password_file": (OperatorPassword, None)}
     if spends or operator:
@@ -350,7 +392,8 @@ def command(
                 values[name] = request(**{field: values.pop(field) for field in request.__dataclass_fields__})
             with handled(options):
                 _log_errors()
-                outcome = function(Session(options), **values)
+                session = _session(options, values, reads=reads, of_node=of_node)
+                outcome = function(session, **values)
                 if inspect.iscoroutine(outcome):
                     asyncio.run(outcome)
 
@@ -373,6 +416,24 @@ def command(
         return function
 
     return register
+
+
+def _session(options: Options, values: dict[str, Any], *, reads: bool, of_node: bool) -> Session:
+    """Return the session of a command, by its settings file, the URL of its run, or the node that it is about.
+
+    A node of this machine that --node names is that of its settings, and taken out of `values`. Raises UsageError for a
+    settings file besides a URL, and as `visit`.
+    """
+    if reads and options.url is not None:
+        if options.config is not None:
+            raise UsageError("--url stands for a settings file", hint="leave out --config")
+        from muster.console.visiting import visit
+
+        return Session(replace(options, config=visit(options.url)))
+    if (reads or of_node) and options.config is None and (config := made_nodes().get(values.get("node") or "")):
+        values["node"] = None
+        return Session(replace(options, config=config))
+    return Session(options, visits=reads, of_node=reads or of_node)
 
 
 def _log_errors() -> None:

@@ -1,16 +1,19 @@
-"""Write files so that nobody sees them half-written, and force them to disk."""
+"""Write files so that nobody sees them half-written, and force them to disk; folders of this user alone."""
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from muster.errors import StorageError
+from muster.errors import ConfigError, StorageError
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -40,6 +43,26 @@ def sha256_of(path: Path) -> str:
 def cache_folder(name: str) -> Path:
     """Return Muster's folder of this name in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / name
+
+
+def private_folder(folder: Path) -> Path:
+    """Make a folder that only this user can reach. Raises ConfigError when it is somebody else's or open to others."""
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise ConfigError(
+            f"{folder} belongs to another user or is open to others: compiled code is not loaded from there",
+            hint=f"chmod 700 {folder}, or set XDG_CACHE_HOME",
+        )
+    return folder
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that other processes respect."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def use_temporary_folder(path: Path) -> None:

@@ -49,15 +49,18 @@ def run_process(
     arguments: Sequence[str] | None = None,
     *,
     metrics: bool = True,
+    tool: bool = False,
     stop_seconds: float | None = None,
     prepare: Callable[[], object] | None = None,
 ) -> int:
     """Run `main` with the settings of `--config` until it ends, fails or a signal comes; return the exit code.
 
     `role` names the process in logs where the settings do not; `what` is the line that --help shows. `metrics`: serve
-    them, if the settings say so; of several processes with the same settings only one can. `stop_seconds`: longest
-    time from a signal to the end of the process; None waits for every thread. `prepare`: called before it waits for its
-    settings (`--wait`), to load what it needs whatever they say.
+    them, if the settings say so; of several processes with the same settings only one can. `tool`: somebody waits for
+    its answer, beside the process that the settings are for; it has neither that one's name nor its log file nor its
+    metrics, and says an error once. `stop_seconds`: longest time from a signal to the end of the process; None
+    waits for every thread. `prepare`: called before it waits for its settings (`--wait`), to load what it needs
+    whatever they say.
     """
     # 1. Settings and logs.
     parser = argparse.ArgumentParser(prog=f"python -m {role}", description=what, epilog=EXIT_CODES)
@@ -73,23 +76,28 @@ def run_process(
         while not options.config.exists() and time.monotonic() < deadline:
             time.sleep(WAIT_POLL_SECONDS)
         settings = load_settings(options.config)
-        telemetry.configure(settings.name or role, log_file=settings.log.file, level=settings.log.level)
+        if tool:
+            telemetry.configure("muster", level=settings.log.level)
+        else:
+            telemetry.configure(settings.name or role, log_file=settings.log.file, level=settings.log.level)
         # 2. Run until the end or a signal.
-        port = settings.log.metrics_port if metrics else 0
+        port = settings.log.metrics_port if metrics and not tool else 0
         stopped = asyncio.run(_run_until_signal(main, settings, port, stop_seconds))
     # 3. Say how it ended.
     except FinishedError as end:
         log.info("finished", reason=str(end), next=end.hint, exit_code=end.exit_code)
         return end.exit_code
     except MusterError as error:
-        log.error("ended", error=str(error), next=error.hint, exit_code=error.exit_code)
+        if not tool:
+            log.error("ended", error=str(error), next=error.hint, exit_code=error.exit_code)
         _print_error(error)
         if os.environ.get("MUSTER_DEBUG"):
             raise
         return error.exit_code
     except KeyboardInterrupt:  # while it waited for settings, or for a password
         stopped = True
-    log.info("ended", exit_code=0)
+    if not tool:
+        log.info("ended", exit_code=0)
     if stopped and stop_seconds is not None:
         _leave()  # an interpreter that ends with an engine in it collects garbage for seconds
     return 0

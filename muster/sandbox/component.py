@@ -7,15 +7,12 @@ its own, in a folder that only its user can reach, and never loads another's.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +22,7 @@ import pyarrow
 
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError
-from muster.runtime.files import cache_folder, sha256_of, write_durably
+from muster.runtime.files import cache_folder, locked, private_folder, sha256_of, write_durably
 from muster.runtime.module_command import module_command
 
 BUILT: Final = Path(__file__).parent / "built"
@@ -147,26 +144,6 @@ def compiled(component: Component, folder: Path | None = None) -> Path:
 def default_folder() -> Path:
     """Return the folder of compiled components: in the user's cache."""
     return cache_folder("components")
-
-
-def private_folder(folder: Path) -> Path:
-    """Make a folder that only this user can reach. Raises ConfigError when it is somebody else's or open to others."""
-    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise ConfigError(
-            f"{folder} belongs to another user or is open to others: compiled code is not loaded from there",
-            hint=f"chmod 700 {folder}, or set XDG_CACHE_HOME",
-        )
-    return folder
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that other processes respect."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def compile_component(source: Path, target: Path) -> None:

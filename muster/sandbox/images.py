@@ -19,7 +19,8 @@ import pyarrow
 from pydantic_core import from_json
 
 from muster.errors import ConfigError, MalformedError
-from muster.sandbox.component import Component, default_folder, locked, private_folder
+from muster.runtime.files import locked, private_folder
+from muster.sandbox.component import Component, default_folder
 from muster.sandbox.native_walls import WORK
 
 DOCUMENT_NAME: Final = "image.json"

@@ -137,7 +137,7 @@ def commitment_view(connection: Connection, source: PageSource, node: str, index
         proofs=proof_lines(connection, proofs.c.node == node, proofs.c.index == index),
         used_in=used.step if used is not None and used.used else None,
         left_out=used is not None and not used.used,
-        commands=commitment_commands(node, index, accused),
+        commands=commitment_commands(node, index, accused, source.url),
     )
 
 
@@ -220,19 +220,19 @@ def why(
     return f"Pending: {needed}."
 
 
-def commitment_commands(node: str, index: int, accused: Sequence[CaseRow]) -> list[Command]:
-    """Return how anybody finds the same: typed with the settings of the run, without any key."""
+def commitment_commands(node: str, index: int, accused: Sequence[CaseRow], url: str) -> list[Command]:
+    """Return how anybody finds the same, from nothing but the URL."""
     found = [
         Command(
             does="Show what validators said of it, and what to check.",
-            command=f"muster worker why {index} --node {node}",
+            command=f"muster worker why {index} --node {node} --url {url}",
         ),
         Command(
             does="Inspect all of its rows on this machine, as a validator does with a sample.",
-            command=f"muster validator verify {node}:{index}",
+            command=f"muster validator verify {node}:{index} --url {url}",
         ),
     ]
     for case in accused:
         does = f"Fetch the evidence of case {case.id} and re-run it on this machine."
-        found.append(Command(does=does, command=f"muster slash verify {case.id}"))
+        found.append(Command(does=does, command=f"muster slash verify {case.id} --url {url}"))
     return found

@@ -146,7 +146,7 @@ def case_view(connection: Connection, source: PageSource, number: int) -> CaseVi
         votes=[VoteLine.of(vote, name=names.get(vote.judge, "")) for vote in ballots],
         slashed=slashed,
         bounty=bounty,
-        commands=case_commands(case),
+        commands=case_commands(case, source.url),
     )
 
 
@@ -268,10 +268,11 @@ def _open_state(case: CaseRow, now: int) -> str:
     return f"Judges reveal their votes until {_utc(case.reveal_ends)}: {case.reveals} of {case.commits} have."
 
 
-def case_commands(case: CaseRow) -> list[str]:
-    """Return what re-runs the evidence of a case, and what inspects the whole commitment."""
+def case_commands(case: CaseRow, url: str) -> list[str]:
+    """Return what re-runs the evidence of a case, and what inspects the whole commitment, from nothing but the URL."""
     commands = [f"muster slash verify {case.id}", f"muster slash show {case.id}"]
-    return [*commands, f"muster validator verify {case.work_of}:{case.index}"] if case.work_of else commands
+    commands += [f"muster validator verify {case.work_of}:{case.index}"] if case.work_of else []
+    return [f"{command} --url {url}" for command in commands]
 
 
 def _utc(seconds: int) -> str:

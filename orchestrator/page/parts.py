@@ -45,7 +45,7 @@ async def page_running(
     attribution: Attribution,
 ) -> AsyncIterator[PageParts]:
     """Yield the parts; until left, watchers are told of changes, and tokens of accepted files are counted."""
-    source = PageSource(database, queries, attribution)
+    source = PageSource(database, queries, attribution, settings.url)
     boards = Boards(known, database, queries, follower, directory, attribution, source.turns)
     views = await asyncio.to_thread(Views.of_run, source, directory, settings.storage_url, settings.run_folder)
     hub = LiveHub(LiveSource(database, queries, follower, boards))

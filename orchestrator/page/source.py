@@ -30,6 +30,8 @@ class PageSource:
     database: Database
     queries: Queries
     attribution: Attribution
+    url: str = ""
+    """Where visitors find the run's page: what the commands that they are shown begin with."""
     turns: Turns = field(default_factory=Turns)
 
     async def read(self, work: Callable[[Connection], T]) -> T:

@@ -129,7 +129,7 @@ def step_view(connection: Connection, source: PageSource, relays: Sequence[str],
         batch_files=len(batch),
         dropped=len(report.dropped) if report else 0,
         relays=list(relays),
-        commands=step_commands(source.run, number) if chain is not None else [],
+        commands=step_commands(number, source.run, source.url) if chain is not None else [],
     )
 
 
@@ -187,9 +187,9 @@ def _batch_file(name: str, row: Any, called: Mapping[str, str], rows: int) -> Ba
     return BatchFile.of(row, name=called.get(row.node, ""), policy_step=row.step, rows=rows)
 
 
-def step_commands(run: int, step: int) -> list[str]:
+def step_commands(step: int, run: int, url: str) -> list[str]:
     """Return what fetches a step checked against the chain, and what serves it on one's own machine."""
-    return [f"muster weights fetch --step {step}", f"muster serve {step} --run {run}"]
+    return [f"muster weights fetch --step {step} --url {url}", f"muster serve {step} --run {run} --url {url}"]
 
 
 def _whole(metrics: Mapping[str, float | None], name: str) -> int | None:

@@ -19,7 +19,7 @@ RUN_FOLDER: Final = Path(".muster/serve")
 """Where the weights of a run are kept."""
 
 
-@command(app, "serve")
+@command(app, "serve", reads=True)
 async def serve(
     session: Session,
     model: Annotated[str | None, typer.Argument(help="Checkpoint folder; with --run a step, else the newest.")] = None,

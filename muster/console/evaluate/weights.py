@@ -29,7 +29,7 @@ app = typer.Typer()
 StepOption = Annotated[int | None, typer.Option("--step", help="Policy step; else the newest.", min=0)]
 
 
-@command(app, "fetch")
+@command(app, "fetch", reads=True)
 async def fetch(
     session: Session,
     step: StepOption = None,
@@ -79,7 +79,7 @@ def serve(session: Session) -> None:
     session.become("muster.shardcast")
 
 
-@command(app, "verify")
+@command(app, "verify", reads=True)
 async def verify(
     session: Session,
     folder: Annotated[Path, typer.Argument(help="Folder of one version, as `weights fetch` prints it.")],

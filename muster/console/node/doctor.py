@@ -51,7 +51,7 @@ class Check:
     fix: str = ""
 
 
-@command(app, "doctor")
+@command(app, "doctor", of_node=True)
 async def doctor(
     session: Session,
     engine: Annotated[
@@ -74,6 +74,7 @@ async def doctor(
         raise UsageError("--model and --profile say what --engine generates", hint="add --engine")
     checks = [python(), packages(), await guarded("contracts", contracts, session), foundry(), disk(), memory()]
     checks += [await guarded("scorer", scorer, session), await asyncio.to_thread(native)]
+    checks.append(await asyncio.to_thread(kernels))
     checks.append(await guarded("settings", settings, session))
     if checks[-1].state == "ok":
         checks += [await guarded(name, probe, session) for name, probe in PROBES.items()]
@@ -193,6 +194,19 @@ def native() -> Check:
         fix = "apt-get install bubblewrap, where user namespaces are allowed; only runs with runner=native need it"
         return Check("native", "skip", missing, fix)
     return Check("native", "ok", "native programs run within namespaces, seccomp, rlimits")
+
+
+def kernels() -> Check:
+    """Say whether inner loops run compiled."""
+    from muster.proofs.native import compiler, load, sources
+
+    lacks = [name for name in sources() if load(name) is None]
+    if not lacks:
+        return Check("kernels", "ok", f"{', '.join(sources())} run compiled for this processor")
+    if os.environ.get("MUSTER_NATIVE") == "0":
+        return Check("kernels", "skip", "compiled inner loops are off by MUSTER_NATIVE=0: portable code runs, slower")
+    found = "no C compiler" if compiler() is None else f"{', '.join(lacks)} could not be compiled"
+    return Check("kernels", "warn", f"{found}: portable code runs, slower", "apt-get install gcc libc6-dev")
 
 
 # --- Settings, chain, key, orchestrator

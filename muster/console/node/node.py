@@ -53,7 +53,7 @@ class NodeRow:
     """What it needs, or why some of this is not known."""
 
 
-@command(app, "list", several=True)
+@command(app, "list", several=True, of_node=True)
 async def list_nodes(
     session: Session,
     configs: Sequence[Path] = (),
@@ -72,7 +72,7 @@ async def list_nodes(
     session.result([asdict(row) for row in rows], as_table([_for_people(row) for row in rows]))
 
 
-@command(app, "name", operator=True)
+@command(app, "name", operator=True, of_node=True)
 async def name_node(
     session: Session,
     name: Annotated[str, typer.Argument(help='What the run\'s page calls the node; "" for nothing.')],

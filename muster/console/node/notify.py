@@ -11,7 +11,7 @@ from muster.runtime.notify import Notifier, webhook_of
 app = typer.Typer()
 
 
-@command(app, "test")
+@command(app, "test", of_node=True)
 async def test(session: Session) -> None:
     """Send one notification to the webhook of the settings. Exit code 5 when it is not taken."""
     settings = session.settings

@@ -37,19 +37,19 @@ async def join(session: Session, node: NodeOption = None, run: RunOption = None,
     await nodes.join(session, Role.VALIDATOR, node, gas, draw_tip=await asyncio.to_thread(draw_tip, secret))
 
 
-@command(app, "run")
+@command(app, "run", of_node=True)
 def run(session: Session) -> None:
     """Inspect until interrupted; picks up where it was."""
     session.become("validator")
 
 
-@command(app, "status")
+@command(app, "status", reads=True)
 async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
     """Show what a validator has at stake, what it sealed, and the cases it opened."""
     await watching.show_status(session, ValidatorStatus(await address_of(session, node)), own=node is None, again=watch)
 
 
-@command(app, "verify")
+@command(app, "verify", reads=True)
 def verify(
     session: Session,
     commitment: Annotated[str, typer.Argument(metavar="ID", help="NODE:INDEX of a commitment of the run.")],
@@ -58,7 +58,7 @@ def verify(
     session.become("validator", "verify", commitment, *(["--json"] if session.options.json else []))
 
 
-@command(app, "policy")
+@command(app, "policy", of_node=True)
 def policy(
     session: Session,
     rows: Annotated[int, typer.Option(min=1, help="Rows of a commitment: `muster run show` has those of a run.")] = 128,
@@ -112,5 +112,5 @@ def _detection(policy: ValidatorSettings, rows: int, commitments: int, seen: flo
     return found
 
 
-command(app, "retire", operator=True)(nodes.retire)
-command(app, "withdraw", operator=True)(nodes.withdraw)
+command(app, "retire", operator=True, of_node=True)(nodes.retire)
+command(app, "withdraw", operator=True, of_node=True)(nodes.withdraw)

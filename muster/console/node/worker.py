@@ -44,7 +44,7 @@ async def join(
     await nodes.join(session, Role.WORKER, node, gas, work_class=work_class)
 
 
-@command(app, "run")
+@command(app, "run", of_node=True)
 def run(session: Session) -> None:
     """Work until interrupted; picks up where it was."""
     if not session.settings.worker.state_dir.exists():
@@ -52,13 +52,13 @@ def run(session: Session) -> None:
     session.become("worker")
 
 
-@command(app, "status")
+@command(app, "status", reads=True)
 async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
     """Show what a worker has done, what was rejected, what it earned and what can be claimed."""
     await watching.show_status(session, WorkerStatus(await address_of(session, node)), own=node is None, again=watch)
 
 
-@command(app, "why")
+@command(app, "why", reads=True)
 async def why(
     session: Session,
     index: Annotated[int, typer.Argument(metavar="ID", help="Number of the commitment.", min=0)],
@@ -132,7 +132,7 @@ def _why_for_people(document: dict[str, Any]) -> Group:
     return Group(*parts)
 
 
-@command(app, "claim", spends=True)
+@command(app, "claim", spends=True, of_node=True)
 async def claim(session: Session, node: NodeOption = None) -> None:
     """Claim the pay of every matured commitment for the operator. Anyone may call it."""
     address = await address_of(session, node)
@@ -164,5 +164,5 @@ async def _why_nothing(chain: Chain, address: str) -> str:
     return f"the next commitment matures at {Moment(await chain.call(runs.matures_at(address, work.settled)))}"
 
 
-command(app, "retire", operator=True)(nodes.retire)
-command(app, "withdraw", operator=True)(nodes.withdraw)
+command(app, "retire", operator=True, of_node=True)(nodes.retire)
+command(app, "withdraw", operator=True, of_node=True)(nodes.withdraw)

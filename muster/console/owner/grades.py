@@ -11,7 +11,7 @@ from muster.console.session import Session, command
 app = typer.Typer()
 
 
-@command(app, "check")
+@command(app, "check", reads=True)
 def check(
     session: Session,
     run: Annotated[

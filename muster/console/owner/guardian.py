@@ -39,7 +39,7 @@ async def unpause(session: Session) -> None:
         await session.spend(chain, "Let commitments go on", {}, runs.unpause(), {"paused": False})
 
 
-@command(app, "show")
+@command(app, "show", reads=True)
 async def show(session: Session) -> None:
     """Show who may pause, and until when commitments are paused, if they are."""
     async with session.chain() as chain:

@@ -158,5 +158,5 @@ async def admit(
         )
 
 
-command(app, "show")(show)
-command(app, "list")(list_)
+command(app, "show", reads=True)(show)
+command(app, "list", reads=True)(list_)

@@ -24,13 +24,13 @@ app = typer.Typer()
 CaseArgument = Annotated[int, typer.Argument(metavar="ID", help="Number of the case.", min=1)]
 
 
-@command(app, "verify")
+@command(app, "verify", reads=True)
 def verify(session: Session, case: CaseArgument) -> None:
     """Fetch a case's evidence and re-run it here. Exit code 0 when the evidence holds, 3 when it does not."""
     session.become("validator", "case", str(case), *(["--json"] if session.options.json else []))
 
 
-@command(app, "show")
+@command(app, "show", reads=True)
 async def show(session: Session, case: CaseArgument) -> None:
     """Show a case as the chain has it."""
     async with session.chain() as chain:
@@ -39,7 +39,7 @@ async def show(session: Session, case: CaseArgument) -> None:
         session.result(_document(case, await chain.call(court.case_of(case))))
 
 
-@command(app, "list")
+@command(app, "list", reads=True)
 async def list_(session: Session) -> None:
     """List the cases of this deployment."""
     async with session.chain() as chain:

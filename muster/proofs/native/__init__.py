@@ -1,11 +1,11 @@
-"""Compiled inner loops: one C file each, built at set-up where there is a compiler, done without where there is none.
+"""Compiled inner loops: one C file each, built where there is a compiler, done without where there is none.
 
     kernel = load("sampler")          # None: use the portable code instead
     kernel.noised_argmax(...)
 
 Every kernel has a portable twin in Python that gives the same results, against which it is tested; MUSTER_NATIVE=0
-turns kernels off. Libraries are named by a hash of source, flags and processor, so that one built for another machine
-is never loaded. `python -m muster.proofs.native` builds what is missing.
+turns kernels off. The first process that wants one builds it, within two seconds, into the user's cache. Libraries are
+named by a hash of source, flags and processor, so that one built for another machine is never loaded.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from muster.errors import ConfigError
+from muster.runtime.files import cache_folder, locked, private_folder
+
 FOLDER: Final = Path(__file__).parent
-BUILT: Final = FOLDER / "built"
 FLAGS: Final = (
     "-O3",
     "-march=native",
@@ -43,14 +46,12 @@ def sources() -> list[str]:
 
 @cache
 def load(name: str) -> ctypes.CDLL | None:
-    """Load the kernel's library; return None where it was not built for this machine or is turned off."""
-    path = _library(name)
-    if os.environ.get("MUSTER_NATIVE") == "0" or not path.is_file():
+    """Load the kernel's library, built first if need be; return None where it cannot be built or is turned off."""
+    if os.environ.get("MUSTER_NATIVE") == "0":
         return None
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError:  # half-copied, or of another system: the portable code is right everywhere
-        return None
+    with suppress(OSError, subprocess.SubprocessError, ConfigError):  # the portable code is right everywhere
+        return ctypes.CDLL(str(build(name)))
+    return None
 
 
 def compiler() -> str | None:
@@ -59,14 +60,20 @@ def compiler() -> str | None:
 
 
 def build(name: str) -> Path:
-    """Compile a kernel, unless that was done. Raises CalledProcessError with the compiler's words in `stderr`."""
-    target, cc = _library(name), compiler()
-    if cc is None:
-        raise FileNotFoundError("no C compiler")
+    """Compile a kernel, unless that was done; return its library.
+
+    Raises CalledProcessError with the compiler's words in `stderr`, TimeoutExpired, FileNotFoundError without a
+    compiler, and as `private_folder`.
+    """
+    built = private_folder(cache_folder("kernels"))
+    target, cc = built / _library(name), compiler()
     if target.is_file():
         return target
-    BUILT.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILT) as folder:
+    if cc is None:
+        raise FileNotFoundError("no C compiler")
+    with locked(built / "lock"), tempfile.TemporaryDirectory(dir=built) as folder:
+        if target.is_file():
+            return target
         made = Path(folder) / target.name
         command = [cc, *FLAGS, "-shared", "-fPIC", "-o", str(made), str(FOLDER / f"{name}.c"), "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=BUILD_SECONDS)
@@ -74,10 +81,11 @@ def build(name: str) -> Path:
     return target
 
 
-def _library(name: str) -> Path:
+def _library(name: str) -> str:
+    """Return the file name of a kernel's library for this machine."""
     digest = hashlib.sha256((FOLDER / f"{name}.c").read_bytes())
     digest.update(repr((FLAGS, _processor())).encode())
-    return BUILT / f"{name}-{digest.hexdigest()[:16]}.so"
+    return f"{name}-{digest.hexdigest()[:16]}.so"
 
 
 @cache

@@ -12,6 +12,7 @@ import pytest
 from wasmtime import wat2wasm
 
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
+from muster.runtime.files import private_folder
 from muster.sandbox import component
 from muster.sandbox.client import Sandbox
 from muster.sandbox.component import (
@@ -23,7 +24,6 @@ from muster.sandbox.component import (
     find_component,
     keep_component,
     local_component,
-    private_folder,
 )
 from muster.sandbox.scorer import MAX_FUEL, MAX_RESULT_BYTES, RUNTIME, Outcome, ScorerManifest
 from muster.sandbox.walls import seccomp_program

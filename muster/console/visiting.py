@@ -1,0 +1,38 @@
+"""Settings for someone who has a run's URL and nothing else: `--url` of the commands that only read.
+
+The run is checked against its chain, and a settings file that leads to it is kept in the user's cache, with what the
+commands fetch beside it. Nothing in there is lost that cannot be fetched again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from muster.clients.join import CheckedRun, fetch_run
+from muster.console.config import run_settings
+from muster.runtime.files import cache_folder, write_atomically
+from muster.settings.toml import to_toml
+
+HEAD = "# Run {run} at {url}, as muster's --url found it. It is written anew each time.\n"
+
+
+def visit(url: str) -> Path:
+    """Check the run at the URL of any of its pages, and return a settings file that leads to it.
+
+    Raises as `fetch_run`.
+    """
+    found = asyncio.run(fetch_run(url))
+    folder = folder_of(found)
+    folder.mkdir(parents=True, exist_ok=True)
+    book = folder / "addresses.json"
+    found.book.save(book)
+    config = folder / "muster.toml"
+    head = HEAD.format(run=found.run, url=found.orchestrator)
+    write_atomically(config, head + to_toml(run_settings(found, book.name)))
+    return config
+
+
+def folder_of(found: CheckedRun) -> Path:
+    """Return the folder of a run in the cache: one for each chain, Runs contract and run."""
+    return cache_folder("runs") / f"{found.book.chain_id}-{found.book.runs.lower()}-{found.run}"
