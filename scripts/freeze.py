@@ -1,4 +1,4 @@
-"""Rewrite constraints.txt from what is installed in .venv: the exact version of every package Muster leads to.
+"""Rewrite muster/console/pins/constraints.txt from .venv: the exact version of every package Muster leads to.
 
     .venv/bin/python scripts/freeze.py [--check]
 
@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "muster"
 EXTRAS = ("cpu", "dev")
 TOOLS = ("uv",)
-OVERRIDES = ("overrides.txt", "overrides-cpu.txt")
+PINS = Path("muster/console/pins")
+OVERRIDES = (PINS / "overrides.txt", PINS / "overrides-cpu.txt")
 
 HEADER = """\
 # Exact versions of everything Muster installs. Written by scripts/freeze.py; used by make setup.
@@ -81,7 +82,7 @@ def main() -> int:
     for tool in TOOLS:
         pins[tool] = distribution(tool).version
     text = HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
-    path = ROOT / "constraints.txt"
+    path = ROOT / PINS / "constraints.txt"
     if "--check" in sys.argv[1:]:
         same = path.exists() and path.read_text() == text
         print("freeze: constraints.txt is up to date" if same else "freeze: constraints.txt is stale", file=sys.stderr)

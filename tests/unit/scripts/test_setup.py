@@ -253,7 +253,7 @@ def test_without_a_new_enough_python_it_says_what_to_install() -> None:
 
 
 def test_constraints_pin_exactly_and_name_no_host() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    lines = (ROOT / "muster/console/pins/constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*==[0-9][a-z0-9.!]*", pin) for pin in pins)
     assert pins == sorted(pins, key=lambda pin: pin.partition("==")[0])
@@ -263,7 +263,9 @@ def test_everything_the_project_asks_for_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(one for extra in ("compute", "cpu", "dev") for one in _extra(project, extra))]
     names = {re.match(r"[A-Za-z0-9_.-]+", one).group().lower().replace("_", "-") for one in asked}  # type: ignore[union-attr]
-    pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    pinned = {
+        line.partition("==")[0] for line in (ROOT / "muster/console/pins/constraints.txt").read_text().splitlines()
+    }
     assert names - {"muster"} <= pinned
 
 
