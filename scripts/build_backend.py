@@ -1,11 +1,16 @@
 """Build the package by setuptools, and refuse a wheel before `make setup` has built what belongs into one.
 
 pyproject.toml names this module and no requirements: they are asked for here, once nothing is missing, so that a
-refusal takes a second and no network. An editable install is never refused: set-up begins with one.
+refusal takes a second and no network. An editable install is never refused: set-up begins with one. With
+SOURCE_DATE_EPOCH the same files make the same bytes.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
+import os
+import tarfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +29,23 @@ def missing() -> list[str]:
     return [pattern for pattern in wanted if not any(Path().glob(pattern))]
 
 
+def settle(path: Path, epoch: int) -> None:
+    """Rewrite a source distribution as if all of it were written at a moment by nobody: same content, same bytes."""
+    with tarfile.open(path) as archive:
+        entries = [(one, archive.extractfile(one)) for one in sorted(archive.getmembers(), key=lambda one: one.name)]
+        with io.BytesIO() as buffer:
+            with (
+                gzip.GzipFile("", "wb", mtime=epoch, fileobj=buffer) as packed,
+                tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as settled,
+            ):
+                for entry, content in entries:
+                    entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = epoch, 0, 0, "", ""
+                    entry.mode, entry.pax_headers = 0o755 if entry.isdir() else 0o644, {}
+                    settled.addfile(entry, content)
+            data = buffer.getvalue()
+    path.write_bytes(data)
+
+
 def _hook(name: str) -> Callable[..., Any]:
     def call(*arguments: Any, **options: Any) -> Any:
         if not name.endswith("editable") and (lacks := missing()):
@@ -32,7 +54,10 @@ def _hook(name: str) -> Callable[..., Any]:
             return REQUIREMENTS
         from setuptools import build_meta
 
-        return getattr(build_meta, name)(*arguments, **options)
+        made = getattr(build_meta, name)(*arguments, **options)
+        if name == "build_sdist" and (epoch := os.environ.get("SOURCE_DATE_EPOCH")):
+            settle(Path(arguments[0]) / made, int(epoch))
+        return made
 
     return call
 
