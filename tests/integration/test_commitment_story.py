@@ -140,23 +140,30 @@ async def the_cheater_is_convicted(world: World, cheater: Service, juror: Servic
 
 
 async def anybody_can_check(world: World) -> None:
-    """`muster slash verify` and `muster validator verify`, as they end up in this process's module."""
+    """`muster slash verify` and `muster validator verify`, from nothing but the URL."""
 
-    async def look(*arguments: str) -> tuple[int, dict[str, Any]]:
-        config = world.run_fixture.folder / "v4" / "muster.toml"
-        command = (sys.executable, "-m", "validator", "--config", config, *arguments, "--json")
-        status, output, _ = await run_to_end(*command)
-        return status, json.loads(output)
+    async def look(*arguments: object) -> tuple[int, dict[str, Any], str]:
+        home = world.run_fixture.folder / "visitor"
+        (home / "cache" / "muster").mkdir(parents=True, exist_ok=True)
+        command = (sys.executable, "-P", "-m", "muster", *arguments, "--url", world.orchestrator.url, "--json")
+        places = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": str(ROOT)}
+        status, output, said = await run_to_end(*command, folder=home, **places)
+        return status, json.loads(output), said
 
     guilty = next(event for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY)
     node = world.run_fixture.key("w2").address
-    code, document = await look("case", str(guilty.case_id))
+    code, document, said = await look("slash", "verify", guilty.case_id)
     assert (code, document["guilty"], document["node"]) == (0, True, node)
-    code, document = await look("verify", f"{node}:0")
+    assert "muster ended" not in said
+    code, document, said = await look("validator", "verify", f"{node}:0")
     assert (code, document["good"], document["beyond_accusing"]) == (3, False, True)
     assert document["measured"] > document["threshold"]
-    code, document = await look("verify", f"{world.run_fixture.key('w1').address}:0")
+    assert said.count(f"commitment 0 of {node} is bad") == 1
+    honest = world.run_fixture.key("w1").address
+    code, document, _ = await look("validator", "verify", f"{honest}:0")
     assert (code, document["good"], document["rows_replayed"]) == (0, True, 16)
+    code, document, _ = await look("worker", "why", 0, "--node", honest)
+    assert code == 0
 
 
 async def outsiders_can_watch_and_audit(world: World) -> None:

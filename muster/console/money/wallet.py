@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from eth_utils.address import is_address, to_checksum_address
@@ -27,6 +27,9 @@ from muster.errors import ConfigError, UnreachableError, UsageError
 from muster.runtime.units import Ether, Tokens
 
 app = typer.Typer()
+
+PASSWORD_ATTEMPTS: Final = 3
+"""How often a new password is asked for where its repetition differs."""
 
 Wallet = Annotated[str, typer.Argument(help="A path, or a name: NAME means ~/.muster/keys/NAME.json.")]
 PasswordFile = Annotated[
@@ -150,7 +153,9 @@ def new_password(password_file: Path | None) -> str:
         return read_secret(password_file)
     if not sys.stdin.isatty():
         raise UsageError("a new key needs a password, and there is no terminal to ask on", hint="add --password-file")
-    password = read_password(None, "New password: ")
-    if read_password(None, "Once more: ") != password:
-        raise UsageError("the passwords differ", hint="try again")
-    return password
+    for _ in range(PASSWORD_ATTEMPTS):
+        password = read_password(None, "New password: ")
+        if read_password(None, "Once more: ") == password:
+            return password
+        print("the passwords differ; choose it again", file=sys.stderr)
+    raise UsageError("the passwords differ", hint="type the command again")

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -95,10 +96,15 @@ def uninstall(session: Session, name: NameOption = None) -> None:
     if session.options.dry_run:
         session.result({"dry_run": True, "unit": unit, "path": path}, f"would stop {unit} and remove {path}")
         return
-    stopped = manage(session, [["disable", "--now", unit]])
+    stopped = False
+    try:
+        stopped = manage(session, [["disable", "--now", unit]])
+    except SystemctlError as error:
+        session.note(f"it may still run: {error}\n  next: {error.hint}")
     path.unlink()
-    reloaded = manage(session, [["daemon-reload"]])
-    session.result({"unit": unit, "path": path, "stopped": stopped and reloaded})
+    with suppress(SystemctlError):
+        manage(session, [["daemon-reload"]])
+    session.result({"unit": unit, "path": path, "stopped": stopped})
 
 
 @command(app, "status")
@@ -250,6 +256,18 @@ def _check_path(path: Path) -> None:
 
 
 # systemd
+
+
+def has_manager() -> bool:
+    """Return whether this user's service manager answers: in containers, and after su, there is none."""
+    program = shutil.which("systemctl")
+    if program is None:
+        return False
+    try:
+        _systemctl(program, ["show-environment"])
+    except SystemctlError:
+        return False
+    return True
 
 
 def manage(session: Session, commands: Sequence[Sequence[str]]) -> bool:

@@ -22,7 +22,7 @@ from muster.console.up.facts import UNKNOWN
 from muster.console.up.keys import OPERATOR, OperatorWallet, ask_for_operator
 from muster.console.up.place import folder_name
 from muster.console.up.prepare import LocalNode, check_node, make_node, read_steps, rehearse_node, steps_of_registered
-from muster.console.up.running import NodeProcess, end_left
+from muster.console.up.running import NodeProcess, end_left, start_in_background
 from muster.console.up.setup import bring_ether, help_without_operator, take_steps
 from muster.console.up.steps import NodeFacts, SetupSteps
 from muster.console.up.target import NodeTarget, UpRequest, find_target
@@ -49,7 +49,7 @@ def up(session: Session, request: UpRequest) -> None:
     # 1. Which node is meant, and whether it runs already.
     target = find_target(session, request)
     if session.options.dry_run:
-        rehearse(session, target, request)
+        session.result({"dry_run": True, **look(session, target, request)}, "nothing was written or sent")
         return
     if target.is_made and (holder := lock_holder(target.place.folder)) is not None:
         session.note(f"{target.place.name} is run by process {holder}, another muster up: this only watches it")
@@ -59,12 +59,25 @@ def up(session: Session, request: UpRequest) -> None:
         hint = "add --yes and --password-file FILE (mode 0600)"
         raise UsageError("joining needs a confirmation, and there is no terminal to ask on", hint=hint)
 
-    # 2. Prepare it, ask, and go on.
+    # 2. What can fail before anything is made, or money moves; the terms, and whether they are agreed to.
+    in_background = detach and not service.has_manager()
+    if in_background:
+        session.note("no service manager of this user answers here: the node will run as a background process")
+    if not target.is_made:
+        look(session, target, request)
+
+    # 3. Prepare it, ask whatever is left to ask, and go on.
     wallet = ask_wallet(session, target, request)
     target.place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FolderLock(target.place.folder):
         node, facts, steps = prepare(session, target, request, wallet)
-        asyncio.run(interruptible(go_on(node, request, facts, steps)))
+        result = asyncio.run(interruptible(go_on(node, request, facts, steps, in_background=in_background)))
+
+    # 4. A background process takes the folder over.
+    if in_background and result is not None:
+        result |= start_in_background(node)
+    if result is not None:
+        session.result(result)
 
 
 def check_request(session: Session, request: UpRequest) -> None:
@@ -102,11 +115,12 @@ def prepare(
 
     Raises typer.Abort where the answer is no.
     """
+    was_made = target.is_made
     node = asyncio.run(make_node(session, target, request, wallet))
     facts, steps, rows = asyncio.run(read_steps(node, request))
-    if facts.status == Status.NONE:
+    if was_made and facts.status == Status.NONE:
         asyncio.run(check_node(node, request))
-    if rows and node.operator is not None:
+    if was_made and rows and node.operator is not None:
         session.preview(title_of(node, steps), rows)
     return node, facts, steps
 
@@ -117,16 +131,19 @@ def title_of(node: LocalNode, steps: SetupSteps) -> str:
     return f"Go on with {node.place.name}"
 
 
-def rehearse(session: Session, target: NodeTarget, request: UpRequest) -> None:
-    """Show what would be done. Writes and sends nothing."""
+def look(session: Session, target: NodeTarget, request: UpRequest) -> dict[str, Any]:
+    """Check this machine, show what a new node would be and stake, and ask; return that. Writes and sends nothing.
+
+    Raises typer.Abort where the answer is no.
+    """
     wallet = wallet_path(request.operator or OPERATOR)
     with tempfile.TemporaryDirectory(prefix="muster-up-") as folder:
         node = rehearse_node(session, target, Path(folder), wallet)
         facts, steps, rows = asyncio.run(read_steps(node, request))
         if facts.status == Status.NONE:
             asyncio.run(check_node(node, request))
-    session.preview(title_of(node, steps), rows)
-    session.result({"dry_run": True, **document_of(node, facts), "steps": asdict(steps)}, "nothing was written or sent")
+        session.preview(title_of(node, steps), rows)
+    return {**document_of(node, facts), "steps": asdict(steps)}
 
 
 def document_of(node: LocalNode, facts: NodeFacts) -> dict[str, Any]:
@@ -142,8 +159,13 @@ def document_of(node: LocalNode, facts: NodeFacts) -> dict[str, Any]:
     }
 
 
-async def go_on(node: LocalNode, request: UpRequest, facts: NodeFacts, steps: SetupSteps) -> None:
-    """Take the steps that are left, start the node and show it; or install its service."""
+async def go_on(
+    node: LocalNode, request: UpRequest, facts: NodeFacts, steps: SetupSteps, *, in_background: bool
+) -> dict[str, Any] | None:
+    """Take the steps that are left, start the node and show it; or install its service. Return what was done.
+
+    None: it ran, and was shown.
+    """
     session = node.session
     await end_left(node)
     async with node.chain() as chain:
@@ -159,12 +181,12 @@ async def go_on(node: LocalNode, request: UpRequest, facts: NodeFacts, steps: Se
         # 2. With one: its engine starts while the stake is on its way.
         else:
             await run_node(node, lambda: take_steps(node, chain, facts, steps, request.name))
-            return
+            return None
     if holder is not None and request.start and not request.detach:
         session.note(f"process {holder} runs it, a service or another command: this only watches it")
         await NodeWatch(node, None).show()
-    installed = await service.install_unit(session, node.role) if request.detach else {}
-    session.result(document_of(node, facts) | {"config": node.place.config} | installed)
+    installed = await service.install_unit(session, node.role) if request.detach and not in_background else {}
+    return document_of(node, facts) | {"config": node.place.config} | installed
 
 
 async def run_node(node: LocalNode, work: Callable[[], Awaitable[None]]) -> None:
