@@ -1,6 +1,6 @@
 """The one poll loop: poll, wait for an event or a bounded time, and try again after a transient error.
 
-The log says why a loop waits: at once for a new reason, and at most once a minute while it lasts.
+The log says why a loop waits: at once for a new reason, and at most once a minute while it lasts; and when it goes on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from muster.errors import TRANSIENT
 from muster.runtime.retries import Repeats
+from muster.runtime.telemetry import GOES_ON
 
 Poll = Callable[[], Awaitable[bool | str | None]]
 """One poll. True or "" polls again at once; a reason is logged, then waited on; False or None waits without a log."""
@@ -35,20 +36,28 @@ class PollLoop:
 
     def __post_init__(self) -> None:
         self._repeats = Repeats()
+        self._waits = False
+        """Whether its last line says why it waits."""
 
     async def run(self, poll: Poll, event: asyncio.Event | None = None) -> None:
         """Call `poll` until cancelled. Raises what is not transient."""
         event = event or asyncio.Event()
         while True:
-            outcome = await self.until_done(poll, event)
+            outcome = await self._attempt(poll, event)
+            if isinstance(outcome, str) and outcome:
+                self._say(outcome, self.log.info)
+            else:
+                self._go_on()
             if outcome is not True and outcome != "":
-                if outcome:
-                    self._say(outcome, self.log.info)
                 await wait_for_event(event, self.seconds)
 
     async def until_done(self, attempt: Callable[[], Awaitable[T]], event: asyncio.Event | None = None) -> T:
         """Repeat `attempt` until it returns, and return its result. Raises what is not transient."""
-        event = event or asyncio.Event()
+        found = await self._attempt(attempt, event or asyncio.Event())
+        self._go_on()
+        return found
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[T]], event: asyncio.Event) -> T:
         while True:
             event.clear()
             try:
@@ -63,6 +72,14 @@ class PollLoop:
         times = self._repeats.count((self.what, reason), time.monotonic())
         if times is not None:
             log("waiting", what=self.what, reason=reason, **({"times": times} if times > 1 else {}))
+        elif not self._waits:
+            self.log.debug("waiting", what=self.what, reason=reason)
+        self._waits = True
+
+    def _go_on(self) -> None:
+        if self._waits:
+            self.log.debug(GOES_ON, what=self.what)
+        self._waits = False
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> None:

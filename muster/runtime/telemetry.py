@@ -56,6 +56,7 @@ UPLOADED: Final = "uploaded"
 COMMITTED: Final = "committed"
 JUDGED: Final = "judged"
 """Events by which `muster.console.node.log_lines` follows a worker, and a validator by the last one."""
+GOES_ON: Final = "goes on"
 NO_FINISHED_WORK: Final = "no finished work to deliver"
 """Why a worker's loop that commits waits while the one that generates is at work."""
 

@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from muster.runtime.telemetry import (
-    COMMITTED,
     ENGINE_STARTED,
     ENGINE_STARTS,
     GENERATED,
+    GOES_ON,
     JUDGED,
     NO_FINISHED_WORK,
-    UPLOADED,
-    WEIGHTS_ARRIVED,
     WEIGHTS_LOADED,
 )
 
@@ -34,18 +32,11 @@ RATE_SECONDS: Final = 300.0
 ENGINE: Final = (ENGINE_STARTS, ENGINE_STARTED, WEIGHTS_LOADED, GENERATED)
 """Events that name the step of the engine."""
 
-NEWS: Final[Mapping[str, tuple[str, ...]]] = {
-    "produce": ENGINE,
-    "commit": (UPLOADED, COMMITTED),
-    "weights": (WEIGHTS_ARRIVED, *ENGINE),
-    "prepare": ENGINE,
-    "profile": ENGINE,
-    "registration": (JUDGED,),
-    "transactions": (JUDGED,),
-    "preparation": (JUDGED,),
-    "inspect": (JUDGED,),
-}
-"""Loops of these processes, and the events after which one of them waits no more."""
+LOOPS: Final = (
+    *("produce", "commit", "weights", "prepare", "profile"),
+    *("registration", "transactions", "preparation", "inspect"),
+)
+"""Loops of these processes whose reasons to wait matter to a person, the most telling first."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +78,7 @@ class NodeLog:
             self._begin()
         elif event in ("ended", "finished"):
             self.ended = line
+            self._waiting.clear()
         # 2. What it did.
         elif event in ENGINE:
             self._take_work(event, line, at)
@@ -95,17 +87,17 @@ class NodeLog:
         # 3. What it waits for, and what went wrong.
         elif event == "waiting":
             self._waiting[str(line.get("what", ""))] = str(line.get("reason", ""))
+        elif event == GOES_ON:
+            self._waiting.pop(str(line.get("what", "")), None)
         if line.get("level") in (ALARMS if "logger" in line else WARNED):
             self.warnings.append(line)
             self.warned += 1
-        for loop in [loop for loop in self._waiting if event in NEWS.get(loop, ())]:
-            del self._waiting[loop]
 
     @property
     def waits(self) -> str:
         """Return why the process waits; "" where it does not."""
         reasons = {what: reason for what, reason in self._waiting.items() if reason != NO_FINISHED_WORK}
-        return next((reasons[what] for what in NEWS if what in reasons), "")
+        return next((reasons[what] for what in LOOPS if what in reasons), "")
 
     def rate(self, now: float) -> tuple[float, float]:
         """Return tokens per second of the last file while it was generated, and over RATE_SECONDS until now."""

@@ -24,6 +24,9 @@ class Log:
     def info(self, event: str, **values: Any) -> None:
         self.lines.append(("info", {"event": event, **values}))
 
+    def debug(self, event: str, **values: Any) -> None:
+        self.lines.append(("debug", {"event": event, **values}))
+
     def warning(self, event: str, **values: Any) -> None:
         self.lines.append(("warning", {"event": event, **values}))
 
@@ -86,6 +89,17 @@ async def test_a_reason_is_logged_once_a_minute_and_counted(monkeypatch: pytest.
         ("info", {"event": "waiting", "what": "commit", "reason": "no work"}),
         ("info", {"event": "waiting", "what": "commit", "reason": "no work", "times": 2}),
         ("warning", {"event": "waiting", "what": "commit", "reason": "no answer"}),
+    ]
+
+
+async def test_it_says_once_when_it_goes_on_and_again_why_it_waits() -> None:
+    log = Log()
+    with pytest.raises(asyncio.CancelledError):
+        await PollLoop(log, "commit", 0.001).run(polls("no work", True, None, "no work"))
+    assert log.lines == [
+        ("info", {"event": "waiting", "what": "commit", "reason": "no work"}),
+        ("debug", {"event": "goes on", "what": "commit"}),
+        ("debug", {"event": "waiting", "what": "commit", "reason": "no work"}),
     ]
 
 

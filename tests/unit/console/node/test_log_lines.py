@@ -41,17 +41,23 @@ def test_the_rate_while_generating_and_over_five_minutes() -> None:
     assert log.rate(1_000) == (0.0, 905 / 300), "a time of nothing has no rate"
 
 
-def test_why_it_waits_ends_with_what_it_waited_for() -> None:
+def goes_on(what: str) -> dict[str, Any]:
+    return {"event": "goes on", "what": what, "level": "debug"}
+
+
+def test_why_it_waits_ends_with_the_loop_that_goes_on() -> None:
     log = log_of(
         waiting("produce", "its first step is 3"), waiting("commit", "no finished work to deliver"), {"event": "x"}
     )
     assert log.waits == "its first step is 3"
-    log.take({"event": "generated", "step": 3, "tokens": 1, "seconds": 1}, 0)
+    log.take(goes_on("commit"), 0)
+    assert log.waits == "its first step is 3", "another loop's"
+    log.take(goes_on("produce"), 0)
     assert log.waits == ""
     log.take(waiting("commit", "CoverShort"), 0)
     assert log.waits == "CoverShort"
-    log.take({"event": "committed"}, 0)
-    assert log.waits == ""
+    log.take({"event": "ended", "exit_code": 0}, 0)
+    assert log.waits == "", "it ends with its process"
     log.take(waiting("offer", "a loop that nobody waits for"), 0)
     assert log.waits == ""
 
@@ -61,7 +67,7 @@ def test_a_validator_s_verdicts() -> None:
         {"event": "judged", "node": f"0x{number:040d}", "index": number, "accepted": number != 2, "reason": reason}
         for number, reason in enumerate([None, None, "wrong_draw", None, None, None, None])
     ]
-    log = log_of(waiting("preparation", "no checkpoint yet"), *lines)
+    log = log_of(waiting("preparation", "no checkpoint yet"), goes_on("preparation"), *lines)
     assert (log.accepted, log.rejected, log.waits) == (6, 1, "")
     assert list(log.judged) == [
         "0x000000…:6 accepted",
