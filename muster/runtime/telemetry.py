@@ -33,6 +33,15 @@ REGISTRY: Final = CollectorRegistry()
 OURS: Final = ("muster", "orchestrator", "worker", "validator", "trainer", "adversary")
 """Loggers that write from debug upwards; all others write from warning upwards."""
 
+HARMLESS: Final = {
+    "vllm.model_executor.model_loader.reload.layerwise": (
+        "RotaryEmbedding: Failed to load weights",
+        "ParallelLMHead: Failed to load weights",
+    )
+}
+"""Warnings of libraries, by their logger, that nobody need see: at each update of its weights vLLM says so of layers
+that a checkpoint has nothing for."""
+
 _QUIET_ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -57,6 +66,7 @@ COMMITTED: Final = "committed"
 JUDGED: Final = "judged"
 """Events by which `muster.console.node.log_lines` follows a worker, and a validator by the last one."""
 GOES_ON: Final = "goes on"
+"""What a loop does that waited."""
 NO_FINISHED_WORK: Final = "no finished work to deliver"
 """Why a worker's loop that commits waits while the one that generates is at work."""
 
@@ -90,6 +100,8 @@ def configure(process: str, *, log_file: Path | None = None, level: str = "info"
     root.setLevel(logging.WARNING)
     for name in OURS:
         logging.getLogger(name).setLevel(logging.DEBUG)
+    for name in HARMLESS:
+        logging.getLogger(name).addFilter(_quieten)
     # 2. Ours, which end in them.
     structlog.configure(
         processors=[
@@ -106,6 +118,13 @@ def configure(process: str, *, log_file: Path | None = None, level: str = "info"
     set_on_retry_hooks([retries.log_retry])
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(process=process)
+
+
+def _quieten(record: logging.LogRecord) -> bool:
+    """Make a harmless warning of a library a line for debugging."""
+    if record.getMessage() in HARMLESS.get(record.name, ()):
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+    return True
 
 
 def logger(room: str) -> FilteringBoundLogger:

@@ -53,6 +53,18 @@ def test_third_parties_speak_from_warning_upwards(tmp_path: Path) -> None:
     assert stream.getvalue()[8:] == " trainer warning: broken pipe logger=web3.providers\n"
 
 
+def test_known_harmless_warnings_are_lines_for_debugging(tmp_path: Path) -> None:
+    stream, path = io.StringIO(), tmp_path / "x.jsonl"
+    telemetry.configure("worker-1", log_file=path, stream=stream)
+    layers = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
+    for name in ("RotaryEmbedding", "ParallelLMHead", "Linear"):
+        layers.warning("%s: Failed to load weights", name)
+    logging.getLogger("vllm").warning("RotaryEmbedding: Failed to load weights")
+    assert [line["level"] for line in lines(path)] == ["debug", "debug", "warning", "warning"]
+    shown = stream.getvalue().splitlines()
+    assert [line.split("warning: ")[1].split(":")[0] for line in shown] == ["Linear", "RotaryEmbedding"]
+
+
 def test_a_traceback_is_in_the_file_and_on_stderr_only_when_debugging(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
