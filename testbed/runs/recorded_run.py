@@ -80,6 +80,10 @@ class RecordedRun:
         await self.reports.record(KeptReport(report=StepReport(run=RUN, **fields), received=received))
 
 
+URL = "https://run.example"
+"""Where visitors find the page."""
+
+
 class SampleRun(RecordedRun):
     """One run. Blocks are 60 seconds apart, one for each event."""
 
@@ -92,7 +96,7 @@ class SampleRun(RecordedRun):
             terms = replace(terms, task_count=document.slots)
         attribution = Attribution(CHAIN, RUNS, RUN, terms, document)
         super().__init__(database, folder, terms, attribution)
-        self.source = PageSource(database, self.queries, attribution)
+        self.source = PageSource(database, self.queries, attribution, URL)
         self.blocks = 0
         self.links: dict[str, int] = {}
         self.made: dict[str, int] = {}

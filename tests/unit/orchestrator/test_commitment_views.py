@@ -206,9 +206,9 @@ async def test_cases_and_proofs_about_it_are_named_with_what_repeats_them(run: S
         }
     ]
     assert [line.command for line in found.commands] == [
-        f"muster worker why 1 --node {address('wanda')}",
-        f"muster validator verify {address('wanda')}:1",
-        "muster slash verify 5",
+        f"muster worker why 1 --node {address('wanda')} --url https://run.example",
+        f"muster validator verify {address('wanda')}:1 --url https://run.example",
+        "muster slash verify 5 --url https://run.example",
     ]
     # While a case is open pay is frozen, whichever commitment it is about.
     assert found.matures_at == (HOUR + 1 + 72 + 24) * 3600 + 7200

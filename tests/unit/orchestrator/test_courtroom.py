@@ -78,9 +78,9 @@ async def test_the_charge_is_what_its_challenger_measured(run: SampleRun) -> Non
         "resolved_in": None,
     }
     assert found.commands == [
-        "muster slash verify 1",
-        "muster slash show 1",
-        f"muster validator verify {address('wanda')}:1",
+        "muster slash verify 1 --url https://run.example",
+        "muster slash show 1 --url https://run.example",
+        f"muster validator verify {address('wanda')}:1 --url https://run.example",
     ]
     assert await run.database.read(lambda connection: case_view(connection, run.source, 2)) is None
 
@@ -104,7 +104,7 @@ async def test_a_wrong_grade_is_about_somebody_elses_commitment(run: SampleRun) 
         "Vera says of what Viktor signed about commitment 2 of Wanda, made at step 0: a validator's grades of the "
         "private tests are not what the tests give."
     )
-    assert found.commands[-1] == f"muster validator verify {address('wanda')}:2"
+    assert found.commands[-1] == f"muster validator verify {address('wanda')}:2 --url https://run.example"
 
 
 async def test_the_state_follows_the_courts_phases(run: SampleRun) -> None:

@@ -150,7 +150,9 @@ async def test_who_uploads_anothers_file_is_not_named_for_it(run: SampleRun) -> 
 
 
 async def test_a_step_on_chain_can_be_fetched(run: SampleRun) -> None:
-    assert (await view(run, 1)).commands == ["muster weights fetch --step 1", "muster serve 1 --run 1"]
+    url = "https://run.example"
+    wanted = [f"muster weights fetch --step 1 --url {url}", f"muster serve 1 --run 1 --url {url}"]
+    assert (await view(run, 1)).commands == wanted
     ahead = await view(run, 3)
     assert (ahead.commands, ahead.entropy) == ([], None)
     assert await run.database.read(lambda c: step_view(c, run.source, RELAYS, 4)) is None
