@@ -16,8 +16,11 @@ from muster.constants import HOUR_SECONDS, TOKEN
 SYMBOL: Final = "MUST"
 """Of `contracts/MusterToken.sol`."""
 
-ETHER_DIGITS: Final = 6
-"""Significant digits of an amount of ether that are shown."""
+DIGITS: Final = 6
+"""Significant digits of an amount of ether that are shown, and decimals of one in tokens; below one token, digits."""
+
+DECIMALS: Final = 18
+"""Of an amount of either."""
 
 _AMOUNT: Final = re.compile(r"([0-9]{0,78}|[0-9]{1,3}(?:[,_][0-9]{3}){1,25})(?:\.([0-9]{0,18}))?")
 """Separators stand between thousands only; more digits than these fit in no 256 bits."""
@@ -29,14 +32,14 @@ class Tokens(int):
     """Token wei."""
 
     def __str__(self) -> str:
-        return f"{decimal_amount(self, separator=',')} {SYMBOL}"
+        return f"{_rounded(self, max(DIGITS, len(str(abs(self))) - DECIMALS + DIGITS))} {SYMBOL}"
 
 
 class Ether(int):
     """Wei of the chain's own coin, which pays for gas."""
 
     def __str__(self) -> str:
-        return f"{_rounded(self)} ETH"
+        return f"{_rounded(self, DIGITS)} ETH"
 
 
 class Moment(int):
@@ -94,7 +97,7 @@ def duration_text(seconds: int) -> str:
     return " ".join(parts[:2]) or "0 seconds"
 
 
-def _rounded(wei: int) -> str:
-    """Return an amount rounded to ETHER_DIGITS significant digits, never in scientific notation."""
-    drop = max(0, len(str(abs(wei))) - ETHER_DIGITS)
+def _rounded(wei: int, digits: int) -> str:
+    """Return an amount rounded to so many significant digits, never in scientific notation."""
+    drop = max(0, len(str(abs(wei))) - digits)
     return decimal_amount(round(int(wei), -drop), separator=",")

@@ -30,10 +30,13 @@ NINE_HOURS_EAST = timezone(timedelta(hours=9), "JST")
         (209 * TOKEN, "209 MUST"),
         (1_500_500_000_000_000_000_000, "1,500.5 MUST"),
         (-TOKEN // 2, "-0.5 MUST"),
-        (10**27 + 1, "1,000,000,000.000000000000000001 MUST"),
+        (10**27 + 1, "1,000,000,000 MUST"),
+        (9_100 * TOKEN + 1, "9,100 MUST"),
+        (123_456_789_123_456_789 * 10**9, "123,456,789.123457 MUST"),
+        (1_234_567_890, "0.00000000123457 MUST"),
     ],
 )
-def test_tokens_are_exact(wei: int, text: str) -> None:
+def test_tokens_have_six_decimals_and_less_than_one_six_digits(wei: int, text: str) -> None:
     assert str(Tokens(wei)) == f"{Tokens(wei)}" == text
     assert parse_amount(decimal_amount(abs(wei))) == abs(wei)
 
