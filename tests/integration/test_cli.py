@@ -188,7 +188,7 @@ def test_an_operator_keeps_tokens_for_fees_and_takes_them_out_again(machine: Mac
 @pytest.mark.parametrize(
     ("words", "status", "error"),
     [
-        (("run", "show", "77"), 4, "there is no run 77"),
+        (("run", "show", "77"), 3, "there is no run 77"),
         (("slash", "show", "1"), 3, "there is no case 1"),
         (("worker", "why", "0", "--node", "./node.key"), 3, "has made no commitment 0"),
         (("run", "fund", "many", "1"), 2, "'many' is not an amount"),

@@ -9,6 +9,7 @@ import typer
 from muster.chain.client import Chain
 from muster.console.session import RunArgument, Session
 from muster.contracts import runs
+from muster.errors import CheckError
 from muster.protocol.incentives import Incentives
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import (
@@ -27,6 +28,8 @@ async def show(
     """Show terms, escrow, steps and validators of a run, from the chain."""
     number = run or session.settings.run
     async with session.chain() as chain:
+        if not 1 <= number <= await chain.call(runs.run_count()):
+            raise CheckError(f"there is no run {number}", hint="muster run list")
         agreed = await chain.terms(number)
         if terms:
             session.result({"run": number, "terms": terms_document(agreed)}, write_terms(agreed).rstrip())
