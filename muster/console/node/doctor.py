@@ -38,6 +38,9 @@ ACCELERATORS: Final = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"
 
 app = typer.Typer()
 
+CHAIN_SECONDS: Final = 8.0
+"""Longest wait for a chain, or a database, to answer."""
+
 State = Literal["ok", "warn", "fail", "skip"]
 
 
@@ -77,7 +80,14 @@ async def doctor(
     checks.append(await asyncio.to_thread(kernels))
     checks.append(await guarded("settings", settings, session))
     if checks[-1].state == "ok":
-        checks += [await guarded(name, probe, session) for name, probe in PROBES.items()]
+        dead = ""
+        for name, probe in PROBES.items():
+            if dead and name in OF_CHAIN:
+                checks.append(Check(name, "skip", dead))
+                continue
+            checks.append(await guarded(name, probe, session))
+            if name == "chain" and checks[-1].state == "fail":
+                dead = "the chain does not answer"
     failed = any(check.state == "fail" for check in checks)
     session.result([asdict(check) for check in checks], _table(checks))
     if failed:
@@ -224,8 +234,10 @@ async def chain(session: Session) -> Check:
     settings = session.settings.chain
     local = "muster swarm up starts one here" if settings.chain_id == CHAIN_ANVIL else "check chain.rpc_url"
     try:
-        async with session.chain() as connection:
+        async with asyncio.timeout(CHAIN_SECONDS), session.chain() as connection:
             head = await connection.head()
+    except TimeoutError:
+        return Check("chain", "fail", f"no answer from {settings.rpc_url} within {CHAIN_SECONDS:.0f} s", local)
     except MusterError as error:
         return Check("chain", "fail", str(error), error.hint or local)
     return Check("chain", "ok", f"chain {settings.chain_id}, block {head.number}")
@@ -254,6 +266,8 @@ async def gas(session: Session) -> Check:
     path = _key_file(session)
     if path is None or not path.exists():
         return Check("gas", "skip", "no key in the settings")
+    if _is_orchestrator(session):
+        return Check("gas", "skip", "an orchestrator sends no transactions")
     address = await address_of(session, None)
     async with session.chain() as connection:
         gas = await connection.gas_balance(address)
@@ -270,6 +284,8 @@ async def orchestrator(session: Session) -> Check:
             reply = await client.get(url)
     except httpx2.TransportError as error:
         reason = str(error) or type(error).__name__  # a time-out has no text
+        if _is_orchestrator(session):
+            return Check("orchestrator", "skip", f"{url}: not running, and these are its own settings")
         return Check("orchestrator", "fail", f"{url}: {reason}", "check orchestrator.url; is it running?")
     if reply.status_code != 200:
         return Check("orchestrator", "fail", f"{url} answers {reply.status_code}: {reply.text[:200]}")
@@ -284,7 +300,7 @@ async def orchestrator(session: Session) -> Check:
 
 async def storage(session: Session) -> Check:
     """Check that an orchestrator's storage creates once, reads ranges, lists, deletes, and that its clock is right."""
-    if session.loaded.source("orchestrator.storage_url") == "default":
+    if not _is_orchestrator(session):
         return Check("storage", "skip", "no orchestrator.storage_url in the settings; only an orchestrator needs it")
     url = session.settings.orchestrator.storage_url
     found = await probe(url)
@@ -292,6 +308,35 @@ async def storage(session: Session) -> Check:
         text = f"its clock and this machine's differ by {abs(found.skew_seconds):.0f} s"
         return Check("storage", "fail", text, "set this machine's clock (NTP)")
     return Check("storage", "ok", url)
+
+
+def _is_orchestrator(session: Session) -> bool:
+    """Return whether the settings are an orchestrator's: no other process has a storage."""
+    return session.loaded.source("orchestrator.storage_url") != "default"
+
+
+async def database(session: Session) -> Check:
+    """Check that an orchestrator's database can be opened, or be made where it is a file."""
+    from sqlalchemy import create_engine, make_url
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if not _is_orchestrator(session):
+        return Check("database", "skip", "only an orchestrator has one")
+    fix = "check orchestrator.database_url"
+    try:
+        url = make_url(session.settings.orchestrator.database_url)
+        if url.get_backend_name() == "sqlite":
+            folder = next(one for one in Path(url.database or "").absolute().parents if one.exists())
+            if not os.access(folder, os.W_OK):
+                return Check("database", "fail", f"{folder} cannot be written to", fix)
+            return Check("database", "ok", url.render_as_string())
+        engine = create_engine(url.set(drivername="postgresql+psycopg"))
+        async with asyncio.timeout(CHAIN_SECONDS):
+            await asyncio.to_thread(lambda: engine.connect().close())
+    except (SQLAlchemyError, ImportError, TimeoutError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Check("database", "fail", reason, fix)
+    return Check("database", "ok", url.render_as_string(hide_password=True))
 
 
 def _device_kind() -> str:
@@ -349,11 +394,15 @@ async def bfloat16(session: Session) -> Check:
 
 
 PROBES: Final = {
+    "chain": chain,
     "device": device,
     "bfloat16": bfloat16,
-    "chain": chain,
     "key": key,
     "gas": gas,
     "orchestrator": orchestrator,
     "storage": storage,
+    "database": database,
 }
+
+OF_CHAIN: Final = ("device", "gas")
+"""Probes that ask the chain."""
