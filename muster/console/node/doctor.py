@@ -317,26 +317,35 @@ def _is_orchestrator(session: Session) -> bool:
 
 async def database(session: Session) -> Check:
     """Check that an orchestrator's database can be opened, or be made where it is a file."""
+    if not _is_orchestrator(session):
+        return Check("database", "skip", "only an orchestrator has one")
+    try:
+        async with asyncio.timeout(CHAIN_SECONDS):
+            shown = await asyncio.to_thread(_try_database, session.settings.orchestrator.database_url)
+    except (ValueError, OSError, ImportError) as error:  # a time-out is an OSError
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Check("database", "fail", reason, "check orchestrator.database_url")
+    return Check("database", "ok", shown)
+
+
+def _try_database(text: str) -> str:
+    """Return a database's URL without its password. Raises ValueError and OSError where it cannot be opened."""
     from sqlalchemy import create_engine, make_url
     from sqlalchemy.exc import SQLAlchemyError
 
-    if not _is_orchestrator(session):
-        return Check("database", "skip", "only an orchestrator has one")
-    fix = "check orchestrator.database_url"
     try:
-        url = make_url(session.settings.orchestrator.database_url)
-        if url.get_backend_name() == "sqlite":
-            folder = next(one for one in Path(url.database or "").absolute().parents if one.exists())
-            if not os.access(folder, os.W_OK):
-                return Check("database", "fail", f"{folder} cannot be written to", fix)
-            return Check("database", "ok", url.render_as_string())
-        engine = create_engine(url.set(drivername="postgresql+psycopg"))
-        async with asyncio.timeout(CHAIN_SECONDS):
-            await asyncio.to_thread(lambda: engine.connect().close())
-    except (SQLAlchemyError, ImportError, TimeoutError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Check("database", "fail", reason, fix)
-    return Check("database", "ok", url.render_as_string(hide_password=True))
+        url = make_url(text)
+        if url.get_backend_name() != "sqlite":
+            create_engine(url.set(drivername="postgresql+psycopg")).connect().close()
+        elif not os.access(_nearest_folder(Path(url.database or "").absolute()), os.W_OK):
+            raise PermissionError(f"{url.database} cannot be written")
+    except SQLAlchemyError as error:
+        raise ValueError(str(error)) from error
+    return url.render_as_string(hide_password=True)
+
+
+def _nearest_folder(path: Path) -> Path:
+    return next(one for one in path.parents if one.exists())
 
 
 def _device_kind() -> str:
