@@ -13,6 +13,7 @@
 #   make prove              halmos and slither over the contracts, in an environment of their own
 #   make bench              all benchmarks, some hours; rewrites the tables in docs/
 #   make bench-peers        what benchmarks/ compares with, installed into .peers
+#   make release            sdist and wheel in dist/, checked in empty environments
 #   make lint               format, lint and types, nothing else
 #   make clean              what was built or written by a run; keeps .venv, .servers and node_modules
 
@@ -33,7 +34,7 @@ PYTEST := pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reord
 # Lint and contracts take what pytest leaves of the machine.
 AFTER := nice -n 5
 
-.PHONY: setup setup-tests demo demo-language test test-rest test-all test-contracts gas coverage coverage-python prove bench bench-peers lint clean
+.PHONY: setup setup-tests demo demo-language test test-rest test-all test-contracts gas coverage coverage-python prove bench bench-peers release lint clean
 .PHONY: pytest-beside lint-beside test-contracts-beside test-contracts-long-beside pytest-rest test-contracts-long
 
 setup:
@@ -161,6 +162,9 @@ lint: setup
 	lint-imports --no-logo
 	python scripts/rooms.py
 	pyright
+
+release: setup
+	@python scripts/release.py $(ARGS)
 
 clean:
 	rm -rf out cache broadcast report.html .muster .stamps/contracts .stamps/component .stamps/charts

@@ -1,0 +1,127 @@
+"""Make a release: the same bytes each time, tried in environments that hold nothing else.
+
+    python scripts/release.py [--out dist] [--quick]       # make release
+
+The package is built twice, its wheel from the source distribution and from this folder: all must be equal. Then each
+install that docs/use/tour.md names is made in an empty environment, and its commands are typed in a folder that holds
+`worker/` and `trainer.py` of somebody else. `--quick` leaves out the worker, whose engine takes gigabytes. Printed at
+the end: files with their hashes, and what to upload.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts.set_up import PINS, PYTHON, ROOT, VENV, uv_environment
+
+UV = VENV / "bin" / "uv"
+SECONDS = 1_800
+"""Longest that one command may take."""
+
+TYPED: dict[str, tuple[tuple[Sequence[str], int], ...]] = {
+    "": (
+        (("muster", "--version"), 0),
+        (("muster", "--help"), 0),
+        (("muster", "doctor", "--json"), 3),
+        (("muster", "tasks", "make", "tasks", "--train", "64", "--held-out", "16"), 0),
+        (("muster", "slash", "verify", "1"), 78),
+        (("muster", "wallet", "show", "nobody"), 78),
+    ),
+    "verify": ((("muster", "--version"), 0), (("python", "-P", "-m", "validator", "--help"), 0)),
+    "worker": (
+        (("muster", "setup", "worker"), 0),
+        (("muster", "swarm", "demo", "--steps", "2", "--report", "report.html"), 0),
+    ),
+}
+"""By install: commands, and the status that each must end with. A doctor without a run finds something missing."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--quick", action="store_true", help="leave out the worker's engine")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="muster-release-") as name:
+        scratch = Path(name)
+        # 1. The files, twice.
+        made = build(options.out, scratch / "again")
+        say(f"built {', '.join(path.name for path in made)}, twice the same bytes")
+
+        # 2. Each install.
+        wheel = next(path for path in made if path.suffix == ".whl")
+        kinds = [kind for kind in TYPED if not (options.quick and kind == "worker")]
+        failed = [line for kind in kinds for line in try_install(kind, wheel, scratch / (kind or "plain"))]
+
+    # 3. What there is.
+    for path in made:
+        print(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}  {path.stat().st_size:,} bytes")
+    print(f"{len(zipfile.ZipFile(wheel).namelist())} files in the wheel; unzip -l {wheel.name} lists them")
+    if failed:
+        print("\n".join(["failed:", *failed]), file=sys.stderr)
+        return 1
+    print("upload both to the package index, and attach them to the tag: docs/change/release.md")
+    return 0
+
+
+def build(out: Path, again: Path) -> list[Path]:
+    """Build the package into `out`, once more, and the wheel alone. Raises SystemExit where they differ."""
+    commit = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    epoch = subprocess.run(commit, check=True, capture_output=True, text=True).stdout.strip()
+    environment = uv_environment() | {"SOURCE_DATE_EPOCH": epoch}
+    out.mkdir(parents=True, exist_ok=True)
+    for folder, kind in ((out, ()), (again, ()), (again / "wheel", ("--wheel",))):
+        command = [UV, "build", "--quiet", "--no-build-isolation", "--python", PYTHON, *kind, "--out-dir", folder, ROOT]
+        subprocess.run([str(word) for word in command], check=True, env=environment, timeout=SECONDS)
+    made = sorted(path for path in out.iterdir() if path.name.startswith("muster-"))
+    for other in [path for path in again.rglob("muster-*") if path.is_file()]:
+        if other.read_bytes() != (out / other.name).read_bytes():
+            raise SystemExit(f"{other.relative_to(again)} differs from {out / other.name}: the build is not repeatable")
+    return made
+
+
+def try_install(kind: str, wheel: Path, folder: Path) -> list[str]:
+    """Install the wheel into an empty environment, type its commands, and return those that ended otherwise."""
+    # 1. An environment, and a folder of somebody else's Python.
+    environment, work = folder / "environment", folder / "work"
+    (work / "worker").mkdir(parents=True)
+    for name in ("worker/__init__.py", "trainer.py", "muster.py"):
+        (work / name).write_text("raise ImportError('this is somebody else')\n")
+    call = [UV, "venv", "--quiet", "--seed", "--python", PYTHON, environment]
+    subprocess.run([str(word) for word in call], check=True, timeout=SECONDS)
+    programs = environment / "bin"
+    wanted = f"{wheel}[verify]" if kind == "verify" else str(wheel)
+    call = [UV, "pip", "install", "--quiet", "--python", programs / "python"]
+    call += ["--constraints", ROOT / PINS / "constraints.txt", "--overrides", ROOT / PINS / "overrides-cpu.txt", wanted]
+    subprocess.run([str(word) for word in call], check=True, env=uv_environment(), timeout=SECONDS)
+
+    # 2. Its commands, in a home of their own.
+    places = {"HOME": str(folder / "home"), "PATH": f"{programs}:{ROOT / 'node_modules' / '.bin'}:/usr/bin:/bin"}
+    kept = {name: value for name, value in uv_environment().items() if name.startswith(("UV_", "PIP_", "XDG_", "OMP_"))}
+    failed = []
+    for words, status in TYPED[kind]:
+        done = subprocess.run(
+            words, cwd=work, env={**kept, **places}, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        say(f"{kind or 'plain'}: {' '.join(words)} ended with {done.returncode}")
+        if done.returncode != status or "Traceback" in done.stderr:
+            failed.append(f"{' '.join(words)}: {done.returncode}, not {status}\n{done.stderr[-2_000:]}")
+    return failed
+
+
+def say(text: str) -> None:
+    print(f"release: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    sys.exit(main())
