@@ -60,7 +60,7 @@ def up(session: Session, request: UpRequest) -> None:
         raise UsageError("joining needs a confirmation, and there is no terminal to ask on", hint=hint)
 
     # 2. What can fail before anything is made, or money moves; the terms, and whether they are agreed to.
-    in_background = detach and not service.has_manager()
+    in_background = request.detach and not service.has_manager()
     if in_background:
         session.note("no service manager of this user answers here: the node will run as a background process")
     if not target.is_made:
