@@ -218,10 +218,11 @@ def opened(
         asyncio.run(run_fixture.publish_model(step))
     if by_the_clock:
         run_fixture.mine_every(1, deployment.anvil)
-    offered = {"run_folder": folder / "run", "demand_batches": demand_batches}
-    origin = Server(folder / "origin", run=run_fixture.run, role="origin", dir=folder / "published")
-    with Orchestrator(run_fixture, folder / "orchestrator", **offered) as orchestrator, origin:
-        yield World(run_fixture, orchestrator, origin)
+    with Server(folder / "origin", run=run_fixture.run, role="origin", dir=folder / "published") as origin:
+        relays = [origin.url]
+        offered = {"run_folder": folder / "run", "demand_batches": demand_batches, "shardcast.relays": relays}
+        with Orchestrator(run_fixture, folder / "orchestrator", **offered) as orchestrator:
+            yield World(run_fixture, orchestrator, origin)
 
 
 @contextmanager

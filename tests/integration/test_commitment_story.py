@@ -148,6 +148,7 @@ async def anybody_can_check(world: World) -> None:
         command = (sys.executable, "-P", "-m", "muster", *arguments, "--url", world.orchestrator.url, "--json")
         places = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": str(ROOT)}
         status, output, said = await run_to_end(*command, folder=home, **places)
+        assert output, said
         return status, json.loads(output), said
 
     guilty = next(event for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY)
