@@ -106,7 +106,8 @@ def try_install(kind: str, wheel: Path, folder: Path) -> list[str]:
 
     # 2. Its commands, in a home of their own.
     places = {"HOME": str(folder / "home"), "PATH": f"{programs}:{ROOT / 'node_modules' / '.bin'}:/usr/bin:/bin"}
-    kept = {name: value for name, value in uv_environment().items() if name.startswith(("UV_", "PIP_", "XDG_", "OMP_"))}
+    own = ("HOME", "MUSTER_", "PATH", "PYTHON", "VIRTUAL_ENV")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     failed = []
     for words, status in TYPED[kind]:
         done = subprocess.run(

@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -183,21 +184,8 @@ def _apt(command: Sequence[str]) -> bool:
 
 
 def uv_environment() -> dict[str, str]:
-    """Return the environment for uv: pip's settings for local wheels and mirrors hold for uv too."""
-    env = dict(os.environ)
-    env.setdefault("UV_HTTP_TIMEOUT", "180")
-    for name, key in (("UV_FIND_LINKS", "find-links"), ("UV_DEFAULT_INDEX", "index-url")):
-        value = env.get("PIP_" + key.upper().replace("-", "_")) or pip_setting(key)
-        if value and name not in env:
-            env[name] = ",".join(value.split()) if name == "UV_FIND_LINKS" else value
-    return env
-
-
-def pip_setting(key: str) -> str:
-    """Return a value of pip's configuration files; "" when it has none."""
-    command = [PYTHON, "-m", "pip", "config", "get", f"global.{key}"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    return answer.stdout.strip() if answer.returncode == 0 else ""
+    """Return the environment for uv. The function is the package's, which cannot be imported before it is installed."""
+    return runpy.run_path(str(ROOT / "muster/console/uv_settings.py"))["uv_environment"](PYTHON)
 
 
 def install_node_packages() -> None:

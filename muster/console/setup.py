@@ -15,6 +15,7 @@ import typer
 from packaging.requirements import Requirement
 
 from muster.console.session import Session, command
+from muster.console.uv_settings import uv_environment
 from muster.errors import CheckError, ConfigError
 
 app = typer.Typer()
@@ -74,7 +75,7 @@ def _uv(session: Session) -> list[str]:
 def _call(command: list[str], hint: str) -> None:
     """Run a command with its output on stderr. Raises CheckError when it fails, ConfigError when it is missing."""
     try:
-        subprocess.run(command, check=True, stdout=sys.stderr)
+        subprocess.run(command, check=True, stdout=sys.stderr, env=uv_environment())
     except FileNotFoundError as error:
         raise ConfigError(f"{command[0]} is missing", hint=hint) from error
     except subprocess.CalledProcessError as error:

@@ -10,9 +10,9 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from muster.errors import ConfigError, StorageError
 from muster.runtime.closing import Closing
@@ -81,8 +81,9 @@ class Journal(Closing):
         """Open it, or make it by `schema`: statements that make the tables, each with IF NOT EXISTS.
 
         `owner` names whose journal it is (key, chain and contracts), and `setting` where its folder is set. Without
-        `one_thread` any thread may call, one at a time. Raises StorageError when it cannot be used, ConfigError when it
-        is another owner's.
+        `one_thread` any thread may call, one at a time. Tables of an earlier version get this one's columns. Raises
+        StorageError when it cannot be used, ConfigError when it is another owner's, or of a version that this one
+        cannot go on from.
         """
         self.path = path
         try:
@@ -94,18 +95,41 @@ class Journal(Closing):
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
             with self.transaction():
-                for statement in schema:
+                for statement in [*self._upgrade(schema, setting), *schema]:
                     self._database.execute(statement)
         except (OSError, sqlite3.Error, StorageError) as error:
             if "_database" in vars(self):
                 self.close()
             hint = "check its folder"
-            if "no such column" in str(error):
-                where = f" {setting}" if setting else " folder"
-                hint = f"another version of Muster wrote it: end its open cases with that one, then set another{where}"
             raise StorageError(f"the journal {path} cannot be used: {error}", hint=hint) from error
+        except ConfigError:
+            self.close()
+            raise
         if owner:
             self._claim(owner, setting)
+
+    def _upgrade(self, schema: Sequence[str], setting: str) -> Iterator[str]:
+        """Yield the statements that add to tables of an earlier version what `schema` has besides.
+
+        Raises ConfigError where a column is missing that no row can do without, or has one that this version never
+        fills: both would end in an error once there is work to note.
+        """
+        with closing(sqlite3.connect(":memory:")) as wanted:
+            for statement in schema:
+                wanted.execute(statement)
+            for (table,) in wanted.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+                here, there = _columns(self._database, table), _columns(wanted, table)
+                needed = (
+                    {name for name in here.keys() ^ there.keys() if (here | there)[name].is_needed} if here else set()
+                )
+                if needed:
+                    raise ConfigError(
+                        f"the journal {self.path} is of another version of Muster: {table} differs in {sorted(needed)}",
+                        hint="let the version that wrote it end its open work and cases, then set another "
+                        + (setting or "folder"),
+                    )
+                for name in there.keys() - here.keys() if here else ():
+                    yield f"ALTER TABLE {table} ADD COLUMN {name} {there[name].definition}"
 
     def _claim(self, owner: str, setting: str) -> None:
         """Note whose journal this is. Raises ConfigError when it is another's."""
@@ -159,3 +183,21 @@ class Journal(Closing):
             raise
         except sqlite3.DatabaseError as error:
             raise StorageError(f"the journal {self.path} fails: {error}", hint="is the disk full?") from error
+
+
+class _Column(NamedTuple):
+    """A column as SQLite describes it."""
+
+    definition: str
+    """What follows its name in an ALTER TABLE."""
+    is_needed: bool
+    """No row can be without a value for it, and there is none to begin with."""
+
+
+def _columns(database: sqlite3.Connection, table: str) -> dict[str, _Column]:
+    """Return the columns of a table by name; none where there is no such table."""
+    found = {}
+    for _, name, kind, not_null, default, key in map(tuple, database.execute(f"PRAGMA table_info({table})")):
+        given = "" if default is None else f" DEFAULT {default}"
+        found[name] = _Column(f"{kind}{' NOT NULL' * not_null}{given}", bool(key or (not_null and default is None)))
+    return found

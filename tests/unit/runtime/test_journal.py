@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,43 @@ def test_files_are_replaced_whole(tmp_path: Path) -> None:
         write_durably(path, content)
         assert path.read_bytes() == content
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+OLD = "CREATE TABLE work (idx INTEGER PRIMARY KEY, note TEXT, kept TEXT NOT NULL)"
+ROW = "INSERT INTO work (idx, kept) VALUES (7, 'promised')"
+
+
+def test_a_journal_of_the_version_before_gets_what_this_one_keeps_besides(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "journal", (OLD,))) as old:
+        old.execute(ROW)
+    schema = (
+        "CREATE TABLE IF NOT EXISTS work (idx INTEGER PRIMARY KEY, kept TEXT NOT NULL, tx BLOB, "
+        "tries INTEGER NOT NULL DEFAULT 3)",
+        "CREATE TABLE IF NOT EXISTS more (name TEXT PRIMARY KEY)",
+        "CREATE INDEX IF NOT EXISTS by_tx ON work (tx)",
+    )
+    for _ in range(2):  # and again: nothing is left to add
+        with closing(Journal(tmp_path / "journal", schema)) as journal:
+            (row,) = journal.rows("SELECT idx, kept, tx, tries FROM work")
+            assert tuple(row) == (7, "promised", None, 3)
+            assert journal.rows("SELECT name FROM more") == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ("CREATE TABLE IF NOT EXISTS work (idx INTEGER PRIMARY KEY, kept TEXT NOT NULL, root BLOB NOT NULL)", "root"),
+        ("CREATE TABLE IF NOT EXISTS work (idx INTEGER PRIMARY KEY, note TEXT)", "kept"),
+        ("CREATE TABLE IF NOT EXISTS work (step INTEGER, idx INTEGER, kept TEXT NOT NULL, PRIMARY KEY (step))", "step"),
+    ],
+)
+def test_a_journal_that_this_version_cannot_go_on_from_is_refused_whole(
+    tmp_path: Path, schema: str, named: str
+) -> None:
+    with closing(Journal(tmp_path / "journal", (OLD,))) as old:
+        old.execute(ROW)
+    with pytest.raises(ConfigError, match=f"of another version of Muster: work differs in .*'{named}'") as refused:
+        Journal(tmp_path / "journal", (schema,), setting="worker.state_dir")
+    assert refused.value.hint.endswith("then set another worker.state_dir")
+    with closing(Journal(tmp_path / "journal", (OLD.replace("TABLE", "TABLE IF NOT EXISTS"),))) as again:
+        assert tuple(again.row("SELECT * FROM work") or ()) == (7, None, "promised")

@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from muster.console.uv_settings import uv_environment
 from testbed.paths import ROOT
 from testbed.waiting import BOUND
 
@@ -89,18 +90,22 @@ def test_every_step_can_be_reached(set_up: ModuleType, monkeypatch: pytest.Monke
         done.add(step.name)
 
 
-def test_what_pip_was_told_holds_for_uv(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(set_up, "pip_setting", lambda key: {"find-links": "/a /b"}.get(key, ""))
+def test_what_pip_was_told_holds_for_uv(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "PIP_INDEX_URL", "UV_DEFAULT_INDEX"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(set_up, "PYTHON", sys.executable)
+    monkeypatch.setattr(set_up, "ROOT", ROOT)
+    settings = tmp_path / "pip.conf"
+    settings.write_text("[global]\nfind-links = /a /b\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
     assert set_up.uv_environment()["UV_FIND_LINKS"] == "/a,/b"
-    assert "UV_DEFAULT_INDEX" not in set_up.uv_environment()
+    assert uv_environment() == set_up.uv_environment()
     monkeypatch.setenv("PIP_FIND_LINKS", "/c")
     monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.example/simple")
-    assert set_up.uv_environment()["UV_FIND_LINKS"] == "/c"
-    assert set_up.uv_environment()["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
+    assert uv_environment()["UV_FIND_LINKS"] == "/c"
+    assert uv_environment()["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
     monkeypatch.setenv("UV_FIND_LINKS", "/d")
-    assert set_up.uv_environment()["UV_FIND_LINKS"] == "/d"
+    assert uv_environment()["UV_FIND_LINKS"] == "/d"
 
 
 def test_a_missing_program_is_an_error_with_a_next_step(set_up: ModuleType) -> None:
