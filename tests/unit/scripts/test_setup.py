@@ -95,9 +95,9 @@ def test_what_pip_was_told_holds_for_uv(set_up: ModuleType, monkeypatch: pytest.
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(set_up, "PYTHON", sys.executable)
     monkeypatch.setattr(set_up, "ROOT", ROOT)
-    settings = tmp_path / "pip.conf"
-    settings.write_text("[global]\nfind-links = /a /b\n")
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip" / "pip.conf").write_text("[global]\nfind-links = /a /b\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert set_up.uv_environment()["UV_FIND_LINKS"] == "/a,/b"
     assert uv_environment() == set_up.uv_environment()
     monkeypatch.setenv("PIP_FIND_LINKS", "/c")
