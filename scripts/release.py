@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -60,14 +61,16 @@ def main() -> int:
         # 2. Each install.
         wheel = next(path for path in made if path.suffix == ".whl")
         kinds = [kind for kind in TYPED if not (options.quick and kind == "worker")]
-        failed = [line for kind in kinds for line in try_install(kind, wheel, scratch / (kind or "plain"))]
+        typed = [one for kind in kinds for one in try_install(kind, wheel, scratch / (kind or "plain"))]
+        typed.append(resolve_gpu(wheel, scratch / "plain" / "environment"))
+        failed = [one for one in typed if not one.is_right]
 
     # 3. What there is.
     for path in made:
         print(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}  {path.stat().st_size:,} bytes")
     print(f"{len(zipfile.ZipFile(wheel).namelist())} files in the wheel; unzip -l {wheel.name} lists them")
     if failed:
-        print("\n".join(["failed:", *failed]), file=sys.stderr)
+        print("\n".join(["failed:", *map(str, failed)]), file=sys.stderr)
         return 1
     print("upload both to the package index, and attach them to the tag: docs/change/release.md")
     return 0
@@ -89,8 +92,29 @@ def build(out: Path, again: Path) -> list[Path]:
     return made
 
 
-def try_install(kind: str, wheel: Path, folder: Path) -> list[str]:
-    """Install the wheel into an empty environment, type its commands, and return those that ended otherwise."""
+@dataclass(frozen=True)
+class Tried:
+    """A command that was typed, and how it ended."""
+
+    kind: str
+    command: str
+    status: int
+    expected: int
+    said: str
+
+    @property
+    def is_right(self) -> bool:
+        return self.status == self.expected and "Traceback" not in self.said
+
+    def __str__(self) -> str:
+        return f"{self.kind or 'plain'}: {self.command}: {self.status}, not {self.expected}\n{self.said[-2_000:]}"
+
+
+def try_install(kind: str, wheel: Path, folder: Path) -> list[Tried]:
+    """Install the wheel into an empty environment in `folder`, and type its commands.
+
+    Raises CalledProcessError where it cannot be installed.
+    """
     # 1. An environment, and a folder of somebody else's Python.
     environment, work = folder / "environment", folder / "work"
     (work / "worker").mkdir(parents=True)
@@ -100,23 +124,37 @@ def try_install(kind: str, wheel: Path, folder: Path) -> list[str]:
     subprocess.run([str(word) for word in call], check=True, timeout=SECONDS)
     programs = environment / "bin"
     wanted = f"{wheel}[verify]" if kind == "verify" else str(wheel)
-    call = [UV, "pip", "install", "--quiet", "--python", programs / "python"]
-    call += ["--constraints", ROOT / PINS / "constraints.txt", "--overrides", ROOT / PINS / "overrides-cpu.txt", wanted]
+    call = [UV, "pip", "install", "--quiet", "--python", programs / "python", *pinned("cpu"), wanted]
     subprocess.run([str(word) for word in call], check=True, env=uv_environment(), timeout=SECONDS)
 
     # 2. Its commands, in a home of their own.
     places = {"HOME": str(folder / "home"), "PATH": f"{programs}:{ROOT / 'node_modules' / '.bin'}:/usr/bin:/bin"}
     own = ("HOME", "MUSTER_", "PATH", "PYTHON", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    failed = []
-    for words, status in TYPED[kind]:
-        done = subprocess.run(
-            words, cwd=work, env={**kept, **places}, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-        say(f"{kind or 'plain'}: {' '.join(words)} ended with {done.returncode}")
-        if done.returncode != status or "Traceback" in done.stderr:
-            failed.append(f"{' '.join(words)}: {done.returncode}, not {status}\n{done.stderr[-2_000:]}")
-    return failed
+    return [_tried(kind, words, status, work, kept | places) for words, status in TYPED[kind]]
+
+
+def resolve_gpu(wheel: Path, environment: Path) -> Tried:
+    """Let uv resolve the engine for a GPU, without installing it."""
+    python = environment / "bin" / "python"
+    words = [UV, "pip", "install", "--dry-run", "--python", python, *pinned("gpu"), f"{wheel}[gpu]"]
+    return _tried("gpu", [str(word) for word in words], 0, environment, uv_environment())
+
+
+def pinned(engine: str) -> list[Path | str]:
+    """Return uv's options for the versions and overrides of an engine."""
+    pins = ROOT / PINS
+    own = ["--overrides", pins / "overrides-cpu.txt"] if engine == "cpu" else []
+    return ["--constraints", pins / "constraints.txt", "--overrides", pins / "overrides.txt", *own]
+
+
+def _tried(kind: str, words: Sequence[str], status: int, folder: Path, environment: Mapping[str, str]) -> Tried:
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    command = " ".join(Path(word).name if os.sep in word else word for word in words)
+    say(f"{kind or 'plain'}: {command} ended with {done.returncode}")
+    return Tried(kind, command, done.returncode, status, done.stderr)
 
 
 def say(text: str) -> None:

@@ -102,7 +102,7 @@ async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> Non
 
 
 @dataclass(frozen=True)
-class Connection:
+class ConnectedRun:
     """A run that answers."""
 
     settings: Settings
@@ -121,7 +121,7 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected(settings: Settings) -> AsyncIterator[Connection]:
+async def connected(settings: Settings) -> AsyncIterator[ConnectedRun]:
     """Yield a connection to the run of the settings."""
     async with (
         await Chain.connect(settings.chain) as chain,
@@ -129,7 +129,7 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
         RolloutReader() as reader,
     ):
         with ExitStack() as closing:
-            yield Connection(settings, chain, client, reader, closing)
+            yield ConnectedRun(settings, chain, client, reader, closing)
 
 
 def _parse(name: str) -> tuple[str, int]:

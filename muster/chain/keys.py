@@ -196,6 +196,11 @@ def ask_secret(prompt: str) -> str:
 
 
 def write_secret(path: Path, text: str) -> None:
+    """Create a file of a line with mode 0600 that did not exist before. Raises ConfigError when it does."""
+    write_private(path, f"{text}\n".encode())
+
+
+def write_private(path: Path, data: bytes) -> None:
     """Create a file with mode 0600 that did not exist before. Raises ConfigError when it does.
 
     It appears complete: a process that is killed meanwhile leaves no half of a key under this name.
@@ -204,8 +209,8 @@ def write_secret(path: Path, text: str) -> None:
     refuse_existing(path)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # has mode 0600
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         _give_name(name, path)

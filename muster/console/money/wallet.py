@@ -20,7 +20,9 @@ from muster.chain.keys import (
     read_password,
     read_secret,
     refuse_existing,
+    write_private,
 )
+from muster.console.money.backup import pack, unpack
 from muster.console.session import Session, command, parse_tokens, wallet_folder, wallet_keys, wallet_path
 from muster.contracts import registry, token
 from muster.errors import ConfigError, UnreachableError, UsageError
@@ -73,6 +75,37 @@ async def show(
         except (UnreachableError, ConfigError) as error:
             session.note(f"no balances: {error} (muster wallet show --offline does not ask)")
     session.result(rows[0] if wallet else rows)
+
+
+@command(app, "backup")
+def backup(
+    session: Session,
+    file: Annotated[Path, typer.Argument(help="The archive to write; it must not exist.")],
+    password_file: PasswordFile = None,
+) -> None:
+    """Write one encrypted archive of what cannot be made again: wallets, nodes' keys, secrets and journals."""
+    refuse_existing(file)
+    archive, names = pack(wallet_folder().parent, new_password(password_file))
+    write_private(file, archive)
+    more = "keep it and its password apart; muster wallet restore puts it back"
+    document = {"backup": str(file), "bytes": len(archive), "files": names}
+    session.result(document, f"{len(names)} files in {file}\n{more}")
+
+
+@command(app, "restore")
+def restore(
+    session: Session,
+    file: Annotated[Path, typer.Argument(help="What muster wallet backup wrote.")],
+    password_file: PasswordFile = None,
+) -> None:
+    """Put back what a backup holds. Files that are there already are left; where one differs nothing is written."""
+    try:
+        archive = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    names = unpack(archive, read_password(password_file, f"Password of {file}: "), wallet_folder().parent)
+    more = "start a node here only once it is stopped elsewhere: two processes with one key contradict each other"
+    session.result({"files": names}, f"{len(names)} files are in {wallet_folder().parent}\n{more}")
 
 
 @command(app, "deposit", operator=True)

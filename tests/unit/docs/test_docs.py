@@ -13,6 +13,7 @@ import typer.main
 from muster.console import app as cli
 from muster.settings.sources import load_settings
 from testbed.paths import ROOT
+from testbed.printed import REASONS, TABLE, lines_of, reason_not_to_run
 from testbed.suite.sources import PRODUCTION, sources
 from tests.unit.docs.pages import DOCS, FENCE, LINK, PAGES, anchors, label, prose, read
 
@@ -54,6 +55,25 @@ def test_every_command_of_a_page_exists(page: Path) -> None:
         known |= {name for parameter in command.params for name in parameter.opts}
         for word in words:
             assert not word.startswith("--") or word in known, f"{page.name}: {line}: no {word}"
+
+
+def test_every_line_of_a_guide_is_typed_somewhere_or_says_why_not() -> None:
+    """tests/e2e/test_story.py and tests/integration/test_printed.py type them: by testbed/printed.toml."""
+    guides = [label(page) for page in PAGES if page.parent == DOCS / "use" and lines_of(label(page))]
+    assert sorted(guides) == sorted(TABLE)
+    nouns = the_command().commands  # type: ignore[attr-defined]
+    for page, told in TABLE.items():
+        lines = lines_of(page)
+        assert {*told} <= {"placeholders", "more", "ctrl_c", "status", "not_run"}, page
+        for start in (start for kind in told.values() for start in kind):
+            assert any(start in line for line in lines), f"{page} shows no {start}"
+        for line in lines:
+            reason = reason_not_to_run(page, line)
+            if reason is None or reason in REASONS:
+                continue
+            story = read(ROOT / reason)
+            words = line.split()[1 : 3 if hasattr(nouns[line.split()[1]], "commands") else 2]
+            assert all(f'"{word}"' in story or f" {word}" in story for word in words), f"{reason} types no {line}"
 
 
 def test_every_command_that_the_code_tells_people_to_type_exists() -> None:
