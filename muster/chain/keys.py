@@ -104,6 +104,8 @@ def load_signer(keys: KeySettings, chain_id: int) -> Signer:
         return load_raw_key(keys.raw_key_file, chain_id)
     if keys.keystore is None:
         raise ConfigError("no key is set", hint="muster wallet new PATH, then set keys.keystore to PATH")
+    if not keys.keystore.exists():  # before anybody is asked for its password
+        raise no_keystore(keys.keystore)
     return load_keystore(keys.keystore, read_password(keys.password_file, f"Password of {keys.keystore}: "))
 
 
@@ -152,7 +154,7 @@ def load_keystore(path: Path, password: str) -> Signer:
         document = json.loads(text)
         key = Account.decrypt(document, password)
     except FileNotFoundError as error:
-        raise ConfigError(f"no keystore at {path}", hint=f"muster wallet new {path}") from error
+        raise no_keystore(path) from error
     except OSError as error:
         raise ConfigError(f"the keystore {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, NotImplementedError) as error:
@@ -162,6 +164,11 @@ def load_keystore(path: Path, password: str) -> Signer:
             ) from None
         raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from None
     return Signer.from_key(bytes(key))
+
+
+def no_keystore(path: Path) -> ConfigError:
+    """Return what is wrong where a key was never made, or is elsewhere."""
+    return ConfigError(f"no keystore at {path}", hint=f"muster wallet new {path}")
 
 
 def load_raw_key(path: Path, chain_id: int) -> Signer:

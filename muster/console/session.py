@@ -72,6 +72,9 @@ ConfigsOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and check it; send nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+LocalNodeOption = Annotated[
+    str | None, typer.Option("--node", help="Which node of this machine, by name, where there are several.")
+]
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Address of the run's page, instead of a settings file.", metavar="URL")
 ]
@@ -144,6 +147,8 @@ class Session:
         """Return what is wrong where no settings file says where the run is."""
         if self.visits:
             return ConfigError("which run is meant is not known", hint="add --url URL, the address of the run's page")
+        if self.of_node:
+            return ConfigError("no node is on this machine", hint="muster up URL makes one, or add --config FILE")
         return ConfigError("no settings file", hint="muster config init, or name one with --config")
 
     def set(self, key: str, value: object) -> None:
@@ -186,6 +191,8 @@ class Session:
         keys = self.settings.keys if wallet is None else wallet_keys(wallet, password_file)
         if wallet is None and password_file is not None:
             keys = keys.model_copy(update={"password_file": password_file})
+        if self.of_node and self.config_path is None and keys.keystore is None and keys.raw_key_file is None:
+            raise self.no_settings()
         return load_signer(keys, self.settings.chain.chain_id)
 
     # Output
@@ -389,6 +396,10 @@ def command(
         shared |= {"dry_run": (DryRunOption, False), "yes": (YesOption, False)}
 
     def register(function: Callable) -> Callable:
+        names_nodes = "node" in inspect.signature(function).parameters
+        if (reads or of_node) and not (several or names_nodes):
+            shared["node"] = (LocalNodeOption, None)
+
         # 2. What typer calls: it makes the session, runs the function, and turns a failure into an exit code.
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         requests: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
@@ -401,11 +412,14 @@ def command(
                 values["configs"] = given["config"] or ([outer.config] if outer.config else [])
                 given["config"] = values["configs"][0] if values["configs"] else None
             options = Options(**{key: given.get(key) or getattr(outer, key) for key in outer.__dataclass_fields__})
+            node = values if names_nodes else given
             for name, request in requests.items():
                 values[name] = request(**{field: values.pop(field) for field in request.__dataclass_fields__})
             with handled(options):
                 _log_errors()
-                session = _session(options, values, reads=reads, of_node=of_node)
+                session = _session(options, node, reads=reads, of_node=of_node)
+                if not names_nodes and node.get("node"):
+                    raise UsageError(f"no node {node['node']} is here: {', '.join(made_nodes()) or 'there is none'}")
                 outcome = function(session, **values)
                 if inspect.iscoroutine(outcome):
                     asyncio.run(outcome)

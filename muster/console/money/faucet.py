@@ -23,7 +23,7 @@ LOCAL_ETHER: Final = TOKEN
 """Wei that `muster faucet --ether` gives: on Anvil, gas for thousands of transactions."""
 
 
-@command(app, "faucet", spends=True)
+@command(app, "faucet", spends=True, of_node=True)
 async def faucet(
     session: Session,
     wallet: Annotated[str | None, typer.Option(help="A path or a name; else the key of the settings.")] = None,

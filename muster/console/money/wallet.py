@@ -17,6 +17,7 @@ from muster.chain.keys import (
     ask_secret,
     create_keystore,
     import_keystore,
+    no_keystore,
     read_password,
     read_secret,
     refuse_existing,
@@ -60,7 +61,7 @@ def import_(session: Session, wallet: Wallet, password_file: PasswordFile = None
     session.result({"address": signer.address, "keystore": str(path)}, f"{signer.address}\nkept in {path}")
 
 
-@command(app, "show")
+@command(app, "show", of_node=True)
 async def show(
     session: Session,
     wallet: Annotated[str | None, typer.Argument(help="A path or a name; without one, all in ~/.muster/keys.")] = None,
@@ -108,7 +109,7 @@ def restore(
     session.result({"files": names}, f"{len(names)} files are in {wallet_folder().parent}\n{more}")
 
 
-@command(app, "deposit", operator=True)
+@command(app, "deposit", operator=True, of_node=True)
 async def deposit(session: Session, amount: Annotated[str, typer.Argument(help="Tokens to move.")]) -> None:
     """Move tokens into the operator's free balance, from which stakes, case fees and jury deposits are taken."""
     wei = parse_tokens(amount)
@@ -131,7 +132,7 @@ async def require_tokens(chain: Chain, wei: int) -> None:
         raise UsageError(f"{chain.signer.address} holds {Tokens(held)}", hint="muster faucet")
 
 
-@command(app, "withdraw", operator=True)
+@command(app, "withdraw", operator=True, of_node=True)
 async def withdraw(
     session: Session, amount: Annotated[str | None, typer.Argument(help="Tokens to move; else all.")] = None
 ) -> None:
@@ -165,7 +166,7 @@ def read_address(path: Path) -> str:
     try:
         return to_checksum_address("0x" + json.loads(path.read_text())["address"].removeprefix("0x"))
     except FileNotFoundError as error:
-        raise ConfigError(f"no keystore at {path}", hint=f"muster wallet new {path}") from error
+        raise no_keystore(path) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from error
 

@@ -62,7 +62,7 @@ class LineFilter:
         return rank >= LEVELS.index(self.level) and not (self.since and seconds_of(line) < self.since)
 
 
-@command(app, "logs")
+@command(app, "logs", of_node=True)
 def logs(
     session: Session,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
@@ -96,6 +96,8 @@ def logs(
 
 def log_file(session: Session) -> Path:
     """Return the log of the settings. Raises ConfigError when none is written."""
+    if session.config_path is None:
+        raise session.no_settings()
     path = session.settings.log.file
     if path is None:
         hint = 'set file = "log.jsonl" under [log] and start the process again; a service also has journalctl --user'

@@ -123,7 +123,7 @@ def settings_files(session: Session, configs: Sequence[Path], folder: Path | Non
     if not found and folder is None and session.config_path is not None:
         found = [session.config_path]
     if not found:
-        hint = "name settings files with --config, a folder with --folder, or an operator with --operator"
+        hint = "muster up URL makes one; or name settings (--config), a folder (--folder) or an --operator"
         raise UsageError(f"there is no settings file in {place}", hint=hint)
     if len(found) > MAX_NODES:
         raise UsageError(f"{len(found)} settings files; at most {MAX_NODES} are listed", hint="name some with --config")

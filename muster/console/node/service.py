@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +21,9 @@ import typer
 from muster.console.money.wallet import address_of
 from muster.console.node import nodes
 from muster.console.session import Session, command
-from muster.errors import ConfigError, MusterError, UnreachableError, UsageError
+from muster.errors import CheckError, ConfigError, MusterError, UnreachableError, UsageError
 from muster.runtime.files import write_atomically
+from muster.runtime.journal import lock_holder
 from muster.runtime.secret_files import read_secret
 from muster.swarm.launch import ROLES
 
@@ -43,6 +47,9 @@ LINGER_HINT: Final = (
     "to keep it running after you log out, and from boot on: loginctl enable-linger\n  log: muster logs --follow"
 )
 
+END_SECONDS: Final = 120.0
+"""Longest wait for a process in the background to deliver what it has begun."""
+STOP_POLL: Final = 0.2
 COMMAND_SECONDS: Final = 60.0
 """Longest wait for systemctl."""
 
@@ -59,7 +66,7 @@ class SystemctlError(UnreachableError):
     """Raised when the user's service manager does not do what it was asked."""
 
 
-@command(app, "install", spends=True)
+@command(app, "install", spends=True, of_node=True)
 async def install(session: Session, role: RoleOption = None, name: NameOption = None) -> None:
     """Write a systemd user unit for the node of the settings file, and start it. --dry-run prints the unit."""
     _check_path(config_of(session))
@@ -87,14 +94,19 @@ async def install_unit(session: Session, role: ServiceRole, name: str | None = N
     return {"unit": unit, "role": role, "path": path, "config": config, "started": started}
 
 
-@command(app, "uninstall", spends=True)
-def uninstall(session: Session, name: NameOption = None) -> None:
-    """Stop the service of the settings file and remove its unit. The node's files stay."""
+@command(app, "uninstall", spends=True, of_node=True)
+async def uninstall(session: Session, name: NameOption = None) -> None:
+    """Stop the service of the settings file and remove its unit, or end its process in the background. Files stay."""
     unit, path = _unit_of(session, name)
-    if not path.exists():
-        raise ConfigError(f"no unit at {path}", hint="muster service install")
+    process = lock_holder(config_of(session).parent)
+    if not path.exists() and process is None:
+        raise ConfigError(f"no unit at {path}, and no process", hint="muster service install")
     if session.options.dry_run:
         session.result({"dry_run": True, "unit": unit, "path": path}, f"would stop {unit} and remove {path}")
+        return
+    if not path.exists() and process is not None:
+        await end_process(process, config_of(session).parent)
+        session.result({"process": process, "stopped": True})
         return
     stopped = False
     try:
@@ -107,7 +119,17 @@ def uninstall(session: Session, name: NameOption = None) -> None:
     session.result({"unit": unit, "path": path, "stopped": stopped})
 
 
-@command(app, "status")
+async def end_process(process: int, folder: Path) -> None:
+    """Ask `muster up` of a node's folder to end, and wait for it. Raises CheckError where it does not."""
+    os.kill(process, signal.SIGTERM)
+    deadline = time.monotonic() + END_SECONDS
+    while lock_holder(folder) == process:
+        if time.monotonic() > deadline:
+            raise CheckError(f"process {process} does not end", hint=f"kill -9 {process}")
+        await asyncio.sleep(STOP_POLL)
+
+
+@command(app, "status", of_node=True)
 def status(session: Session, name: NameOption = None) -> None:
     """Show whether the service of the settings file is installed, enabled and running."""
     unit, path = _unit_of(session, name)
@@ -132,7 +154,7 @@ def status(session: Session, name: NameOption = None) -> None:
 def config_of(session: Session) -> Path:
     """Return the absolute path of the settings file. Raises ConfigError when there is none."""
     if session.config_path is None:
-        raise ConfigError("no settings file", hint="muster config init, or name one with --config")
+        raise session.no_settings()
     return Path(os.path.abspath(session.config_path))
 
 

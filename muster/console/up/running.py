@@ -145,7 +145,7 @@ def start_in_background(node: LocalNode) -> dict[str, Any]:
                 f"the background process did not start: {log_tail(place.output).strip()}", hint="muster up"
             )
         time.sleep(BACKGROUND_POLL)
-    node.session.note(f"it runs as process {process.pid}, which ends with this machine or by: kill {process.pid}")
+    node.session.note(f"it runs as process {process.pid} until this machine ends; to stop it: muster service uninstall")
     return {"process": process.pid, "output": place.output}
 
 
