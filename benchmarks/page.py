@@ -39,7 +39,7 @@ LOAD_TARGET: Final = 1.0
 BYTES_TARGET: Final = 300.0
 PAGE_NAMES: Final = (
     *("overview", "workers", "validators", "others", "worker", "cheater", "validator", "commitment", "rejected"),
-    *("court", "case", "rollouts", "rollout", "checkpoints", "step", "join", "explain"),
+    *("court", "case", "rollouts", "rollout", "events", "checkpoints", "step", "join", "explain"),
 )
 """One page of each kind."""
 
@@ -208,6 +208,7 @@ def pages_of(big: BigRun) -> dict[str, str]:
         "/court/1",
         "/rollouts",
         f"/rollouts/{big.written[-1]}",
+        "/events",
         "/steps",
         f"/steps/{big.shape.steps}",
         "/join",

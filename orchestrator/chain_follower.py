@@ -68,7 +68,7 @@ class Follower:
         self._polls = 0
         self._polled = asyncio.Condition()
         self._waiting = 0
-        self._last_poll = time.monotonic()
+        self._last_poll, self._read_at = time.monotonic(), time.time()
         self._has_polled = False
         self._behind = True
         self._problem = ""
@@ -79,6 +79,11 @@ class Follower:
     def silence_seconds(self) -> float:
         """Return the seconds since the chain was last read, or since the start."""
         return time.monotonic() - self._last_poll
+
+    @property
+    def stale_since(self) -> float | None:
+        """Return the Unix second of the last read where that is longer ago than STALE_SECONDS; else None."""
+        return self._read_at if self.silence_seconds > STALE_SECONDS else None
 
     def unready(self) -> list[str]:
         """Return why what is known of the chain is not good enough; empty when it is."""
@@ -120,7 +125,7 @@ class Follower:
         try:
             self._behind = not await self.poll()
             self._problem = ""
-            self._last_poll, self._has_polled = time.monotonic(), True
+            self._last_poll, self._read_at, self._has_polled = time.monotonic(), time.time(), True
         except Exception as error:
             self._problem = str(error)
             raise

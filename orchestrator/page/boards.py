@@ -20,8 +20,7 @@ from orchestrator.database import Database
 from orchestrator.kept import KeptAnswers
 from orchestrator.page import series
 from orchestrator.page.assets import pack
-from orchestrator.page.feed import FeedLine
-from orchestrator.page.feed_log import read_feed
+from orchestrator.page.feed_log import EventFeed, OverviewFeed, read_events, read_overview_feed
 from orchestrator.page.leaderboard import Others, ValidatorOrder, ValidatorPage, WorkerOrder, WorkerPage
 from orchestrator.page.members import Members, read_members, read_others
 from orchestrator.page.overview import Overview, RunIdentity, RunState, read_overview
@@ -37,8 +36,6 @@ SHARE: Final = 0.01
 
 MAX_CHARTS: Final = 32
 """Answers about metrics that are kept at the same time."""
-FEED_LINES: Final = 60
-"""Of the feed that the page begins with."""
 
 T = TypeVar("T")
 
@@ -86,11 +83,17 @@ class Boards:
         total, lines = (await self.members()).validators.page(order, offset, limit, search)
         return ValidatorPage(run=self.known.run, order=order, offset=offset, total=total, validators=lines)
 
-    async def feed(self) -> list[FeedLine]:
-        """Return the newest notable events, newest first."""
+    async def feed(self) -> OverviewFeed:
+        """Return what the overview tells of the newest events."""
         read = self.database.read
-        lines, _ = await self._kept.get("feed", lambda: read(lambda connection: read_feed(connection, 0, FEED_LINES)))
-        return lines[::-1]
+        return await self._kept.get("feed", lambda: read(lambda one: read_overview_feed(one, time.time())))
+
+    async def events(self, kind: str, before: int | None, limit: int) -> EventFeed:
+        """Return all events before an id, newest first, of one kind or of all."""
+        run, read = self.known.run, self.database.read
+        return await self._kept.get(
+            ("events", kind, before, limit), lambda: read(lambda one: read_events(one, run, kind, before, limit))
+        )
 
     async def others(self) -> Others:
         def read(connection: Connection) -> Others:

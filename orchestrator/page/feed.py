@@ -1,16 +1,17 @@
-"""Turn the log of events into a feed that people read: what is notable, as sentences with a link each. Pure.
+"""Turn the log of events into sentences with a link each. Pure.
 
-Routine is left out: single commitments, seals and votes are counted elsewhere on the page.
+The feed has what is notable, and one line for the steps between two other events. Routine is on the page of all events
+only: single commitments, seals and votes are counted elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from muster.protocol.messages import Demand, Message
 from muster.protocol.metric_names import HELD_OUT, REWARD
-from orchestrator.page.render import amount, number, short, shown
+from orchestrator.page.render import amount, hour, number, short, shown
 
 Tone = Literal["plain", "good", "bad", "warn"]
 Names = Mapping[str, str]
@@ -29,13 +30,14 @@ class FeedLine(Message):
     tone: Tone
 
 
-def feed_lines(events: Iterable[Any], names: Names) -> list[FeedLine]:
-    """Return the notable ones of some events (`summary.EventLine`), in their order."""
+def feed_lines(events: Iterable[Any], names: Names, *, routine: bool = False) -> list[FeedLine]:
+    """Return the notable ones of some events (`summary.EventLine`), with `routine` all of them, in their order."""
+    sentences = _SENTENCES | _ROUTINE if routine else _SENTENCES
     lines = []
     for event in events:
-        if event.data.get("rejections", 1) > 1:
+        if event.data.get("rejections", 1) > 1 and not routine:
             continue  # the first is news, and the page of the commitment has them all
-        if (told := _SENTENCES.get(event.kind)) is not None:
+        if (told := sentences.get(event.kind)) is not None:
             who, text, href, tone = told(event.data, names)
             lines.append(
                 FeedLine(id=event.id, time=event.time, kind=event.kind, who=who, text=text, href=href, tone=tone)
@@ -43,13 +45,48 @@ def feed_lines(events: Iterable[Any], names: Names) -> list[FeedLine]:
     return lines
 
 
+def folded(lines: Iterable[FeedLine]) -> list[FeedLine]:
+    """Return lines, newest first, with each step once and the steps between two other events in one line.
+
+    A step that was reported again keeps its newest report.
+    """
+    kept: list[list[FeedLine]] = []
+    known = set[str]()
+    for line in lines:
+        if line.kind != "step":
+            kept.append([line])
+        elif line.href not in known:
+            known.add(line.href)
+            if kept and kept[-1][0].kind == "step":
+                kept[-1].append(line)
+            else:
+                kept.append([line])
+    return [_folded_steps(group) if len(group) > 1 else group[0] for group in kept]
+
+
+def _folded_steps(group: Sequence[FeedLine]) -> FeedLine:
+    """Return one line for several steps, newest first: the newest says what it says alone."""
+    first, newest = group[-1].href.rpartition("/")[2], group[0]
+    last, _, numbers = newest.text.partition(": ")
+    text = f"Steps {first} to {last.removeprefix('Step ')}; the last: {numbers}"
+    tone: Tone = "good" if any(line.tone == "good" for line in group) else "plain"
+    return newest.model_copy(update={"text": text, "tone": tone})
+
+
 def called(address: str | None, names: Names) -> str:
     """Return a node's name, or else its shortened address."""
     return shown(names.get(address or "", "")) or short(address)
 
 
-def state_sentence(*, step: int | None, finished: bool, blocked: str, demand: Demand) -> tuple[str, str]:
-    """Return what the swarm does or waits for, as a sentence, and its tone: done, wait or go."""
+def state_sentence(
+    *, step: int | None, finished: bool, blocked: str, demand: Demand, stale: bool = False
+) -> tuple[str, str]:
+    """Return what the swarm does or waits for, as a sentence, and its tone: done, wait or go.
+
+    stale: the chain has not been read for a while, so what it says now is not known.
+    """
+    if stale:
+        return "What the swarm does now is not known: the chain is not read.", "wait"
     if finished:
         return f"Training is finished at step {number(step)}.", "done"
     if blocked:
@@ -75,7 +112,8 @@ def _step(data: Mapping[str, Any], names: Names) -> _Told:
     score = metrics.get(HELD_OUT)
     known = {"reward": metrics.get(REWARD), "held out": score}
     numbers = ", ".join(f"{name} {number(value, 3)}" for name, value in known.items() if value is not None)
-    what = f"from {data.get('files')} files" if data.get("files") else "the model that the run began with"
+    again = "the same weights, published again without new work" if data.get("step") else "the model to begin with"
+    what = f"from {data.get('files')} files" if data.get("files") else again
     text = f"Step {data.get('step')}: {numbers or what}"
     return "", text, f"/steps/{data.get('step')}", "good" if score is not None else "plain"
 
@@ -141,4 +179,43 @@ _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Told]]] = {
     "relay misbehaved": _plain("A relay sent wrong bytes: {relay}", "/leaderboard?list=others", "warn"),
 }
 NOTABLE: Final = frozenset(_SENTENCES)
-"""Kinds of events that are told."""
+"""Kinds of events that the feed tells."""
+PINNED: Final = frozenset({"case opened", "case ended", "convicted", "refuted"})
+"""Kinds that stay at the top of the feed for a day."""
+
+
+def _of_judge(text: str) -> Callable[..., _Told]:
+    return lambda data, names: (
+        called(data.get("judge"), names),
+        text.format_map(data),
+        f"/court/{data.get('case')}",
+        "plain",
+    )
+
+
+_ROUTINE: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Told]]] = {
+    "committed": lambda data, names: (
+        called(data.get("node"), names),
+        f"commits work {data.get('index')}",
+        f"/nodes/{data.get('node')}/{data.get('index')}",
+        "plain",
+    ),
+    "sealed": _about_node(lambda data, _: f"seals the hour {hour(data['hour'])}"),
+    "voided": _about_node(lambda data, _: f"loses {amount(data.get('amount'))} of unsettled pay", "bad"),
+    "checkpoint": lambda data, names: (
+        "",
+        f"Step {data.get('step')} is on chain",
+        f"/steps/{data.get('step')}",
+        "plain",
+    ),
+    "grade accused": lambda data, names: (
+        called(data.get("validator"), names),
+        f"is accused of grades of work of {called(data.get('node'), names)}",
+        f"/court/{data.get('case')}",
+        "warn",
+    ),
+    "voted": _of_judge("votes in case {case}"),
+    "absent": _of_judge("does not reveal its vote in case {case}"),
+}
+KINDS: Final = tuple(sorted(_SENTENCES | _ROUTINE))
+"""Kinds of all events that have a sentence."""

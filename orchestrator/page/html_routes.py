@@ -20,6 +20,7 @@ from orchestrator.page.feed import state_sentence
 from orchestrator.page.leaderboard import ValidatorOrder, WorkerOrder
 from orchestrator.page.render import strip
 from orchestrator.page.site import Page
+from orchestrator.page.swarm_routes import Kind
 from orchestrator.page.words import SECTIONS, anchor_of
 from orchestrator.routing import AddressPath, Before, CaseId, HashPath, Here, Index, Search
 from orchestrator.service import OrchestratorService
@@ -76,8 +77,19 @@ def page(path: str, template: str, here: str = "", refresh: int = 0) -> Callable
 @page("/", "overview.html", "/", LIST_REFRESH_SECONDS)
 async def overview(service: Here) -> dict[str, Any]:
     run, feed = await service.page.boards.overview(), await service.page.boards.feed()
-    now, tone = state_sentence(step=run.step, finished=run.finished, blocked=run.blocked, demand=run.demand)
+    now, tone = state_sentence(
+        step=run.step,
+        finished=run.finished,
+        blocked=run.blocked,
+        demand=run.demand,
+        stale=service.page.site.stale_since() is not None,
+    )
     return {"run": run, "feed": feed, "now": now, "tone": tone, "charts": await _charts(service)}
+
+
+@page("/events", "events.html", "/", LIST_REFRESH_SECONDS)
+async def events(service: Here, kind: Kind = "", before: Before = None) -> dict[str, Any]:
+    return {"page": await service.page.boards.events(kind, before, LINES)}
 
 
 async def _charts(service: OrchestratorService) -> dict[str, list[tuple[str, str]]]:

@@ -33,6 +33,8 @@ class LiveState(Message):
     time: float
     block: int
     block_time: int
+    stale_since: float | None = None
+    """Unix second since which the chain is not read; None while it is."""
     step: int | None
     finished: bool
     blocked: str
@@ -86,7 +88,8 @@ class LiveSource:
 
     def mark(self) -> Hashable:
         """Return what changes with everything that a snapshot says, at no cost."""
-        return self._database.version, self._follower.head_number, self._follower.head_time
+        follower = self._follower
+        return self._database.version, follower.head_number, follower.head_time, follower.stale_since
 
     async def read(self, after: int, limit: int) -> Snapshot:
         """Read a snapshot, with at most `limit` events after an id."""
@@ -107,7 +110,10 @@ class LiveSource:
         # 1. What the database says, and in words what follows from it.
         made, report = commitment_counts(connection), newest_report(connection)
         cases, reason = open_cases(connection), run_blocking_reason(facts)
-        sentence, tone = state_sentence(step=facts.step, finished=facts.finished, blocked=reason, demand=demand)
+        stale_since = self._follower.stale_since
+        sentence, tone = state_sentence(
+            step=facts.step, finished=facts.finished, blocked=reason, demand=demand, stale=stale_since is not None
+        )
         groups = made.accepted * self._queries.terms.groups_per_commitment
         # 2. What the page writes into its places.
         shown = {
@@ -130,6 +136,7 @@ class LiveSource:
             time=time.time(),
             block=block,
             block_time=block_time,
+            stale_since=stale_since,
             blocked=reason,
             workers=len(facts.workers),
             open_cases=cases,

@@ -49,6 +49,6 @@ async def page_running(
     boards = Boards(known, database, queries, follower, directory, attribution, source.turns)
     views = await asyncio.to_thread(Views.of_run, source, directory, settings.storage_url, settings.run_folder)
     hub = LiveHub(LiveSource(database, queries, follower, boards))
-    site = Site(known, settings.url, lambda: queries.chain.now)
+    site = Site(known, settings.url, lambda: queries.chain.now, lambda: follower.stale_since)
     async with hub.running(), views.running():
         yield PageParts(boards, views, hub, site)

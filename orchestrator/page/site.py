@@ -61,12 +61,22 @@ class Page:
 class Site:
     """The pages of one run. One per service."""
 
-    def __init__(self, known: RunIdentity, url: str, chain_time: Callable[[], int]) -> None:
-        """`url` is the orchestrator's own; `chain_time` returns the chain's second that was read last."""
+    def __init__(
+        self,
+        known: RunIdentity,
+        url: str,
+        chain_time: Callable[[], int],
+        stale_since: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """`url` is the orchestrator's own; `chain_time` returns the chain's second that was read last.
+
+        stale_since: returns since which Unix second the chain is not read; None while it is.
+        """
         self.assets = Assets()
         self._known = known
         self._url = url
         self._chain_time = chain_time
+        self.stale_since = stale_since
         self._templates = environment()
         self._kept = KeptAnswers(KEPT_SECONDS)
         self._turns = Turns()
@@ -106,4 +116,5 @@ class Site:
             "refresh": page.refresh,
             "made": time.time(),
             "chain_time": self._chain_time(),
+            "stale_since": self.stale_since(),
         }

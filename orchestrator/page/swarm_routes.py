@@ -8,6 +8,8 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from orchestrator import problems
 from orchestrator.page.assets import compressed
+from orchestrator.page.feed import KINDS
+from orchestrator.page.feed_log import EventFeed
 from orchestrator.page.leaderboard import (
     MAX_LINES,
     Others,
@@ -19,7 +21,7 @@ from orchestrator.page.leaderboard import (
 from orchestrator.page.overview import Overview
 from orchestrator.page.series import MAX_POINTS, MAX_SERIES, MetricList, SeriesPage
 from orchestrator.problems import documented
-from orchestrator.routing import Here, OurRun, Search, document_response
+from orchestrator.routing import Before, Here, OurRun, Search, document_response
 from orchestrator.tables import MAX_METRIC
 
 swarm = APIRouter(prefix="/v1/runs/{run}", tags=["page"], responses=documented(404, 422, 503))
@@ -27,6 +29,8 @@ swarm = APIRouter(prefix="/v1/runs/{run}", tags=["page"], responses=documented(4
 Offset = Annotated[int, Query(ge=0, lt=1 << 31)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LINES)]
 Step = Annotated[int, Query(ge=0, lt=1 << 32)]
+Kind = Annotated[str, Query(max_length=24, pattern=f"^({'|'.join(KINDS)})?$")]
+"""Of events; empty for all."""
 MetricName = Annotated[str, Query(min_length=1, max_length=MAX_METRIC)]
 
 
@@ -89,6 +93,12 @@ async def validators(
 async def others(service: Here, _: OurRun) -> Response:
     """Send who takes part without being a node: trainer, relays, authors of tasks."""
     return document_response(await service.page.boards.others())
+
+
+@swarm.get("/feed", response_model=EventFeed)
+async def feed(service: Here, _: OurRun, kind: Kind = "", before: Before = None, limit: Limit = 100) -> Response:
+    """Send all events or those of a kind, newest first, as the sentences that the page shows."""
+    return document_response(await service.page.boards.events(kind, before, limit))
 
 
 @swarm.get(

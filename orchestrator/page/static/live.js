@@ -2,7 +2,7 @@
 
 import { setChainTime, tick } from "./clock.js";
 
-const FEED_LINES = 60;
+const FEED_LINES = 14;
 const RETRY_SECONDS = 20;
 const SAFE_PATH = /^\/[A-Za-z0-9/?=_-]*$/;
 
@@ -28,6 +28,7 @@ function show(state, text) {
 function take(state) {
   show("live", "live");
   setChainTime(state.block_time);
+  stale(state.stale_since);
   for (const element of document.querySelectorAll("[data-live]")) {
     const text = state.shown[element.dataset.live];
     if (text === undefined || element === document.body || element.textContent === text) continue;
@@ -37,6 +38,15 @@ function take(state) {
   }
   feed(state.events);
   document.dispatchEvent(new CustomEvent("muster:change", { detail: state }));
+}
+
+// Say since when the chain is not read, while it is not.
+function stale(since) {
+  const banner = document.getElementById("stale");
+  banner.hidden = since === null;
+  if (since === null) return;
+  banner.querySelector("span").replaceChildren(moment(since));
+  tick(banner);
 }
 
 function freshen(element) {
@@ -49,24 +59,32 @@ function freshen(element) {
 function feed(lines) {
   const list = document.getElementById("feed");
   if (!list) return;
+  const newest = Math.max(0, ...[...document.querySelectorAll("[data-event]")].map(item => Number(item.dataset.event)));
   for (const line of lines) {
-    if (list.querySelector(`[data-event="${Number(line.id)}"]`)) continue;
+    if (line.id <= newest) continue; // told already: alone, or in a line for several steps
     list.querySelector(".none")?.remove();
+    if (line.kind === "step") list.querySelector(`[data-step="${CSS.escape(line.href)}"]`)?.remove(); // it was reported again
     list.prepend(feedLine(line));
   }
   while (list.children.length > FEED_LINES) list.lastElementChild.remove();
+}
+
+function moment(seconds) {
+  const time = document.createElement("time");
+  time.dataset.moment = seconds;
+  time.dateTime = new Date(seconds * 1000).toISOString();
+  time.textContent = time.dateTime.slice(0, 16).replace("T", " ") + " UTC";
+  return time;
 }
 
 function feedLine(line) {
   const item = document.createElement("li");
   item.className = `is-${line.tone} fresh`;
   item.dataset.event = line.id;
+  if (line.kind === "step") item.dataset.step = line.href;
   const when = item.appendChild(document.createElement("span"));
   when.className = "when";
-  const time = when.appendChild(document.createElement("time"));
-  time.dataset.moment = line.time;
-  time.dateTime = new Date(line.time * 1000).toISOString();
-  time.textContent = time.dateTime.slice(0, 16).replace("T", " ") + " UTC";
+  when.appendChild(moment(line.time));
   const link = item.appendChild(document.createElement("a"));
   link.setAttribute("href", SAFE_PATH.test(line.href) ? line.href : "/");
   if (line.who) {

@@ -27,6 +27,8 @@ from orchestrator.database import Database
 from orchestrator.page import boards as boards_module
 from orchestrator.page import members as members_module
 from orchestrator.page.boards import Boards
+from orchestrator.page.feed import PINNED
+from orchestrator.page.feed_log import PINNED_SECONDS, OverviewFeed, read_overview_feed
 from orchestrator.page.leaderboard import ValidatorLine, WorkerLine
 from orchestrator.page.live import LiveSource
 from orchestrator.page.members import uptime
@@ -55,7 +57,7 @@ class Told:
         self.queries = self.run.queries
         self.queries.chain = ChainState(now=NOW, min_validators=1, free_escrow=90 * TOKEN)
         self.directory = RelayDirectory(1, "https://hub.example", [OWN], database, storage_url=f"file:{folder}")
-        self.follower: Any = SimpleNamespace(head_number=30, head_time=NOW)
+        self.follower: Any = SimpleNamespace(head_number=30, head_time=NOW, stale_since=None)
         known = RunIdentity(1, 31337, "Sums", "Adds numbers.", OWNER, {"runs": OTHER}, TERMS)
         attribution = Attribution(31337, OTHER, 1, TERMS, None)
         self.now = 0.0
@@ -275,11 +277,36 @@ async def test_the_trainer_and_relays_are_told_of(told: Told) -> None:
 
 
 async def test_the_feed_tells_what_is_notable_newest_first(told: Told) -> None:
-    kinds = [line.kind for line in await told.boards.feed()]
-    assert kinds[:3] == ["step", "step", "step"]
-    assert not {"committed", "sealed", "voted"} & set(kinds)
-    names = {line.who for line in await told.boards.feed() if line.kind == "joined"}
-    assert "Zürich #4" in names
+    feed = await told.boards.feed()
+    kinds = [line.kind for line in feed.lines]
+    assert kinds[:5] == ["step", "fined", "claimed", "case opened", "rejected"]
+    assert not {"committed", "sealed", "voted", "convicted", "refuted"} & set(kinds)
+    assert {line.who for line in feed.lines if line.kind == "joined"} >= {"Zürich #4"}
+    assert feed.lines[0].text == "Steps 0 to 2; the last: reward 0.625"
+    on_top = ["refuted", "case opened", "case ended", "case opened", "convicted", "case ended"]
+    assert [line.kind for line in feed.pinned] == on_top
+
+
+async def test_all_events_are_read_page_by_page_and_kind_by_kind(told: Told) -> None:
+    first = await told.boards.events("", None, 5)
+    rest = await told.boards.events("", first.before, 500)
+    whole = await told.boards.events("", None, 500)
+    assert (len(first.lines), rest.before) == (5, None)
+    assert [*first.lines, *rest.lines] == whole.lines
+    assert [line.id for line in whole.lines] == sorted((line.id for line in whole.lines), reverse=True)
+    assert {"committed", "sealed", "voted"} <= {line.kind for line in whole.lines}
+    sealed = await told.boards.events("sealed", None, 500)
+    assert sealed.lines == [line for line in whole.lines if line.kind == "sealed"] != []
+
+
+async def test_cases_and_convictions_stay_on_top_for_a_day(told: Told) -> None:
+    now = time.time()
+    feeds = [
+        await told.database.read(lambda one, at=at: read_overview_feed(one, at))
+        for at in (now + PINNED_SECONDS - 600, now + PINNED_SECONDS + 600)
+    ]
+    assert [len(feed.pinned) for feed in feeds] == [6, 0]
+    assert {line.kind for line in feeds[1].lines} >= PINNED
 
 
 async def test_what_is_sent_live_is_what_the_boards_say(told: Told) -> None:
@@ -311,8 +338,13 @@ async def test_what_is_sent_live_is_read_anew_with_every_write_and_block(told: T
     marks.append(source.mark())
     told.follower.head_number += 1
     marks.append(source.mark())
+    told.follower.stale_since = 1_700_000_000.0
+    marks.append(source.mark())
     assert marks[0] == marks[1]
-    assert len(set(marks)) == 3
+    assert len(set(marks)) == 4
+    state = (await source.read(0, 5)).state
+    assert (state.stale_since, state.tone) == (1_700_000_000.0, "wait")
+    assert state.shown["blocked"] == "What the swarm does now is not known: the chain is not read."
 
 
 async def test_charts_reach_to_the_newest_step(told: Told) -> None:
@@ -337,7 +369,7 @@ async def test_of_a_run_in_which_nothing_has_happened_there_is_everything_too(em
     assert (found.commitments.total, found.claimed, found.machines, found.benchmarks) == (0, 0, [], [])
     assert (await empty.boards.workers("accepted", 0, 100)).total == 0
     assert (await empty.boards.others()).trainers[0].last is None
-    assert await empty.boards.feed() == []
+    assert await empty.boards.feed() == OverviewFeed(pinned=[], lines=[])
     assert (await empty.boards.metrics()).newest is None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from muster.constants import TOKEN
 from muster.protocol.messages import Demand
-from orchestrator.page.feed import feed_lines, state_sentence
+from orchestrator.page.feed import feed_lines, folded, state_sentence
 from orchestrator.summary import EventLine
 
 NODE, JUDGE = "0x00000000000000000000000000000000000000A1", "0x00000000000000000000000000000000000000B2"
@@ -71,6 +71,12 @@ def told(kind: str, data: dict[str, Any]) -> list[tuple[str, str, str, str]]:
             ("", "Step 12: reward 0.5, held out 0.75", "/steps/12", "good"),
         ),
         ("step", {"step": 3, "metrics": {}, "files": 16}, ("", "Step 3: from 16 files", "/steps/3", "plain")),
+        ("step", {"step": 0, "metrics": {}, "files": 0}, ("", "Step 0: the model to begin with", "/steps/0", "plain")),
+        (
+            "step",
+            {"step": 47, "metrics": {}, "files": 0},
+            ("", "Step 47: the same weights, published again without new work", "/steps/47", "plain"),
+        ),
         ("finished", {"step": 50}, ("", "Training is finished at step 50", "/", "good")),
         (
             "relay misbehaved",
@@ -94,6 +100,42 @@ def test_a_commitment_is_told_to_be_rejected_once() -> None:
     assert told("rejected", data | {"rejections": 2}) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "data", "who", "text", "href"),
+    [
+        ("committed", {"node": NODE, "index": 4}, "0x0000…00A1", "commits work 4", f"/nodes/{NODE}/4"),
+        ("sealed", {"node": NODE, "hour": 3}, "0x0000…00A1", "seals the hour Jan 01, 03:00", f"/nodes/{NODE}"),
+        ("voted", {"judge": JUDGE, "case": 9, "guilty": True}, "judge \\u202eone", "votes in case 9", "/court/9"),
+        ("checkpoint", {"step": 5, "root": "0x"}, "", "Step 5 is on chain", "/steps/5"),
+        (
+            "grade accused",
+            {"case": 9, "validator": JUDGE, "node": NODE},
+            "judge \\u202eone",
+            "is accused of grades of work of 0x0000…00A1",
+            "/court/9",
+        ),
+    ],
+)
+def test_the_page_of_all_events_tells_routine_too(
+    kind: str, data: dict[str, Any], who: str, text: str, href: str
+) -> None:
+    (line,) = feed_lines([EventLine(id=7, kind=kind, time=1.5, data=data)], NAMES, routine=True)
+    assert (line.who, line.text, line.href) == (who, text, href)
+
+
+def test_steps_between_two_other_events_are_one_line_and_each_is_told_once() -> None:
+    def step(number: int, reward: float) -> tuple[str, dict[str, Any]]:
+        return "step", {"step": number, "metrics": {"reward": reward}, "files": 2}
+
+    events = [step(1, 0.1), step(2, 0.2), ("retired", {"node": NODE}), step(3, 0.3), step(2, 0.4), step(3, 0.5)]
+    lines = [EventLine(id=i, kind=kind, time=i, data=data) for i, (kind, data) in enumerate(events)]
+    assert [(line.id, line.text, line.href) for line in folded(feed_lines(lines[::-1], {}))] == [
+        (5, "Steps 2 to 3; the last: reward 0.5", "/steps/3"),
+        (2, "retires", f"/nodes/{NODE}"),
+        (0, "Step 1: reward 0.1", "/steps/1"),
+    ]
+
+
 def test_lines_keep_the_order_of_the_events() -> None:
     events = [
         EventLine(id=i, kind=kind, time=i, data={"node": NODE})
@@ -103,11 +145,12 @@ def test_lines_keep_the_order_of_the_events() -> None:
 
 
 def test_what_the_swarm_waits_for_is_a_sentence() -> None:
-    def said(wanted: bool = True, blocked: str = "", *, finished: bool = False) -> tuple[str, str]:
+    def said(wanted: bool = True, blocked: str = "", *, finished: bool = False, stale: bool = False) -> tuple[str, str]:
         demand = Demand(run=1, step=4, wanted=wanted, waiting_groups=1_024)
-        return state_sentence(step=4_000, finished=finished, blocked=blocked, demand=demand)
+        return state_sentence(step=4_000, finished=finished, blocked=blocked, demand=demand, stale=stale)
 
     assert said() == ("Work goes on: 1,024 groups wait for the trainer, and it wants more.", "go")
+    assert said(stale=True) == ("What the swarm does now is not known: the chain is not read.", "wait")
     assert said(wanted=False) == ("Enough work: 1,024 groups wait for the trainer, and it wants no more for now.", "go")
     assert said(blocked="no worker is registered") == ("Waiting: no worker is registered.", "wait")
     assert said(blocked="training is finished", finished=True) == ("Training is finished at step 4,000.", "done")
