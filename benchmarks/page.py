@@ -39,7 +39,7 @@ LOAD_TARGET: Final = 1.0
 BYTES_TARGET: Final = 300.0
 PAGE_NAMES: Final = (
     *("overview", "workers", "validators", "others", "worker", "cheater", "validator", "commitment", "rejected"),
-    *("court", "case", "rollouts", "rollout", "events", "checkpoints", "step", "join", "explain"),
+    *("court", "case", "rollouts", "rollout", "events", "checkpoints", "step", "join", "explain", "docs"),
 )
 """One page of each kind."""
 
@@ -213,6 +213,7 @@ def pages_of(big: BigRun) -> dict[str, str]:
         f"/steps/{big.shape.steps}",
         "/join",
         "/explain",
+        "/docs",
     )
     return dict(zip(PAGE_NAMES, paths, strict=True))
 

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from muster.constants import HOUR_SECONDS, MICRO, TOKEN
 from muster.errors import ConfigError
+from muster.protocol.term_words import NOBODY, WORDS, class_text, term_text
 from muster.protocol.terms import Terms, WorkClass
 from muster.runtime.units import decimal_amount, parse_amount
 from muster.settings.toml import toml_value
 
-MONEY: Final = ("pay", "worker_stake", "validator_stake", "case_fee", "jury_deposit")
-HASHES: Final = ("task_root", "model_hash", "tokenizer_hash", "profile", "tools_root", "grade_tip")
-NOBODY: Final = "0x" + "00" * 20
+MONEY: Final = tuple(name for name, (unit, _) in WORDS.items() if unit == "MUST")
+HASHES: Final = tuple(name for name, (unit, _) in WORDS.items() if unit == "hash")
 
 PUBLIC_DEFAULTS: Final[Mapping[str, Any]] = {
     "admitter": NOBODY,
@@ -76,18 +76,23 @@ def fit_context(values: Mapping[str, Any], context: int | None) -> dict[str, Any
 
 
 def write_terms(terms: Terms) -> str:
-    """Return the file's text."""
-    lines = ["# Terms of a run: immutable once it is created. Money in tokens, time in seconds, lengths in tokens.", ""]
+    """Return the file's text: above each term what it is, its unit, and what its value says in plain words."""
+    lines = ["# Terms of a run: nobody can change them once it is created."]
     for field in fields(terms):
         value = getattr(terms, field.name)
+        if field.name == "classes":
+            continue
+        unit, words = WORDS[field.name]
+        said = "" if unit in ("", "hash", "address", "MUST", "tokens") else f": {term_text(field.name, value)}"
+        lines += ["", f"# {words}{f' ({unit})' if unit not in ('', 'hash', 'address') else ''}{said}"]
         if field.name in MONEY:
             value = decimal_amount(value)
         elif field.name in HASHES:
             value = "0x" + value.hex()
-        if field.name != "classes":
-            lines.append(f"{field.name} = {toml_value(value)}")
+        lines.append(f"{field.name} = {toml_value(value)}")
     for work_class in terms.classes:
-        lines += ["", "[[classes]]", f"weight_bps = {work_class.weight_bps}", f"budgets = {list(work_class.budgets)}"]
+        lines += ["", f"# a class of work: {class_text(work_class)}", "[[classes]]"]
+        lines += [f"weight_bps = {work_class.weight_bps}", f"budgets = {list(work_class.budgets)}"]
     return "\n".join(lines) + "\n"
 
 

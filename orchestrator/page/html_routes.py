@@ -9,12 +9,10 @@ from typing import Annotated, Any, Final, Literal, get_args
 from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, Query, Request, Response
 
-from muster.constants import BASIS_POINTS, WINDOW_HOURS
+from muster.constants import WINDOW_HOURS
 from muster.protocol.incentives import SEALED_HOURS
 from muster.protocol.metric_names import LENGTH, REWARD
-from muster.protocol.terms import Terms
-from muster.protocol.terms_file import MONEY, NOBODY, terms_document
-from muster.runtime.units import Tokens
+from muster.protocol.term_words import NOBODY, term_lines
 from orchestrator import problems
 from orchestrator.page.feed import state_sentence
 from orchestrator.page.leaderboard import ValidatorOrder, WorkerOrder
@@ -42,6 +40,12 @@ Values = Callable[..., Awaitable[dict[str, Any]]]
 Route = Callable[..., Awaitable[Response]]
 
 pages = APIRouter(include_in_schema=False)
+
+
+@pages.get("/robots.txt")
+async def robots() -> Response:
+    """Let search engines read the pages, and neither documents nor files."""
+    return Response("User-agent: *\nDisallow: /v1/\nDisallow: /metrics\n", media_type="text/plain")
 
 
 @pages.get("/static/{version}/{path:path}")
@@ -185,27 +189,25 @@ async def join(service: Here) -> dict[str, Any]:
         "earnings": await service.page.views.earnings(),
         "admitter": "" if terms.admitter == NOBODY else terms.admitter,
         "document": service.join.model_dump_json(indent=2),
-        "listed": terms_lines(terms),
+        "listed": list(term_lines(terms)),
         "window": WINDOW_HOURS,
         "first_pay": SEALED_HOURS,
     }
 
 
+@pages.get("/docs")
+async def docs(request: Request, service: Here) -> Response:
+    async def make() -> Page:
+        found: dict[str, list[tuple[str, str, str]]] = {}
+        for path, methods in request.app.openapi()["paths"].items():
+            for method, what in methods.items():
+                line = method.upper(), path, what.get("description", "").partition("\n")[0]
+                found.setdefault(what.get("tags", ["service"])[0], []).append(line)
+        return Page("docs.html", values={"endpoints": found})
+
+    return await service.page.site.respond(request, make)
+
+
 @page("/explain", "explain.html")
 async def explain(service: Here) -> dict[str, Any]:
     return {"sections": SECTIONS, "anchor_of": anchor_of}
-
-
-def terms_lines(terms: Terms) -> list[tuple[str, str]]:
-    """Return the terms as people read them: money in tokens, classes as sentences."""
-    lines = []
-    for name, value in terms_document(terms).items():
-        if name == "classes":
-            told = [
-                f"{one['weight_bps'] / BASIS_POINTS:g} × pay for {', '.join(map(str, one['budgets']))} tokens"
-                for one in value
-            ]
-            lines += [(f"class {number}", text) for number, text in enumerate(told)]
-        else:
-            lines.append((name, str(Tokens(value)) if name in MONEY else str(value)))
-    return lines

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.runtime.printable import printable
+from muster.runtime.units import SYMBOL
 from orchestrator.page.words import WORDS, anchor_of
 
 DASH: Final = "–"
@@ -43,13 +44,13 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def amount(wei: int | None) -> str:
-    """Return token wei as tokens, to at most four digits after the point."""
+    """Return token wei as tokens with their unit, to at most four digits after the point."""
     if wei is None:
         return DASH
     whole, part = divmod(round(abs(wei) / (TOKEN // 10_000)), 10_000)
     if wei and not whole and not part:
-        return "< 0.0001"
-    return ("-" if wei < 0 else "") + f"{whole:,}" + (f".{part:04d}".rstrip("0") if part else "")
+        return f"< 0.0001 {SYMBOL}"
+    return ("-" if wei < 0 else "") + f"{whole:,}" + (f".{part:04d}".rstrip("0") if part else "") + f" {SYMBOL}"
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -33,7 +33,7 @@ def told(kind: str, data: dict[str, Any]) -> list[tuple[str, str, str, str]]:
         (
             "claimed",
             {"node": NODE, "amount": 3 * TOKEN},
-            ("0x0000…00A1", "is paid 3", f"/nodes/{NODE}", "good"),
+            ("0x0000…00A1", "is paid 3 MUST", f"/nodes/{NODE}", "good"),
         ),
         (
             "case opened",
@@ -53,7 +53,7 @@ def told(kind: str, data: dict[str, Any]) -> list[tuple[str, str, str, str]]:
         (
             "convicted",
             {"node": NODE, "slashed": 50 * TOKEN, "bounty": TOKEN, "to": JUDGE},
-            ("0x0000…00A1", "is convicted: 50 of its stake are gone, its pay is void", f"/nodes/{NODE}", "bad"),
+            ("0x0000…00A1", "is convicted: 50 MUST of its stake are gone, its pay is void", f"/nodes/{NODE}", "bad"),
         ),
         (
             "rejected",

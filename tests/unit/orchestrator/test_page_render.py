@@ -45,13 +45,13 @@ def test_numbers_are_short_and_exact_enough(value: float | None, text: str) -> N
     ("wei", "text"),
     [
         (None, "–"),
-        (0, "0"),
-        (1, "< 0.0001"),
-        (TOKEN, "1"),
-        (TOKEN // 4, "0.25"),
-        (1234 * TOKEN + TOKEN // 10, "1,234.1"),
-        (-TOKEN // 2, "-0.5"),
-        (TOKEN // 3, "0.3333"),
+        (0, "0 MUST"),
+        (1, "< 0.0001 MUST"),
+        (TOKEN, "1 MUST"),
+        (TOKEN // 4, "0.25 MUST"),
+        (1234 * TOKEN + TOKEN // 10, "1,234.1 MUST"),
+        (-TOKEN // 2, "-0.5 MUST"),
+        (TOKEN // 3, "0.3333 MUST"),
     ],
 )
 def test_token_wei_are_shown_as_tokens(wei: int | None, text: str) -> None:
