@@ -96,10 +96,12 @@ async def events(service: Here, kind: Kind = "", before: Before = None) -> dict[
     return {"page": await service.page.boards.events(kind, before, LINES)}
 
 
-async def _charts(service: OrchestratorService) -> dict[str, list[tuple[str, str]]]:
-    """Return the metrics of the charts whose curves are not the same in every run: (name, label)."""
-    parts = [name for name in (await service.page.boards.metrics()).names if name.startswith("rewards/")][:MAX_PARTS]
+async def _charts(service: OrchestratorService) -> dict[str, Any]:
+    """Return the metrics of the charts whose curves are not the same in every run: (name, label); and all names."""
+    names = (await service.page.boards.metrics()).names
+    parts = [name for name in names if name.startswith("rewards/")][:MAX_PARTS]
     return {
+        "reported": names,
         "reward": [(REWARD, "reward"), *((name, name.split("/")[1]) for name in parts)],
         "length": [(LENGTH, "length"), ("completions/mean_budget", "budget")],
     }

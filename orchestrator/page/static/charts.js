@@ -6,7 +6,7 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
 const NAMES_AT_ONCE = 16;
 const POINTS = 400;
 const APPENDED = 200;
-const HEIGHT = 210;
+const HEIGHT = matchMedia("(max-width: 40rem)").matches ? 140 : 210;
 const TABLE_ROWS = 60;
 const SYNC = "steps";
 
@@ -33,7 +33,7 @@ async function load(place) {
       for (const one of page.series) series.set(one.name, one);
     }
   } catch (error) {
-    for (const figure of figures) showEmpty(figure, "The numbers cannot be read now.");
+    for (const figure of figures) showFailure(figure);
     return;
   }
   charts.forEach(chart => chart.remove());
@@ -58,12 +58,16 @@ function append(place, state) {
   if (appended > APPENDED) load(place);
 }
 
-function showEmpty(figure, text) {
-  const plot = figure.querySelector(".plot");
+function showFailure(figure) {
   const note = document.createElement("div");
   note.className = "empty";
-  note.textContent = text;
-  plot.replaceChildren(note);
+  note.textContent = "The numbers cannot be read now.";
+  figure.querySelector(".plot").replaceChildren(note);
+}
+
+// Return the ends of an axis on which there is a single value: uPlot's own reach to 100.
+function around(low, high, least) {
+  return low === high ? [low - least, high + least] : null;
 }
 
 class Chart {
@@ -98,7 +102,7 @@ class Chart {
     });
     if (grown && this.drawn) this.drawn.setData(this.columns());
     else if (grown) this.draw();
-    if (grown) { this.describe(); this.list(); }
+    if (grown) { this.tellNewest(this.drawn); this.describe(); this.list(); }
     return grown;
   }
 
@@ -116,7 +120,8 @@ class Chart {
 
   draw() {
     this.remove();
-    if (!this.points.size) return showEmpty(this.figure, this.plot.dataset.empty);
+    this.figure.classList.toggle("is-empty", !this.points.size); // which the sheet folds to a line
+    if (!this.points.size) return this.plot.replaceChildren();
     const style = getComputedStyle(document.documentElement);
     const colour = name => style.getPropertyValue(name).trim();
     const axis = {
@@ -132,16 +137,28 @@ class Chart {
     const options = {
       width: Math.max(200, this.plot.clientWidth), height: HEIGHT,
       cursor: { sync: { key: SYNC }, y: false, focus: { prox: 24 } },
-      scales: { x: { time: false } },
+      scales: {
+        x: { time: false, range: (_, low, high) => low === high ? [low, low + 1] : [low, high] },
+        y: { range: (_, low, high) => around(low, high, Math.abs(low) / 10 || 0.1) ?? uPlot.rangeNum(low, high, 0.1, true) },
+      },
       axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }, { ...axis, size: 56, values: (_, ticks) => ticks.map(shown) }],
       series: [{ label: "step", value: (_, step) => step === null ? "–" : step.toLocaleString("en") }, ...curves, ...band],
       bands: this.hasBand() ? [{ series: [3, 2], fill: `${colour("--curve-1")}26` }] : [],
       legend: { live: true },
+      hooks: { setLegend: [drawn => this.tellNewest(drawn)] },
     };
     this.plot.replaceChildren();
     this.plot.classList.toggle("has-band", this.hasBand());
     this.drawn = new uPlot(options, this.columns(), this.plot);
+    this.tellNewest(this.drawn);
     this.describe();
+  }
+
+  // Let the legend say each curve's newest value while nothing is pointed at.
+  tellNewest(drawn) {
+    if (drawn.cursor.idx !== null && drawn.cursor.idx !== undefined) return;
+    const idxs = drawn.data.map((column, place) => place ? column.findLastIndex(value => value !== null) : column.length - 1);
+    drawn.setLegend({ idxs: idxs.map(at => at < 0 ? null : at) }, false);
   }
 
   // Return a value as the legend shows it: with the band that it is the mean of, where there is one.
