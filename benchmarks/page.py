@@ -38,7 +38,8 @@ PARTS: Final = ("load", "cost", "newcomer")
 LOAD_TARGET: Final = 1.0
 BYTES_TARGET: Final = 300.0
 PAGE_NAMES: Final = (
-    *("overview", "workers", "validators", "others", "worker", "cheater", "validator", "commitment", "rejected"),
+    *("overview", "workers", "validators", "others", "worker", "cheater", "validator", "operator", "trainer"),
+    *("commitment", "rejected"),
     *("court", "case", "rollouts", "rollout", "events", "checkpoints", "step", "join", "explain", "docs"),
 )
 """One page of each kind."""
@@ -202,6 +203,8 @@ def pages_of(big: BigRun) -> dict[str, str]:
         f"/nodes/{busy}",
         f"/nodes/{cheater}",
         f"/nodes/{members.validators[0]}",
+        f"/operators/{members.operators[busy]}",
+        f"/nodes/{big.run_fixture.key('trainer').address}",
         f"/nodes/{busy}/{int(work.index[-1])}",
         f"/nodes/{cheater}/0",
         "/court",

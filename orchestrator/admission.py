@@ -41,9 +41,9 @@ ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/version"})
 FILES: Final = ("/v1/files/", "/v1/evidence", "/v1/environments/")
 LIVE: Final = re.compile(r"/v1/runs/[0-9]+/live")
 PAGE: Final = re.compile(
-    r"/|/(leaderboard|join|explain)|/(nodes|court|steps|rollouts|static)(/.*)?"
-    r"|/v1/runs/[0-9]+/(overview|metrics|series|workers|validators|others|earnings|badge\.svg)"
-    r"|/v1/runs/[0-9]+/(nodes|cases|checkpoints|rollouts|charts)(/.*)?"
+    r"/|/(leaderboard|events|join|explain|docs|robots\.txt)|/(nodes|operators|court|steps|rollouts|static)(/.*)?"
+    r"|/v1/runs/[0-9]+/(overview|feed|metrics|series|workers|validators|others|earnings|badge\.svg)"
+    r"|/v1/runs/[0-9]+/(nodes|addresses|cases|checkpoints|rollouts|charts)(/.*)?"
 )
 """What is made for people: `orchestrator/page/`."""
 WAIT_SECONDS: Final = 5.0

@@ -66,7 +66,8 @@ def another_run(run: int, ours: int) -> RefusedError:
 
 def no_node(address: str, run: int) -> RefusedError:
     return not_found(
-        f"{address} is no node of run {run}", "a node that has just joined is known in a few seconds: try again"
+        f"{address} is no node of run {run}",
+        "see /leaderboard; a node that has just joined is known in a few seconds",
     )
 
 

@@ -160,7 +160,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             addresses=info.addresses,
             terms=terms,
         )
-        parts = page_running(known, ours, database, queries, follower, relays, attribution)
+        parts = page_running(known, ours, settings.chain.explorer_url, database, queries, follower, relays, attribution)
         page = await stack.enter_async_context(parts)
         yield OrchestratorService(
             settings=settings,

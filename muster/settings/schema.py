@@ -45,6 +45,8 @@ class ChainSettings(Section):
     """Address book written by the deployment."""
     guardian: str = Field(default="", pattern=r"^(0x[0-9a-fA-F]{40})?$")
     """Who may pause new commitments for three days, of a deployment made with these settings; empty: the deployer."""
+    explorer_url: str = Field(default="", pattern=r"^(https?://[^\s\"'<>]+)?$", max_length=200)
+    """Block explorer to which the run's page links transactions and addresses; empty: none."""
     confirmations: int = Field(default=0, ge=0, le=1000)
     """Blocks on top of an event before it is acted on."""
     poll_seconds: float = Field(default=0.5, gt=0, le=60)

@@ -14,11 +14,13 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
+from orchestrator import problems
 from orchestrator.attribution import Attribution
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
 from orchestrator.kept import KeptAnswers
 from orchestrator.page import series
+from orchestrator.page.addresses import AddressView, address_view
 from orchestrator.page.assets import pack
 from orchestrator.page.feed_log import EventFeed, OverviewFeed, read_events, read_overview_feed
 from orchestrator.page.leaderboard import Others, ValidatorOrder, ValidatorPage, WorkerOrder, WorkerPage
@@ -101,6 +103,13 @@ class Boards:
             return read_others(connection, self.known.run, self.known.terms, self.directory.known(), authors)
 
         return await self._kept.get("others", lambda: self._kept_by_cost("others", read))
+
+    async def address(self, address: str) -> AddressView:
+        """Return what is known of a checksummed address. Raises RefusedError for an unknown one."""
+        found = address_view(address, self.known, await self.members(), await self.others())
+        if found is None:
+            raise problems.no_node(address, self.known.run)
+        return found
 
     async def metrics(self) -> MetricList:
         run = self.known.run

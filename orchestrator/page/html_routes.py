@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, get_args
 
 from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, Query, Request, Response
 
 from muster.constants import WINDOW_HOURS
+from muster.errors import RefusedError
 from muster.protocol.incentives import SEALED_HOURS
 from muster.protocol.metric_names import LENGTH, REWARD
 from muster.protocol.term_words import NOBODY, term_lines
@@ -59,13 +61,16 @@ async def static(request: Request, service: Here, path: str) -> Response:
 def page(path: str, template: str, here: str = "", refresh: int = 0) -> Callable[[Values], Route]:
     """Route requests for a page: the function returns what its template shows, once for all who ask at a time.
 
+    The values may name another `template`.
+
     here, refresh: those of `Page`.
     """
 
     def route(values: Values) -> Route:
         async def respond(request: Request, service: OrchestratorService, **asked: Any) -> Response:
             async def make() -> Page:
-                return Page(template, here, refresh, values=await values(service, **asked))
+                made = await values(service, **asked)
+                return Page(made.get("template", template), here, refresh, values=made)
 
             return await service.page.site.respond(request, make)
 
@@ -130,10 +135,21 @@ async def leaderboard(
 @page("/nodes/{address}", "node.html", "/leaderboard", REFRESH_SECONDS)
 async def node(service: Here, address: AddressPath, before: Before = None) -> dict[str, Any]:
     checksummed = to_checksum_address(address)
-    found = await service.page.views.node(checksummed)
+    try:
+        found = await service.page.views.node(checksummed)
+    except RefusedError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        # No node, but perhaps the trainer, an operator, a contract.
+        return {"view": await service.page.boards.address(checksummed), "template": "address.html"}
     listed = await service.page.views.commitments(checksummed, before, LISTED)
     hours = [(line.hour, line.counts.model_dump(exclude={"total"})) for line in found.hours]
     return {"node": found, "commitments": listed.commitments, "before": listed.before, "timeline": strip(hours)}
+
+
+@page("/operators/{address}", "address.html", "/leaderboard", REFRESH_SECONDS)
+async def operator(service: Here, address: AddressPath) -> dict[str, Any]:
+    return {"view": await service.page.boards.address(to_checksum_address(address))}
 
 
 @page("/nodes/{address}/{index}", "commitment.html", "/leaderboard", REFRESH_SECONDS)

@@ -38,17 +38,21 @@ class PageParts:
 async def page_running(
     known: RunIdentity,
     settings: OrchestratorSettings,
+    explorer: str,
     database: Database,
     queries: Queries,
     follower: Follower,
     directory: RelayDirectory,
     attribution: Attribution,
 ) -> AsyncIterator[PageParts]:
-    """Yield the parts; until left, watchers are told of changes, and tokens of accepted files are counted."""
+    """Yield the parts; until left, watchers are told of changes, and tokens of accepted files are counted.
+
+    explorer: URL of the chain's block explorer; empty for none.
+    """
     source = PageSource(database, queries, attribution, settings.url)
     boards = Boards(known, database, queries, follower, directory, attribution, source.turns)
     views = await asyncio.to_thread(Views.of_run, source, directory, settings.storage_url, settings.run_folder)
     hub = LiveHub(LiveSource(database, queries, follower, boards))
-    site = Site(known, settings.url, lambda: queries.chain.now, lambda: follower.stale_since)
+    site = Site(known, settings.url, lambda: queries.chain.now, lambda: follower.stale_since, explorer)
     async with hub.running(), views.running():
         yield PageParts(boards, views, hub, site)

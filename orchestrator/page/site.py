@@ -67,16 +67,19 @@ class Site:
         url: str,
         chain_time: Callable[[], int],
         stale_since: Callable[[], float | None] = lambda: None,
+        explorer: str = "",
     ) -> None:
         """`url` is the orchestrator's own; `chain_time` returns the chain's second that was read last.
 
-        stale_since: returns since which Unix second the chain is not read; None while it is.
+        stale_since: returns since which Unix second the chain is not read; None while it is. explorer: URL of the
+        block explorer that hashes and addresses link to; empty for none.
         """
         self.assets = Assets()
         self._known = known
         self._url = url
         self._chain_time = chain_time
         self.stale_since = stale_since
+        self._explorer = explorer.rstrip("/")
         self._templates = environment()
         self._kept = KeptAnswers(KEPT_SECONDS)
         self._turns = Turns()
@@ -117,4 +120,5 @@ class Site:
             "made": time.time(),
             "chain_time": self._chain_time(),
             "stale_since": self.stale_since(),
+            "explorer": self._explorer,
         }

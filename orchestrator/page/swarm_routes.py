@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from orchestrator import problems
+from orchestrator.page.addresses import AddressView
 from orchestrator.page.assets import compressed
 from orchestrator.page.feed import KINDS
 from orchestrator.page.feed_log import EventFeed
@@ -21,7 +23,7 @@ from orchestrator.page.leaderboard import (
 from orchestrator.page.overview import Overview
 from orchestrator.page.series import MAX_POINTS, MAX_SERIES, MetricList, SeriesPage
 from orchestrator.problems import documented
-from orchestrator.routing import Before, Here, OurRun, Search, document_response
+from orchestrator.routing import AddressPath, Before, Here, OurRun, Search, document_response
 from orchestrator.tables import MAX_METRIC
 
 swarm = APIRouter(prefix="/v1/runs/{run}", tags=["page"], responses=documented(404, 422, 503))
@@ -93,6 +95,12 @@ async def validators(
 async def others(service: Here, _: OurRun) -> Response:
     """Send who takes part without being a node: trainer, relays, authors of tasks."""
     return document_response(await service.page.boards.others())
+
+
+@swarm.get("/addresses/{address}", response_model=AddressView)
+async def of_address(service: Here, _: OurRun, address: AddressPath) -> Response:
+    """Send what an address is in the run, and the nodes that it operates with their sums."""
+    return document_response(await service.page.boards.address(to_checksum_address(address)))
 
 
 @swarm.get("/feed", response_model=EventFeed)

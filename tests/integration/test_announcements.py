@@ -132,7 +132,7 @@ async def test_names_that_are_refused(place: Place) -> None:
     stranger = place.name("stranger", "mine", by="operator of w2")
     why = f"{place.node('stranger')} is no node of run {place.run}"
     hint = await refused("stranger", stranger, 404, "Not found", why)
-    assert hint == "a node that has just joined is known in a few seconds: try again"
+    assert hint == "see /leaderboard; a node that has just joined is known in a few seconds"
     why = "the name 'a\\u202eb' may have letters, digits, spaces and . _ - + # ' only"
     await refused("w2", place.name("w2", "a\u202eb"), 422, "Malformed", why)
     await refused("w2", place.name("w2", "0xabc"), 422, "Malformed", "the name '0xabc' looks like an address")

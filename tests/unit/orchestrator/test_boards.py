@@ -17,9 +17,11 @@ from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts.court import AbsenceReported, Flaw, Kind, Outcome, Refuted, VoteRevealed
 from muster.contracts.registry import Fined
 from muster.contracts.runs import Claimed, HourSealed
+from muster.errors import RefusedError
 from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.messages import RelayOffer
+from muster.protocol.term_words import NOBODY
 from orchestrator import tables, tallies
 from orchestrator.attribution import Attribution
 from orchestrator.auth import Caller
@@ -274,6 +276,28 @@ async def test_the_trainer_and_relays_are_told_of(told: Told) -> None:
         {"url": SHARED, "operator": OPERATOR, "listed": True, "bytes": 0, "nodes": 0},
     ]
     assert found.authors == []
+
+
+async def test_an_address_leads_to_its_parts_and_the_nodes_it_operates(told: Told) -> None:
+    found = await told.boards.address(OPERATOR)
+    assert [(node.address, node.role, node.status) for node in found.nodes] == [
+        *((ANNE, "worker", "active"), (BERT, "worker", "jailed"), (CLEO, "worker", "active")),
+        *((node, "validator", "active") for node in VALIDATORS),
+    ]
+    assert (found.parts, found.total, found.accepted_groups, found.tokens) == ([], 6, 8, 700)
+    workers = (await told.boards.workers("since", 0, 9)).workers
+    assert (found.day, found.earned) == (sum(line.day for line in workers), 2 * TOKEN)
+    assert found.in_window == 10 * TOKEN
+    parts = {one: (await told.boards.address(one)).parts for one in (TRAINER, OWNER, OTHER)}
+    assert [(part.text, part.href) for part in parts[TRAINER]] == [
+        ("Publishes the steps of this run: its trainer", "/steps"),
+        ("Signs that files were stored, and the run's document", "/join"),
+    ]
+    assert [part.text for part in parts[OWNER]] == ["Owns this run and pays its escrow"]
+    assert [part.text for part in parts[OTHER]] == ["Is the contract runs"]
+    for unknown in (file_hash(0)[:42], NOBODY):
+        with pytest.raises(RefusedError, match=f"{unknown} is no node of run 1"):
+            await told.boards.address(unknown)
 
 
 async def test_the_feed_tells_what_is_notable_newest_first(told: Told) -> None:

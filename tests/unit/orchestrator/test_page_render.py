@@ -165,7 +165,7 @@ def test_templates_escape_whatever_a_node_is_called(name: str) -> None:
 SITE = {
     **{"run": 1, "chain_id": 31337, "title": "Sums", "url": "http://run.example", "static": "/static/1"},
     **{"api": "/v1/runs/1", "pages": PAGES, "here": "/court", "refresh": 8, "made": 0.0, "chain_time": 5},
-    "stale_since": None,
+    **{"stale_since": None, "explorer": ""},
 }
 
 

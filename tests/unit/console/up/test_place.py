@@ -87,6 +87,7 @@ def test_a_public_chain_has_its_preset() -> None:
         "rpc_url": "https://mine.example",
         "chain_id": CHAIN_BASE_SEPOLIA,
         "addresses": "addresses.json",
+        "explorer_url": "https://sepolia.basescan.org",
         "confirmations": 3,
         "poll_seconds": 2,
     }
