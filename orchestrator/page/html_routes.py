@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from importlib.metadata import metadata
 from typing import Annotated, Any, Final, Literal, get_args
 
 from eth_utils.address import to_checksum_address
@@ -221,7 +222,8 @@ async def docs(request: Request, service: Here) -> Response:
             for method, what in methods.items():
                 line = method.upper(), path, what.get("description", "").partition("\n")[0]
                 found.setdefault(what.get("tags", ["service"])[0], []).append(line)
-        return Page("docs.html", values={"endpoints": found})
+        links = [line.split(", ", 1) for line in metadata("muster").get_all("Project-URL", [])]
+        return Page("docs.html", values={"endpoints": found, "links": links})
 
     return await service.page.site.respond(request, make)
 

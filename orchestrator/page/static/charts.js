@@ -138,10 +138,10 @@ class Chart {
       width: Math.max(200, this.plot.clientWidth), height: HEIGHT,
       cursor: { sync: { key: SYNC }, y: false, focus: { prox: 24 } },
       scales: {
-        x: { time: false, range: (_, low, high) => low === high ? [low, low + 1] : [low, high] },
+        x: { time: false, range: (drawn, low, high) => drawn.data[0].length === 1 ? [drawn.data[0][0], drawn.data[0][0] + 1] : [low, high] },
         y: { range: (_, low, high) => around(low, high, Math.abs(low) / 10 || 0.1) ?? uPlot.rangeNum(low, high, 0.1, true) },
       },
-      axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }, { ...axis, size: 56, values: (_, ticks) => ticks.map(shown) }],
+      axes: [{ ...axis, size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }, { ...axis, size: 56, values: (_, ticks) => ticks.map(shown) }],
       series: [{ label: "step", value: (_, step) => step === null ? "–" : step.toLocaleString("en") }, ...curves, ...band],
       bands: this.hasBand() ? [{ series: [3, 2], fill: `${colour("--curve-1")}26` }] : [],
       legend: { live: true },
