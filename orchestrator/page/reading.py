@@ -21,7 +21,7 @@ from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.module_command import module_command
 from orchestrator import problems
-from orchestrator.page.rows import ReadAnswer, ReadingSettings, ReadRequest
+from orchestrator.page.rows import ReadAnswer, ReadingSettings, ReadRequest, TaskPlace
 
 READS_AT_ONCE: Final = 2
 MAX_WAITING: Final = 32
@@ -85,8 +85,10 @@ class ReadingProcess:
             await self.close()
             await asyncio.gather(*self._tasks)
 
-    async def ask(self, file_hash: str, position: int | None = None, *, thinks: bool = True) -> ReadAnswer:
-        """Return the answer to a request.
+    async def ask(
+        self, file_hash: str, position: int | None = None, *, thinks: bool = True, task: TaskPlace | None = None
+    ) -> ReadAnswer:
+        """Return the answer to a request. `task`: whose reference is read with the row.
 
         Raises RefusedError when too many wait, UnreachableError when the process fails or takes too long.
         """
@@ -99,7 +101,9 @@ class ReadingProcess:
             self._waiting -= 1
         try:
             thinking = "tags" if thinks else "none"
-            request = ReadRequest(id=next(self._ids), file_hash=file_hash, position=position, thinking=thinking)
+            request = ReadRequest(
+                id=next(self._ids), file_hash=file_hash, position=position, thinking=thinking, task=task
+            )
             return await self._exchange(request)
         finally:
             self._turns.release()

@@ -25,7 +25,18 @@ from muster.errors import MalformedError, MismatchError, StorageError, Unreachab
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
-from orchestrator.page.rows import ReadAnswer, ReadingSettings, ReadRequest, read_row
+from muster.tasksets.document import ShardEntry
+from muster.tasksets.packs import MAX_STORED_BYTES, TaskShard
+from orchestrator.page.rows import (
+    ReadAnswer,
+    ReadingSettings,
+    ReadRequest,
+    ShownText,
+    TaskPlace,
+    cut_text,
+    read_row,
+    reference_text,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -107,7 +118,18 @@ class FileReader:
         rows = self._cache.get(request.file_hash) or self._cache.put(request.file_hash, rows)
         assert self._tokenizer is not None
         row = read_row(self._tokenizer, rows[request.position], len(rows), request.thinking)
+        if request.task is not None:
+            row = row.model_copy(update={"reference": await self._reference(request.task)})
         return ReadAnswer(id=request.id, row=row)
+
+    async def _reference(self, task: TaskPlace) -> ShownText | None:
+        """Return what a task's answers are scored by; None where storage has no such task."""
+        entry = ShardEntry(task.shard, b"", task.count, task.bytes)
+        try:
+            shard = TaskShard.open(entry, 0, await self._files.get(task.shard, MAX_STORED_BYTES))
+            return cut_text(reference_text(shard.task(task.place)))
+        except (MalformedError, MismatchError, StorageError):
+            return None
 
     async def _read(self, name: str) -> list[Rollout] | None:
         """Return the rows of a file; None when storage does not have it."""

@@ -7,13 +7,14 @@ that it can neither turn the direction of writing nor hide.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.runtime.printable import printable
@@ -119,6 +120,16 @@ def shown(text: str, limit: int = MAX_LINE) -> str:
     return printable(cut.replace("\r\n", "\n"), kept="\n\t") + ("…" if len(text) > limit else "")
 
 
+def written(text: str, special: Sequence[str], limit: int = MAX_LINE) -> Markup:
+    """Return what a model or a task's author wrote, as `shown`; special tokens in elements that the sheet hides."""
+    if not special:
+        return escape(shown(text, limit))
+    pieces = re.split(f"({'|'.join(map(re.escape, special))})", text[:limit])
+    marked = [Markup('<i class="special">{}</i>') if place % 2 else Markup("{}") for place in range(len(pieces))]
+    made = (form.format(shown(piece, limit)) for form, piece in zip(marked, pieces, strict=True))
+    return Markup("").join(made) + ("…" if len(text) > limit else "")
+
+
 def mark(address: str) -> Markup:
     """Return a small symmetrical picture that follows from an address, by which people recognise it."""
     digest = hashlib.sha256(address.lower().encode()).digest()
@@ -181,6 +192,7 @@ def environment() -> Environment:
         "shown": shown,
         "size": size,
         "span": span,
+        "written": written,
     }
     made.globals |= {"bars": bars, "countdown": countdown, "query": query, "word": word, "DASH": DASH}
     return made

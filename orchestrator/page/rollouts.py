@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import Field
@@ -18,7 +19,7 @@ from muster.protocol.messages import Message
 from muster.tasksets.document import TaskSetPart
 from orchestrator import problems
 from orchestrator.page.reading import ReadingProcess
-from orchestrator.page.rows import RowRead, RowText
+from orchestrator.page.rows import RowRead, RowText, TaskPlace
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import same_work
 from orchestrator.tables import checkpoints, commitments, file_tokens, nodes, step_tallies, uploads
@@ -26,6 +27,8 @@ from orchestrator.tables import checkpoints, commitments, file_tokens, nodes, st
 MAX_FILES: Final = 200
 """Files of one answer."""
 COMPARED_SECONDS: Final = 600.0
+MAX_PAIRS: Final = 8
+"""Pairs of answers that are read to find a telling one."""
 COMPARED_FILES: Final = 64
 """Early and late files each whose draws are searched for a task that both have."""
 
@@ -171,14 +174,15 @@ class Rollouts:
         if group >= self._source.terms.groups_per_commitment:
             rows = self._source.terms.positions
             raise problems.not_found(f"a file of this run has {rows} rows", f"choose a position from 0 to {rows - 1}")
-        part = self._part(file, group)
-        read = await self._read(file, position, thinks=part is None or part.environment.thinks)
+        part, task = self._drawn(file, group)
+        read = await self._read(file, position, thinks=part is None or part.environment.thinks, task=task)
         return self._view(file, name, position, part, read)
 
     async def compared(self) -> BeforeAndAfter:
         """Return an early row and a late one, to the same task where the draws of a few files have one in common.
 
-        Of a group its first sample is shown, so nothing is picked. A pair is shown for COMPARED_SECONDS.
+        Of a group its first sample is shown; of the newest pairs the first whose rewards differ, so it tells something.
+        A pair is shown for COMPARED_SECONDS.
         """
         made, pair = self._pair
         if pair is None or self._clock() - made >= COMPARED_SECONDS:
@@ -192,29 +196,37 @@ class Rollouts:
 
     async def _compare(self) -> BeforeAndAfter:
         """Read an early row and a late one. Raises as `row`."""
-        pair = await self._source.read(self._ends)
-        if pair is None:
-            why = "no two steps have accepted work yet"
-            return BeforeAndAfter(run=self._source.run, same_task=False, before=None, after=None, why=why)
-        size = self._source.terms.group_size
-        return BeforeAndAfter(
-            run=self._source.run,
-            same_task=pair.same_task,
-            before=await self.row(pair.before.file_hash, pair.before_group * size),
-            after=await self.row(pair.after.file_hash, pair.after_group * size),
-        )
+        size, found = self._source.terms.group_size, list[BeforeAndAfter]()
+        for pair in await self._source.read(self._ends):
+            try:
+                before = await self.row(pair.before.file_hash, pair.before_group * size)
+                after = await self.row(pair.after.file_hash, pair.after_group * size)
+            except (RefusedError, UnreachableError):
+                if not found:
+                    raise
+                break
+            both = {"before": before, "after": after}
+            found.append(BeforeAndAfter(run=self._source.run, same_task=pair.same_task, **both))
+            if before.reward != after.reward:
+                return found[-1]
+        if found:
+            return next((one for one in found if one.after and one.after.reward), found[0])
+        why = "no two steps have accepted work yet"
+        return BeforeAndAfter(run=self._source.run, same_task=False, before=None, after=None, why=why)
 
-    def _ends(self, connection: Connection) -> FilePair | None:
-        """Return an early file and a late one; None where there are no two steps that have any."""
+    def _ends(self, connection: Connection) -> list[FilePair]:
+        """Return pairs of an early file and a late one; none where there are no two steps that have any."""
         query = _accepted_files().where(commitments.c.status == "accepted").limit(COMPARED_FILES)
         orders = (commitments.c.step, *_ORDER), (commitments.c.step.desc(), *_ORDER)
         early, late = ([FileRow(*row) for row in connection.execute(query.order_by(*order))] for order in orders)
         if not early or early[0].step == late[0].step:
-            return None
-        return self._common_task(early, late) or FilePair(early[0], 0, late[0], 0, same_task=False)
+            return []
+        groups = range(self._source.terms.groups_per_commitment)
+        others = (FilePair(early[0], group, late[0], group, same_task=False) for group in groups)
+        return list(islice(self._common_tasks(early, late), MAX_PAIRS)) or list(islice(others, MAX_PAIRS))
 
-    def _common_task(self, early: Sequence[FileRow], late: Sequence[FileRow]) -> FilePair | None:
-        """Return the latest file with a task that an earlier one has, and the earliest that has it."""
+    def _common_tasks(self, early: Sequence[FileRow], late: Sequence[FileRow]) -> Iterator[FilePair]:
+        """Yield the latest files with a task that an earlier one has, and the earliest that has it."""
         first: dict[tuple[int, int], tuple[FileRow, int]] = {}
         for file in early:
             for group, task in enumerate(self._tasks(file)):
@@ -222,8 +234,7 @@ class Rollouts:
         for file in late:
             for group, task in enumerate(self._tasks(file)):
                 if task in first and first[task][0].step < file.step:
-                    return FilePair(*first[task], file, group, same_task=True)
-        return None
+                    yield FilePair(*first[task], file, group, same_task=True)
 
     def _tasks(self, file: FileRow) -> list[tuple[int, int]]:
         """Return the task of each group as (part, index); none where the draws cannot be known."""
@@ -240,12 +251,20 @@ class Rollouts:
         groups = range(terms.groups_per_commitment)
         return [group_draw(base, group, terms, file.work_class).task for group in groups]
 
-    def _part(self, file: FileRow, group: int) -> TaskSetPart | None:
-        slots = self._slots(file)
-        return self._source.attribution.part_of(slots[group], file.step) if slots else None
+    def _drawn(self, file: FileRow, group: int) -> tuple[TaskSetPart | None, TaskPlace | None]:
+        """Return the part that a group's task is of, and where the task is stored where it is public."""
+        tasks, document = self._tasks(file), self._source.attribution.document
+        if not tasks or document is None:
+            return None, None
+        number, index = tasks[group]
+        part = document.parts[number]
+        shard, place = part.locate(index)
+        entry = part.shards[shard]
+        stored = TaskPlace(shard=entry.hash, count=entry.count, bytes=entry.bytes, place=place)
+        return part, None if part.sealed else stored
 
-    async def _read(self, file: FileRow, position: int, *, thinks: bool) -> RowRead:
-        answer = await self._reading.ask(file.file_hash, position, thinks=thinks)
+    async def _read(self, file: FileRow, position: int, *, thinks: bool, task: TaskPlace | None) -> RowRead:
+        answer = await self._reading.ask(file.file_hash, position, thinks=thinks, task=task)
         if answer.row is not None:
             return answer.row
         match answer.failure:

@@ -7,10 +7,14 @@ alone, which takes less than a third of the memory of `transformers`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Literal
 
+from pydantic import Field
+
 from muster.environments.answers import Thinking, split_thinking
+from muster.environments.task import Task
 from muster.protocol.messages import Message
 from muster.protocol.prompts import UNKNOWN
 from muster.rollouts.schema import Rollout
@@ -41,6 +45,16 @@ class ReadingSettings(Message):
     """What it makes room for (`muster.rollouts.parquet.FileLimits`)."""
 
 
+class TaskPlace(Message):
+    """Where storage has the task of a row: a shard as the task set names it, and the task's place in it."""
+
+    shard: str
+    """Hash of its file."""
+    count: int
+    bytes: int
+    place: int
+
+
 class ReadRequest(Message):
     """Count the completion tokens of a file, or with a position read one of its rows."""
 
@@ -48,6 +62,8 @@ class ReadRequest(Message):
     file_hash: str
     position: int | None = None
     thinking: Thinking = "tags"
+    task: TaskPlace | None = None
+    """Of which task the reference is read too."""
 
 
 class RowText(Message):
@@ -66,6 +82,10 @@ class RowText(Message):
     thinking: ShownText | None
     """What stands before the end of the thinking, where the task asks for any."""
     answer: ShownText
+    special: list[str] = Field(default_factory=list)
+    """Tokens in these texts that mark turns, thinking or ends, as they are spelled."""
+    reference: ShownText | None = None
+    """What the answer is scored by, where the task is public and storage has it."""
 
 
 class RowRead(RowText):
@@ -108,10 +128,26 @@ def decoded(tokenizer: Tokenizer, tokens: Iterable[int]) -> str:
     return UNKNOWN.join(tokenizer.decode(part, skip_special_tokens=False) for part in parts)
 
 
+def special_tokens(tokenizer: Tokenizer, tokens: Iterable[int]) -> list[str]:
+    """Return how the special ones among tokens are spelled, longest first."""
+    marked = {number: token.content for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    return sorted({marked[token] for token in tokens if token in marked}, key=lambda text: (-len(text), text))
+
+
+def reference_text(task: Task) -> str:
+    """Return what an answer is scored by: the answer itself where there is nothing else, else all of it as JSON."""
+    match dict(task.reference):
+        case {"answer": str(answer), **rest} if not rest:
+            return answer
+        case reference:
+            return json.dumps(reference, ensure_ascii=False, indent=1, sort_keys=True)
+
+
 def read_row(tokenizer: Tokenizer, rollout: Rollout, rows: int, thinking: Thinking) -> RowRead:
     """Return a row of a file with `rows` rows as text. The token that ended a completion is left out."""
     tokens = rollout.completion_tokens.tolist()
-    completion = decoded(tokenizer, tokens[:-1] if rollout.finish_reason == "stop" else tokens)
+    shown = tokens[:-1] if rollout.finish_reason == "stop" else tokens
+    completion, prompt = decoded(tokenizer, shown), rollout.prompt_tokens.tolist()
     thought, answer = split_thinking(completion, thinking)
     return RowRead.of(
         rollout,
@@ -120,7 +156,8 @@ def read_row(tokenizer: Tokenizer, rollout: Rollout, rows: int, thinking: Thinki
         finish=rollout.finish_reason,
         reward=rollout.task_reward,
         parts=rollout.parts.tolist(),
-        prompt=cut_text(decoded(tokenizer, rollout.prompt_tokens.tolist())),
+        prompt=cut_text(decoded(tokenizer, prompt)),
         thinking=None if thought is None else cut_text(thought),
         answer=cut_text(answer),
+        special=special_tokens(tokenizer, [*prompt, *shown]),
     )

@@ -46,6 +46,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "thinking budget": "The number of tokens that the prompt announces for thinking.",
         "reward": "What the task's own scorer says that an answer is worth, from 0 to 1. Everybody computes the same "
         "number.",
+        "reference": "What the scorer holds an answer against. That of a private task is not shown.",
         "accepted": "Enough validators found nothing wrong: the trainer may use it.",
         "pending": "Not judged yet.",
         "rejected": "A validator found something wrong. It is not trained on; that is not yet an accusation.",

@@ -137,6 +137,13 @@ def test_nothing_invisible_is_left_in_what_is_shown(text: str) -> None:
     assert left == []
 
 
+def test_special_tokens_are_elements_and_the_rest_is_text() -> None:
+    written = render.written("<|user|>a <b>\u202e<|end|>", ["<|user|>", "<|end|>"])
+    assert written == ('<i class="special">&lt;|user|&gt;</i>a &lt;b&gt;\\u202e<i class="special">&lt;|end|&gt;</i>')
+    assert render.written("<|user|>abc", ["<|user|>"], 9) == '<i class="special">&lt;|user|&gt;</i>a…'
+    assert render.written("<|user|>", []) == "&lt;|user|&gt;"
+
+
 class Seen(HTMLParser):
     """Collects the elements of a page, and its text."""
 
@@ -167,6 +174,15 @@ SITE = {
     **{"api": "/v1/runs/1", "pages": PAGES, "here": "/court", "refresh": 8, "made": 0.0, "chain_time": 5},
     **{"stale_since": None, "explorer": ""},
 }
+
+
+def test_an_explorer_makes_links_of_transactions_and_whole_addresses() -> None:
+    source = '{% import "macros.html" as ui with context %}{{ ui.transaction(hash) }}{{ ui.address(one, whole=True) }}'
+    template, values = render.environment().from_string(source), {"hash": "0x" + "33" * 32, "one": ADDRESS}
+    assert "href" not in template.render(site=SITE, **values)
+    made = template.render(site={**SITE, "explorer": "https://scan.example"}, **values)
+    assert f'href="https://scan.example/tx/{values["hash"]}"' in made
+    assert f'href="https://scan.example/address/{ADDRESS}"' in made
 
 
 def lead_of(template: str, **values: object) -> tuple[str, str]:

@@ -127,6 +127,8 @@ async def test_rows_are_counted_and_read(process: ReadingProcess, files: Content
         "prompt": {"text": "<|user|>What is 6 times 7?<|assistant|><think>", "whole": 46},
         "thinking": {"text": "no idea", "whole": 7},
         "answer": {"text": "0", "whole": 1},
+        "special": ["<|assistant|>", "<|user|>"],
+        "reference": None,
     }
     assert (await process.ask(name, 3)).failure == "no_row"
     assert (await process.ask(name, 0, thinks=False)).row.answer.text == f"hm{THINK_END}42"  # type: ignore[union-attr]

@@ -20,11 +20,12 @@ from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
+from muster.tasksets.taskset import SHARDS_NAME, TaskSet
 from orchestrator.database import Database
 from orchestrator.page import token_counter
 from orchestrator.page.reading import ReadingProcess
 from orchestrator.page.rollouts import RolloutFiles, Rollouts
-from orchestrator.page.rows import ReadAnswer, ReadingSettings
+from orchestrator.page.rows import ReadAnswer, ReadingSettings, ShownText
 from orchestrator.page.token_counter import TokenCounter
 from orchestrator.tables import counts, file_tokens
 from testbed.runs.recorded_run import CHAIN, RUN, RUNS, SampleRun, address, hash_of
@@ -33,16 +34,21 @@ from testbed.waiting import until
 
 
 @pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory) -> TaskSetDocument:
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> TaskSet:
     """A part that thinks and one that does not; few tasks, so that files have some in common."""
     source = TaskSource("MIT", "here")
     thinks = default_manifest("sorting")
     plain = type(thinks)(thinks.name, thinks.version, {**thinks.options, "thinking": "none"}, thinks.weights)
     parts = [
-        NewPart(name, manifest, [ask(f"{name} {i}", answer="1") for i in range(3)], 1, [source])
+        NewPart(name, manifest, [ask(f"{name} {i}", answer=f"{name} is {i}") for i in range(3)], 1, [source])
         for name, manifest in (("thinks", thinks), ("plain", plain))
     ]
-    return write_task_set(tmp_path_factory.mktemp("tasks") / "set", parts).document
+    return write_task_set(tmp_path_factory.mktemp("tasks") / "set", parts)
+
+
+@pytest.fixture(scope="module")
+def document(tasks: TaskSet) -> TaskSetDocument:
+    return tasks.document
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +137,17 @@ async def test_a_row_says_what_was_drawn_written_and_scored(files: Files, docume
     (only,) = part.environment.parts
     assert [score.model_dump() for score in found.parts] == [{"name": only, "value": 0.5, "weight": 1.0}]
     assert (found.budget, found.finish) == (16, "stop")
+
+
+async def test_the_reference_of_a_public_task_is_shown_once_storage_has_it(files: Files, tasks: TaskSet) -> None:
+    name = await files.work("wanda", 1)
+    assert (await files.rollouts.row(name, 3)).reference is None
+    for shard in (tasks.folder / SHARDS_NAME).iterdir():
+        await files.files.put(shard.read_bytes())
+    found = await files.rollouts.row(name, 3)
+    part, index = tasks.locate(found.task)
+    assert found.reference == ShownText(text=f"{part.name} is {index}", whole=len(f"{part.name} is {index}"))
+    assert found.special == ["<|assistant|>", "<|user|>"]
 
 
 async def test_each_part_of_the_task_set_says_whether_it_thinks(files: Files, document: TaskSetDocument) -> None:
@@ -256,6 +273,22 @@ async def test_a_file_is_not_compared_with_itself(files: Files, document: TaskSe
     assert found.after is not None
     assert (found.before.policy_step, found.after.policy_step, found.after.index) == (0, 3, chosen)
     assert document.locate(found.before.task) == document.locate(found.after.task)
+
+
+async def test_a_pair_with_unlike_rewards_is_shown_before_others(files: Files) -> None:
+    """Of the two first answers to each common task; the newest pair where no two rewards differ."""
+    for step, name in ((0, "willi"), (1, "wanda")):
+        await files.work(name, step, lambda _: {"task_reward": 0})
+    equal = await files.rollouts.compared()
+    assert equal.after is not None
+    assert (equal.after.policy_step, equal.after.reward) == (1, 0)
+    for step in (2, 3):
+        await files.work("willi", step, lambda position: {"task_reward": 250_000 if position == 6 else 0})
+    rollouts = Rollouts(files.run.source, files.rollouts._reading)  # noqa: SLF001
+    found = await rollouts.compared()
+    assert found.before is not None
+    assert found.after is not None
+    assert (found.same_task, found.after.position, found.before.reward, found.after.reward) == (True, 6, 0, 0.25)
 
 
 async def test_with_one_step_there_is_nothing_to_compare(files: Files) -> None:
