@@ -1,12 +1,13 @@
 """The orchestrator's page in a real browser at scale, what watchers cost the workers, and a newcomer's first minutes.
 
-    python benchmarks/page.py [--json] [--only load,cost,newcomer] [--fresh-clone]
+    python benchmarks/page.py [--json] [--only load,pages,cost,trainer,newcomer] [--fresh-clone]
 
-`load` and `cost` are measured over a synthetic run of 100,000 steps, 5,000 nodes and 1,600,000 commitments in the
+All but `newcomer` is measured over a synthetic run of 100,000 steps, 5,000 nodes and 1,600,000 commitments in the
 database of a real orchestrator (`testbed/big_run`), which takes minutes to make and 7 GB of disk. Every load
 of the overview begins with an empty browser. `page_load` is the later of its largest paint and the moment at which its
-charts are drawn; `page_bytes` what came over the wire until then. `axe` and `checks` look at every page, light and
-dark. `page_cost` is described in `benchmarks/page_cost.py`, `first_accepted` in `benchmarks/page_newcomer.py`.
+charts are drawn; `page_bytes` what came over the wire until then. `axe`, `overflow` and `checks` look at every page,
+the first at each width, light and dark. `page_cost` is described in `benchmarks/page_cost.py`, `trainer_watched` in
+`benchmarks/page_trainer.py`, `first_accepted` in `benchmarks/page_newcomer.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,14 +29,14 @@ from playwright.async_api import Browser, CDPSession
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.page_cost import cost_figures
-from benchmarks.page_newcomer import measure_newcomer, measure_setup, newcomer_figures
+from benchmarks.page_newcomer import measure_newcomers, measure_setup, newcomer_figures
 from benchmarks.report import Figure, figure, none, parser, show
 from testbed import page_checks
 from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.shape import Shape
-from testbed.browser import measured, open_browser, visiting
+from testbed.browser import WIDTHS, measured, open_browser, visiting
 
-PARTS: Final = ("load", "cost", "newcomer")
+PARTS: Final = ("load", "pages", "cost", "trainer", "newcomer")
 LOAD_TARGET: Final = 1.0
 BYTES_TARGET: Final = 300.0
 PAGE_NAMES: Final = (
@@ -65,6 +67,7 @@ class PageFindings:
 
     pages: int = 0
     axe: list[str] = field(default_factory=list)
+    overflow: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
 
 
@@ -74,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--fresh-clone", action="store_true", help="time the set-up of a fresh clone too")
     made.add_argument("--loads", type=int, default=9, help="of the overview")
     made.add_argument("--watchers", type=int, default=500)
+    made.add_argument("--newcomers", type=int, default=5, help="who join one after the other")
     made.add_argument("--seconds", type=float, default=30.0, help="of each round with or without watchers")
     for name in ("steps", "nodes", "commitments"):
         made.add_argument(f"--{name}", type=int, default=getattr(Shape, name))
@@ -82,10 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(parts) - set(PARTS):
         made.error(f"unknown parts: {', '.join(sorted(unknown))}")
     found: list[Figure] = []
-    if {"load", "cost"} & set(parts):
+    if set(parts) - {"newcomer"}:
         found += at_scale(options, parts)
     if "newcomer" in parts:
-        found += newcomer(fresh_clone=options.fresh_clone)
+        found += newcomer(options.newcomers, fresh_clone=options.fresh_clone)
     about = f"{options.steps} steps, {options.nodes} nodes, {options.commitments} commitments"
     return show(found, as_json=options.json, about=[about])
 
@@ -100,26 +104,34 @@ def at_scale(options: argparse.Namespace, parts: Sequence[str]) -> list[Figure]:
     found: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="muster-page-") as folder, big_run(Path(folder), shape, say) as big:
         big.orchestrator.start()
-        if "load" in parts:
-            found += asyncio.run(in_browser(big, options.loads))
+        found += asyncio.run(in_browser(big, options.loads if "load" in parts else 0, look="pages" in parts))
         if "cost" in parts:
             found += cost_figures(big, options.watchers, options.seconds)
+        if "trainer" in parts:
+            from benchmarks.page_trainer import trainer_figure  # torch takes seconds to import
+
+            found.append(trainer_figure(big, Path(folder)))
     return found
 
 
-def newcomer(*, fresh_clone: bool) -> list[Figure]:
+def newcomer(count: int, *, fresh_clone: bool) -> list[Figure]:
     """Return the figures of a newcomer's first minutes."""
     with tempfile.TemporaryDirectory(prefix="muster-newcomer-") as folder:
         setup = measure_setup(Path(folder) / "clone", say) if fresh_clone else None
-        return newcomer_figures(measure_newcomer(Path(folder), say), setup)
+        return newcomer_figures(measure_newcomers(Path(folder), count, say), setup)
 
 
-async def in_browser(big: BigRun, times: int) -> list[Figure]:
-    """Return the figures that a browser measures."""
+async def in_browser(big: BigRun, times: int, *, look: bool) -> list[Figure]:
+    """Return the figures that a browser measures: of so many loads, and of a look at each page."""
+    found = list[Figure]()
+    if not times and not look:
+        return found
     async with open_browser() as browser:
-        loads = [await load_overview(browser, big.host) for _ in range(times)]
-        found = await look_at_pages(browser, big)
-    return [*load_figures(loads), *finding_figures(found)]
+        if times:
+            found += load_figures([await load_overview(browser, big.host) for _ in range(times)])
+        if look:
+            found += finding_figures(await look_at_pages(browser, big))
+    return found
 
 
 def load_figures(loads: Sequence[PageLoad]) -> list[Figure]:
@@ -139,7 +151,8 @@ def load_figures(loads: Sequence[PageLoad]) -> list[Figure]:
 def finding_figures(found: PageFindings) -> list[Figure]:
     """Return how many findings there are."""
     return [
-        none("axe", found.axe, "serious or critical findings", pages=found.pages),
+        none("axe", found.axe, "findings", pages=found.pages),
+        none("overflow", found.overflow, "pages that scroll sideways", pages=found.pages),
         none("checks", found.checks, "findings", pages=found.pages),
     ]
 
@@ -176,18 +189,20 @@ async def counting(session: CDPSession) -> AsyncIterator[dict[str, int]]:
 
 
 async def look_at_pages(browser: Browser, big: BigRun) -> PageFindings:
-    """Return what axe and the other checks find on every page, light and dark."""
+    """Return what axe and the other checks find on every page, at each width, light and dark."""
     found = PageFindings()
-    for dark in (False, True):
+    for dark, width in product((False, True), WIDTHS):
         async with visiting(browser, big.host, dark=dark) as visitor:
             for path in pages_of(big).values():
-                page = await visitor.open(path)
-                where = f"{path}{' in the dark' if dark else ''}"
+                page = await visitor.open(path, width=width)
+                where = f"{path}, {width} px{', in the dark' if dark else ''}"
                 found.pages += 1
                 found.axe += [f"{where}: {one}" for one in await page_checks.axe(page)]
                 if not dark:
-                    checks = (page_checks.basics, page_checks.shift, page_checks.widths, page_checks.keyboard)
+                    checks = (page_checks.basics, page_checks.shift, page_checks.keyboard)
                     found.checks += [f"{where}: {one}" for check in checks for one in await check(page)]
+                if width == WIDTHS[-1]:
+                    found.overflow += [f"{where}: {one}" for one in await page_checks.widths(page)]
                 await page.close()
             found.checks += visitor.problems + visitor.elsewhere
     return found

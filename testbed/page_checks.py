@@ -22,10 +22,10 @@ MOST_TABS: Final = 120
 
 
 async def axe(page: Page) -> list[str]:
-    """Return what axe-core finds serious or critical: rule, what it says, and where."""
+    """Return what axe-core finds: how grave, rule, what it says, and where."""
     if not await evaluate(page, '"axe" in window'):
         await evaluate(page, AXE.read_text(encoding="utf-8") + "; true")
-    return await _ask(page, "severe()")
+    return await _ask(page, "violations()")
 
 
 async def basics(page: Page) -> list[str]:
@@ -40,13 +40,18 @@ async def shift(page: Page) -> list[str]:
 
 
 async def widths(page: Page) -> list[str]:
-    """Return at which widths the page scrolls sideways, and what sticks out. Leaves it at the widest."""
+    """Return at which widths the page scrolls sideways, also with text of twice the size, and what sticks out.
+
+    Leaves it at the widest.
+    """
     found = []
     for width in WIDTHS:
         await page.set_viewport_size({"width": width, "height": HEIGHT})
-        wide = await evaluate(page, "document.documentElement.scrollWidth")
-        if wide > width:
-            found.append(f"{wide} px wide on a screen of {width}: {await _ask(page, f'wide({width})')}")
+        for percent, said in ((200, " with text at 200 %"), (100, "")):
+            await evaluate(page, f'document.documentElement.style.fontSize = "{percent}%"')
+            wide = await evaluate(page, "document.documentElement.scrollWidth")
+            if wide > width:
+                found.append(f"{wide} px wide on a screen of {width}{said}: {await _ask(page, f'wide({width})')}")
     return found
 
 

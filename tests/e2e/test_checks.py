@@ -58,11 +58,13 @@ async def test_a_good_page_has_no_findings(browser: Browser) -> None:
 FAULTS: list[tuple[Callable[[Page], Awaitable[list[str]]], str, str, str]] = [
     (page_checks.axe, '<p style="color: #bbb">pale</p>', "", "serious color-contrast"),
     (page_checks.axe, '<img src="data:,">', "", "critical image-alt"),
+    (page_checks.axe, "<h4>Below nothing</h4>", "", "moderate heading-order"),
     (page_checks.basics, "<h1>Another</h1>", "", "2 first headings"),
     (page_checks.basics, '<input name="nameless">', "", "a field without a label: nameless"),
     (page_checks.basics, '<a href="#nowhere">link</a>', "", "a link to nowhere: #nowhere"),
     (page_checks.basics, '<p id="a"></p><p id="a"></p>', "", "two elements named a"),
     (page_checks.widths, '<p class="long" style="width: 800px">x</p>', "", "808 px wide on a screen of 360: P.long"),
+    (page_checks.widths, '<p class="long" style="width: 20rem">x</p>', "", "648 px wide on a screen of 360 with text"),
     (page_checks.keyboard, "<button>Dim</button>", ":focus { outline: none }", "focus is not shown on BUTTON Dim"),
     (
         page_checks.keyboard,

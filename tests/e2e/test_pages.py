@@ -46,8 +46,9 @@ async def test_a_page_passes_every_check(browser: Browser, big: BigRun, name: st
 @pytest.mark.parametrize("name", PAGE_NAMES)
 async def test_a_page_passes_axe_in_the_dark_and_further_down(browser: Browser, big: BigRun, name: str) -> None:
     async with visiting(browser, big.host, dark=True) as visitor:
-        page = await visitor.open(pages_of(big)[name])
-        assert await page_checks.axe(page) == []
+        for width in WIDTHS:
+            page = await visitor.open(pages_of(big)[name], width=width)
+            assert await page_checks.axe(page) == []
         assert await page_checks.keyboard(page) == []
 
 

@@ -7,6 +7,7 @@ What nobody chose follows from the network, from the model being new or made by 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Final
 
 from eth_utils.address import to_checksum_address
@@ -124,6 +125,12 @@ class RunDesign:
         return f"http://{self.host}:{self.ports[2]}"
 
 
+def title_of(tasks: str, model: str) -> str:
+    """Return a run's title where its owner gives none: what is trained on, and which model."""
+    subject = ", ".join(families_of(tasks)) or Path(tasks).name
+    return f"{subject[:1].upper()}{subject[1:]}, {'a new model' if model == NEW_MODEL else Path(model).name}"[:80]
+
+
 def families_of(tasks: str) -> tuple[str, ...]:
     """Return the families that a choice of tasks names, comma-separated; none where it is something else: a folder."""
     names = tuple(one.strip() for one in tasks.split(","))
@@ -156,6 +163,7 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
     made_rate = None if model == NEW_MODEL or "learning_rate" in RECIPES[recipe] else FETCHED_LEARNING_RATE
     decided: dict[str, Any] = {
         "network": network,
+        "title": title_of(tasks, model),
         "tasks": tasks,
         "levels": SUMS_LEVELS if summed else SORT_LEVELS,
         "train": 288 if summed else 4096,

@@ -78,8 +78,6 @@ QUESTIONS: Final[Sequence[Question]] = (
         f"Network ({', '.join(NETWORKS)})",
         _says("local: a chain on this machine, to try the run; base-sepolia: a public test network for strangers"),
     ),
-    Question("title", "Title", _says("what the run is called on its page, in 80 letters")),
-    Question("about", "What it trains, and why", _says("text for its page; --about-file takes a longer one")),
     Question(
         "model",
         "Model",
@@ -92,6 +90,8 @@ QUESTIONS: Final[Sequence[Question]] = (
         "Tasks",
         _says(f"a folder (muster tasks make, import, filter), or kinds of made tasks: {', '.join(FAMILY_NAMES)}"),
     ),
+    Question("title", "Title", _says("what the run is called on its page, in 80 letters")),
+    Question("about", "What it trains, and why", _says("text for its page; --about-file takes a longer one")),
     Question(
         "budgets",
         "Thinking budgets",

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.page import PageFindings, PageLoad, finding_figures, load_figures
 from benchmarks.page_cost import Cost, cost_figure
+from benchmarks.page_newcomer import Newcomer, newcomer_figures
 
 
 def test_a_load_takes_until_its_charts_are_drawn() -> None:
@@ -19,8 +20,10 @@ def test_a_load_takes_until_its_charts_are_drawn() -> None:
 
 
 def test_one_finding_misses_the_target() -> None:
-    axe, checks = finding_figures(PageFindings(pages=34, axe=[], checks=["/: two elements named a"]))
-    assert (axe["ratio"], axe["holds"], axe["pages"]) == (0, True, 34)
+    pages = PageFindings(pages=126, axe=[], overflow=["/join: wide"], checks=["/: two elements named a"])
+    axe, overflow, checks = finding_figures(pages)
+    assert (axe["name"], axe["ratio"], axe["holds"], axe["pages"]) == ("axe", 0, True, 126)
+    assert (overflow["name"], overflow["ratio"], overflow["holds"]) == ("overflow", 1, False)
     assert (checks["ratio"], checks["holds"], checks["found"]) == (1, False, ["/: two elements named a"])
 
 
@@ -38,3 +41,16 @@ def test_the_cost_is_what_watchers_add(watched: float, holds: bool) -> None:
     assert found["ratio"] == pytest.approx(watched / 0.010)
     assert found["holds"] is holds
     assert (found["refused"], found["lost"], found["messages"]) == (2, 3, [5000] * 3)
+
+
+def test_a_newcomers_work_counts_from_its_first_step() -> None:
+    made = [Newcomer("muster up http://x", 60.0 + after, after, {"ready": 1.0}, 0) for after in (12.0, 31.0, 18.0)]
+    first, minutes, _, edits = newcomer_figures(made, None)
+    assert (first["name"], first["ratio"], first["holds"], first["ours_range"]) == (
+        "first_accepted",
+        18.0,
+        True,
+        [12, 31],
+    )
+    assert (minutes["ratio"], edits["holds"]) == (1.3, True)
+    assert newcomer_figures(made, 120.0)[2]["ratio"] == 3.3
