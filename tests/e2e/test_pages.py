@@ -99,6 +99,18 @@ async def test_every_link_leads_somewhere_and_what_is_linked_as_json_is_json(
                 assert json.loads(await reply.body()), href
 
 
+async def test_search_engines_are_told_to_read_pages_alone(browser: Browser, big: BigRun) -> None:
+    async with visiting(browser, big.host) as visitor:
+
+        async def read(path: str) -> str:
+            return await (await visitor.context.request.get(f"http://{big.host}{path}")).text()
+
+        assert await read("/robots.txt") == "User-agent: *\nDisallow: /v1/\nDisallow: /metrics\n"
+        metrics = await read("/metrics")
+        assert "muster_" in metrics
+        assert "_created" not in metrics
+
+
 # --- Without scripts
 
 
