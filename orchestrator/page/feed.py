@@ -32,7 +32,7 @@ class FeedLine(Message):
 
 def feed_lines(events: Iterable[Any], names: Names, *, routine: bool = False) -> list[FeedLine]:
     """Return the notable ones of some events (`summary.EventLine`), with `routine` all of them, in their order."""
-    sentences = _SENTENCES | _ROUTINE if routine else _SENTENCES
+    sentences = {**_SENTENCES, **_ROUTINE} if routine else _SENTENCES
     lines = []
     for event in events:
         if event.data.get("rejections", 1) > 1 and not routine:

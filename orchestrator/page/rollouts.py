@@ -205,8 +205,8 @@ class Rollouts:
                 if not found:
                     raise
                 break
-            both = {"before": before, "after": after}
-            found.append(BeforeAndAfter(run=self._source.run, same_task=pair.same_task, **both))
+            same = pair.same_task
+            found.append(BeforeAndAfter(run=self._source.run, same_task=same, before=before, after=after))
             if before.reward != after.reward:
                 return found[-1]
         if found:
