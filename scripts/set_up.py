@@ -57,6 +57,12 @@ IMPORTED = (
 IMPORTED_BY_TESTS = ("hypothesis", "playwright.async_api", "psycopg", "pytest", "schemathesis", "wandb", "xdist")
 
 
+NEWS_SECONDS = 20.0
+"""After which set-up says that a command is still waited for, again and again."""
+CALL_SECONDS = 3600.0
+"""The longest that one may take: some gigabytes over a slow line."""
+
+
 class SetupError(Exception):
     """Set-up cannot go on; `hint` is the next thing to do."""
 
@@ -99,14 +105,35 @@ def say(text: str) -> None:
 
 
 def call(command: Sequence[str | Path], *, hint: str, env: dict[str, str] | None = None) -> None:
-    """Run a command with its output on stderr. Raises SetupError when it fails."""
+    """Run a command with its output on stderr; say now and then that it is waited for.
+
+    Raises SetupError when it fails, or takes longer than CALL_SECONDS.
+    """
     words = [str(word) for word in command]
+    begun, name = time.monotonic(), " ".join([Path(words[0]).name, *words[1:3]])
     try:
-        subprocess.run(words, cwd=ROOT, env=env, check=True, stdout=sys.stderr)
+        process = subprocess.Popen(words, cwd=ROOT, env=env, stdout=sys.stderr)
     except FileNotFoundError as error:
         raise SetupError(f"{words[0]} is missing", hint) from error
-    except subprocess.CalledProcessError as error:
-        raise SetupError(f"`{' '.join(words)}` failed with status {error.returncode}", hint) from error
+    try:
+        while (status := _status(process)) is None:
+            passed = time.monotonic() - begun
+            if passed > CALL_SECONDS:
+                raise SetupError(f"`{name}` did not end in {passed / 60:.0f} minutes", hint)
+            say(f"still waits for `{name}`, {passed:.0f} s so far")
+    finally:
+        process.kill()  # nothing where it has ended
+        process.wait()
+    if status:
+        raise SetupError(f"`{' '.join(words)}` failed with status {status}", hint)
+
+
+def _status(process: subprocess.Popen[bytes]) -> int | None:
+    """Return how a process has ended; None where it runs on after NEWS_SECONDS."""
+    try:
+        return process.wait(NEWS_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def pinned(package: str) -> str:

@@ -116,6 +116,19 @@ def test_a_missing_program_is_an_error_with_a_next_step(set_up: ModuleType) -> N
         set_up.call([sys.executable, "-c", "raise SystemExit(3)"], hint="read above")
 
 
+def test_a_command_that_takes_long_is_spoken_of_and_ends_in_any_case(
+    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(set_up, "NEWS_SECONDS", 0.05)
+    monkeypatch.setattr(set_up, "CALL_SECONDS", 0.2)
+    with pytest.raises(set_up.SetupError, match=r"`sleep 600` did not end in 0 minutes") as caught:
+        set_up.call(["sleep", "600"], hint="check the network")
+    assert caught.value.hint == "check the network"
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) >= 2
+    assert set(said) == {"setup: still waits for `sleep 600`, 0 s so far"}
+
+
 def test_node_is_asked_for_by_version(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(set_up, "node_version", lambda: 18)
     with pytest.raises(set_up.SetupError, match="Node 18 is too old"):
