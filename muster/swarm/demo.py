@@ -97,7 +97,8 @@ class Swarm(RunningSwarm):
         with self.measure("start"):
             await asyncio.to_thread(stage.write_settings, self.request, self.run, stage.SERVICES)
             await self.start_services(*(process(self.request, name) for name in stage.SERVICES))
-            await stage.name_nodes(self.request, self.run, self.keys, self.participants)
+            where = stage.chain_settings(self.request), self.request.orchestrator_url
+            await stage.name_nodes(*where, self.run, self.keys, self.participants)
             await asyncio.to_thread(stage.write_settings, self.request, self.run, self._working)
 
     # Watching

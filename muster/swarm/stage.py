@@ -194,13 +194,15 @@ async def join(
     return replace(node, node=hot.address, operator=cold.address)
 
 
-async def name_nodes(request: SwarmRequest, run: int, keys: Mapping[str, Signer], nodes: Sequence[Participant]) -> None:
-    """Call each node on the run's page what the swarm calls it, signed by its operator."""
-    async with await Chain.connect(chain_settings(request)) as chain:
+async def name_nodes(
+    settings: ChainSettings, url: str, run: int, keys: Mapping[str, Signer], nodes: Sequence[Participant]
+) -> None:
+    """Call each node on the run's page what the swarm calls it, signed by its operator. `url`: the orchestrator's."""
+    async with await Chain.connect(settings) as chain:
 
         async def name(who: Participant) -> None:
             operator = keys[operator_of(who.name)]
-            async with OrchestratorClient.on_chain(request.orchestrator_url, chain, operator) as client:
+            async with OrchestratorClient.on_chain(url, chain, operator) as client:
                 await client.announce_name(run, who.node, who.name)
 
         await asyncio.gather(*map(name, nodes))

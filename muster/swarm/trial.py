@@ -29,7 +29,7 @@ from muster.swarm.launch import (
 )
 from muster.swarm.opening import ensure_admitted, give_gas, require_faucet
 from muster.swarm.running import RunningSwarm
-from muster.swarm.stage import join, operator_of
+from muster.swarm.stage import join, name_nodes, operator_of
 from muster.swarm.state import check_free
 from muster.swarm.summary import Participant
 from muster.swarm.supervisor import ProcessSpec, Supervisor, check_ports
@@ -114,6 +114,8 @@ class Trial(RunningSwarm):
     request: TrialRequest
     went_on: bool = False
     """Whether its chain goes on from an earlier start."""
+    keys: Mapping[str, Signer] = field(default_factory=dict)
+    """Of nodes and their operators, by name."""
 
     async def open(self, open_run: Callable[[], Awaitable[int]], owner: Signer, *, admits: bool) -> None:
         """Start the chain, open the run, and register its nodes; admits: the owner keeps the list of validators."""
@@ -127,8 +129,8 @@ class Trial(RunningSwarm):
         self.view.stage("opening the run on chain")
         self.run = await open_run()
         self.view.stage("registering validators and workers")
-        keys = await asyncio.to_thread(make_node_keys, self.request)
-        self.participants = await register(self.request, self.run, keys, owner if admits else None)
+        self.keys = await asyncio.to_thread(make_node_keys, self.request)
+        self.participants = await register(self.request, self.run, self.keys, owner if admits else None)
         for node in self.participants:
             path = self.request.node(node.name) / "muster.toml"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,6 +141,9 @@ class Trial(RunningSwarm):
         names = [node.name for node in self.participants]
         await self.start_services(service_spec(self.request, "orchestrator"), service_spec(self.request, "origin"))
         await self.start_nodes(service_spec(self.request, "trainer"), *(node_spec(self.request, one) for one in names))
+        if not self.went_on:
+            url = self.request.orchestrator_url
+            await name_nodes(self.request.chain, url, self.run, self.keys, self.participants)
 
 
 def make_node_keys(request: TrialRequest) -> dict[str, Signer]:

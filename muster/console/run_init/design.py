@@ -24,6 +24,9 @@ from muster.settings.recipes import RECIPES, RecipeName
 from muster.settings.schema import TrainerSettings
 from muster.swarm.plan import step_interval
 
+MAX_TITLE: Final = 80
+"""Characters that `orchestrator.title` may have."""
+
 CHAINS: Final[dict[Network, int]] = {"local": CHAIN_ANVIL, "base-sepolia": CHAIN_BASE_SEPOLIA}
 
 SHORT_BUDGETS: Final = (8, 12, 16)
@@ -125,16 +128,16 @@ class RunDesign:
         return f"http://{self.host}:{self.ports[2]}"
 
 
-def title_of(tasks: str, model: str) -> str:
-    """Return a run's title where its owner gives none: what is trained on, and which model."""
-    subject = ", ".join(families_of(tasks)) or Path(tasks).name
-    return f"{subject[:1].upper()}{subject[1:]}, {'a new model' if model == NEW_MODEL else Path(model).name}"[:80]
-
-
 def families_of(tasks: str) -> tuple[str, ...]:
     """Return the families that a choice of tasks names, comma-separated; none where it is something else: a folder."""
     names = tuple(one.strip() for one in tasks.split(","))
     return names if set(names) <= set(FAMILY_NAMES) else ()
+
+
+def title_of(model: str, tasks: str) -> str:
+    """Return what a run is called where its owner calls it nothing: which model learns what."""
+    learner = "A new model" if model == NEW_MODEL else model.rstrip("/").rpartition("/")[2]
+    return f"{learner} learns {' and '.join(families_of(tasks) or (Path(tasks).name,))}"[:MAX_TITLE]
 
 
 def design_of(choices: RunChoices, context: int | None) -> RunDesign:
@@ -163,7 +166,7 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
     made_rate = None if model == NEW_MODEL or "learning_rate" in RECIPES[recipe] else FETCHED_LEARNING_RATE
     decided: dict[str, Any] = {
         "network": network,
-        "title": title_of(tasks, model),
+        "title": title_of(model, tasks),
         "tasks": tasks,
         "levels": SUMS_LEVELS if summed else SORT_LEVELS,
         "train": 288 if summed else 4096,

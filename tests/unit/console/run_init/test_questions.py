@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from muster.console.run_init.choices import RunChoices
+from muster.console.run_init.design import design_of
 from muster.console.run_init.questions import QUESTIONS, ask_all
 from testbed.samples.models import DEMO, write_model
 
@@ -32,7 +33,7 @@ def test_whoever_presses_enter_gets_the_defaults_of_a_local_run() -> None:
         ("Network (local, base-sepolia)", "local"),
         ("Model", "new"),
         ("Tasks", "sort"),
-        ("Title", "Sort, a new model"),
+        ("Title", "A new model learns sort"),
         ("What it trains, and why", ""),
         ("Thinking budgets", "8,12,16"),
         ("Who may validate", "open"),
@@ -54,6 +55,18 @@ def test_defaults_follow_from_what_was_answered_before() -> None:
     assert ("Thinking budgets", "512,1024,2048") in asked
     assert ("Pay for a commitment, in MUST", "0.25") in asked
     assert (chosen.host, chosen.title) == ("run.example.org", "Sums")
+
+
+@pytest.mark.parametrize(
+    ("model", "tasks", "title"),
+    [
+        ("smollm2-135m", None, "smollm2-135m learns sums and stories"),
+        ("new", "sort", "A new model learns sort"),
+        ("/models/mine/", "/tasks/" + "x" * 90, "mine learns " + "x" * 68),
+    ],
+)
+def test_a_run_without_a_title_is_called_after_its_model_and_tasks(model: str, tasks: str | None, title: str) -> None:
+    assert design_of(RunChoices(model=model, tasks=tasks), None).title == title
 
 
 def test_answers_that_cannot_be_are_explained_and_asked_for_again(tmp_path_factory: pytest.TempPathFactory) -> None:
