@@ -32,6 +32,7 @@ from orchestrator.commitment_status import (
     commitment_status,
 )
 from orchestrator.database import Database
+from orchestrator.gas_pace import hourly_gas
 from orchestrator.kept import KeptAnswers
 from orchestrator.run_facts import ChainState, KeptFacts, latest_step, read_facts
 from orchestrator.tables import WAITING, cases, commitments, grades, nodes, tallies, uploads, verdicts
@@ -220,6 +221,7 @@ class Queries:
             **{name: tally[name] for name in ("commitments", "rollouts", "accepted", "rejected")},
             verdicts=[Verdict.model_validate_json(text) for text in connection.execute(latest).scalars()],
             blocked=blocking_reason(facts.workers[address], facts) if address in facts.workers else "",
+            hourly_gas=hourly_gas(connection, address, self.terms, self.chain.now),
         )
 
     def tally(self, rows: Iterable[Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from sqlalchemy.schema import SchemaItem
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "10"
+VERSION: Final = "11"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -332,6 +332,7 @@ machines: Final = _table(
     Column("device", String(MAX_DEVICE), nullable=False),
     Column("devices", Integer, nullable=False),
     Column("tokens_per_second", Float, nullable=False),
+    Column("gas_hours", Float),
     Column("received", Float, nullable=False),
 )
 """What nodes said last of the machines they run on. Nobody checks it, and nothing is paid by it."""

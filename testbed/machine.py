@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,3 +121,15 @@ def funded_run(machine: Machine) -> int:
     funded = machine.json("run", "fund", "1500.5", made["run"], "--operator", "./owner.key", "--yes")
     assert funded["amount"] == 1_500_500_000_000_000_000_000
     return made["run"]
+
+
+def set_ether(machine: Machine, address: str, wei: int) -> None:
+    """Let an address hold so many wei on the machine's local chain."""
+
+    async def change() -> None:
+        url = re.search(r"rpc_url = '(.*)'", (machine.folder / "muster.toml").read_text())
+        assert url is not None
+        async with connected(ChainSettings(rpc_url=url[1])) as web3:
+            await (await LocalChain.open(web3)).fund([address], wei)
+
+    asyncio.run(change())

@@ -19,6 +19,7 @@ from eth_utils.crypto import keccak
 from muster.chain.cursor import EventCursor
 from muster.chain.draw_secret import load_draw_secret
 from muster.chain.types import Block
+from muster.clients.gas_watch import read_gas
 from muster.clients.machine_report import MachineMeter, MachineReporter
 from muster.clients.node_session import NodeSession, node_session
 from muster.constants import DRAW_CHAIN_LENGTH, HOUR_SECONDS, SAMPLE_BLOCKS
@@ -98,9 +99,11 @@ async def serve(settings: Settings) -> None:
             validator = Validator(settings, session, reader, links)
             jobs = [validator.run()]
             if settings.validator.report_machine:
-                jobs.append(MachineReporter(session.client, settings.run, validator.machine, processor_name).run())
+                gas = partial(read_gas, session.chain, session.client)
+                reporter = MachineReporter(session.client, settings.run, validator.machine, processor_name, gas=gas)
+                jobs.append(reporter.run())
             if notifier.host:
-                watch = ValidatorWatch(session.chain, notifier, state, settings.run)
+                watch = ValidatorWatch(session.chain, session.client, notifier, state, settings.run)
                 jobs.append(PollLoop(log, "notifications", WATCH_SECONDS).run(watch.poll))
             await run_together(*jobs)
 

@@ -12,6 +12,7 @@ from typing import Final
 from muster.chain.client import Chain
 from muster.chain.cursor import EventCursor
 from muster.clients.gas_watch import watch_gas
+from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import court
 from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Outcome
 from muster.runtime.notify import FOR_GOOD, Notifier
@@ -26,8 +27,9 @@ FILE_NAME: Final = "notifications-cursor.json"
 class ValidatorWatch:
     """Looks for one validator. Made anew, it tells nothing of what was over before."""
 
-    def __init__(self, chain: Chain, notifier: Notifier, state_dir: Path, run: int) -> None:
+    def __init__(self, chain: Chain, client: OrchestratorClient, notifier: Notifier, state_dir: Path, run: int) -> None:
         self._chain = chain
+        self._client = client
         self._notifier = notifier
         path = state_dir / FILE_NAME
         self._cursor = EventCursor(chain, path, (AbsenceReported, CaseOpened, CaseResolved), "notifications", run=run)
@@ -40,7 +42,7 @@ class ValidatorWatch:
 
     async def poll(self) -> bool:
         """Look once; return whether there is more to read. Raises TRANSIENT errors."""
-        await watch_gas(self._chain, self._notifier)
+        await watch_gas(self._chain, self._client, self._notifier)
         batch = await self._cursor.poll()
         for event in batch:
             if isinstance(event, CaseOpened) and event.node == self._me:

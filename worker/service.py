@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from muster.clients.gas_watch import read_gas
 from muster.clients.machine_report import MachineReporter
 from muster.clients.node_session import node_session
 from muster.clients.orchestrator import OrchestratorClient
@@ -90,7 +92,8 @@ async def _work(context: WorkerContext, engine: type[Engine]) -> None:
             jobs.append(PollLoop(log, "notifications", WATCH_SECONDS).run(WorkerWatch(context).poll))
         if context.settings.worker.report_machine:
             devices = context.settings.worker.tensor_parallel if device_kind() == "cuda" else 1
-            reporter = MachineReporter(context.client, context.run, context.machine, device_name, devices)
+            gas = partial(read_gas, context.chain, context.client)
+            reporter = MachineReporter(context.client, context.run, context.machine, device_name, devices, gas=gas)
             jobs.append(reporter.run())
         if context.settings.shardcast.share:
             jobs.append(share(context.weights, context.run, context.settings.shardcast, context.client, relays))

@@ -32,7 +32,7 @@ class WorkerWatch:
 
     async def poll(self) -> None:
         """Look once. Raises TRANSIENT errors."""
-        await watch_gas(self._context.chain, self._context.notifier)
+        await watch_gas(self._context.chain, self._context.client, self._context.notifier)
         await self._watch_pay()
         await self._watch_verdicts()
 

@@ -282,12 +282,12 @@ class ChainReader:
         """Return the wei for gas that an address holds."""
         return await self.web3.eth.get_balance(to_checksum_address(address))
 
-    async def gas_balance(self, address: str) -> GasBalance:
-        """Return what an address holds for gas, with the current price of gas."""
+    async def gas_balance(self, address: str, hourly: float | None = None) -> GasBalance:
+        """Return what an address holds for gas, with the price of gas now. `hourly`: as `GasBalance` has it."""
         eth = self.web3.eth
         requests = eth.get_balance(to_checksum_address(address)), eth.get_block("latest"), eth.max_priority_fee
         balance, head, tip = await in_one_trip(self.web3, *requests)
-        return GasBalance(address, self.chain_id, balance, head["baseFeePerGas"] + tip)
+        return GasBalance(address, self.chain_id, balance, head["baseFeePerGas"] + tip, hourly)
 
     async def solvency(self) -> Solvency:
         """Return the tokens that the contracts have, and what their books say they owe, all at one block."""

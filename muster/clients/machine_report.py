@@ -1,4 +1,4 @@
-"""Tell a run's orchestrator what a node runs on, how fast it generates, and from whom it received weights.
+"""Tell a run's orchestrator about a node's machine, its speed, its gas, and from whom it received weights.
 
 The run's page shows it; nothing is decided by it, nothing waits for it, and no failure of it stops any work. A worker
 and a validator with `report_machine = false` say nothing.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
+from muster.chain.gas import GasBalance
 from muster.clients.orchestrator import OrchestratorClient
 from muster.errors import MusterError
 from muster.protocol.announcements import MAX_SOURCES, MachineReport, ReceivedBytes, clean_device
@@ -113,6 +114,8 @@ class MachineReporter:
     devices: int = 1
     """How many of them it uses."""
     _: KW_ONLY
+    gas: Callable[[], Awaitable[GasBalance]] | None = None
+    """Reads how long the node's ether lasts; without it, or while it fails, nothing is said of that."""
     clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
@@ -137,6 +140,12 @@ class MachineReporter:
             devices=self.devices,
             tokens_per_second=min(self.meter.rate.take(), 1e9),
             received=[ReceivedBytes(url=url, bytes=min(size, (1 << 53) - 1)) for url, size in received.items()],
+            gas_hours=await self._gas_hours(),
         )
         await self.client.report_machine(report)
         self.meter.forget(received)
+
+    async def _gas_hours(self) -> float | None:
+        with suppress(MusterError):
+            return None if self.gas is None else (await self.gas()).hours
+        return None

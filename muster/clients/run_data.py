@@ -227,7 +227,7 @@ class CheckpointFetcher:
         bad_sources: list[SourceReport] = []
         urls = await self.relays.urls()
         _log.info("fetching", step=step, sources=urls)
-        logged_at = time.monotonic()
+        logged_at = -LOG_SECONDS  # the first time at once: it says how much there is to fetch
 
         def log_progress(state: Progress) -> None:
             nonlocal logged_at

@@ -457,10 +457,21 @@ def _session(options: Options, values: dict[str, Any], *, reads: bool, of_node: 
         from muster.console.visiting import visit
 
         return Session(replace(options, config=visit(options.url)))
-    if (reads or of_node) and options.config is None and (config := made_nodes().get(values.get("node") or "")):
+    if (reads or of_node) and options.config is None and (config := _config_of(values.get("node") or "")):
         values["node"] = None
         return Session(replace(options, config=config))
     return Session(options, visits=reads, of_node=reads or of_node)
+
+
+def _config_of(node: str) -> Path | None:
+    """Return the settings file of the node of this machine that has this name or address; None where none has."""
+    made = made_nodes()
+    found = [one for one in made.values() if node.startswith("0x") and _has_key(one.parent / "node.json", node)]
+    return made.get(node) or next(iter(found), None)
+
+
+def _has_key(keystore: Path, address: str) -> bool:
+    return keystore.exists() and address.removeprefix("0x").lower() in keystore.read_text(errors="replace").lower()
 
 
 def _log_errors() -> None:

@@ -20,6 +20,8 @@ MAX_DEVICE: Final = 60
 """Characters of a device's name."""
 MAX_SOURCES: Final = 64
 """Sources of weights in one report."""
+MAX_GAS_HOURS: Final = 1e6
+"""A longer time is said to be this one: it is beyond every run."""
 BENCHMARK_PATTERN: Final = r"^[a-z0-9][a-z0-9_.-]{0,39}$"
 NAME_SIGNS: Final = "._-+#'"
 """What may stand in a name besides letters, digits and spaces."""
@@ -65,6 +67,8 @@ class MachineReport(Message):
     """Completion tokens, over the time since the last report; 0 for a validator."""
     received: Many[ReceivedBytes] = Field(default_factory=list, max_length=MAX_SOURCES)
     """Weights that arrived and were right."""
+    gas_hours: FiniteFloat | None = Field(default=None, ge=0, le=MAX_GAS_HOURS)
+    """How long its key's ether lasts at its pace; None: not known."""
 
 
 class BenchmarkScore(Message):
@@ -96,12 +100,14 @@ class DayEarnings(Message):
 
     run: UInt32
     workers: UInt32
-    """With at least an hour of work; without any the rest is 0."""
+    """With at least an hour of work, or minutes for an estimate; without any the rest is 0."""
     low: int
     """Of the worker at a quarter, from below."""
     median: int
     high: int
     """Of the worker at three quarters."""
+    estimated: bool = False
+    """Whether it is the run's present pace, of workers that have been there for minutes."""
 
 
 def name_problem(name: str) -> str:

@@ -272,6 +272,8 @@ class NodeReport(Message):
     verdicts: Many[Verdict]
     blocked: str = ""
     """Why the chain takes no work from this node now, as a sentence; empty when it would, and for a validator."""
+    hourly_gas: FiniteFloat = Field(default=0.0, ge=0, le=1e12)
+    """Gas that its transactions take in an hour, at the pace of the last ones; 0: not known."""
 
 
 class RunDescription(Message):

@@ -186,6 +186,7 @@ class Announcements:
             "device": clean_device(report.device),
             "devices": report.devices,
             "tokens_per_second": report.tokens_per_second if member.role == "worker" else 0.0,
+            "gas_hours": report.gas_hours,
             "received": self.clock(),
         }
 

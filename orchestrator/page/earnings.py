@@ -16,6 +16,8 @@ from orchestrator.page.source import PageSource
 from orchestrator.tables import hour_tallies, nodes
 
 DAY_SECONDS: Final = DAY_HOURS * HOUR_SECONDS
+ESTIMATE_SECONDS: Final = 300
+"""That a worker must have been there for the first estimate."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +54,16 @@ def day_earnings(run: int, days: Iterable[WorkerDay], now: int) -> DayEarnings:
     """Return the quartiles of what workers make in a day. Pure.
 
     `now`: the chain's seconds. Counted are the hour that has begun and the 23 before it; of who joined in between, the
-    time since. What was made in less than a day is extended to one.
+    time since. What was made in less than a day is extended to one. While nobody has been there for an hour, it is an
+    estimate by who has been there for ESTIMATE_SECONDS.
     """
     begin = first_hour_of_day(now) * HOUR_SECONDS
-    amounts = []
-    for day in days:
-        seconds = now - max(begin, day.joined)
-        if seconds >= HOUR_SECONDS and day.made:
-            amounts.append(day.made * DAY_SECONDS // seconds)
+    shares = [(now - max(begin, day.joined), day.made) for day in days if day.made]
+    longest = max((seconds for seconds, _ in shares), default=0)
+    least = HOUR_SECONDS if longest >= HOUR_SECONDS else ESTIMATE_SECONDS
+    amounts = sorted(made * DAY_SECONDS // seconds for seconds, made in shares if seconds >= least)
     if not amounts:
         return DayEarnings(run=run, workers=0, low=0, median=0, high=0)
-    amounts.sort()
     low, median, high = (amounts[(len(amounts) - 1) * quarter // 4] for quarter in (1, 2, 3))
-    return DayEarnings(run=run, workers=len(amounts), low=low, median=median, high=high)
+    estimated = longest < HOUR_SECONDS
+    return DayEarnings(run=run, workers=len(amounts), low=low, median=median, high=high, estimated=estimated)

@@ -154,6 +154,8 @@ class NodeView(Message):
     device: str
     devices: int
     tokens_per_second: float
+    gas_hours: float | None
+    """How long its ether lasts, as it says; None: not known."""
     tokens: int
     uptime: float
     commitments: Counts
@@ -201,6 +203,7 @@ def node_view(connection: Connection, source: PageSource, address: str, facts: R
         device=machine.device if machine else "",
         devices=machine.devices if machine else 0,
         tokens_per_second=machine.tokens_per_second if machine and fresh else 0.0,
+        gas_hours=machine.gas_hours if machine and fresh else None,
         tokens=numbers.get("tokens", 0),
         uptime=uptime(node["hours"], node["joined"], source.chain.now),
         commitments=total,

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from muster.chain.gas import hours_text
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.runtime.printable import printable
 from muster.runtime.units import SYMBOL
@@ -188,6 +189,7 @@ def environment() -> Environment:
         "moment": moment,
         "number": number,
         "percent": percent,
+        "hours_text": hours_text,
         "short": short,
         "shown": shown,
         "size": size,

@@ -125,9 +125,10 @@ class Rows:
         for i, node in enumerate(self.members.workers):
             device, devices, speed = DEVICES[i % 31 % len(DEVICES)]
             ago = self.work.now - int(self.work.time[self.work.last_at[i]]) if self.work.count[i] else 0
-            yield node, device, devices, speed * (0.8 + i % 5 / 10), received - (ago if ago > HOUR_SECONDS else 0)
+            last = received - (ago if ago > HOUR_SECONDS else 0)
+            yield node, device, devices, speed * (0.8 + i % 5 / 10), 20.0 + i, last
         for i, node in enumerate(self.members.validators):
-            yield node, DEVICES[i % 4][0], 1, 0.0, received
+            yield node, DEVICES[i % 4][0], 1, 0.0, None, received
 
     def served(self, received: float) -> Iterator[Row]:
         for i, node in enumerate([*self.members.workers, *self.members.validators]):

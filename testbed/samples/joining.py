@@ -26,7 +26,7 @@ CASE = TERMS.case_fee + TERMS.jury_deposit
 def facts(role: Role = Role.WORKER, **changes: Any) -> NodeFacts:
     """Return a node whose keys are new and hold nothing."""
     stake = TERMS.worker_stake if role == Role.WORKER else TERMS.validator_stake
-    joining = Joining(1, role, 0, NODE, OPERATOR, TERMS, stake, held=0, short=GAS, validators=4)
+    joining = Joining(1, role, 0, NODE, OPERATOR, TERMS, stake, held=0, gas=GAS, gas_days=2, short=GAS, validators=4)
     joining = replace(
         joining, **{name: changes.pop(name) for name in ("held", "short", "work_class") if name in changes}
     )

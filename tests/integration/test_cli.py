@@ -120,7 +120,7 @@ def test_a_new_key_without_a_terminal_needs_a_password_file(machine: Machine) ->
 
 def test_a_worker_joins_sees_its_state_and_leaves(machine: Machine, run: int) -> None:
     operator, node = ("--operator", "./operator.key"), ("--node", "./node.key")
-    join = ("worker", "join", *operator, *node, "--run", run)
+    join = ("worker", "join", "--no-check", *operator, *node, "--run", run)
     address = Signer.from_key((machine.folder / "node.key").read_text().strip()).address
 
     asked = machine.type(*join)
@@ -137,7 +137,7 @@ def test_a_worker_joins_sees_its_state_and_leaves(machine: Machine, run: int) ->
     assert joined["transaction"].startswith("0x")
 
     state = machine.json("worker", "status", "--node", address)
-    expected = {"status": "active", "commitments": 0, "claimable": 0, "gas": 2 * 10**16, "run": run}
+    expected = {"status": "active", "commitments": 0, "claimable": 0, "gas_hours": None, "run": run}
     assert {name: state[name] for name in expected} == expected
 
     claimed = machine.json("worker", "claim", "--node", address, status=78)
@@ -153,7 +153,7 @@ def test_claiming_nothing_says_why_and_sends_nothing(machine: Machine, run: int)
     worker = machine.folder / "worker"
     other = machine.folder / "idle.key"
     machine.secret(other.name, os.urandom(32).hex())
-    machine.json("worker", "join", "--operator", "./operator.key", "--node", other, "--run", run, "--yes")
+    machine.json("worker", "join", "--no-check", "--operator", "./operator.key", "--node", other, "--run", run, "--yes")
     text = (machine.folder / "muster.toml").read_text() + f"[keys]\nraw_key_file = '{other}'\n"
     (machine.folder / "idle.toml").write_text(text)
     done = machine.type("worker", "claim", "--config", "idle.toml")
@@ -163,7 +163,18 @@ def test_claiming_nothing_says_why_and_sends_nothing(machine: Machine, run: int)
 
 def test_a_validator_joins_with_a_draw_secret(machine: Machine, run: int) -> None:
     machine.secret("judge.key", os.urandom(32).hex())
-    words = ("validator", "join", "--operator", "./operator.key", "--node", "./judge.key", "--run", run, "--yes")
+    words = (
+        "validator",
+        "join",
+        "--no-check",
+        "--operator",
+        "./operator.key",
+        "--node",
+        "./judge.key",
+        "--run",
+        run,
+        "--yes",
+    )
     joined = machine.json(*words)
     secret = machine.folder / ".muster" / "validator" / "draw_secret"
     assert secret.stat().st_mode & 0o777 == 0o600

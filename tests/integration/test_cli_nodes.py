@@ -17,7 +17,7 @@ import pytest
 
 from muster.chain.keys import Signer
 from testbed.http import Reply, serving
-from testbed.machine import Machine
+from testbed.machine import Machine, set_ether
 from testbed.waiting import BOUND
 
 GAS = 2 * 10**16
@@ -39,7 +39,18 @@ def orchestrator(
 def join(machine: Machine, run: int, name: str, role: str = "worker") -> str:
     """A node of the machine's operator; its address."""
     machine.secret(f"{name}.key", os.urandom(32).hex())
-    words = (role, "join", "--operator", "./operator.key", "--node", f"./{name}.key", "--run", run, "--yes")
+    words = (
+        role,
+        "join",
+        "--no-check",
+        "--operator",
+        "./operator.key",
+        "--node",
+        f"./{name}.key",
+        "--run",
+        run,
+        "--yes",
+    )
     return machine.json(*words)["node"]
 
 
@@ -55,7 +66,10 @@ def settings(machine: Machine, run: int, folder: Path, name: str, url: str, key:
 
 @pytest.fixture(scope="module")
 def addresses(machine: Machine, run: int) -> dict[str, str]:
-    return {"w1": join(machine, run, "w1"), "w2": join(machine, run, "w2"), "v1": join(machine, run, "v1", "validator")}
+    made = {"w1": join(machine, run, "w1"), "w2": join(machine, run, "w2"), "v1": join(machine, run, "v1", "validator")}
+    for address in made.values():
+        set_ether(machine, address, GAS)
+    return made
 
 
 def row(address: str, run: int | None, **known: object) -> dict[str, object]:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from muster.console.money.faucet import LOCAL_ETHER
 from muster.contracts.runs import WorkCommitted
 from testbed.machine import PASSWORD, Machine
 from testbed.paths import ROOT
@@ -65,7 +66,7 @@ async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> Non
     assert "muster run follow" in short["hint"], "before the page's next command"
     assert (await say("run", "follow"))["run"] == run_fixture.run
     given = await say("faucet", "--ether", "--wallet", "operator")
-    assert (given["account"], given["balance"]) == (cold, TOKEN)
+    assert (given["account"], given["balance"]) == (cold, LOCAL_ETHER)
     assert (await say("faucet", "--wallet", "operator", *password, "--yes"))["account"] == cold
     checks = {check["name"]: check for check in await say("doctor", status=3)}
     assert f"run {run_fixture.run} is judged by" in checks["device"]["found"]

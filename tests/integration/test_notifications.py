@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -41,9 +41,14 @@ class Orchestrator:
 
     def __init__(self) -> None:
         self.verdicts: list[Any] = []
+        self.hourly_gas = 0.0
 
     async def node(self, address: str) -> NodeReport:
-        return NodeReport(address=address, commitments=9, rollouts=9, accepted=0, rejected={}, verdicts=self.verdicts)
+        counts = {"commitments": 9, "rollouts": 9, "accepted": 0, "rejected": {}}
+        return NodeReport(address=address, **counts, verdicts=self.verdicts, hourly_gas=self.hourly_gas)
+
+
+ORCHESTRATOR: Any = Orchestrator()
 
 
 def notifier(told: Told | None = None) -> Notifier:
@@ -118,6 +123,21 @@ async def test_little_gas_is_told_once_until_it_was_refilled(deployment: Deploym
             assert said(made) == []
 
 
+async def test_little_gas_is_told_a_day_ahead_by_the_pace_of_the_node(deployment: Deployment, tmp_path: Path) -> None:
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="pace", workers=("w",))
+    async with worker_context(run_fixture, "w", tmp_path) as context, run_fixture.local_chain() as local:
+        made, watch, orchestrator = context.notifier, WorkerWatch(context), cast(Orchestrator, context.client)
+        await local.fund([context.node], wei=TOKEN)
+        for hours, told in ((25, False), (23, True), (30, False), (23, False), (40, False), (23, True)):
+            price = (await context.chain.gas_balance(context.node)).price
+            orchestrator.hourly_gas = TOKEN / price / hours
+            await watch.poll()
+            texts = [text for kind, text in said(made) if kind == "low_gas"]
+            assert len(texts) == told, f"{hours} hours are left"
+            if told:
+                assert "about 23 hours at its pace. Next: muster faucet --ether --to" in texts[0]
+
+
 def verdict(context: WorkerContext, index: int, reason: str | None = "wrong_draw", **changes: Any) -> Any:
     values = {"node": context.node, "run": context.run, "index": index, "accepted": reason is None, "reason": reason}
     return SimpleNamespace(**{**values, **changes})
@@ -134,7 +154,7 @@ async def test_rejections_are_told_together_and_once(
         reports: list[Any] = []
 
         async def node(address: str) -> Any:
-            return SimpleNamespace(verdicts=list(reports))
+            return SimpleNamespace(verdicts=list(reports), hourly_gas=0.0)
 
         monkeypatch.setattr(context.client, "node", node)
         reports += [verdict(context, 0)]
@@ -189,8 +209,8 @@ async def test_a_case_is_told_to_the_accused_and_its_loss_to_the_challenger(
     state = tmp_path / "v1-state"
     async with run_fixture.chain("v1") as challenger, run_fixture.chain("v2") as absent:
         made, silent = notifier(), notifier()
-        watch = ValidatorWatch(challenger, made, state, run_fixture.run)
-        watch_absent = ValidatorWatch(absent, silent, tmp_path / "v2-state", run_fixture.run)
+        watch = ValidatorWatch(challenger, ORCHESTRATOR, made, state, run_fixture.run)
+        watch_absent = ValidatorWatch(absent, ORCHESTRATOR, silent, tmp_path / "v2-state", run_fixture.run)
         for one in (watch, watch_absent):
             assert await one.poll() is False
         await challenger.send(
@@ -226,10 +246,10 @@ async def test_a_case_is_told_to_the_accused_and_its_loss_to_the_challenger(
         assert kind == "fined"
         assert text.startswith(f"node-1 was reported absent in case {case_id}: it did not reveal a vote in time.")
         # 4. A watch that is made anew, with its cursor or without, tells nothing again.
-        await ValidatorWatch(challenger, made, state, run_fixture.run).poll()
+        await ValidatorWatch(challenger, ORCHESTRATOR, made, state, run_fixture.run).poll()
         (state / FILE_NAME).unlink()
         fresh = notifier()
-        await ValidatorWatch(challenger, fresh, state, run_fixture.run).poll()
+        await ValidatorWatch(challenger, ORCHESTRATOR, fresh, state, run_fixture.run).poll()
         assert (said(made), said(fresh)) == ([], [])
 
 

@@ -36,7 +36,18 @@ from testbed.runs.world import World, opened
 from testbed.terminal import Terminal
 
 TOKEN = 10**18
-STAKE, GAS = 100 * TOKEN, TOKEN // 50
+STAKE = 100 * TOKEN
+DAY_GAS = 24 * 255 * 70_000
+"""Gas of a day at the most that the run takes: commitments an hour, and what one takes."""
+GWEI = 10**9
+
+
+def days_of_gas(world: World, node: str) -> float:
+    """Return for how many days the operator sent gas to a node, at the price then: about a gwei on this chain."""
+    held = on_chain(world, lambda chain: chain.eth_balance(node))
+    return next(
+        (days for days in (1, 2) if not held % (days * DAY_GAS) and GWEI <= held / days / DAY_GAS < 2 * GWEI), 0
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +88,7 @@ def test_one_command_makes_a_node_and_the_same_command_makes_no_second(world: Wo
     # 2. What is on chain.
     (joined,) = events_of(world, Registered, operator=operator.address)
     assert (joined.node, joined.run, joined.role, joined.lock) == (node.address, run, Role.WORKER, STAKE)
-    assert on_chain(world, lambda chain: chain.eth_balance(node.address)) == GAS
+    assert days_of_gas(world, node.address) == 2
     assert on_chain(world, lambda chain: chain.call(token.balance_of(operator.address))) == 10_000 * TOKEN - STAKE
 
     # 3. The same again, without the URL, and from its page: nothing is written and nothing sent.
@@ -91,7 +102,7 @@ def test_one_command_makes_a_node_and_the_same_command_makes_no_second(world: Wo
 
 def test_a_second_node_has_a_name_of_its_own_and_the_same_operator(world: World, newcomer: Newcomer) -> None:
     first = newcomer.up(world.orchestrator.url)
-    second = newcomer.up(world.orchestrator.url, "--name", "Ada's #2", "--gas", "0.5")
+    second = newcomer.up(world.orchestrator.url, "--name", "Ada's #2", "--gas-days", "1")
     assert (second["name"], second["operator"]) == ("Ada's #2", first["operator"])
     assert second["node"] != first["node"]
     names = [
@@ -99,7 +110,7 @@ def test_a_second_node_has_a_name_of_its_own_and_the_same_operator(world: World,
         for one in (first, second)
     ]
     assert names == ["", "Ada's #2"], "only a name that somebody chose is announced"
-    assert on_chain(world, lambda chain: chain.eth_balance(second["node"])) == TOKEN // 2
+    assert days_of_gas(world, second["node"]) == 1
     unclear = newcomer.json("up", "--no-start", status=2)
     assert unclear["error"] == "several nodes are here: Ada's #2, run-1-worker"
     assert newcomer.json("up", "--no-start", "--name", "run-1-worker") == first
@@ -120,7 +131,7 @@ def test_killed_at_any_point_the_same_command_goes_on(world: World, newcomer: Ne
     assert not [name for name in after if ".tmp" in name or "/." in name.removeprefix(".muster")]
     assert len(events_of(world, Registered, operator=made["operator"])) == 1, "no second stake"
     assert len(events_of(world, FaucetUsed, account=made["operator"])) == 1
-    assert on_chain(world, lambda chain: chain.eth_balance(made["node"])) == GAS
+    assert days_of_gas(world, made["node"]) == 2
     assert not (newcomer.nodes / "run-1-worker" / "swarm.json").exists()
     with FolderLock(newcomer.nodes / "run-1-worker" / "state"):
         pass  # nothing that was started is left
@@ -156,9 +167,12 @@ def test_a_dry_run_shows_everything_and_writes_nothing(world: World, newcomer: N
         "a day": "what workers earn is not known yet",
         "cover": "20 commitments may wait for their pay at a time",
         "validators": shown["validators"],
-        "gas": "0.02 ETH to the node's key",
+        "gas": shown["gas"],
         "funds": "10,000 MUST from the faucet, ether from the local chain",
     }
+    sent, what = shown["gas"].split(" ETH to the node's key, ")
+    assert float(sent) == pytest.approx(2 * DAY_GAS / GWEI, rel=0.9)
+    assert what == "for 2 days of 255 commitments an hour (--gas-days); as much again while muster up is open"
     assert newcomer.files() == {}
     made = newcomer.up(world.orchestrator.url)
     again = newcomer.json("up", "--dry-run")
@@ -230,7 +244,7 @@ def test_a_status_that_is_watched_on_a_terminal_is_the_same_picture(
     with Terminal(words, newcomer.folder, {"HOME": str(newcomer.home)}) as terminal:
         terminal.reads(f"{role} {made['node']} of run {made['run']}")
         terminal.reads("gas ")
-        terminal.reads("0.02 ETH, about ")
+        terminal.reads(" ETH, about ")
         terminal.presses_control_c()
         assert terminal.ends() == 130
 

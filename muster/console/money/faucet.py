@@ -19,8 +19,8 @@ from muster.runtime.units import Ether, Tokens
 
 app = typer.Typer()
 
-LOCAL_ETHER: Final = TOKEN
-"""Wei that `muster faucet --ether` gives: on Anvil, gas for thousands of transactions."""
+LOCAL_ETHER: Final = 10 * TOKEN
+"""Wei that `muster faucet --ether` gives: on Anvil, two days of gas of several nodes at full speed."""
 
 
 @command(app, "faucet", spends=True, of_node=True)

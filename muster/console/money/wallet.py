@@ -31,6 +31,9 @@ from muster.runtime.units import Ether, Tokens
 
 app = typer.Typer()
 
+OPERATOR: Final = "operator"
+"""Name of the operator's wallet that muster up finds or makes where none is named."""
+
 PASSWORD_ATTEMPTS: Final = 3
 """How often a new password is asked for where its repetition differs."""
 

@@ -13,7 +13,7 @@ from eth_utils.address import is_address, to_checksum_address
 
 from muster.chain.client import Chain
 from muster.clients.orchestrator import OrchestratorClient
-from muster.console.money.wallet import address_of, read_address
+from muster.console.money.wallet import OPERATOR, address_of, read_address
 from muster.console.node import nodes
 from muster.console.node.status import pending_of
 from muster.console.session import Options, Session, as_table, command, nodes_folder, wallet_path
@@ -106,6 +106,40 @@ async def name_node(
     session.result(document)
 
 
+@command(app, "gas", operator=True, of_node=True)
+async def send_gas(
+    session: Session,
+    node: nodes.NodeOption = None,
+    days: Annotated[float, typer.Option(help="Days that it should last, at the node's pace.", min=1)] = 7,
+) -> None:
+    """Send a node's key ether for gas from the operator's wallet: that of --operator, else the one of muster up."""
+    # 1. The operator's key, and what the node lacks.
+    address, wallet = await address_of(session, node), session.options.operator
+    if wallet is None and not wallet_path(wallet := OPERATOR).exists():
+        raise UsageError(
+            "gas comes from the operator's wallet", hint="add --operator NAME; muster wallet show lists all"
+        )
+    signer = await session.signer(wallet, session.options.password_file)
+    async with session.chain(signer) as chain:
+        found, report = await nodes.registered(chain, address), await nodes.report_of(session, chain, address)
+        hourly = report.hourly_gas if report and report.hourly_gas else None
+        if hourly is None:
+            hourly = nodes.most_gas(await chain.terms(found.run), found.role)
+        held = await chain.gas_balance(address, hourly)
+        wei = max(0, held.needed(days * nodes.DAY_HOURS) - held.balance)
+        document = {"node": address, "operator": signer.address, "balance": Ether(held.balance), "amount": Ether(wei)}
+
+        # 2. Ask, send.
+        if not wei:
+            session.result(document, f"nothing to send: {held.sentence}")
+            return
+        if not session.preview("Send gas to a node", {**document, "lasts": f"{days:g} days at its pace"}):
+            session.result({"dry_run": True, **document}, "nothing was sent")
+            return
+        await nodes.send_gas(session, chain, address, wei)
+    session.result(document)
+
+
 def operator_address(operator: str) -> str:
     """Return the address of an operator, given by address, wallet name or path. Raises ConfigError."""
     return to_checksum_address(operator) if is_address(operator) else read_address(wallet_path(operator))
@@ -172,7 +206,9 @@ async def _read(chain: Chain, client: OrchestratorClient, row: NodeRow, served: 
     """Fill a row from the chain, and from the orchestrator of run `served` where it answers."""
     try:
         calls: list[Any] = [registry.node(row.address), runs.work(row.address), runs.claimable(row.address)]
-        (node, work, (_, claimable)), gas = await asyncio.gather(chain.call_all(calls), chain.gas_balance(row.address))
+        (node, work, (_, claimable)), gas = await asyncio.gather(
+            chain.call_all(calls), chain.gas_balance(row.address, 0.0)
+        )
     except MusterError as error:
         return replace(row, remark=str(error))
     row = replace(row, status=node.status.name.lower(), gas=Ether(gas.balance))

@@ -9,10 +9,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from muster.chain.client import NO_TIP, Chain
+from muster.chain.gas import COMMITMENT_GAS, DUTY_TRANSACTIONS, TRANSACTION_GAS
 from muster.chain.types import TxRequest
 from muster.clients.orchestrator import OrchestratorClient
 from muster.console.money.wallet import address_of
-from muster.console.session import Session, parse_tokens
+from muster.console.node.machine_checks import check_machine, report
+from muster.console.session import Session
 from muster.contracts import registry, runs, token
 from muster.contracts.registry import Node, Role
 from muster.errors import ConfigError, MusterError, UsageError
@@ -24,10 +26,19 @@ from muster.runtime.units import Ether, Moment, Tokens
 NodeOption = Annotated[
     str | None, typer.Option("--node", help="Address, wallet name or path of the node; else the key of the settings.")
 ]
-GasOption = Annotated[str, typer.Option("--gas", help="Ether the node's key should hold for its transactions.")]
+GasOption = Annotated[
+    float,
+    typer.Option("--gas-days", help="Days for which the node's key gets ether, at the most that it may send.", min=1),
+]
+GAS_DAYS: Final = 2.0
+DAY_HOURS: Final = 24
 NAME_HINT: Final = (
     f"choose up to {MAX_NAME} letters, digits, single spaces and {' '.join(NAME_SIGNS)}, with a letter or digit in it"
 )
+CheckOption = Annotated[
+    bool,
+    typer.Option("--check/--no-check", help="First see whether this machine can do the work; not where it only joins."),
+]
 RunOption = Annotated[int | None, typer.Option("--run", help="Number of the run; else that of the settings.")]
 
 
@@ -44,8 +55,11 @@ class Joining:
     stake: int
     held: int
     """Tokens of the operator: its free balance in the Registry, and its wallet."""
+    gas: int
+    """Ether that the node's key should hold, for `gas_days` at the most that it may send."""
+    gas_days: float
     short: int
-    """Ether that the node's key lacks."""
+    """What it lacks of that."""
     validators: int
     """Active ones of the run."""
 
@@ -57,15 +71,29 @@ class Joining:
             "stake": f"{Tokens(self.stake)}, of which a conviction takes {self.terms.slash_bps / 100:g}%",
             "unbonding": "the stake comes back some days after you retire; see docs/understand/trust.md",
             "validators": f"{self.validators} active; their majority decides cases",
-            "gas": f"{Ether(self.short)} to the node's key",
+            "gas": self.gas_line(self.short),
         }
+
+    def gas_line(self, wei: int) -> str:
+        """Return the line of a preview that says what is sent to the node's key, and for what."""
+        terms, role = self.terms, self.role
+        most = (
+            f"{terms.commitments_per_hour} commitments"
+            if role == Role.WORKER
+            else f"{DUTY_TRANSACTIONS} seals or votes"
+        )
+        return f"{Ether(wei)} to the node's key, for {self.gas_days:g} days of {most} an hour (--gas-days)"
 
 
 async def prepare_join(
-    chain: Chain, node: str, operator: str, run: int, role: Role, gas: int, *, work_class: int = 0
+    chain: Chain, node: str, operator: str, run: int, role: Role, gas_days: float, *, work_class: int = 0
 ) -> Joining:
-    """Read what joining takes. `gas`: wei that the node's key should hold. Raises as `Chain.served_terms`."""
+    """Read what joining takes. `gas_days`: for which the node's key should hold ether, at the most that it may send.
+
+    Raises as `Chain.served_terms`.
+    """
     terms = await chain.served_terms(run)
+    held = await chain.gas_balance(node, most_gas(terms, role))
     free, wallet = await chain.call_all([registry.free_balance(operator), token.balance_of(operator)])
     return Joining(
         run=run,
@@ -76,9 +104,18 @@ async def prepare_join(
         terms=terms,
         stake=terms.worker_stake if role == Role.WORKER else terms.validator_stake,
         held=free + wallet,
-        short=max(0, gas - await chain.eth_balance(node)),
+        gas=(needed := held.needed(gas_days * DAY_HOURS)),
+        gas_days=gas_days,
+        short=max(0, needed - held.balance),
         validators=(await chain.call(runs.run_state(run))).validators,
     )
+
+
+def most_gas(terms: Terms, role: Role) -> int:
+    """Return the gas that a node takes in an hour, at the most."""
+    if role == Role.WORKER:
+        return terms.commitments_per_hour * COMMITMENT_GAS
+    return DUTY_TRANSACTIONS * TRANSACTION_GAS
 
 
 async def send_gas(session: Session, chain: Chain, node: str, wei: int) -> None:
@@ -89,9 +126,16 @@ async def send_gas(session: Session, chain: Chain, node: str, wei: int) -> None:
 
 
 async def join(
-    session: Session, role: Role, node: str | None, gas: str, *, work_class: int = 0, draw_tip: bytes = NO_TIP
+    session: Session,
+    role: Role,
+    node: str | None,
+    gas_days: float,
+    *,
+    check: bool,
+    work_class: int = 0,
+    draw_tip: bytes = NO_TIP,
 ) -> None:
-    """Lock a stake for a node and register it, with its consent; top up its gas.
+    """Lock a stake for a node and register it, with its consent; top up its gas. `check`: this machine first.
 
     The operator's password is asked for first, where no file has it; the node's comes from `keys.password_file`, as for
     `muster worker run`, or is asked for next.
@@ -100,18 +144,21 @@ async def join(
     if session.options.operator is None:
         hint = "add --operator NAME; muster wallet new NAME makes a wallet, muster faucet --wallet NAME fills it"
         raise UsageError("joining needs the operator's wallet: the cold key that owns stake and earnings", hint=hint)
-    run, wanted = session.settings.run, parse_tokens(gas)
+    run = session.settings.run
     async with session.operator() as chain:
         cold, hot = chain.signer, await session.signer(node, session.settings.keys.password_file if node else None)
 
         # 2. Check that the operator can pay the stake, and find what the node's key lacks for gas.
-        joining = await prepare_join(chain, hot.address, cold.address, run, role, wanted)
+        joining = await prepare_join(chain, hot.address, cold.address, run, role, gas_days)
         if joining.held < joining.stake:
             hint = f"muster faucet --wallet {session.options.operator}"
             has = f"{cold.address} has {Tokens(joining.held)}"
             raise UsageError(f"the stake is {Tokens(joining.stake)} and {has}", hint=hint)
 
-        # 3. Show what is at stake, ask, register.
+        # 3. Look at this machine; show what is at stake, ask, register.
+        if check:
+            own = session.settings.worker if role == Role.WORKER else session.settings.validator
+            report(session, await check_machine(session, own.state_dir))
         document = {"run": run, "role": role.name.lower(), "node": hot.address, "operator": cold.address}
         done = await session.spend(
             chain,
@@ -122,9 +169,14 @@ async def join(
             sends=joining.short,
         )
 
-        # 4. Send the gas.
+        # 4. Send the gas, and say what the settings call the node.
         if done is not None and joining.short:
             await send_gas(session, chain, hot.address, joining.short)
+        if done is not None and (name := session.settings.name) and not name_problem(name):
+            try:
+                await announce_name(session, chain, run, hot.address, name)
+            except MusterError as error:
+                session.note(f"its name was not taken: {error}; muster node name announces it later")
 
 
 def plain_name(name: str) -> str:
@@ -195,14 +247,14 @@ async def withdraw(session: Session, node: NodeOption = None) -> None:
         )
 
 
-async def base_status(session: Session, chain: Chain, address: str) -> dict[str, Any]:
-    """Return the status that workers and validators have in common; warn of little gas."""
-    found = await registered(chain, address)
+async def base_status(session: Session, chain: Chain, address: str) -> tuple[dict[str, Any], NodeReport | None]:
+    """Return the status that workers and validators have in common, and the report; warn of little gas."""
+    found, report = await registered(chain, address), await report_of(session, chain, address)
     withdrawable_at = await chain.call(registry.withdrawable_at(address))
-    gas = await chain.gas_balance(address)
+    gas = await chain.gas_balance(address, report.hourly_gas if report else 0.0)
     if gas.low and found.status.name == "ACTIVE":
         session.note(f"warning: {gas.sentence}\n  next: {gas.refill}")
-    return {
+    document = {
         "node": address,
         "operator": found.operator,
         "run": found.run,
@@ -211,6 +263,8 @@ async def base_status(session: Session, chain: Chain, address: str) -> dict[str,
         "stake": Tokens(found.lock),
         "gas": Ether(gas.balance),
         "gas_transactions": gas.transactions,
+        "gas_hours": None if gas.hours is None else round(gas.hours, 1),
         "operator_free": Tokens(await chain.call(registry.free_balance(found.operator))),
         "withdrawable_at": Moment(withdrawable_at) if withdrawable_at else None,
     }
+    return document, report

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from muster.chain.client import Chain
 from muster.console.node import nodes
+from muster.console.node.income import validator_income
 from muster.console.session import Session
 from muster.contracts import runs
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome
@@ -48,9 +49,9 @@ class WorkerStatus:
     async def read(self, session: Session) -> dict[str, Any]:
         """Return its status. Raises ConfigError where it never joined; notes an orchestrator that does not answer."""
         async with session.chain() as chain:
-            document = await nodes.base_status(session, chain, self.address) | await self._earnings(chain)
+            document, report = await nodes.base_status(session, chain, self.address)
+            document |= await self._earnings(chain)
             document["newest_step"] = (await chain.call(runs.run_state(document["run"]))).steps - 1
-            report = await nodes.report_of(session, chain, self.address)
         if report is not None:
             document |= {"rollouts": report.rollouts, "accepted": report.accepted, "pending": pending_of(report)}
             document |= {"rejected": report.rejected, "last_verdicts": last_verdicts(report.verdicts)}
@@ -101,11 +102,15 @@ class ValidatorStatus:
     async def read(self, session: Session) -> dict[str, Any]:
         """Return its status. Raises ConfigError where it never joined."""
         async with session.chain() as chain:
-            document = await nodes.base_status(session, chain, self.address)
+            document, _ = await nodes.base_status(session, chain, self.address)
             await self._follow(chain)
             terms = await chain.terms(document["run"])
-            document["newest_step"] = (await chain.call(runs.run_state(document["run"]))).steps - 1
+            state = await chain.call(runs.run_state(document["run"]))
+        income = validator_income(terms, state.validators - 1)
         return document | {
+            "newest_step": state.steps - 1,
+            "earns": income["earns"],
+            "can_lose": income["can lose"],
             "case_cost": Tokens(terms.case_fee + terms.jury_deposit),
             "open_cases": len(self._opened - self._resolved.keys()),
             "cases_opened": len(self._opened),

@@ -10,7 +10,7 @@ import typer
 from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.console.money.wallet import address_of
 from muster.console.node import nodes, watching
-from muster.console.node.nodes import GasOption, NodeOption, RunOption
+from muster.console.node.nodes import GAS_DAYS, CheckOption, GasOption, NodeOption, RunOption
 from muster.console.node.status import ValidatorStatus
 from muster.console.node.watching import WatchOption
 from muster.console.session import Session, as_table, command
@@ -28,13 +28,21 @@ FALSE_SHARES: Final = (1.0, 0.1, 0.01)
 
 
 @command(app, "join", operator=True)
-async def join(session: Session, node: NodeOption = None, run: RunOption = None, gas: GasOption = "0.02") -> None:
+async def join(
+    session: Session,
+    node: NodeOption = None,
+    run: RunOption = None,
+    gas_days: GasOption = GAS_DAYS,
+    check: CheckOption = True,
+) -> None:
     """Lock a stake and register this machine's key as a validator. Makes the draw secret if there is none."""
     session.set("run", run)
     folder = session.settings.validator.state_dir
     secret = await asyncio.to_thread(create_draw_secret, folder)
     session.note(f"the draw secret is in {folder}: back it up with the key; without it this validator cannot inspect")
-    await nodes.join(session, Role.VALIDATOR, node, gas, draw_tip=await asyncio.to_thread(draw_tip, secret))
+    await nodes.join(
+        session, Role.VALIDATOR, node, gas_days, check=check, draw_tip=await asyncio.to_thread(draw_tip, secret)
+    )
 
 
 @command(app, "run", of_node=True)

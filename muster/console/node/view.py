@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from muster.chain.gas import hours_text
 from muster.console.node.log_lines import NodeLog
 from muster.console.node.logs import shown
 from muster.console.session import NEW_LINE
@@ -132,8 +133,11 @@ def _verdicts(status: Mapping[str, Any]) -> StatusRow:
 
 
 def _gas(status: Mapping[str, Any]) -> StatusRow:
-    text = f"{status['gas']}, about {status['gas_transactions']:,} transactions"
-    return StatusRow("gas", text)
+    hours = status.get("gas_hours")
+    lasts = (
+        f"about {status['gas_transactions']:,} transactions" if hours is None else f"{hours_text(hours)} at its pace"
+    )
+    return StatusRow("gas", f"{status['gas']}, {lasts}")
 
 
 def picture(title: str, rows: Sequence[StatusRow], log: NodeLog, notes: str = "") -> RenderableType:

@@ -12,7 +12,7 @@ from muster.chain.client import Chain
 from muster.clients.orchestrator import OrchestratorClient
 from muster.console.money.wallet import address_of
 from muster.console.node import nodes, watching
-from muster.console.node.nodes import GasOption, NodeOption, RunOption
+from muster.console.node.nodes import GAS_DAYS, CheckOption, GasOption, NodeOption, RunOption
 from muster.console.node.status import WorkerStatus
 from muster.console.node.watching import WatchOption
 from muster.console.session import Session, as_table, command
@@ -36,12 +36,13 @@ async def join(
     node: NodeOption = None,
     run: RunOption = None,
     work_class: Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")] = 0,
-    gas: GasOption = "0.02",
+    gas_days: GasOption = GAS_DAYS,
+    check: CheckOption = True,
 ) -> None:
     """Lock a stake and register this machine's key as a worker."""
     session.set("run", run)
     session.note(ENGINE_HINT)
-    await nodes.join(session, Role.WORKER, node, gas, work_class=work_class)
+    await nodes.join(session, Role.WORKER, node, gas_days, check=check, work_class=work_class)
 
 
 @command(app, "run", of_node=True)

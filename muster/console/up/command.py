@@ -8,22 +8,22 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from muster.console.money.wallet import address_of
+from muster.console.money.wallet import OPERATOR, address_of
 from muster.console.node import service
 from muster.console.session import NEW_LINE, Session, command, wallet_path
 from muster.console.up.facts import UNKNOWN
-from muster.console.up.keys import OPERATOR, OperatorWallet, ask_for_operator
+from muster.console.up.keys import OperatorWallet, ask_for_operator
 from muster.console.up.place import folder_name
 from muster.console.up.prepare import LocalNode, check_node, make_node, read_steps, rehearse_node, steps_of_registered
 from muster.console.up.running import NodeProcess, end_left, start_in_background
-from muster.console.up.setup import bring_ether, help_without_operator, take_steps
+from muster.console.up.setup import bring_ether, help_without_operator, keep_gas, take_steps
 from muster.console.up.steps import NodeFacts, SetupSteps
 from muster.console.up.target import NodeTarget, UpRequest, find_target
 from muster.console.up.watch import NodeWatch
@@ -180,7 +180,11 @@ async def go_on(
             await take_steps(node, chain, facts, steps, request.name)
         # 2. With one: its engine starts while the stake is on its way.
         else:
-            await run_node(node, lambda: take_steps(node, chain, facts, steps, request.name))
+            await run_node(
+                node,
+                lambda: take_steps(node, chain, facts, steps, request.name),
+                lambda: keep_gas(node, chain, facts.joining),
+            )
             return None
     if holder is not None and request.start and not request.detach:
         session.note(f"process {holder} runs it, a service or another command: this only watches it")
@@ -189,12 +193,22 @@ async def go_on(
     return document_of(node, facts) | {"config": node.place.config} | installed
 
 
-async def run_node(node: LocalNode, work: Callable[[], Awaitable[None]]) -> None:
-    """Run the node's process until it ends for good; do some work meanwhile, then show it. Raises as it ended."""
+async def run_node(
+    node: LocalNode, work: Callable[[], Awaitable[None]], keep: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Run the node's process until it ends for good; do some work meanwhile, then show and `keep` it.
+
+    Raises as it ended.
+    """
     async with NodeProcess(node) as process:
         try:
             await process.guard(work())
-            await process.guard(NodeWatch(node, process).show())
+            keeper = asyncio.create_task(keep(), name="keep the node's gas")
+            try:
+                await process.guard(NodeWatch(node, process).show())
+            finally:
+                keeper.cancel()
+                await asyncio.gather(keeper, return_exceptions=True)
             raise process.end_error()
         except FinishedError as end:
             said = f"{end}\n  next: {end.hint}" if end.hint else str(end)

@@ -20,9 +20,9 @@ UNKNOWN: Final = to_checksum_address(keccak(b"muster up: an address that is not 
 
 
 async def read_facts(
-    chain: Chain, run: int, role: Role, *, node: str, operator: str, gas: int, work_class: int = 0
+    chain: Chain, run: int, role: Role, *, node: str, operator: str, gas_days: float, work_class: int = 0
 ) -> NodeFacts:
-    """Read them. `gas`: wei that the node's key should hold. Addresses that are not made yet are UNKNOWN.
+    """Read them. `gas_days`: as `prepare_join` takes them. Addresses that are not made yet are UNKNOWN.
 
     Raises ConfigError where the node's key is registered for something else, or by another operator.
     """
@@ -37,7 +37,7 @@ async def read_facts(
             )
         operator = found.operator
     # 2. What it takes to join, and who is asked for it.
-    joining = await nodes.prepare_join(chain, node, operator, run, role, gas, work_class=work_class)
+    joining = await nodes.prepare_join(chain, node, operator, run, role, gas_days, work_class=work_class)
     listed = joining.terms.admitter != NOBODY
     calls: list = [runs.run_state(run), registry.free_balance(operator), token.faucet_amount()]
     calls += [token.faucet_ready_at(operator), registry.validator_of(operator, run)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from muster.chain.keys import (
     Signer,
@@ -18,13 +17,10 @@ from muster.chain.keys import (
     load_raw_key,
     read_password,
 )
-from muster.console.money.wallet import new_password, read_address
+from muster.console.money.wallet import OPERATOR, new_password, read_address
 from muster.console.session import wallet_keys, wallet_path
 from muster.errors import ConfigError
 from muster.settings.schema import KeySettings
-
-OPERATOR: Final = "operator"
-"""Name of the wallet that is found or made where none is named."""
 
 
 @dataclass(frozen=True)

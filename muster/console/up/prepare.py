@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from muster.chain.client import NO_TIP, Chain
 from muster.chain.draw_secret import FILE_NAME, create_draw_secret, draw_tip
 from muster.chain.keys import Signer, ensure_keystore
+from muster.clients.gas_watch import read_gas
 from muster.console.money.wallet import address_of, read_address
 from muster.console.node.engine_check import ADVICE, check_engine
-from muster.console.session import Session, parse_tokens, wallet_folder
-from muster.console.up.checks import check_machine, report
+from muster.console.node.machine_checks import check_machine, report
+from muster.console.session import Session, wallet_folder
 from muster.console.up.facts import UNKNOWN, read_facts
 from muster.console.up.keys import OperatorWallet, require_node_key
 from muster.console.up.place import NodePlace, NodeRole, renew_settings, write_node
@@ -206,12 +207,16 @@ async def read_steps(node: LocalNode, request: UpRequest) -> tuple[NodeFacts, Se
 
 
 async def _facts(node: LocalNode, chain: Chain, request: UpRequest) -> NodeFacts:
-    return await read_facts(
+    facts = await read_facts(
         chain,
         node.session.settings.run,
         node.chain_role,
         node=node.address,
         operator=node.operator_address,
-        gas=parse_tokens(request.gas),
+        gas_days=request.gas_days,
         work_class=request.work_class,
     )
+    if facts.status != Status.ACTIVE:
+        return facts
+    async with node.session.orchestrator(chain) as client:
+        return replace(facts, gas=await read_gas(chain, client, node.address))

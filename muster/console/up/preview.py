@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.chain.client import Chain
+from muster.console.node.income import validator_income
 from muster.console.node.nodes import Joining
 from muster.console.owner.show import admits
 from muster.console.session import Session
@@ -81,6 +82,9 @@ def earnings_sentence(earnings: DayEarnings | None) -> str:
     if not 0 <= low <= median <= high < MAX_AMOUNT:
         return "what workers earn is not known: the orchestrator's numbers cannot be"
     who = f"{earnings.workers} active worker{'s' if earnings.workers > 1 else ''}"
+    if earnings.estimated:
+        each = f"{Tokens(median)} each (the median); half of them {Tokens(low)} to {Tokens(high)}"
+        return f"an estimate by the pace of the last minutes: {who} would make {each}"
     return (
         f"{who} made {Tokens(median)} each in the last day (the median); half of them {Tokens(low)} to {Tokens(high)}"
     )
@@ -91,14 +95,14 @@ def _duties(joining: Joining, steps: SetupSteps) -> dict[str, object]:
     case = f"{Tokens(terms.case_fee)} a case, {Tokens(terms.jury_deposit)} a vote"
     moved = f"{Tokens(steps.deposit)} go to the free balance for that; " if steps.deposit else ""
     return {
-        "pay": f"bounties of {Tokens(terms.bounty)} and shares of case fees; inspecting and sealing earn nothing",
+        **validator_income(terms, joining.validators),
         "puts down": f"{case}; {moved}muster wallet withdraw takes out what is left",
         "admits": admits(terms),
     }
 
 
 def _funds(facts: NodeFacts, steps: SetupSteps) -> dict[str, object]:
-    rows: dict[str, object] = {"gas": f"{Ether(steps.gas)} to the node's key"}
+    rows: dict[str, object] = {"gas": f"{facts.joining.gas_line(steps.gas)}; as much again while muster up is open"}
     sources = [f"{Tokens(facts.faucet_amount)} from the faucet"] if steps.draw else []
     if steps.ether:
         local = facts.gas.chain_id == CHAIN_ANVIL

@@ -13,11 +13,13 @@ from typing import Final
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
 from muster.chain.gas import refill
+from muster.clients.gas_watch import read_gas
 from muster.console.money.faucet import LOCAL_ETHER
 from muster.console.node import nodes
+from muster.console.node.nodes import Joining
 from muster.console.up.prepare import LocalNode
 from muster.console.up.steps import NodeFacts, SetupSteps
-from muster.constants import CHAIN_ANVIL
+from muster.constants import CHAIN_ANVIL, HOUR_SECONDS
 from muster.contracts import token
 from muster.errors import TRANSIENT, MusterError, UnfundedError
 from muster.runtime.failpoints import failpoint
@@ -29,6 +31,8 @@ ETHER_SECONDS: Final = 3600.0
 
 ETHER_POLL_SECONDS: Final = 5.0
 MINUTE: Final = 60.0
+GAS_POLL_SECONDS: Final = 600.0
+"""Between two looks at the ether of a node that this command watches."""
 NAME_ATTEMPTS: Final = 3
 NAME_SECONDS: Final = 2.0
 
@@ -98,6 +102,30 @@ async def take_steps(
     # 4. What others may call it, which is no reason to stop.
     if name is not None and node.operator is not None:
         await announce(node, chain, joining.run, name)
+
+
+async def keep_gas(node: LocalNode, chain: Chain, joining: Joining) -> None:
+    """Send the node's key ether a day before it runs out, until cancelled: in `gas_days` no more than was agreed to.
+
+    Without the operator's key nothing is done.
+    """
+    if node.operator is None:
+        return
+    left, since, said = joining.gas, time.monotonic(), ""
+    async with node.session.orchestrator(chain) as client:
+        while True:
+            await asyncio.sleep(GAS_POLL_SECONDS)
+            if time.monotonic() - since > joining.gas_days * nodes.DAY_HOURS * HOUR_SECONDS:
+                left, since = joining.gas, time.monotonic()
+            try:
+                held = await read_gas(chain, client, node.address)
+                wei = min(left, joining.gas - held.balance)
+                if held.low and wei > 0:
+                    await nodes.send_gas(node.session, chain, node.address, wei)
+                    left, said = left - wei, ""
+            except MusterError as error:
+                if said != (said := f"no gas was sent to the node: {printable(str(error))}"):
+                    node.session.note(said)
 
 
 async def announce(node: LocalNode, chain: Chain, run: int, name: str) -> None:

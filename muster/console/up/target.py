@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from muster.clients.join import CheckedRun, fetch_run
-from muster.console.node.nodes import GasOption
+from muster.console.node.nodes import GAS_DAYS, GasOption
 from muster.console.session import Options, Session, nodes_folder
 from muster.console.up.place import (
     Identity,
@@ -52,7 +52,7 @@ class UpRequest:
     folder: Annotated[Path | None, typer.Option("--folder", help="Folder of the node; else ~/.muster/nodes/NAME.")] = (
         None
     )
-    gas: GasOption = "0.02"
+    gas_days: GasOption = GAS_DAYS
     check_engine: Annotated[
         bool, typer.Option("--check-engine", help="First see whether validators would accept this engine's work.")
     ] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from muster.chain.gas import GasBalance
 from muster.clients.machine_report import MAX_PENDING, MachineMeter, MachineReporter, TokenRate
 from muster.errors import RefusedError, UnreachableError
 from muster.protocol.announcements import MAX_SOURCES, MachineReport
@@ -162,7 +163,28 @@ async def test_a_report_says_all_of_it(served: Orchestrator, clock: Clock) -> No
         "devices": 2,
         "tokens_per_second": 5.5,
         "received": [{"url": "http://a", "bytes": (1 << 53) - 1}],
+        "gas_hours": None,
     }
+
+
+async def test_it_says_how_long_the_ether_lasts_where_that_can_be_read(served: Orchestrator, clock: Clock) -> None:
+    found: list[GasBalance | Exception] = [
+        GasBalance("0x", 1, balance=60, price=2, hourly=4.0),
+        GasBalance("0x", 1, balance=60, price=2, hourly=0.0),
+        UnreachableError("no chain"),
+    ]
+
+    async def gas() -> GasBalance:
+        one = found.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    made = MachineReporter(served, 7, MachineMeter(clock), lambda: "H100", gas=gas, clock=clock)  # type: ignore[arg-type]
+    for _ in range(3):
+        await made.poll()
+        clock.now += 120
+    assert [report.gas_hours for report in served.reports] == [7.5, None, None]
 
 
 @pytest.mark.parametrize(

@@ -109,10 +109,10 @@ class Told:
             connection.execute(insert(tables.node_names).values(row))
         long_ago = time.time() - members_module.SAID_SECONDS - 60
         machines = [
-            (ANNE, "H100", 8, 900.0, time.time()),
-            (BERT, "H100", 4, 500.0, time.time()),
-            (CLEO, "A100", 2, 300.0, long_ago),
-            (VERA, "A100", 1, 0.0, time.time()),
+            (ANNE, "H100", 8, 900.0, None, time.time()),
+            (BERT, "H100", 4, 500.0, None, time.time()),
+            (CLEO, "A100", 2, 300.0, None, long_ago),
+            (VERA, "A100", 1, 0.0, None, time.time()),
         ]
         for values in machines:
             row = dict(zip(tables.machines.columns.keys(), values, strict=True))

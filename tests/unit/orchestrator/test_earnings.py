@@ -37,8 +37,19 @@ def test_pay_of_less_than_a_day_is_extended_to_a_day() -> None:
     assert earned(10, joined=NOW - 3600).median == 240
 
 
-@pytest.mark.parametrize("days", [[], [WorkerDay(NOW - 3599, 10)], [WorkerDay(0, 0)]])
-def test_without_an_hour_of_work_nothing_is_said(days: list[WorkerDay]) -> None:
+def test_before_an_hour_has_passed_the_present_pace_is_an_estimate() -> None:
+    """45 commitments in 25 minutes, as pay of one each: a day has 1,440 minutes."""
+    assert earned(45, joined=NOW - 25 * 60) == DayEarnings(
+        run=RUN, workers=1, low=2592, median=2592, high=2592, estimated=True
+    )
+    soon = [WorkerDay(NOW - 299, 50), WorkerDay(NOW - 300, 10)]
+    assert day_earnings(RUN, soon, NOW).median == 10 * DAY // 300, "the other has just come"
+    late = [*soon, WorkerDay(NOW - 3600, 3)]
+    assert day_earnings(RUN, late, NOW) == DayEarnings(run=RUN, workers=1, low=72, median=72, high=72)
+
+
+@pytest.mark.parametrize("days", [[], [WorkerDay(NOW - 299, 10)], [WorkerDay(0, 0)]])
+def test_without_minutes_of_work_nothing_is_said(days: list[WorkerDay]) -> None:
     assert day_earnings(RUN, days, NOW) == DayEarnings(run=RUN, workers=0, low=0, median=0, high=0)
 
 

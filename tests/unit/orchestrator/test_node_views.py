@@ -216,8 +216,9 @@ async def test_a_validators_money_seals_and_fines(run: SampleRun) -> None:
 
 
 async def test_what_a_machine_says_counts_for_a_while(run: SampleRun) -> None:
-    row = {"node": address("wanda"), "device": "H100", "devices": 8, "tokens_per_second": 900.5}
+    row = {"node": address("wanda"), "device": "H100", "devices": 8, "tokens_per_second": 900.5, "gas_hours": 30.5}
     for received, speed in ((time.time(), 900.5), (time.time() - 3600, 0.0)):
         await run.database.write(lambda c, at=received: upsert(c, machines, {**row, "received": at}))
         found = await view(run)
         assert (found.device, found.devices, found.tokens_per_second) == ("H100", 8, speed)
+        assert found.gas_hours == (30.5 if speed else None)

@@ -35,7 +35,10 @@ def test_a_worker_s_preview() -> None:
         "a day": "5 active workers made 12 MUST each in the last day (the median); half of them 10 MUST to 14 MUST",
         "cover": "800 commitments may wait for their pay at a time",
         "validators": "4 active; their majority decides cases",
-        "gas": "0.02 ETH to the node's key",
+        "gas": (
+            "0.02 ETH to the node's key, for 2 days of 255 commitments an hour (--gas-days); as much again while "
+            "muster up is open"
+        ),
         "funds": "10,000 MUST from the faucet, ether from the local chain",
     }
 
@@ -48,14 +51,26 @@ def test_a_validator_s_preview_on_a_public_chain() -> None:
         "operator": OPERATOR,
         "stake": "200 MUST; a conviction takes 100 MUST of it",
         "unbonding": "the stake comes back 7 days after you retire",
-        "pay": "bounties of 10 MUST and shares of case fees; inspecting and sealing earn nothing",
+        "earns": (
+            "nothing while nobody cheats; 10 MUST for each worker whose conviction it brings about "
+            "(20 MUST for a validator), 0.25 MUST to 3.666667 MUST for each case that it judges with the majority; "
+            "inspecting and sealing earn nothing"
+        ),
+        "can lose": (
+            "100 MUST of the stake by a conviction; 1 MUST by a case that it opens and loses; "
+            "10 MUST by a vote that most of the jury does not share, and as much of the stake for each day on which it "
+            "shows no vote, with its seat after the third in a row"
+        ),
         "puts down": (
             "1 MUST a case, 10 MUST a vote; 110 MUST go to the free balance for that; "
             "muster wallet withdraw takes out what is left"
         ),
         "admits": "anyone who locks a stake",
         "validators": "4 active; their majority decides cases",
-        "gas": "0.02 ETH to the node's key",
+        "gas": (
+            "0.02 ETH to the node's key, for 2 days of 2 seals or votes an hour (--gas-days); as much again while "
+            "muster up is open"
+        ),
         "funds": "10,000 MUST from the faucet, 0.0218 ETH that you send to the operator",
     }
 
@@ -74,6 +89,14 @@ def test_what_workers_earn(workers: int, amounts: tuple[int, int, int], sentence
     low, median, high = (amount * TOKEN for amount in amounts)
     assert earnings_sentence(DayEarnings(run=1, workers=workers, low=low, median=median, high=high)) == sentence
     assert earnings_sentence(None) == "what workers earn is not known yet"
+
+
+def test_an_estimate_is_said_to_be_one() -> None:
+    early = DayEarnings(run=1, workers=2, low=TOKEN, median=2 * TOKEN, high=3 * TOKEN, estimated=True)
+    assert earnings_sentence(early) == (
+        "an estimate by the pace of the last minutes: 2 active workers would make 2 MUST each (the median); "
+        "half of them 1 MUST to 3 MUST"
+    )
 
 
 @pytest.mark.parametrize("workers", [-1, 1 << 32, 10**4_000], ids=["negative", "large", "very large"])

@@ -41,6 +41,12 @@ def test_gas_that_was_used_a_little_is_not_topped_up() -> None:
     assert steps_left(facts(status=Status.ACTIVE, short=GAS // 2, gas=enough)) == SetupSteps()
 
 
+def test_gas_that_the_node_uses_up_within_a_day_is_topped_up() -> None:
+    lasts_ten_hours = GasBalance(NODE, CHAIN_ANVIL, GAS // 2, PRICE, hourly=GAS / 20 / PRICE)
+    left = steps_left(facts(status=Status.ACTIVE, short=GAS // 2, gas=lasts_ten_hours, operator_ether=TOKEN))
+    assert left == SetupSteps(gas=GAS // 2)
+
+
 @pytest.mark.parametrize("status", [Status.RETIRED, Status.JAILED, Status.WITHDRAWN])
 def test_a_node_that_has_left_gets_nothing_more(status: Status) -> None:
     assert steps_left(facts(status=status)) == SetupSteps()

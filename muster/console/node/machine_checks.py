@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,12 @@ from muster.runtime.printable import printable
 
 ATTEMPTS: Final = 4
 PAUSE_SECONDS: Final = 2.0
+QUIET_SECONDS: Final = 2.0
+"""That a check may take without a word."""
+WAITS_FOR: Final = {
+    "scorer": "the sandbox, which is compiled at its first start: half a minute on one core",
+    "tasks": "the run's tasks and the components that score them",
+}
 
 
 async def check_machine(session: Session, state: Path) -> list[Check]:
@@ -24,14 +30,26 @@ async def check_machine(session: Session, state: Path) -> list[Check]:
     What the run needs is fetched into `state`, where the node's process finds it.
     """
     checks = [doctor.python(), doctor.packages(), doctor.disk(state.parent), doctor.memory()]
-    checks += await asyncio.gather(
-        guarded("contracts", doctor.contracts, session),
-        guarded("scorer", doctor.scorer, session),
-        guarded("orchestrator", _orchestrator, session),
-        guarded("device", lambda session: _device(session, state), session),
-        guarded("tasks", lambda session: _tasks(session, state), session),
-    )
-    return checks
+    probes: dict[str, Callable[[Session], Awaitable[Check]]] = {
+        "contracts": doctor.contracts,
+        "scorer": doctor.scorer,
+        "orchestrator": _orchestrator,
+        "device": lambda session: _device(session, state),
+        "tasks": lambda session: _tasks(session, state),
+    }
+    return [*checks, *await asyncio.gather(*(_told(name, probe, session) for name, probe in probes.items()))]
+
+
+async def _told(name: str, probe: Callable[[Session], Awaitable[Check]], session: Session) -> Check:
+    """Return what a check found; one that takes a while says what it waits for."""
+    check = asyncio.create_task(guarded(name, probe, session))
+    try:
+        await asyncio.wait({check}, timeout=QUIET_SECONDS)
+        if not check.done():
+            session.note(f"waits for {WAITS_FOR.get(name, f'the check of the {name}')} …")
+        return await check
+    finally:
+        check.cancel()
 
 
 async def _orchestrator(session: Session) -> Check:

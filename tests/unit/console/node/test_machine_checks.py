@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from muster.console.node import doctor, machine_checks
 from muster.console.node.doctor import Check
+from muster.console.node.machine_checks import check_machine, report
 from muster.console.session import Options, Session
-from muster.console.up.checks import report
 from muster.errors import CheckError
+from testbed.waiting import until
 
 
 def session() -> tuple[Session, io.StringIO]:
@@ -42,3 +46,31 @@ def test_a_failed_check_names_its_fix_and_ends_with_3() -> None:
         "      next: make setup",
         "fail  tasks: no \\x1b[2J walls",
     ]
+
+
+async def test_a_check_that_takes_long_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The sandbox is compiled for as long as the test lets it; all others answer at once."""
+    outer, said = session()
+    compiled = asyncio.Event()
+
+    async def at_once(*_: object) -> Check:
+        return Check("quick", "ok", "")
+
+    async def compiling(_: Session) -> Check:
+        await compiled.wait()
+        return Check("scorer", "ok", "compiled")
+
+    for module, name in (
+        (doctor, "contracts"),
+        *((machine_checks, name) for name in ("_orchestrator", "_device", "_tasks")),
+    ):
+        monkeypatch.setattr(module, name, at_once)
+    monkeypatch.setattr(doctor, "scorer", compiling)
+    monkeypatch.setattr(machine_checks, "QUIET_SECONDS", 0.01)
+    checking = asyncio.create_task(check_machine(outer, tmp_path / "state"))
+    await until(lambda: said.getvalue() != "")
+    assert said.getvalue() == (
+        "waits for the sandbox, which is compiled at its first start: half a minute on one core …\n"
+    )
+    compiled.set()
+    assert Check("scorer", "ok", "compiled") in await checking
