@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.chain.contracts import Deployment
-from testbed.machine import Machine
+from testbed.machine import Done, Machine
 from testbed.runs.world import published
 
 NODE = "0x" + "11" * 20
@@ -23,9 +23,9 @@ VISITOR: tuple[tuple[str, str, str, int], ...] = (
     ("slash list", ADD, "slash list --url {url}", 0),
     ("slash show 1", ADD, "slash show 1 --url {url}", 3),
     ("slash verify 1", ADD, "slash verify 1 --url {url}", 3),
-    ("worker status", ADD, f"worker status --node {NODE} --url {{url}}", 3),
+    ("worker status", ADD, f"worker status --node {NODE} --url {{url}}", 78),
     ("worker why 0", ADD, f"worker why 0 --node {NODE} --url {{url}}", 3),
-    ("validator status", ADD, f"validator status --node {NODE} --url {{url}}", 3),
+    ("validator status", ADD, f"validator status --node {NODE} --url {{url}}", 78),
     (f"validator verify {NODE}:0", ADD, f"validator verify {NODE}:0 --url {{url}}", 3),
     ("weights verify weights", ADD, "run show --url {url}", 0),
     ("up nonsense", "copy it from the join box", "up {url} --dry-run", 0),
@@ -63,6 +63,16 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     return machine
 
 
+def type_it(machine: Machine, line: str) -> Done:
+    """Type a line; in a process of its own where the command becomes another program."""
+    words = line.split()
+    if words[1:2] != ["verify"] or "--url" not in words:
+        return machine.type(*words)
+    process = machine.process(*words).spawn()
+    status, said = process.end()
+    return Done(status, "", said)
+
+
 def test_the_thirty_hints_that_a_newcomer_meets_first_lead_on(
     deployment: Deployment, tmp_path: Path, newcomer: Machine
 ) -> None:
@@ -71,11 +81,11 @@ def test_the_thirty_hints_that_a_newcomer_meets_first_lead_on(
     with published(deployment, tmp_path, "hints") as world:
         places = {"url": world.orchestrator.url, "run": world.run_fixture.run, "password": newcomer.password}
         for typed, hint, followed, status in VISITOR + NEWCOMER:
-            refused = newcomer.type(*typed.format(**places).split())
+            refused = type_it(newcomer, typed.format(**places))
             said = re.findall(r"^(?:  next|Error): (.*)$", refused.stderr, re.MULTILINE)
             if refused.returncode == 0 or "unexpected" in refused.stderr or not any(hint in line for line in said):
                 wrong.append((typed, refused.returncode, refused.stderr[-600:]))
-            done = newcomer.type(*followed.format(**places).split())
+            done = type_it(newcomer, followed.format(**places))
             if done.returncode != status or "unexpected" in done.stderr:
                 wrong.append((followed, done.returncode, done.stderr[-600:]))
-    assert wrong == []
+    assert not wrong, "\n".join(map(str, wrong))
