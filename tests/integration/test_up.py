@@ -11,16 +11,22 @@ import signal
 import stat
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from eth_utils.address import to_checksum_address
 
 from muster.chain.client import Chain
 from muster.chain.draw_secret import draw_tip, load_draw_secret
+from muster.chain.gas import GasBalance
 from muster.chain.keys import Signer, load_keystore
+from muster.clients.gas_watch import read_gas
+from muster.console.node.nodes import Joining
 from muster.console.session import Options, Session
 from muster.console.up import setup
+from muster.console.up.place import NodePlace
 from muster.console.up.prepare import LocalNode
 from muster.constants import CHAIN_BASE_SEPOLIA
 from muster.contracts import registry, token
@@ -34,6 +40,7 @@ from testbed.chain.contracts import deploy_on
 from testbed.runs.newcomer import Newcomer, events_of, on_chain
 from testbed.runs.world import World, opened
 from testbed.terminal import Terminal
+from testbed.waiting import until
 
 TOKEN = 10**18
 STAKE = 100 * TOKEN
@@ -314,3 +321,51 @@ def test_on_a_public_chain_ether_is_waited_for(
     with pytest.raises(UnfundedError, match="no ether came to") as caught:
         asyncio.run(wait(0.2))
     assert caught.value.hint.endswith("; then type this again")
+
+
+def test_while_it_is_open_it_sends_gas_up_to_what_was_agreed_to(
+    world: World, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's key is emptied twice: once it is filled up, the second time as much as is left of the agreed ether."""
+    looks: list[GasBalance] = []
+
+    async def read(*words: Any) -> GasBalance:
+        looks.append(await read_gas(*words))
+        return looks[-1]
+
+    monkeypatch.setattr(setup, "read_gas", read)
+    monkeypatch.setattr(setup, "GAS_POLL_SECONDS", 0.05)
+    made = newcomer.up(world.orchestrator.url)
+    place = NodePlace(newcomer.nodes / "run-1-worker")
+    operator = load_keystore(newcomer.wallet, newcomer.password.read_text().strip())
+
+    async def watched() -> list[int]:
+        session, found = Session(Options(config=place.config)), []
+        node = LocalNode(session, place, "worker", made["node"], operator.address, operator)
+        async with (
+            await Chain.connect(world.run_fixture.settings, operator) as chain,
+            world.run_fixture.local_chain() as local,
+        ):
+            await local.fund([operator.address], 10 * TOKEN)
+            terms = await chain.terms(made["run"])
+            joining = Joining(
+                made["run"], Role.WORKER, 0, made["node"], made["operator"], terms, STAKE, 0, TOKEN, 2.0, 0, 4
+            )
+            await setup.keep_gas(replace(node, operator=None), chain, joining)  # a service cannot
+            keeper = asyncio.create_task(setup.keep_gas(node, chain, joining))
+            for left in (TOKEN // 1_000, 0):
+                await local.fund([made["node"]], left)
+                await until(lambda left=left: more_than(chain, made["node"], left))
+                found.append(await chain.eth_balance(made["node"]))
+            await local.fund([made["node"]], 0)
+            seen = len(looks)
+            await until(lambda: len(looks) > seen + 1)  # the next look began after that
+            found.append(await chain.eth_balance(made["node"]))
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        return found
+
+    async def more_than(chain: Chain, node: str, wei: int) -> bool:
+        return await chain.eth_balance(node) > wei
+
+    assert asyncio.run(watched()) == [TOKEN, TOKEN // 1_000, 0]
