@@ -24,7 +24,7 @@ VISITOR: tuple[tuple[str, str, str, int], ...] = (
     ("slash show 1", ADD, "slash show 1 --url {url}", 3),
     ("slash verify 1", ADD, "slash verify 1 --url {url}", 3),
     ("worker status", ADD, f"worker status --node {NODE} --url {{url}}", 78),
-    ("worker why 0", ADD, f"worker why 0 --node {NODE} --url {{url}}", 3),
+    ("worker why 0", ADD, f"worker why 0 --node {NODE} --url {{url}}", 78),
     ("validator status", ADD, f"validator status --node {NODE} --url {{url}}", 78),
     (f"validator verify {NODE}:0", ADD, f"validator verify {NODE}:0 --url {{url}}", 3),
     ("weights verify weights", ADD, "run show --url {url}", 0),
@@ -51,7 +51,7 @@ NEWCOMER: tuple[tuple[str, str, str, int], ...] = (
     ("faucet --wallet absent", "muster wallet new", "wallet new absent --password-file {password}", 0),
     ("model init model", "", "tasks make tasks --train 64 --held-out 16", 0),
     ("run create run.toml --model model --operator operator", "muster run template", "run template --help", 0),
-    ("run calibrate model", "muster model init", "model init model --tasks tasks", 0),
+    ("run calibrate model", "muster model init", "model init --help", 0),
     ("tasks check nothing", "muster tasks make", "tasks check tasks", 0),
 )
 
