@@ -14,7 +14,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from muster.console.session import ConfigOption, DryRunOption, JsonOption, Options, YesOption, handled
+from muster.console.command import ConfigOption, DryRunOption, JsonOption, YesOption, handled
+from muster.console.session import Options
 from muster.errors import EXIT_CODES
 
 NOUNS: Final = {

@@ -7,31 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from muster.console.session import DEFAULT_CONFIG, Session, command
-from muster.constants import CHAIN_BASE_SEPOLIA, PUBLIC_RPC_URLS
+from muster.console.command import command
+from muster.console.session import DEFAULT_CONFIG, Session
+from muster.console.visiting import PRESETS, run_settings
 from muster.errors import ConfigError, UsageError
 from muster.settings.schema import Settings
 from muster.settings.sources import URL_KEYS, known_keys, mask_setting, url_beside, value_of
 from muster.settings.toml import toml_value
 
 if TYPE_CHECKING:
-    from muster.clients.join import CheckedRun
+    pass
 
 app = typer.Typer()
 
 Network = Literal["local", "base-sepolia"]
-PRESETS: dict[str, dict[str, object]] = {
-    "local": {},
-    "base-sepolia": {
-        "chain.rpc_url": PUBLIC_RPC_URLS[CHAIN_BASE_SEPOLIA],
-        "chain.chain_id": CHAIN_BASE_SEPOLIA,
-        "chain.addresses": "addresses.json",
-        "chain.explorer_url": "https://sepolia.basescan.org",
-        "chain.confirmations": 3,
-        "chain.poll_seconds": 2,
-    },
-}
-"""What differs from the defaults, by network. Another endpoint of the same chain serves as well."""
 
 
 @command(app, "show")
@@ -108,19 +97,6 @@ async def _joining(url: str, rpc_url: str | None, config: Path) -> tuple[dict[st
     found.book.keep(config.parent / addresses)
     document = {"run": found.run, "chain_id": found.book.chain_id, "orchestrator": found.orchestrator}
     return run_settings(found, addresses), document
-
-
-def run_settings(found: CheckedRun, addresses: str) -> dict[str, object]:
-    """Return the settings that lead to a run, by dotted key. `addresses`: its address book, beside the settings."""
-    preset = next((one for one in PRESETS.values() if one.get("chain.chain_id") == found.book.chain_id), {})
-    return {
-        **preset,
-        "run": found.run,
-        "chain.rpc_url": found.rpc_url,
-        "chain.chain_id": found.book.chain_id,
-        "chain.addresses": addresses,
-        "orchestrator.url": found.orchestrator,
-    }
 
 
 def short_template(values: dict[str, object]) -> str:

@@ -14,7 +14,8 @@ from typing import Annotated, Final, Literal
 import typer
 from packaging.requirements import Requirement
 
-from muster.console.session import Session, command
+from muster.console.command import command
+from muster.console.session import Session
 from muster.console.uv_settings import uv_environment
 from muster.errors import CheckError, ConfigError
 

@@ -10,10 +10,22 @@ import asyncio
 from pathlib import Path
 
 from muster.clients.join import CheckedRun, fetch_run
-from muster.console.config import run_settings
+from muster.constants import CHAIN_BASE_SEPOLIA, PUBLIC_RPC_URLS
 from muster.runtime.files import cache_folder, write_atomically
 from muster.settings.toml import to_toml
 
+PRESETS: dict[str, dict[str, object]] = {
+    "local": {},
+    "base-sepolia": {
+        "chain.rpc_url": PUBLIC_RPC_URLS[CHAIN_BASE_SEPOLIA],
+        "chain.chain_id": CHAIN_BASE_SEPOLIA,
+        "chain.addresses": "addresses.json",
+        "chain.explorer_url": "https://sepolia.basescan.org",
+        "chain.confirmations": 3,
+        "chain.poll_seconds": 2,
+    },
+}
+"""What differs from the defaults, by network. Another endpoint of the same chain serves as well."""
 HEAD = "# Run {run} at {url}, as muster's --url found it. It is written anew each time.\n"
 
 
@@ -36,3 +48,16 @@ def visit(url: str) -> Path:
 def folder_of(found: CheckedRun) -> Path:
     """Return the folder of a run in the cache: one for each chain, Runs contract and run."""
     return cache_folder("runs") / f"{found.book.chain_id}-{found.book.runs.lower()}-{found.run}"
+
+
+def run_settings(found: CheckedRun, addresses: str) -> dict[str, object]:
+    """Return the settings that lead to a run, by dotted key. `addresses`: its address book, beside the settings."""
+    preset = next((one for one in PRESETS.values() if one.get("chain.chain_id") == found.book.chain_id), {})
+    return {
+        **preset,
+        "run": found.run,
+        "chain.rpc_url": found.rpc_url,
+        "chain.chain_id": found.book.chain_id,
+        "chain.addresses": addresses,
+        "orchestrator.url": found.orchestrator,
+    }

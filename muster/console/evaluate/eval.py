@@ -17,6 +17,7 @@ from rich.text import Text
 from muster.authoring.evaluation.pass_at_k import mean_pass_at_k
 from muster.clients.evaluation import EvalRequest, Sampling, TaskResult, part_of
 from muster.clients.run_data import RunTasks, fetch_profile, task_set_path
+from muster.console.command import command
 from muster.console.evaluate.benchmark_options import BenchmarkOptions, check_unused, is_benchmark, window_of
 from muster.console.evaluate.benchmark_publish import check_publishable, prepare_publisher
 from muster.console.evaluate.weights import fetch_checkpoint
@@ -29,7 +30,7 @@ from muster.console.sampling import (
     sample_tasks,
     sampling_document,
 )
-from muster.console.session import Session, as_table, command, to_json
+from muster.console.session import Session, as_table, to_json
 from muster.errors import UsageError
 from muster.runtime.files import write_durably
 from muster.tasksets.taskset import TaskSet

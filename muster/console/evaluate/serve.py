@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from muster.console.session import Session, command
+from muster.console.command import command
+from muster.console.session import Session
 from muster.errors import UsageError
 
 app = typer.Typer()

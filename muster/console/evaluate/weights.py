@@ -16,7 +16,8 @@ from muster.chain.types import PolicyStep
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher
-from muster.console.session import EXIT_CHECK, Session, command
+from muster.console.command import command
+from muster.console.session import EXIT_CHECK, Session
 from muster.contracts import runs
 from muster.errors import CheckError
 from muster.protocol.terms import Terms

@@ -8,7 +8,8 @@ import typer
 
 from muster.chain.deploy import deploy as deploy_contracts
 from muster.chain.deploy import plan_deployment, verify_deployment
-from muster.console.session import Session, command
+from muster.console.command import command
+from muster.console.session import Session
 from muster.runtime.units import Moment, Tokens
 
 app = typer.Typer()

@@ -10,8 +10,9 @@ from eth_utils.address import is_address, to_checksum_address
 
 from muster.chain.anvil import LocalChain
 from muster.chain.provider import connected
+from muster.console.command import command
 from muster.console.money.wallet import address_of
-from muster.console.session import Session, command
+from muster.console.session import Session
 from muster.constants import CHAIN_ANVIL, TOKEN
 from muster.contracts import token
 from muster.errors import UsageError

@@ -23,8 +23,9 @@ from muster.chain.keys import (
     refuse_existing,
     write_private,
 )
+from muster.console.command import command
 from muster.console.money.backup import pack, unpack
-from muster.console.session import Session, command, parse_tokens, wallet_folder, wallet_keys, wallet_path
+from muster.console.session import Session, parse_tokens, wallet_folder, wallet_keys, wallet_path
 from muster.contracts import registry, token
 from muster.errors import ConfigError, UnreachableError, UsageError
 from muster.runtime.units import Ether, Tokens

@@ -21,7 +21,8 @@ from rich.table import Table
 
 from muster.chain.anvil import find_anvil
 from muster.clients.storage_probe import probe
-from muster.console.session import EXIT_CHECK, INSTALL, Session, command
+from muster.console.command import command
+from muster.console.session import EXIT_CHECK, INSTALL, Session
 from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
 from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ConfigError, MusterError, UsageError

@@ -16,7 +16,8 @@ from typing import Annotated, Any, BinaryIO, Final, Literal
 
 import typer
 
-from muster.console.session import Session, command
+from muster.console.command import command
+from muster.console.session import Session
 from muster.errors import ConfigError, UsageError
 from muster.runtime.closing import Closing
 from muster.runtime.printable import printable

@@ -13,10 +13,11 @@ from eth_utils.address import is_address, to_checksum_address
 
 from muster.chain.client import Chain
 from muster.clients.orchestrator import OrchestratorClient
+from muster.console.command import command
 from muster.console.money.wallet import OPERATOR, address_of, read_address
 from muster.console.node import nodes
 from muster.console.node.status import pending_of
-from muster.console.session import Options, Session, as_table, command, nodes_folder, wallet_path
+from muster.console.session import Options, Session, as_table, nodes_folder, wallet_path
 from muster.contracts import registry, runs
 from muster.contracts.registry import Registered, Role, Status
 from muster.errors import MusterError, UsageError

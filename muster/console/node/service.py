@@ -18,9 +18,10 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from muster.console.command import command
 from muster.console.money.wallet import address_of
 from muster.console.node import nodes
-from muster.console.session import Session, command
+from muster.console.session import Session
 from muster.errors import CheckError, ConfigError, MusterError, UnreachableError, UsageError
 from muster.runtime.files import write_atomically
 from muster.runtime.journal import lock_holder

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from muster.chain.draw_secret import create_draw_secret, draw_tip
+from muster.console.command import command
 from muster.console.money.wallet import address_of
 from muster.console.node import nodes, watching
 from muster.console.node.nodes import GAS_DAYS, CheckOption, GasOption, NodeOption, RunOption
 from muster.console.node.status import ValidatorStatus
 from muster.console.node.watching import WatchOption
-from muster.console.session import Session, as_table, command
+from muster.console.session import Session, as_table
 from muster.contracts.registry import Role
 from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size

@@ -10,12 +10,13 @@ from rich.text import Text
 
 from muster.chain.client import Chain
 from muster.clients.orchestrator import OrchestratorClient
+from muster.console.command import command
 from muster.console.money.wallet import address_of
 from muster.console.node import nodes, watching
 from muster.console.node.nodes import GAS_DAYS, CheckOption, GasOption, NodeOption, RunOption
 from muster.console.node.status import WorkerStatus
 from muster.console.node.watching import WatchOption
-from muster.console.session import Session, as_table, command
+from muster.console.session import Session, as_table
 from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened
 from muster.contracts.registry import Role

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from muster.console.session import Session, command
+from muster.console.command import command
+from muster.console.session import Session
 from muster.contracts import runs
 from muster.errors import CheckError
 from muster.runtime.units import Duration, Moment

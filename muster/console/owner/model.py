@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from muster.console.session import Session, command, parse_numbers
+from muster.console.command import command
+from muster.console.session import Session, parse_numbers
 
 app = typer.Typer()
 

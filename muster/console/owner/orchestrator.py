@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from muster.console.session import Session, command
+from muster.console.command import command
+from muster.console.session import Session
 
 app = typer.Typer()
 

@@ -14,11 +14,12 @@ from muster.chain.deploy import verify_deployment
 from muster.chain.provider import connected
 from muster.chain.types import AddressBook
 from muster.clients.orchestrator import OrchestratorClient
+from muster.console.command import command
 from muster.console.owner.calibrate import calibrate
 from muster.console.owner.escrow import close, fund, reveal_master, withdraw
 from muster.console.owner.show import admits, list_, show
 from muster.console.run_init.command import init
-from muster.console.session import RunArgument, Session, command, parse_numbers
+from muster.console.session import RunArgument, Session, parse_numbers
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import runs
 from muster.contracts.abi import CONTRACTS

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.console.session import Session, command
+from muster.console.command import command
+from muster.console.session import Session
 from muster.contracts import court
 from muster.errors import CheckError, UsageError
 from muster.runtime.units import Moment, Tokens

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from muster.console.session import EXIT_CHECK, Session, command, parse_numbers
+from muster.console.command import command
+from muster.console.session import EXIT_CHECK, Session, parse_numbers
 from muster.swarm.plan import Ports, SwarmRequest
 from muster.swarm.processes import is_alive, session_members
 from muster.swarm.report import terminal_summary

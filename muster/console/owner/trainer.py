@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from muster.console.session import Session, command
+from muster.console.command import command
+from muster.console.session import Session
 
 app = typer.Typer()
 

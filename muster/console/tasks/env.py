@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from muster.console.command import command
 from muster.console.sampling import AS_USUAL, SamplesOption, SamplingOptions, model_hashes
-from muster.console.session import Session, command
+from muster.console.session import Session
 from muster.console.tasks.env_check import (
     CheckInputs,
     check,

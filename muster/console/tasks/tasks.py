@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from muster.console.command import command
 from muster.console.sampling import progress
-from muster.console.session import Session, command, parse_numbers
+from muster.console.session import Session, parse_numbers
 from muster.console.tasks.filter import filter_
 from muster.console.tasks.importing import import_
 from muster.console.tasks.table import about_set, set_for_people

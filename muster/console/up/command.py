@@ -15,9 +15,10 @@ from typing import Any
 
 import typer
 
+from muster.console.command import command
 from muster.console.money.wallet import OPERATOR, address_of
 from muster.console.node import service
-from muster.console.session import NEW_LINE, Session, command, wallet_path
+from muster.console.session import NEW_LINE, Session, wallet_path
 from muster.console.up.facts import UNKNOWN
 from muster.console.up.keys import OperatorWallet, ask_for_operator
 from muster.console.up.place import folder_name
