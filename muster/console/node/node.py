@@ -117,16 +117,12 @@ async def send_gas(
     # 1. The operator's key, and what the node lacks.
     address, wallet = await address_of(session, node), session.options.operator
     if wallet is None and not wallet_path(wallet := OPERATOR).exists():
-        raise UsageError(
-            "gas comes from the operator's wallet", hint="add --operator NAME; muster wallet show lists all"
-        )
+        raise UsageError("gas comes from the operator's wallet", hint="add --operator NAME (muster wallet show)")
     signer = await session.signer(wallet, session.options.password_file)
     async with session.chain(signer) as chain:
         found, report = await nodes.registered(chain, address), await nodes.report_of(session, chain, address)
-        hourly = report.hourly_gas if report and report.hourly_gas else None
-        if hourly is None:
-            hourly = nodes.most_gas(await chain.terms(found.run), found.role)
-        held = await chain.gas_balance(address, hourly)
+        most = nodes.most_gas(await chain.terms(found.run), found.role)
+        held = await chain.gas_balance(address, (report.hourly_gas if report else 0) or most)
         wei = max(0, held.needed(days * nodes.DAY_HOURS) - held.balance)
         document = {"node": address, "operator": signer.address, "balance": Ether(held.balance), "amount": Ether(wei)}
 

@@ -21,6 +21,7 @@ from muster.errors import ConfigError, MusterError, UsageError
 from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, name_problem
 from muster.protocol.messages import NodeReport
 from muster.protocol.terms import Terms
+from muster.runtime.printable import printable
 from muster.runtime.units import Ether, Moment, Tokens
 
 NodeOption = Annotated[
@@ -76,12 +77,9 @@ class Joining:
 
     def gas_line(self, wei: int) -> str:
         """Return the line of a preview that says what is sent to the node's key, and for what."""
-        terms, role = self.terms, self.role
-        most = (
-            f"{terms.commitments_per_hour} commitments"
-            if role == Role.WORKER
-            else f"{DUTY_TRANSACTIONS} seals or votes"
-        )
+        most = f"{DUTY_TRANSACTIONS} seals or votes"
+        if self.role == Role.WORKER:
+            most = f"{self.terms.commitments_per_hour} commitments"
         return f"{Ether(wei)} to the node's key, for {self.gas_days:g} days of {most} an hour (--gas-days)"
 
 
@@ -176,7 +174,7 @@ async def join(
             try:
                 await announce_name(session, chain, run, hot.address, name)
             except MusterError as error:
-                session.note(f"its name was not taken: {error}; muster node name announces it later")
+                session.note(f"its name was not taken: {printable(str(error))}; muster node name announces it later")
 
 
 def plain_name(name: str) -> str:
