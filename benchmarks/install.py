@@ -81,8 +81,8 @@ def measure(folder: Path, *, quick: bool) -> list[Figure]:
 def stranger(folder: Path, swarm: LiveSwarm, python: Path, told: dict[str, object]) -> list[Figure]:
     """Return what one verdict costs somebody who has a URL."""
     counted = folder / "counted.jsonl"
-    reader = Reader(folder / "stranger", ROOT / "benchmarks" / "counted", told, python)
-    reader.environment |= {"COUNTED": str(counted), "XDG_CACHE_HOME": str(folder / "stranger" / "cache")}
+    reader = Reader(folder / "stranger", ROOT / "benchmarks" / "counted", told, python, shares_components=False)
+    reader.environment["COUNTED"] = str(counted)
     typed = reader.type(f"muster slash verify {told['case']} --url {swarm.url}")
     if not typed.is_true:
         raise SystemExit(f"{typed.typed} ended with {typed.status}:\n{typed.said}")

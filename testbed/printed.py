@@ -16,11 +16,13 @@ import time
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from muster.chain.keys import write_secret
+from muster.runtime.files import cache_folder
 from testbed.http import get
 from testbed.paths import ROOT
 from testbed.processes import Process, clean_environment
@@ -69,6 +71,8 @@ class Reader:
     """What placeholders stand for: url, run, case, node, index."""
     python: Path = Path(sys.executable)
     """Of the environment that the package is installed in."""
+    shares_components: bool = True
+    """Whether the sandbox's component, which takes long to compile, is that of this machine's user."""
 
     def __post_init__(self) -> None:
         self.program = self.home / "bin" / "muster"
@@ -79,7 +83,13 @@ class Reader:
         if not self.password.exists():
             write_secret(self.password, PASSWORD)
         path = f"{self.program.parent}:{self.python.parent}:{clean_environment()['PATH']}"
-        self.environment = {"HOME": str(self.home), "PATH": path, "PYTHONPATH": str(self.package or "")}
+        cache = self.home / ".cache"
+        self.environment = {"HOME": str(self.home), "XDG_CACHE_HOME": str(cache), "PATH": path}
+        self.environment["PYTHONPATH"] = str(self.package or "")
+        if self.shares_components:
+            (cache / "muster").mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                (cache / "muster" / "components").symlink_to(cache_folder("components"))
 
     def follow(self, page: str, lines: Sequence[str] | None = None) -> list[Typed]:
         """Type the lines of a page of the docs in its order, or some of them."""
