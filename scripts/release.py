@@ -48,7 +48,7 @@ TYPED: dict[str, tuple[tuple[Sequence[str], int], ...]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--quick", action="store_true", help="leave out the worker's engine")
     options = parser.parse_args()

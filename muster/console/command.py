@@ -144,7 +144,7 @@ def _session(options: Options, values: dict[str, Any], *, reads: bool, of_node: 
     if reads and options.url is not None:
         if options.config is not None:
             raise UsageError("--url stands for a settings file", hint="leave out --config")
-        from muster.console.visiting import visit
+        from muster.clients.visiting import visit
 
         return Session(replace(options, config=visit(options.url)))
     if (reads or of_node) and options.config is None and (config := _config_of(values.get("node") or "")):

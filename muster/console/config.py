@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from muster.clients.visiting import PRESETS, run_settings
 from muster.console.command import command
 from muster.console.session import DEFAULT_CONFIG, Session
-from muster.console.visiting import PRESETS, run_settings
 from muster.errors import ConfigError, UsageError
 from muster.settings.schema import Settings
 from muster.settings.sources import URL_KEYS, known_keys, mask_setting, url_beside, value_of

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from muster.clients.visiting import PRESETS
 from muster.console.run_init.design import FETCHED_GRADIENT_CLIP, FETCHED_LEARNING_RATE, RunDesign
 from muster.console.run_init.folder import OWNER, STORAGE, TRAINER
 from muster.console.run_init.steps import OwnerStep, step_lines
-from muster.console.visiting import PRESETS
 from muster.settings.sources import known_keys
 from muster.settings.toml import to_toml
 from muster.swarm.plan import LASTING_DEMAND, LASTING_KEPT_HOURS

@@ -14,8 +14,8 @@ from typing import Literal
 
 from muster.chain.types import AddressBook
 from muster.clients.join import CheckedRun
+from muster.clients.visiting import run_settings
 from muster.console.node.nodes import NAME_HINT, plain_name
-from muster.console.visiting import run_settings
 from muster.errors import ConfigError, UsageError
 from muster.runtime.files import write_atomically
 from muster.settings.sources import read_settings
