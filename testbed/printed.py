@@ -33,7 +33,11 @@ REASONS: Final = ("hours", "needs root", "needs a public chain", "needs the inte
 """Why a printed line is not run. A path of a test is one too: that story types it."""
 FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND: Final = re.compile(r'<div class="command">.*?<code>(.*?)</code>', re.DOTALL)
-ON_THE_PAGE: Final = {"ctrl_c": {"muster serve": "/v1"}, "more": {"muster serve": "--port 0"}}
+ON_THE_PAGE: Final = {
+    "ctrl_c": {"muster serve": "/v1"},
+    "more": {"muster serve": "--port 0"},
+    "status": {"muster validator verify": 3},  # on the page of what convicted the cheater
+}
 PARTS: Final = (
     *("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "scripts"),
     *("adversary", "muster", "orchestrator", "trainer", "validator", "worker"),

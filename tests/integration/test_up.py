@@ -191,43 +191,42 @@ def test_a_dry_run_shows_everything_and_writes_nothing(world: World, newcomer: N
 
 def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: Newcomer) -> None:
     at_home = {"HOME": str(newcomer.home)}
-    # 1. Ctrl-C at a question ends the command at once; before the first answer nothing is made.
-    with Terminal(("up", world.orchestrator.url), newcomer.folder, at_home) as terminal:
-        terminal.reads("New password: ")
-        terminal.presses_control_c()
-        assert terminal.ends() == 130
-    assert newcomer.files() == {}
-
-    # 2. Where no address is typed it is asked for, then the wallet's password, twice, and whether to go on.
+    url = world.orchestrator.url
+    # 1. Where no address is typed it is asked for. The terms come before any key: a no, or Ctrl-C, leaves nothing.
     with Terminal(("up",), newcomer.folder, at_home) as terminal:
         terminal.reads("Address of the run, from the join box of its page: ")
-        terminal.types(f"{world.orchestrator.url}/join\n")
-        terminal.reads("New password: ")
-        terminal.types("a long password\n")
-        terminal.reads("Once more: ")
-        terminal.types("a long password\n")
+        terminal.types(f"{url}/join\n")
         terminal.reads("Go on? [y/N]: ")
         assert "conviction takes 50 MUST of it" in terminal.said
-        assert "a long password" not in terminal.said
-        terminal.presses_control_c()
-        assert terminal.ends() == 130
-    operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
-    assert events_of(world, FaucetUsed, account=operator) == []
-
-    # 3. The next time its keys are there, and its password is asked for once. It ends where the answer is no.
-    with Terminal(("up", world.orchestrator.url, "--no-start"), newcomer.folder, at_home) as terminal:
-        terminal.reads(f"Password of {newcomer.wallet}: ")
-        terminal.types("a long password\n")
-        terminal.reads("Go on? [y/N]: ")
         terminal.types("n\n")
         assert terminal.ends() == 130
-    assert events_of(world, Registered, operator=operator) == []
-    with Terminal(("up", "--no-start"), newcomer.folder, at_home) as terminal:
-        terminal.reads("Password of ")
-        terminal.types("a long password\n")
+    with Terminal(("up", url), newcomer.folder, at_home) as terminal:
         terminal.reads("Go on? [y/N]: ")
         terminal.types("y\n")
+        terminal.reads("New password: ")
+        terminal.presses_control_c()
+        assert terminal.ends() == 130
+    assert not newcomer.wallet.exists()
+    assert not newcomer.nodes.exists()
+
+    # 2. A password that is typed differently the second time is asked for again; then all goes on without a question.
+    with Terminal(("up", url, "--no-start"), newcomer.folder, at_home) as terminal:
+        terminal.reads("Go on? [y/N]: ")
+        terminal.types("y\n")
+        for repeated in ("a longer password", "a long password"):
+            terminal.reads("New password: ")
+            terminal.types("a long password\n")
+            terminal.reads("Once more: ")
+            terminal.types(f"{repeated}\n")
         assert terminal.ends() == 0
+        assert "a long password" not in terminal.said
+    operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
+    assert len(events_of(world, Registered, operator=operator)) == 1
+
+    # 3. The next time nothing is left to do, and nothing is asked.
+    with Terminal(("up", "--no-start"), newcomer.folder, at_home) as terminal:
+        assert terminal.ends() == 0
+        assert "assword" not in terminal.said
     assert len(events_of(world, Registered, operator=operator)) == 1
 
     # 4. A live picture; Ctrl-C ends it.

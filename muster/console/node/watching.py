@@ -7,6 +7,7 @@ import io
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Never
 
@@ -119,7 +120,8 @@ def log_size(path: Path | None) -> int:
 async def read_quietly(session: Session, read: Callable[[Session], Awaitable[Status]]) -> tuple[Status, str]:
     """Return a status, and the notes that reading it made."""
     notes = io.StringIO()
-    quiet = Session(session.options, dict(session.overrides), Console(file=notes, highlight=False, width=PLAIN_WIDTH))
+    console = Console(file=notes, highlight=False, width=PLAIN_WIDTH)
+    quiet = replace(session, overrides=dict(session.overrides), stderr=console)
     return await read(quiet), notes.getvalue()
 
 
