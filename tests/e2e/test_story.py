@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -19,7 +18,6 @@ from playwright.async_api import Browser, Page
 from testbed import page_checks
 from testbed.browser import Visitor, evaluate, measured, visiting, wait_until
 from testbed.paths import ROOT
-from testbed.printed import Reader, conviction, lines_of, type_as_visitor, unpacked_wheel
 from testbed.runs.swarms import LiveSwarm, address_in, live_swarm, newcomer
 from testbed.waiting import until
 
@@ -92,31 +90,10 @@ def swarm_browser(witness: Witness) -> Browser:
     return found
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked wheel of this tree."""
-    return unpacked_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The newcomer's, which is made when something is typed there first."""
-    return tmp_path_factory.mktemp("newcomer") / "home"
-
-
-async def test_a_visitor_types_what_page_and_tour_show(
-    swarm: LiveSwarm, witness: Witness, package: Path, tmp_path: Path
-) -> None:
-    reader = Reader(tmp_path / "visitor", package, await asyncio.to_thread(conviction, swarm))
-    typed = await asyncio.to_thread(type_as_visitor, swarm, reader)
-    assert len(typed) >= 12
-    assert [(one.typed, one.status, one.said[-2000:]) for one in typed if not one.is_true] == []
-    assert not (reader.home / ".muster").exists(), "who only reads has no keys and no nodes"
-
-
 async def test_a_newcomer_joins_by_the_pages_command(
-    browser: Browser, swarm: LiveSwarm, witness: Witness, home: Path
+    browser: Browser, swarm: LiveSwarm, witness: Witness, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    home = tmp_path_factory.mktemp("newcomer") / "home"
     async with visiting(browser, swarm.host, permissions=["clipboard-read", "clipboard-write"]) as visitor:
         # 1. Copy the command as a person does.
         page = await visitor.open("/")
@@ -150,32 +127,6 @@ async def test_a_newcomer_joins_by_the_pages_command(
         joined = witness.page.locator(f'#feed li a[href="/nodes/{address}" i]').filter(has_text="joins as a worker")
         await joined.wait_for()
         assert (visitor.problems, visitor.elsewhere) == ([], [])
-
-
-async def test_the_newcomer_types_what_join_and_keep_it_running_show(
-    swarm: LiveSwarm, package: Path, home: Path
-) -> None:
-    reader = Reader(home, package, await asyncio.to_thread(conviction, swarm))
-    join, keep = "docs/use/join.md", "docs/use/keep-it-running.md"
-    joining = lines_of(join)
-    leaving = joining.index("muster worker retire --operator operator")
-    reader.values = {**reader.values, "config": next(home.glob(".muster/nodes/*/muster.toml"))}
-    typed = [
-        *await asyncio.to_thread(reader.follow, join, joining[:leaving]),
-        *await asyncio.to_thread(reader.follow, keep),
-        *await asyncio.to_thread(reader.follow, join, joining[leaving:]),
-    ]
-    assert [(one.typed, one.status, one.said[-2000:]) for one in typed if not one.is_true] == []
-    assert len(typed) >= 15
-
-
-async def test_a_validator_types_what_its_page_shows(swarm: LiveSwarm, package: Path, tmp_path: Path) -> None:
-    reader = Reader(tmp_path / "validator", package, await asyncio.to_thread(conviction, swarm))
-    try:
-        typed = await asyncio.to_thread(reader.follow, "docs/use/validate.md")
-    finally:
-        await asyncio.to_thread(reader.type, "muster service uninstall")  # unless it has ended, since it retired
-    assert [(one.typed, one.status, one.said[-2000:]) for one in typed if not one.is_true] == []
 
 
 async def _differs(element: object, text: str) -> bool:

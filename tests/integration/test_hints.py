@@ -11,6 +11,7 @@ from testbed.chain.contracts import Deployment
 from testbed.machine import Done, Machine
 from testbed.runs.world import published
 
+pytestmark = pytest.mark.slow
 NODE = "0x" + "11" * 20
 ADD = "add --url URL"
 UP = "muster up URL makes one"
