@@ -82,6 +82,7 @@ async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> Non
     joined = await say(*join, "--yes")
     assert (joined["node"], joined["operator"]) == (hot, cold)
     assert (await asyncio.to_thread(lambda: machine.json("doctor")))[0]["state"] == "ok"
+    assert (await say("node", "gas", "--days", "1", *operator, "--yes"))["node"] == hot
     for step in (1, 2):
         async with run_fixture.local_chain() as clock:
             await clock.advance(MIN_STEP_SECONDS)
@@ -108,7 +109,7 @@ def set_up(machine: Machine, world: World) -> None:
         assert count == 1, f"{name} stands in what config init writes"
     settings = world.run_fixture.settings
     text += f'\n[chain]\nrpc_url = "{settings.rpc_url}"\naddresses = "addresses.json"\n'
-    path.write_text(text + f'[shardcast]\nrelays = ["{world.origin.url}"]\n')  # this orchestrator lists none
+    path.write_text(text + f'[shardcast]\nrelays = ["{world.origin.url}"]\n')
 
 
 async def works_and_is_told_of_it(world: World, node: str, machine: Volunteer, say: Any) -> None:

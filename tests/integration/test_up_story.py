@@ -38,7 +38,6 @@ class Volunteer(Newcomer):
     def typing(self, *words: object) -> Running:
         """Return the command, with a password in a file and no terminal."""
         environment = {"HOME": str(self.home), "OMP_NUM_THREADS": "1"}
-        environment["MUSTER_SHARDCAST__RELAYS"] = self.world.origin.url  # this orchestrator lists none
         words = ("up", f"{self.world.orchestrator.url}/join", *words)
         return Running(words, self.folder / "up.log", folder=self.folder, environment=environment)
 
