@@ -303,7 +303,7 @@ def test_on_a_terminal_it_asks(machine: Machine, chain: Anvil) -> None:
         command, cwd=machine.folder, env=environment, stdin=child, stdout=subprocess.PIPE, stderr=child, text=True
     )
     os.close(child)
-    os.write(parent, b"local\nDigits\n" + b"\n" * 7)
+    os.write(parent, b"local\n\n\nDigits\n" + b"\n" * 5)
     out, _ = process.communicate(timeout=BOUND)
     said = b""
     while True:
