@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from muster.clients.join import CheckedRun, fetch_run
 from muster.constants import CHAIN_BASE_SEPOLIA, PUBLIC_RPC_URLS
 from muster.runtime.files import cache_folder, write_atomically
 from muster.settings.toml import to_toml
+
+if TYPE_CHECKING:
+    from muster.clients.join import CheckedRun
 
 PRESETS: dict[str, dict[str, object]] = {
     "local": {},
@@ -34,6 +37,8 @@ def visit(url: str) -> Path:
 
     Raises as `fetch_run`.
     """
+    from muster.clients.join import fetch_run  # which needs web3
+
     found = asyncio.run(fetch_run(url))
     folder = folder_of(found)
     folder.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from muster.console.command import command
 from muster.console.session import Session
 from muster.console.uv_settings import uv_environment
 from muster.errors import CheckError, ConfigError
+from muster.runtime.module_command import module_command
 
 app = typer.Typer()
 
@@ -69,8 +70,8 @@ def _uv(session: Session) -> list[str]:
     if find_spec("uv") is None:
         session.note("installing uv, which can leave out requirements …")
         pin = next(line for line in (PINS / "constraints.txt").read_text().splitlines() if line.startswith("uv=="))
-        _call([sys.executable, "-m", "pip", "install", "--quiet", pin], "install uv by other means, then try again")
-    return [sys.executable, "-m", "uv"]
+        _call([*module_command("pip", "install", "--quiet", pin)], "install uv by other means, then try again")
+    return [*module_command("uv")]
 
 
 def _call(command: list[str], hint: str) -> None:

@@ -23,6 +23,6 @@ def uv_environment(python: Path | str = sys.executable) -> dict[str, str]:
 
 def pip_setting(key: str, python: Path | str) -> str:
     """Return a value of pip's configuration files; "" when it has none."""
-    command = [str(python), "-m", "pip", "config", "get", f"global.{key}"]
+    command = [str(python), "-P", "-m", "pip", "config", "get", f"global.{key}"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=CALL_SECONDS)
     return answer.stdout.strip() if answer.returncode == 0 else ""

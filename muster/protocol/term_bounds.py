@@ -58,7 +58,7 @@ class TermBound:
         return self.least <= self.value <= self.most
 
     def __str__(self) -> str:
-        shown = [Tokens(one) if self.name in MONEY else f"{one:,}" for one in (self.value, self.least, self.most)]
+        shown = [Tokens(one).exact if self.name in MONEY else f"{one:,}" for one in (self.value, self.least, self.most)]
         if self.least > self.most:
             return f"the term {self.name} is {shown[0]}, and no value of it is allowed beside the others"
         return f"the term {self.name} is {shown[0]} and must be {shown[1]} to {shown[2]}"

@@ -34,6 +34,11 @@ class Tokens(int):
     def __str__(self) -> str:
         return f"{_rounded(self, max(DIGITS, len(str(abs(self))) - DECIMALS + DIGITS))} {SYMBOL}"
 
+    @property
+    def exact(self) -> str:
+        """Return all of its digits, where rounding would hide what is wrong."""
+        return f"{_rounded(self, len(str(self)) + DECIMALS)} {SYMBOL}"
+
 
 class Ether(int):
     """Wei of the chain's own coin, which pays for gas."""

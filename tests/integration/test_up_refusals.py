@@ -25,6 +25,7 @@ from muster.contracts.token import FaucetUsed
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.messages import JoinDocument
 from muster.protocol.terms_file import NOBODY
+from muster.settings.toml import to_toml
 from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import deploy_on
 from testbed.http import Reply, serving
@@ -144,10 +145,6 @@ def test_a_validator_that_is_not_admitted_is_told_what_the_owner_types(
             terms = replace(await chain.terms(run_fixture.run), admitter=owner)
             return event_of(await chain.send(runs.create_run(terms.to_chain())), RunCreated).run
 
-    async def admit(operator: str) -> None:
-        async with run_fixture.chain("owner") as chain:
-            await chain.send(runs.admit(run, operator, True))
-
     run = asyncio.run(create())
     listed = RunFixture(run_fixture.folder, run_fixture.settings, run_fixture.book, run_fixture.seed, run)
     with Orchestrator(listed, tmp_path / "orchestrator", run_folder=run_fixture.folder / "run") as running:
@@ -156,6 +153,9 @@ def test_a_validator_that_is_not_admitted_is_told_what_the_owner_types(
         assert error["error"].endswith(f"from a list that {owner} keeps, and {operator} is not on it")
         assert error["hint"] == f"ask its owner to type: muster run admit {operator} {run}"
         assert events_of(world, FaucetUsed, account=operator) == []
-        asyncio.run(admit(operator))
+        words = error["hint"].removeprefix("ask its owner to type: muster ").split()
+        (tmp_path / "owner.toml").write_text(to_toml(run_fixture.settings_file))
+        owns = ("--operator", newcomer.secret("owner.key", run_fixture.secret("owner")), "--yes")
+        newcomer.json(*words, *owns, "--config", tmp_path / "owner.toml")
         made = newcomer.up(running.url, "--role", "validator")
     assert (made["operator"], made["run"], made["name"]) == (operator, run, f"run-{run}-validator")
