@@ -34,7 +34,7 @@ from muster.contracts.registry import Deposited, Registered, Role
 from muster.contracts.token import FaucetUsed
 from muster.errors import UnfundedError
 from muster.protocol.terms_file import NOBODY
-from muster.runtime.journal import FolderLock
+from muster.runtime.journal import FolderLock, lock_holder
 from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import deploy_on
 from testbed.runs.newcomer import Newcomer, events_of, on_chain
@@ -274,16 +274,20 @@ def test_what_runs_already_is_only_watched(world: World, newcomer: Newcomer) -> 
         assert sentence in lines[:last]
 
 
-def test_a_service_is_installed_instead(world: World, newcomer: Newcomer) -> None:
+def test_without_a_service_manager_it_runs_in_the_background_until_it_is_uninstalled(
+    world: World, newcomer: Newcomer
+) -> None:
     words = ("up", world.orchestrator.url, "--yes", "--password-file", newcomer.password, "--detach", "--json")
     done = newcomer.type(*words, PATH="")
     assert done.returncode == 0, done.stderr
-    installed = json.loads(done.stdout)
-    unit = newcomer.home / ".config" / "systemd" / "user" / "muster-run-1-worker.service"
-    assert (installed["path"], installed["started"]) == (str(unit), False)
-    assert "systemctl is not here" in done.stderr
-    assert f"--config {newcomer.nodes / 'run-1-worker' / 'muster.toml'}\n" in unit.read_text()
-    assert len(events_of(world, Registered, operator=installed["operator"])) == 1
+    started, place = json.loads(done.stdout), newcomer.nodes / "run-1-worker"
+    assert "no service manager of this user answers here" in done.stderr
+    assert lock_holder(place) == started["process"]
+    assert len(events_of(world, Registered, operator=started["operator"])) == 1
+    assert newcomer.json("service", "uninstall", "--yes") == {"process": started["process"], "stopped": True}
+    assert lock_holder(place) is None
+    refused = newcomer.json("service", "uninstall", "--yes", status=78)
+    assert refused["error"].endswith("muster-run-1-worker.service, and no process")
 
 
 def test_a_key_that_is_gone_is_not_replaced(world: World, newcomer: Newcomer) -> None:

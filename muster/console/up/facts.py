@@ -46,7 +46,8 @@ async def read_facts(
         joining=joining,
         status=found.status,
         closed=state.closed,
-        admitted=not listed or await chain.call(runs.is_admitted(run, operator)),
+        # An address that is not made yet can be on no list: it is made first, then refused by its name.
+        admitted=not listed or operator == UNKNOWN or await chain.call(runs.is_admitted(run, operator)),
         other_validator=NOBODY if other == node else other,
         free=free,
         faucet_amount=amount,
