@@ -277,14 +277,15 @@ def test_what_runs_already_is_only_watched(world: World, newcomer: Newcomer) -> 
 def test_without_a_service_manager_it_runs_in_the_background_until_it_is_uninstalled(
     world: World, newcomer: Newcomer
 ) -> None:
-    words = ("up", world.orchestrator.url, "--yes", "--password-file", newcomer.password, "--detach", "--json")
-    done = newcomer.type(*words, PATH="")
-    assert done.returncode == 0, done.stderr
-    started, place = json.loads(done.stdout), newcomer.nodes / "run-1-worker"
-    assert "no service manager of this user answers here" in done.stderr
-    assert lock_holder(place) == started["process"]
-    assert len(events_of(world, Registered, operator=started["operator"])) == 1
-    assert newcomer.json("service", "uninstall", "--yes") == {"process": started["process"], "stopped": True}
+    words = ("up", world.orchestrator.url, "--yes", "--password-file", newcomer.password, "--detach")
+    status, said = newcomer.process(*words, PATH="").spawn().end()
+    assert (status, "no service manager of this user answers here" in said) == (0, True), said
+    place = newcomer.nodes / "run-1-worker"
+    process = lock_holder(place)
+    assert f"it runs as process {process} until this machine ends" in said
+    operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
+    assert len(events_of(world, Registered, operator=operator)) == 1
+    assert newcomer.json("service", "uninstall", "--yes") == {"process": process, "stopped": True}
     assert lock_holder(place) is None
     refused = newcomer.json("service", "uninstall", "--yes", status=78)
     assert refused["error"].endswith("muster-run-1-worker.service, and no process")
