@@ -89,8 +89,8 @@ def stranger(folder: Path, swarm: LiveSwarm, python: Path, told: dict[str, objec
     received: Counter[str] = Counter()
     for line in counted.read_text().splitlines():
         received.update(json.loads(line))
-    relay = swarm.get("/v1/runs/1/relays")["relays"][0]["url"]
-    weights = received.pop(relay.rpartition(":")[2], 0)
+    relays = swarm.get("/v1/runs/1/checkpoints/0")["relays"]
+    weights = sum(received.pop(relay.rpartition(":")[2], 0) for relay in relays)
     evidence = len(get(f"{swarm.url}/v1/evidence/{told['evidence']}")[1])
     beyond = (received.total() - evidence) / 2**20
     about = {"weights_bytes": weights, "evidence_bytes": evidence}

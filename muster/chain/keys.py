@@ -104,7 +104,7 @@ def load_signer(keys: KeySettings, chain_id: int) -> Signer:
         return load_raw_key(keys.raw_key_file, chain_id)
     if keys.keystore is None:
         raise ConfigError("no key is set", hint="muster wallet new PATH, then set keys.keystore to PATH")
-    if not keys.keystore.exists():  # before anybody is asked for its password
+    if not keys.keystore.exists():  # before its password is asked for
         raise no_keystore(keys.keystore)
     return load_keystore(keys.keystore, read_password(keys.password_file, f"Password of {keys.keystore}: "))
 

@@ -29,7 +29,7 @@ PRESETS: dict[str, dict[str, object]] = {
     },
 }
 """What differs from the defaults, by network. Another endpoint of the same chain serves as well."""
-HEAD = "# Run {run} at {url}, as muster's --url found it. It is written anew each time.\n"
+HEAD = "# Run {run} at {url}, as muster's --url found it. Each command with --url writes it again.\n"
 
 
 def visit(url: str) -> Path:

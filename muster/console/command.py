@@ -10,6 +10,7 @@ import asyncio
 import functools
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -156,12 +157,14 @@ def _session(options: Options, values: dict[str, Any], *, reads: bool, of_node: 
 def _config_of(node: str) -> Path | None:
     """Return the settings file of the node of this machine that has this name or address; None where none has."""
     made = made_nodes()
-    found = [one for one in made.values() if node.startswith("0x") and _has_key(one.parent / "node.json", node)]
-    return made.get(node) or next(iter(found), None)
+    return made.get(node) or next((one for one in made.values() if _has_key(one.parent / "node.json", node)), None)
 
 
 def _has_key(keystore: Path, address: str) -> bool:
-    return keystore.exists() and address.removeprefix("0x").lower() in keystore.read_text(errors="replace").lower()
+    """Return whether a keystore file names this whole address: a part of one would fit several nodes."""
+    if not re.fullmatch("0x[0-9a-fA-F]{40}", address) or not keystore.exists():
+        return False
+    return address[2:].lower() in keystore.read_text(errors="replace").lower()
 
 
 def _log_errors() -> None:

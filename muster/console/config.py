@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,9 +14,6 @@ from muster.errors import ConfigError, UsageError
 from muster.settings.schema import Settings
 from muster.settings.sources import URL_KEYS, known_keys, mask_setting, url_beside, value_of
 from muster.settings.toml import toml_value
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer()
 

@@ -221,7 +221,7 @@ def why(
 
 
 def commitment_commands(node: str, index: int, accused: Sequence[CaseRow], url: str) -> list[Command]:
-    """Return how anybody finds the same, from nothing but the URL."""
+    """Return the commands that find the same, from nothing but the URL."""
     found = [
         Command(
             does="Show what validators said of it, and what to check.",

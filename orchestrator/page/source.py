@@ -49,7 +49,7 @@ class PageSource:
 
     @property
     def chain(self) -> ChainState:
-        """What the follower read last."""
+        """Return what the follower read last."""
         return self.queries.chain
 
 

@@ -337,7 +337,9 @@ def _try_database(text: str) -> str:
     try:
         url = make_url(text)
         if url.get_backend_name() != "sqlite":
-            create_engine(url.set(drivername="postgresql+psycopg")).connect().close()
+            engine = create_engine(url.set(drivername="postgresql+psycopg"))
+            engine.connect().close()
+            engine.dispose()
         elif not os.access(_nearest_folder(Path(url.database or "").absolute()), os.W_OK):
             raise PermissionError(f"{url.database} cannot be written")
     except SQLAlchemyError as error:
