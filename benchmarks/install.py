@@ -72,7 +72,7 @@ def measure(folder: Path, *, quick: bool) -> list[Figure]:
     with live_swarm(folder, "--workers", "1", "--cheaters", "1", "--seed", "0") as swarm:
         told = wait_until(lambda: conviction(swarm), "a conviction", CONVICTION_SECONDS)
         figures += stranger(folder, swarm, python, told)
-        reader = Reader(folder / "visitor", None, told, python)
+        reader = Reader(folder / "visitor", None, told, python, has_engine=False)
         figures.append(printed(type_as_visitor(swarm, reader)))
         figures += commands(folder, swarm, reader)
     return figures

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from muster.chain.keys import write_secret
+from muster.errors import ConfigError
 from muster.runtime.files import cache_folder
 from testbed.http import get
 from testbed.paths import ROOT
@@ -77,6 +78,8 @@ class Reader:
     """Of the environment that the package is installed in."""
     shares_components: bool = True
     """Whether the sandbox's component, which takes long to compile, is that of this machine's user."""
+    has_engine: bool = True
+    """Without one nothing can be served: the command says what to install."""
 
     def __post_init__(self) -> None:
         self.program = self.home / "bin" / "muster"
@@ -114,6 +117,8 @@ class Reader:
             typed = f"{typed} {more.format(**values)}" if typed.startswith(words) else typed
         ends_at = next((words for start, words in told.get("ctrl_c", {}).items() if line.startswith(start)), None)
         expected = next((status for start, status in told.get("status", {}).items() if line.startswith(start)), 0)
+        if not self.has_engine and line.startswith("muster serve"):
+            ends_at, expected = None, ConfigError.exit_code
         begun = time.monotonic()
         if ends_at is not None:
             log = self.home / "ctrl-c.log"

@@ -25,12 +25,13 @@ from muster.console.session import (
     EXIT_INTERRUPTED,
     EXIT_UNEXPECTED,
     NEW_LINE,
+    PACKAGES,
     Options,
     Session,
     made_nodes,
     to_json,
 )
-from muster.errors import MusterError, RevertError, UsageError
+from muster.errors import ConfigError, MusterError, RevertError, UsageError
 from muster.runtime.printable import printable
 
 ConfigOption = Annotated[
@@ -201,6 +202,8 @@ def report(error: BaseException, options: Options) -> int:
         return EXIT_INTERRUPTED
     if isinstance(error, MusterError):
         code, what, hint = error.exit_code, str(error), error.hint
+    elif isinstance(error, ModuleNotFoundError) and (install := PACKAGES.get((error.name or "").partition(".")[0])):
+        code, what, hint = ConfigError.exit_code, f"this needs the package {error.name}", install
     else:
         code, what = EXIT_UNEXPECTED, f"unexpected {type(error).__name__}: {error}"
         hint = "MUSTER_DEBUG=1 shows the traceback; please report it"

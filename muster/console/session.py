@@ -51,6 +51,13 @@ INSTALL: Final = {
 }
 """What brings them."""
 
+PACKAGES: Final = {
+    **dict.fromkeys(("torch", "transformers", "safetensors", "tokenizers"), INSTALL["validator"]),
+    **dict.fromkeys(("gguf", "matplotlib"), INSTALL["trainer"]),
+    "vllm": INSTALL["worker"],
+}
+"""What brings each package that commands import only when they need it."""
+
 TRANSFER_GAS: Final = 21_000
 DEFAULT_CONFIG = Path("muster.toml")
 
@@ -235,12 +242,17 @@ class Session:
         if self.config_path is None:
             raise self.no_settings()
         _ = self.settings
-        if missing := [name for name in NEEDS.get(module, ()) if find_spec(name) is None]:
-            raise ConfigError(f"{module} needs {', '.join(missing)}", hint=INSTALL[module])
+        require(module)
         command = module_command(module, "--config", self.config_path, *arguments)
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, command)
+
+
+def require(module: str) -> None:
+    """Raise ConfigError where packages are missing that this process needs, with what installs them."""
+    if missing := [name for name in NEEDS.get(module, ()) if find_spec(name) is None]:
+        raise ConfigError(f"{module} needs {', '.join(missing)}", hint=INSTALL[module])
 
 
 def wallet_folder() -> Path:

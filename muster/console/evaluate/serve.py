@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from muster.console.command import command
-from muster.console.session import Session
+from muster.console.session import Session, require
 from muster.errors import UsageError
 
 app = typer.Typer()
@@ -46,7 +46,8 @@ async def serve(
     from muster.chain.keys import read_secret
     from muster.swarm.supervisor import interruptible
 
-    # 1. Check the options before anything is fetched.
+    # 1. Check engine and options before anything is fetched.
+    require("worker")
     if not is_local(host) and api_key_file is None:
         raise UsageError(
             f"at {host} anybody could use the model", hint="add --api-key-file FILE, or leave --host at 127.0.0.1"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.console.command import report
+from muster.console.session import Options
 from testbed.machine import Machine
 
 ADDRESSES = {"first": "ab" * 20, "second": "cd" * 20}
@@ -43,3 +45,24 @@ def test_several_nodes_are_listed_where_none_is_named(machine: Machine) -> None:
 def test_part_of_an_address_names_no_node(machine: Machine, named: str) -> None:
     done = machine.type("logs", "--node", named)
     assert (done.returncode, f"no node {named} is here: first, second" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("package", "hint"),
+    [
+        ("torch", "pip install 'muster[verify]'"),
+        ("vllm.entrypoints", "muster setup worker"),
+        ("matplotlib", "pip install 'muster[compute]'"),
+    ],
+)
+def test_a_package_that_an_install_left_out_is_named_with_what_brings_it(
+    package: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = ModuleNotFoundError(f"No module named {package!r}", name=package)
+    assert report(error, Options()) == 78
+    assert capsys.readouterr().err == f"error: this needs the package {package}\n  next: {hint}\n"
+
+
+def test_a_module_of_ours_that_is_gone_is_a_defect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(ModuleNotFoundError("No module named 'muster.gone'", name="muster.gone"), Options()) == 1
+    assert "please report it" in capsys.readouterr().err
