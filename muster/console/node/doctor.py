@@ -39,7 +39,7 @@ ACCELERATORS: Final = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"
 
 app = typer.Typer()
 
-CHAIN_SECONDS: Final = 8.0
+CHAIN_SECONDS: Final = 6.0
 """Longest wait for a chain, or a database, to answer."""
 
 State = Literal["ok", "warn", "fail", "skip"]
