@@ -14,6 +14,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts.registry import Node, Role, Status
 from muster.contracts.runs import RunState, Work
 from muster.errors import ConfigError, FinishedError, MusterError
+from muster.protocol.messages import Demand
 from muster.protocol.work_rules import RunFacts, WorkerFacts, blocking_reason
 from muster.runtime.units import Moment
 
@@ -177,3 +178,14 @@ def next_to_make(first: int, made: Collection[int], ahead: int = AHEAD) -> int |
     `first` is the node's next index on chain. A discarded file leaves a gap, which is filled first.
     """
     return next((index for index in range(first, first + ahead) if index not in made), None)
+
+
+def unwanted_reason(index: int, demand: Demand) -> str:
+    """Return why the work of an index is not made by the trainer's demand; "" when it is.
+
+    A worker's first work is made while others' waits. Those who are quicker take a step's whole demand in a second or
+    two, and a newcomer would wait for the next step. Demand is advice; the cost is one commitment's pay.
+    """
+    if demand.wanted or (index == 0 and demand.waiting_groups):
+        return ""
+    return f"no more work is wanted now: {demand.waiting_groups} groups wait for the trainer"

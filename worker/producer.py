@@ -13,7 +13,7 @@ from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.verification.rules import Rules
 from worker.context import WorkerContext
-from worker.decisions import NodeState, next_to_make, waiting_reason
+from worker.decisions import NodeState, next_to_make, unwanted_reason, waiting_reason
 from worker.engine import Engine, EngineLimits
 from worker.rollouts import Assignment, make_requests, make_rollouts
 from worker.step_check import StepCheck
@@ -82,8 +82,8 @@ class Producer:
             return reason
         tasks, rules = await self._get_rules(fetched.path)
         demand = await self._context.client.demand(self._context.run)
-        if not demand.wanted:
-            return f"no more work is wanted now: {demand.waiting_groups} groups wait for the trainer"
+        if reason := unwanted_reason(index, demand):
+            return reason
         await self.weights.load(fetched)
         return await self._produce(index, fetched, facts, tasks, rules)
 

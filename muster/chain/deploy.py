@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, cast
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 from hexbytes import HexBytes
-from web3.types import Nonce, TxParams
-from web3.utils import get_create_address
 
 from muster.chain.keys import Signer
-from muster.chain.provider import Web3, connected, in_one_trip
+from muster.chain.provider import Web3, connected
 from muster.chain.sender import TxSender
 from muster.chain.types import AddressBook, TxRequest
 from muster.contracts import court, registry, runs
@@ -115,7 +113,7 @@ async def plan_deployment(settings: ChainSettings, deployer: str) -> DeployPlan:
         addresses = await _foresee(web3, deployer)
         creations = [_creation(web3, name, addresses, guardian).data for name in ARGUMENTS]
         estimates = [web3.eth.estimate_gas({"from": to_checksum_address(deployer), "data": code}) for code in creations]
-        price, *gas = await in_one_trip(web3, web3.eth.gas_price, *estimates)
+        price, *gas = await web3.in_one_trip(web3.eth.gas_price, *estimates)
     spent = dict(zip(ARGUMENTS, gas, strict=True))
     return DeployPlan(settings.chain_id, deployer, guardian, addresses, spent, price * sum(gas))
 
@@ -137,8 +135,8 @@ async def verify_deployment(web3: Web3, book: AddressBook, *, wait_seconds: floa
         if book.code_hashes and book.code_hashes[name] != "0x" + keccak(code).hex():
             raise MismatchError(f"the code at {addresses[name]} is not what the address book recorded")
     calls = [*(call for call, _ in WIRING), runs.guardian(), registry.domain_separator()]
-    requests = [TxParams(to=addresses[call.contract], data=call.encode()) for call in calls]
-    answers = await _poll(lambda: in_one_trip(web3, *(web3.eth.call(request) for request in requests)), wait_seconds)
+    requests = [("eth_call", [{"to": addresses[call.contract], "data": call.encode()}, "latest"]) for call in calls]
+    answers = await _poll(web3, requests, wait_seconds)
     *wired, guardian, separator = (call.decode(answer) for call, answer in zip(calls, answers, strict=True))
     for (call, target), found in zip(WIRING, wired, strict=True):
         if found != addresses[target]:
@@ -164,9 +162,11 @@ async def _refuse_existing(web3: Web3, settings: ChainSettings) -> None:
 
 async def _foresee(web3: Web3, deployer: str) -> dict[str, ChecksumAddress]:
     """Return the addresses that the deployer's next transactions will create."""
+    from web3.utils import get_create_address
+
     sender = to_checksum_address(deployer)
     count = await web3.eth.get_transaction_count(sender, "pending")
-    return {name: get_create_address(sender, Nonce(count + i)) for i, name in enumerate(ARGUMENTS)}
+    return {name: get_create_address(sender, cast(Any, count + i)) for i, name in enumerate(ARGUMENTS)}
 
 
 def _guardian(settings: ChainSettings, deployer: str) -> str:
@@ -185,7 +185,8 @@ def _creation(web3: Web3, name: str, addresses: Mapping[str, str], guardian: str
 
 async def _codes(web3: Web3, addresses: Mapping[str, str], wait_seconds: float = 0.0) -> dict[str, bytes]:
     places = [to_checksum_address(address) for address in addresses.values()]
-    codes = await _poll(lambda: in_one_trip(web3, *(web3.eth.get_code(place) for place in places)), wait_seconds)
+    requests = [("eth_getCode", [place, "latest"]) for place in places]
+    codes = await _poll(web3, requests, wait_seconds)
     return dict(zip(addresses, codes, strict=True))
 
 
@@ -199,14 +200,14 @@ async def _code_hashes(web3: Web3, addresses: Mapping[str, str], settings: Chain
     return {name: "0x" + keccak(code).hex() for name, code in codes.items()}
 
 
-async def _poll(read: Callable[[], Awaitable[list[HexBytes]]], wait_seconds: float) -> list[bytes]:
+async def _poll(web3: Web3, requests: Sequence[tuple[str, list[Any]]], wait_seconds: float) -> list[bytes]:
     """Return the answers; while one is empty, read again for up to `wait_seconds`.
 
     Of the servers behind a public endpoint, the one that answers may lag behind the one that gave the receipts.
     """
     start = time.monotonic()
     while True:
-        answers = [bytes(answer) for answer in await read()]
+        answers = await web3.data(*requests)
         if all(answers) or time.monotonic() - start >= wait_seconds:
             return answers
         await asyncio.sleep(POLL_SECONDS)

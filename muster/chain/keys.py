@@ -15,13 +15,9 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from coincurve import PrivateKey, PublicKey
-from eth_account import Account
-from eth_account.datastructures import SignedTransaction
-from eth_account.messages import encode_typed_data
-from eth_account.signers.local import LocalAccount
 from eth_typing import ChecksumAddress
 
 from muster.constants import CHAIN_ANVIL
@@ -31,6 +27,10 @@ from muster.runtime.files import sync
 from muster.runtime.secret_files import read_secret, read_small
 from muster.runtime.terminal import asking
 from muster.settings.schema import KeySettings
+
+if TYPE_CHECKING:  # what only reads never signs, and imports none of it
+    from eth_account.datastructures import SignedTransaction
+    from eth_account.signers.local import LocalAccount
 
 MIN_PASSWORD_LENGTH: Final = 8
 
@@ -53,6 +53,8 @@ class Signer:
     @classmethod
     def from_key(cls, key: bytes | str) -> Signer:
         """Return a signer of 32 raw bytes, or 64 hex digits with or without 0x. Raises ConfigError on anything else."""
+        from eth_account import Account
+
         try:
             return cls(Account.from_key(key if isinstance(key, bytes) else bytes.fromhex(key.removeprefix("0x"))))
         except ValueError:
@@ -62,6 +64,8 @@ class Signer:
     @classmethod
     def random(cls) -> Signer:
         """Make a new key from the system's randomness."""
+        from eth_account import Account
+
         return cls(Account.create())
 
     def sign_transaction(self, transaction: Mapping[str, Any]) -> SignedTransaction:
@@ -70,6 +74,8 @@ class Signer:
 
     def sign_typed(self, domain: dict, types: dict, message: dict) -> bytes:
         """Return the EIP-712 signature, 65 bytes: r ‖ s ‖ v with v 27 or 28. `types` is without EIP712Domain."""
+        from eth_account.messages import encode_typed_data
+
         signable = encode_typed_data(domain_data=domain, message_types=types, message_data=message)
         return bytes(self._account.sign_message(signable).signature)
 
@@ -149,6 +155,8 @@ def ensure_keystore(path: Path, password_file: Path, *, iterations: int | None =
 
 def load_keystore(path: Path, password: str) -> Signer:
     """Decrypt a keystore v3 file. Raises ConfigError when it is none or the password is wrong."""
+    from eth_account import Account
+
     try:
         text = read_small(path)
         document = json.loads(text)

@@ -1,7 +1,8 @@
-"""The provider under AsyncWeb3: JSON-RPC over HTTP, bounded in time and size, retried a little, errors typed.
+"""The endpoint of a chain: JSON-RPC over HTTP, bounded in time and size, retried a little, errors typed.
 
 Silence becomes UnreachableError; an answer that is an error becomes RpcError with its revert data. web3's own HTTP
 provider bounds neither the size of an answer nor the time of all its retries, and does not retry a refusal (429).
+Reads need no web3, whose import takes half a second: `muster.chain.web3_methods` brings it where it is used.
 """
 
 from __future__ import annotations
@@ -9,20 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Self, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx2
-from web3 import AsyncWeb3
-from web3.eth import AsyncEth
-from web3.middleware import ExtraDataToPOAMiddleware
-from web3.providers.async_base import AsyncJSONBaseProvider
-from web3.types import RPCEndpoint, RPCResponse
 
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
 from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry
 from muster.runtime.tls import tls_context
 from muster.settings.schema import ChainSettings
 from muster.settings.sources import mask
+
+if TYPE_CHECKING:
+    from web3 import AsyncWeb3
+    from web3.eth import AsyncEth
 
 ATTEMPTS: Final = 5
 CONNECT_SECONDS: Final = 5.0
@@ -41,20 +42,16 @@ class RpcError(ChainError):
         self.data = data
 
 
-class BoundedProvider(AsyncJSONBaseProvider):
+class BoundedProvider:
     """One endpoint. Use as an async context manager, or `disconnect` it. Belongs to one event loop.
 
     `request` and `batch` return results as the endpoint sent them, None included: web3's methods raise where a block or
     receipt is not there, which is an answer that the cursor and the sender need.
     """
 
-    global_ccip_read_enabled = False
-    """A revert must not make this process fetch URLs (EIP-3668)."""
-
     def __init__(self, url: str, *, timeout: float) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"chain.rpc_url {mask(url)!r} is not http:// or https://", hint="set chain.rpc_url")
-        super().__init__()
         self.url = url
         self.timeout = timeout
         trust_env = httpx2.URL(url).host not in ("127.0.0.1", "localhost", "::1")
@@ -73,14 +70,6 @@ class BoundedProvider(AsyncJSONBaseProvider):
 
     async def disconnect(self) -> None:
         await self._client.aclose()
-
-    async def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
-        """Answer a request of web3. Raises RpcError or UnreachableError."""
-        return _response(await self.request(method, *params))
-
-    async def make_batch_request(self, requests: Sequence[tuple[RPCEndpoint, Any]]) -> list[RPCResponse]:
-        """Answer a batch of web3. Raises RpcError for one that failed."""
-        return [_response(result) for result in await self.batch(requests)]
 
     async def request(self, method: str, *params: Any) -> Any:
         """Return the result of one call. Raises RpcError or UnreachableError."""
@@ -148,7 +137,38 @@ class BoundedProvider(AsyncJSONBaseProvider):
         return parsed
 
 
-Web3: TypeAlias = AsyncWeb3[BoundedProvider]
+class Web3:
+    """A connection: `provider` for bare requests, `eth` for web3's methods. web3 is imported when they are used."""
+
+    def __init__(self, provider: BoundedProvider) -> None:
+        self.provider = provider
+
+    @cached_property
+    def _methods(self) -> AsyncWeb3:
+        from muster.chain.web3_methods import methods_over
+
+        return methods_over(self.provider)
+
+    @property
+    def eth(self) -> AsyncEth:
+        return self._methods.eth
+
+    async def quantities(self, *requests: tuple[str, Sequence[Any]]) -> list[int]:
+        """Return the numbers that answer several requests, made in one round trip. Raises MalformedError."""
+        return [quantity(answer) for answer in await self.provider.batch(requests)]
+
+    async def data(self, *requests: tuple[str, Sequence[Any]]) -> list[bytes]:
+        """Return the bytes that answer several requests, made in one round trip. Raises MalformedError."""
+        return [data(answer) for answer in await self.provider.batch(requests)]
+
+    async def in_one_trip(self, *requests: Awaitable[Any]) -> list[Any]:
+        """Return the results of several requests of `eth`, made in one round trip, or in none for no request."""
+        if not requests:
+            return []
+        async with self._methods.batch_requests() as batch:
+            for request in requests:
+                batch.add(request)
+            return await batch.async_execute()
 
 
 @asynccontextmanager
@@ -157,11 +177,9 @@ async def connected(settings: ChainSettings) -> AsyncIterator[Web3]:
 
     Raises WrongChainError when it serves another chain.
     """
-    provider = BoundedProvider(settings.rpc_url, timeout=settings.timeout_seconds)
-    # No default middleware: it would ask for gas prices and names behind our back. POA: blocks with longer extra data.
-    web3 = AsyncWeb3(provider, middleware=[ExtraDataToPOAMiddleware], modules={"eth": AsyncEth})
-    async with provider:
-        served = await web3.eth.chain_id
+    async with BoundedProvider(settings.rpc_url, timeout=settings.timeout_seconds) as provider:
+        web3 = Web3(provider)
+        served = quantity(await provider.request("eth_chainId"))
         if served != settings.chain_id:
             raise WrongChainError(
                 f"{mask(settings.rpc_url)} serves chain {served}, and the settings name chain {settings.chain_id}",
@@ -170,18 +188,20 @@ async def connected(settings: ChainSettings) -> AsyncIterator[Web3]:
         yield web3
 
 
-async def in_one_trip(web3: Web3, *requests: Awaitable[Any]) -> list[Any]:
-    """Return the results of several requests of `web3.eth`, made in one round trip, or in none for no request."""
-    if not requests:
-        return []
-    async with web3.batch_requests() as batch:
-        for request in requests:
-            batch.add(request)
-        return await batch.async_execute()
+def quantity(answer: Any) -> int:
+    """Read a number in hex. Raises MalformedError."""
+    try:
+        return int(answer, 16)
+    except (TypeError, ValueError) as error:
+        raise MalformedError(f"the endpoint answers {str(answer)[:80]!r} instead of a number in hex") from error
 
 
-def _response(result: Any) -> RPCResponse:
-    return {"jsonrpc": "2.0", "id": 1, "result": result}
+def data(answer: Any) -> bytes:
+    """Read bytes in hex. Raises MalformedError."""
+    try:
+        return bytes.fromhex(answer.removeprefix("0x"))
+    except (AttributeError, ValueError) as error:
+        raise MalformedError(f"the endpoint answers {str(answer)[:80]!r} instead of bytes in hex") from error
 
 
 def _result(method: str, answer: Any) -> Any:

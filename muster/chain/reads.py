@@ -11,12 +11,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from eth_utils.address import to_checksum_address
-
 from muster.chain.error_messages import decode_revert
 from muster.chain.events import decode_logs
 from muster.chain.gas import GasBalance
-from muster.chain.provider import RpcError, Web3, in_one_trip
+from muster.chain.provider import RpcError, Web3, data
 from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
 from muster.contracts import registry, runs, token
 from muster.contracts.abi import CONTRACTS
@@ -56,17 +54,9 @@ def _block(answer: Any) -> Block | None:
     if answer is None:
         return None
     try:
-        return Block(int(answer["number"], 16), int(answer["timestamp"], 16), _data(answer["hash"]))
+        return Block(int(answer["number"], 16), int(answer["timestamp"], 16), data(answer["hash"]))
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedError(f"eth_getBlockByNumber: the answer is no block: {error!r}") from error
-
-
-def _data(answer: Any) -> bytes:
-    """Read bytes in hex. Raises MalformedError."""
-    try:
-        return bytes.fromhex(answer.removeprefix("0x"))
-    except (AttributeError, ValueError) as error:
-        raise MalformedError(f"the endpoint answers {str(answer)[:80]!r} instead of bytes in hex") from error
 
 
 class OutageTimer:
@@ -114,15 +104,15 @@ class ChainReader:
         Asked without web3's formatters, which cost more than the rest of a call.
         """
         at = "latest" if block is None else hex(block)
-        questions = [({"to": getattr(self.addresses, call.contract), "data": call.encode()}, at) for call in calls]
+        asked = [({"to": getattr(self.addresses, call.contract), "data": call.encode()}, at) for call in calls]
         try:
-            answers = await self.web3.provider.batch([("eth_call", question) for question in questions])
+            answers = await self.web3.data(*(("eth_call", question) for question in asked))
         except RpcError as error:
             labels = ", ".join(dict.fromkeys(call.label for call in calls))
             if error.data or "revert" in error.reason.lower():
                 raise decode_revert(error.data, labels) from error
             raise ChainError(f"{labels}: {error.reason}") from error
-        return [call.decode(_data(answer)) for call, answer in zip(calls, answers, strict=True)]
+        return [call.decode(answer) for call, answer in zip(calls, answers, strict=True)]
 
     # Blocks
 
@@ -280,14 +270,13 @@ class ChainReader:
 
     async def eth_balance(self, address: str) -> int:
         """Return the wei for gas that an address holds."""
-        return await self.web3.eth.get_balance(to_checksum_address(address))
+        return (await self.web3.quantities(("eth_getBalance", [address, "latest"])))[0]
 
     async def gas_balance(self, address: str, hourly: float | None = None) -> GasBalance:
         """Return what an address holds for gas, with the price of gas now. `hourly`: as `GasBalance` has it."""
-        eth = self.web3.eth
-        requests = eth.get_balance(to_checksum_address(address)), eth.get_block("latest"), eth.max_priority_fee
-        balance, head, tip = await in_one_trip(self.web3, *requests)
-        return GasBalance(address, self.chain_id, balance, head["baseFeePerGas"] + tip, hourly)
+        requests = ("eth_getBalance", [address, "latest"]), ("eth_gasPrice", [])
+        balance, price = await self.web3.quantities(*requests)
+        return GasBalance(address, self.chain_id, balance, price, hourly)
 
     async def solvency(self) -> Solvency:
         """Return the tokens that the contracts have, and what their books say they owe, all at one block."""
@@ -310,7 +299,7 @@ async def find_deployment(web3: Web3, settings: ChainSettings, book: AddressBook
             hint="set chain.addresses to the book of this chain",
         )
     places = {name: getattr(book, name) for name in CONTRACTS}
-    codes = await in_one_trip(web3, *(web3.eth.get_code(address) for address in places.values()))
+    codes = await web3.data(*(("eth_getCode", [address, "latest"]) for address in places.values()))
     for (name, address), code in zip(places.items(), codes, strict=True):
         if not code:
             raise ConfigError(

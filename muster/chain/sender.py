@@ -13,16 +13,15 @@ import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
-from web3.types import TxParams
 
 from muster.chain.error_messages import decode_revert
 from muster.chain.gas import GasBalance, price_of, refill
 from muster.chain.keys import Signer
-from muster.chain.provider import RpcError, Web3, in_one_trip
+from muster.chain.provider import RpcError, Web3
 from muster.chain.tx_journal import Sent, TxJournal
 from muster.chain.types import Fees, Mined, TxRequest, mined_from
 from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError
@@ -30,6 +29,9 @@ from muster.runtime.retries import Repeats
 from muster.runtime.telemetry import logger
 from muster.runtime.units import Ether
 from muster.settings.schema import ChainSettings
+
+if TYPE_CHECKING:
+    from web3.types import TxParams
 
 GAS_HEADROOM: Final = (1.25, 1.6)
 """Gas limit over the estimate: at first, and once more after a transaction that ran out of gas."""
@@ -367,14 +369,14 @@ class TxSender:
 
     def _parameters(self, call: TxRequest) -> TxParams:
         fields = {"from": self.signer.address, "data": call.data, "value": call.value}
-        return cast(TxParams, fields if call.to is None else fields | {"to": to_checksum_address(call.to)})
+        return cast("TxParams", fields if call.to is None else fields | {"to": to_checksum_address(call.to)})
 
     async def _market(self) -> tuple[int, int, Fees]:
         """Return the next nonce (the pool included), the balance, and fees that survive a doubling of the base fee."""
         eth = self.web3.eth
         requests = eth.get_transaction_count(self.signer.address, "pending"), eth.get_balance(self.signer.address)
-        count, balance, head, tip = await in_one_trip(
-            self.web3, *requests, eth.get_block("latest"), eth.max_priority_fee
+        count, balance, head, tip = await self.web3.in_one_trip(
+            *requests, eth.get_block("latest"), eth.max_priority_fee
         )
         return count, balance, Fees(2 * head["baseFeePerGas"] + tip, tip)
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from eth_utils.address import to_checksum_address
-from web3.types import TxParams
 
 from muster.chain.client import Chain
 from muster.chain.deploy import verify_deployment
 from muster.chain.provider import connected
+from muster.chain.reads import ChainReader
 from muster.chain.types import AddressBook
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL, PUBLIC_RPC_URLS
@@ -127,13 +127,11 @@ async def check_run(
     addresses: dict[str, Any] = {name: to_checksum_address(getattr(document, name)) for name in CONTRACTS}
     book = AddressBook(chain_id=document.chain_id, from_block=document.from_block, **addresses)
     settings = ChainSettings(rpc_url=endpoint, chain_id=document.chain_id, timeout_seconds=seconds)
-    asked = runs.storage_key_of(document.run)
     async with connected(settings) as web3:
         await verify_deployment(web3, book)
-        answer = await web3.eth.call(TxParams(to=to_checksum_address(book.runs), data=asked.encode()))
+        storage_key = await ChainReader(web3, book, settings).call(runs.storage_key_of(document.run))
 
     # 3. The run, and who signed.
-    storage_key = asked.decode(answer)
     if storage_key == NOBODY:
         raise MismatchError(f"there is no run {document.run} on chain {document.chain_id}", hint="ask the run's owner")
     signer = recover_signer(Domain(document.chain_id, book.registry), document)

@@ -16,7 +16,7 @@ from muster.chain.anvil import LocalChain
 from muster.chain.client import NO_TIP, Chain, event_of
 from muster.chain.deploy import deploy, verify_deployment
 from muster.chain.keys import Signer
-from muster.chain.provider import connected, in_one_trip
+from muster.chain.provider import connected
 from muster.chain.reads import find_deployment
 from muster.constants import TOKEN
 from muster.contracts import registry, runs, token
@@ -39,8 +39,8 @@ async def give_gas(settings: ChainSettings, addresses: Sequence[str]) -> None:
     """Give ether on a local chain to all of these that are short of it. Raises ConfigError on any other chain."""
     async with connected(settings) as web3:
         local = await LocalChain.open(web3)
-        balances = await in_one_trip(
-            web3, *(web3.eth.get_balance(to_checksum_address(address)) for address in addresses)
+        balances = await web3.in_one_trip(
+            *(web3.eth.get_balance(to_checksum_address(address)) for address in addresses)
         )
         await local.fund([one for one, wei in zip(addresses, balances, strict=True) if wei < LEAST_ETHER])
 

@@ -11,7 +11,7 @@ from eth_utils.address import to_checksum_address
 
 from muster.chain import provider as provider_module
 from muster.chain.client import Chain
-from muster.chain.provider import BoundedProvider, RpcError, connected, in_one_trip
+from muster.chain.provider import BoundedProvider, RpcError, connected
 from muster.errors import MalformedError, UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
@@ -87,7 +87,7 @@ async def test_batches_and_single_requests_of_several_tasks_do_not_mix(anvil: An
         eth = web3.eth
 
         async def batch() -> list[int]:
-            return await in_one_trip(web3, *(eth.get_balance(address) for address in addresses))
+            return await web3.in_one_trip(*(eth.get_balance(address) for address in addresses))
 
         answers = await asyncio.gather(*(work for address in addresses for work in (batch(), eth.get_balance(address))))
     assert answers[::2] == [list(range(8))] * 8

@@ -10,7 +10,7 @@ from eth_utils.address import to_checksum_address
 
 from muster.chain.client import Chain
 from muster.chain.keys import Signer, ensure_keystore, load_signer
-from muster.chain.provider import connected, in_one_trip
+from muster.chain.provider import connected
 from muster.console.money.wallet import read_address
 from muster.console.run_init.choices import RunChoices
 from muster.console.run_init.design import OwnerKeys, RunDesign
@@ -79,7 +79,7 @@ async def read_status(
     try:
         async with connected(settings) as web3:
             payers = [web3.eth.get_balance(to_checksum_address(one)) for one in (keys.owner, keys.trainer)]
-            owner_ether, trainer_ether, price = await in_one_trip(web3, *payers, web3.eth.gas_price)
+            owner_ether, trainer_ether, price = await web3.in_one_trip(*payers, web3.eth.gas_price)
         found = {"reachable": True, "owner_ether": owner_ether, "trainer_ether": trainer_ether, "price": price}
         if not await is_deployed(settings):
             return ChainStatus(**found)

@@ -12,6 +12,7 @@ from muster.contracts.registry import Node, Role, Status
 from muster.contracts.runs import RunState, Work
 from muster.errors import ConfigError, FinishedError, MusterError, StorageError
 from muster.protocol.hashes import content_hash
+from muster.protocol.messages import Demand
 from testbed.samples.messages import HASH, receipt_of
 from worker.decisions import (
     PASSING,
@@ -21,6 +22,7 @@ from worker.decisions import (
     next_to_make,
     retired_status,
     still_counts,
+    unwanted_reason,
     waiting_reason,
 )
 from worker.journal import WorkJournal
@@ -248,3 +250,18 @@ def test_a_journal_belongs_to_one_node(tmp_path: Path) -> None:
     WorkJournal(tmp_path, "me").close()
     with pytest.raises(ConfigError, match="is the journal of me, not of you"):
         WorkJournal(tmp_path, "you")
+
+
+@pytest.mark.parametrize(
+    ("index", "wanted", "waiting", "reason"),
+    [
+        (0, True, 0, ""),
+        (1, True, 3, ""),
+        (0, False, 24, ""),
+        (0, False, 0, "no more work is wanted now: 0 groups wait for the trainer"),
+        (1, False, 24, "no more work is wanted now: 24 groups wait for the trainer"),
+    ],
+)
+def test_only_a_first_work_is_made_beyond_the_demand(index: int, wanted: bool, waiting: int, reason: str) -> None:
+    demand = Demand(run=1, step=5, wanted=wanted, waiting_groups=waiting)
+    assert unwanted_reason(index, demand) == reason
