@@ -31,7 +31,7 @@ from orchestrator.page.live import MAX_LINES, LiveState, Snapshot
 
 PERIOD_SECONDS: Final = 1.0
 """Least time between two states."""
-MESSAGES_A_SECOND: Final = 250
+MESSAGES_A_SECOND: Final = 125
 """Of more watchers each gets fewer."""
 TICK_SECONDS: Final = 0.2
 """Between two checks for a change."""

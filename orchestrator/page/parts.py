@@ -53,6 +53,8 @@ async def page_running(
     boards = Boards(known, database, queries, follower, directory, attribution, source.turns)
     views = await asyncio.to_thread(Views.of_run, source, directory, settings.storage_url, settings.run_folder)
     hub = LiveHub(LiveSource(database, queries, follower, boards))
-    site = Site(known, settings.url, lambda: queries.chain.now, lambda: follower.stale_since, explorer)
+    site = Site(
+        known, settings.url, lambda: queries.chain.now, lambda: follower.stale_since, explorer, lambda: hub.count
+    )
     async with hub.running(), views.running():
         yield PageParts(boards, views, hub, site)

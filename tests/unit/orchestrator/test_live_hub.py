@@ -263,7 +263,7 @@ async def test_watchers_are_written_to_a_few_at_a_time(story: Story, monkeypatch
     assert slices >= 400 / live_hub.SLICE
 
 
-@pytest.mark.parametrize(("watchers", "seconds"), [(0, 1.0), (1, 1.0), (250, 1.0), (500, 2.0), (1_000, 4.0)])
+@pytest.mark.parametrize(("watchers", "seconds"), [(0, 1.0), (1, 1.0), (125, 1.0), (500, 4.0), (1_000, 8.0)])
 def test_very_many_watchers_get_a_state_less_often(
     monkeypatch: pytest.MonkeyPatch, watchers: int, seconds: float
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from pathlib import Path
@@ -115,6 +116,19 @@ async def test_pages_that_nobody_asked_for_before_leave_the_loop_its_half(monkey
     answers = await asyncio.gather(*(site.respond(request(number), make) for number in range(12)))
     assert [answer.status_code for answer in answers] == [200] * 12
     assert time.monotonic() - began > (11 * 0.05 - 0.05) / SHARE * 0.9
+
+
+@pytest.mark.parametrize(("watchers", "refresh", "seconds"), [(0, 8, 8), (80, 8, 8), (500, 8, 50), (500, 0, 0)])
+async def test_very_many_watchers_fetch_a_page_less_often(watchers: int, refresh: int, seconds: int) -> None:
+    known = RunIdentity(1, 31337, "", "", NOBODY, {}, terms_of(NOBODY, NOBODY))
+    site = Site(known, "http://run.example", lambda: 0, watchers=lambda: watchers)
+
+    async def make() -> Page:
+        return Page("problem.html", refresh=refresh, values={"title": "a", "detail": "b", "hint": ""})
+
+    answer = await site.respond(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}), make)
+    found = re.search(rb'data-refresh="(\d+)"', bytes(answer.body))
+    assert (int(found[1]) if found else 0) == seconds
 
 
 async def test_one_document_is_read_at_a_time_and_members_find_places(database_url: str, tmp_path: Path) -> None:
