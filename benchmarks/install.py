@@ -104,7 +104,9 @@ def printed(typed: Sequence[object]) -> Figure:
     """Return which lines end otherwise than they should, and why others are not typed."""
     wrong = [f"{one.typed}: {one.status}\n{one.said[-500:]}" for one in typed if not one.is_true]  # type: ignore[attr-defined]
     reasons = Counter(
-        reason_not_to_run(page, line) or "typed here, or not yet" for page in TABLE for line in lines_of(page)
+        reason_not_to_run(page, line) or "typed here or in tests/integration/test_printed.py"
+        for page in TABLE
+        for line in lines_of(page)
     )
     return none("printed", wrong, "lines that end otherwise", typed=len(typed), lines=dict(reasons))
 

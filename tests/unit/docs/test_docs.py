@@ -58,7 +58,7 @@ def test_every_command_of_a_page_exists(page: Path) -> None:
 
 
 def test_every_line_of_a_guide_is_typed_somewhere_or_says_why_not() -> None:
-    """benchmarks/install.py types a visitor's: by testbed/printed.toml."""
+    """tests/integration/test_printed.py types them: by testbed/printed.toml."""
     guides = [label(page) for page in PAGES if page.parent == DOCS / "use" and lines_of(label(page))]
     assert sorted(guides) == sorted(TABLE)
     nouns = the_command().commands  # type: ignore[attr-defined]
