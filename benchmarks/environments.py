@@ -24,7 +24,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.report import MOST_LISTED, Figure, figure, none
-from benchmarks.scoring import agreement, determinism, humaneval, large_set, math_pairs, score_rate, scored_validation
+from benchmarks.scoring import (
+    agreement,
+    contamination,
+    determinism,
+    humaneval,
+    large_set,
+    math_pairs,
+    score_rate,
+    scored_validation,
+)
 from muster.runtime import telemetry
 from muster.sandbox.native_walls import missing_walls
 from testbed.escapes import runner
@@ -169,6 +178,18 @@ def measure_import(size: Size) -> list[Figure]:
     return [figure("import_rate", told["import_rows_per_s"], target=5000, unit="tasks per second", **more)]
 
 
+def measure_decontaminate(size: Size) -> list[Figure]:
+    """Measure which altered problems are still taken for those of a benchmark, and which others are."""
+    with tempfile.TemporaryDirectory() as folder:
+        recalled, false = contamination.measure(Path(folder), size.gsm8k)
+    figures = [
+        figure(f"decontaminate_{name}", found.least, target=0.95, unit="of altered problems", **vars(found))
+        for name, found in recalled.items()
+    ]
+    most = {"at_most": True, "problems": contamination.PROBLEMS}
+    return [*figures, figure("decontaminate_false", false, target=0.005, unit="of other problems", **most)]
+
+
 def measure_validate(size: Size) -> list[Figure]:
     """Measure all that a validator does with a commitment, scoring included, against generating it."""
     names = scored_validation.TASKS_OF if size.commitments else ()
@@ -207,6 +228,7 @@ MEASURES: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "score_rate": measure_rate,
     "large_set": measure_large_set,
     "import_rate": measure_import,
+    "decontaminate": measure_decontaminate,
     "validate": measure_validate,
     "private": measure_private,
 }

@@ -207,6 +207,26 @@ def check_probe_rows(rows: Sequence[Rollout], spec: ProbeSpec, vocabulary: int) 
             )
 
 
+class AgreedRow(Message):
+    """How far one row's log-probabilities are, at most, from those of transformers' model on the row alone, in nats."""
+
+    position: UInt32
+    length: Annotated[int, Field(ge=2, le=2 * MAX_TOKENS)]
+    """Prompt and completion, in tokens."""
+    engine: FiniteFloat
+    """What the engine claims."""
+    alone: FiniteFloat
+    """What the trainer computes of the row alone."""
+    packed: FiniteFloat
+    """What the trainer computes of it between all other rows of the probe."""
+
+
+class AgreementReport(Message):
+    """What `python -m trainer.probe` found."""
+
+    rows: Many[AgreedRow]
+
+
 def read_spec(path: Path) -> ProbeSpec:
     """Read a spec, its model's folder resolved. Raises MalformedError."""
     spec = _read(path, ProbeSpec)
@@ -218,7 +238,12 @@ def read_report(path: Path) -> ProbeReport:
     return _read(path, ProbeReport)
 
 
-def write_document(document: ProbeSpec | ProbeReport, path: Path) -> None:
+def read_agreement(path: Path) -> AgreementReport:
+    """Read what the trainer's probe found. Raises MalformedError."""
+    return _read(path, AgreementReport)
+
+
+def write_document(document: Message, path: Path) -> None:
     """Write a spec or a report: a file under this name is there as a whole or not at all. Raises StorageError."""
     write_durably(path, document.model_dump_json().encode())
 

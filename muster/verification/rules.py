@@ -5,7 +5,6 @@ Pure but for a cache of prompts and tasks, and for the sandbox that scores.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.grading.grades import UNSURE_FUEL, RowGrade
 from muster.grading.sealing import open_task
+from muster.models.files import stop_tokens_of, vocabulary_of
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.masters import epoch_of
 from muster.protocol.prompts import completion_text, end_token, prompt_text, prompt_tokens
@@ -65,12 +65,9 @@ class ModelFacts:
     @classmethod
     def read(cls, model_dir: Path) -> ModelFacts:
         """Read them from a checkpoint folder. Raises ConfigError when it is none."""
-        try:
-            config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
-            stop = config["eos_token_id"]
-            return cls(int(config["vocab_size"]), frozenset([stop] if isinstance(stop, int) else stop))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{model_dir / 'config.json'} names no vocab_size or eos_token_id: {error}") from error
+        if not (stop := stop_tokens_of(model_dir)):
+            raise ConfigError(f"{model_dir / 'config.json'} names no eos_token_id")
+        return cls(vocabulary_of(model_dir), stop)
 
 
 @dataclass(frozen=True)
@@ -174,8 +171,8 @@ class Rules:
     def prompt(self, slot: int, budget: int) -> np.ndarray:
         """Return the prompt's tokens, int32. They are cached, since a group's samples share them.
 
-        Of a prompt that is too long for the terms it is the end; of a task that is of no use, the end token alone. So
-        no task can stop those who are drawn it.
+        Of a prompt that is too long for the terms it is the end; of a task that is of no use, or that spells a token
+        which the model has no embedding for, the end token alone. So no task can stop those who are drawn it.
         """
         key = (slot, budget)
         if key not in self._prompts:
@@ -187,7 +184,8 @@ class Rules:
     def _prompt(self, slot: int, budget: int) -> np.ndarray:
         with suppress(MalformedError):
             task, thinks = self.task(slot), self.task_set.manifest(slot).thinks
-            if len(tokens := prompt_tokens(self.tokenizer, task, budget, thinks=thinks)):
+            tokens = prompt_tokens(self.tokenizer, task, budget, thinks=thinks)
+            if len(tokens) and tokens.max() < self.model.vocabulary:
                 return tokens
         return np.array([end_token(self.tokenizer)], np.int32)
 

@@ -26,6 +26,7 @@ REFERENCE_FAILS: Final = "its reference answer does not score 1"
 EMPTY_SCORES: Final = "an empty answer scores"
 BAD_LINE: Final = "its line is no task"
 IN_BOTH: Final = "held out, and trained on"
+BAD_PROMPT: Final = "the model cannot read its prompt"
 CANNOT_TELL: Final = "this machine could not score it"
 
 
@@ -89,7 +90,10 @@ def check_set(
             else:
                 _check_task(environment, task, call, report)
             if count_tokens is not None:
-                report.tokens.append(count_tokens(part.environment, task))
+                try:
+                    report.tokens.append(count_tokens(part.environment, task))
+                except MalformedError as error:
+                    report.blame(task.id, BAD_PROMPT, str(error))
             done += 1
             progress(done)
         task_set.check_roots(part)

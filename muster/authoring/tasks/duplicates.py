@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +23,7 @@ from typing import Final
 
 import numpy as np
 
+from muster.authoring.tasks.lookalikes import plain_letters
 from muster.authoring.tasks.rows import BadRow, read_rows
 from muster.errors import ConfigError
 
@@ -44,6 +44,8 @@ KEPT_CHARS: Final = 32
 """How many pieces of texts are remembered, and how long they are: at most 64 MiB."""
 _BATCH: Final = 256
 _CJK: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_STOPS: Final = re.escape(".,;:!?'\"()[]{}…·•|~¿¡«»、。")
+"""Marks that change no problem: signs of arithmetic are not among them."""
 _PRIME: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = np.uint64(0xBF58476D1CE4E5B9)
 
@@ -52,8 +54,8 @@ Hashes = np.ndarray
 
 
 def normal_text(text: str) -> str:
-    """Return what equal problems have in common: letters of one case and width, single spaces."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    """Return what equal problems have in common: letters of one look and case, single spaces."""
+    return " ".join(plain_letters(text).casefold().split())
 
 
 def exact_key(text: str) -> bytes:
@@ -275,7 +277,7 @@ class WordHashes(dict[str, tuple[int, ...]]):
         return found
 
 
-_WORDS: Final = WordHashes(rf"[{_CJK}]|[^\W{_CJK}]+|[^\w\s]")
+_WORDS: Final = WordHashes(rf"[{_CJK}]|[^\W_{_CJK}]+|[^\w\s{_STOPS}]")
 _PLAIN_WORDS: Final = WordHashes(rf"[{_CJK}]|[^\W_{_CJK}]+")
 
 

@@ -24,11 +24,13 @@ from muster.authoring.tasks.duplicates import (
 )
 from muster.authoring.tasks.formats import Format
 from muster.authoring.tasks.rows import MAX_ROWS
-from muster.authoring.tasks.sources import ImportReport, import_tasks
+from muster.authoring.tasks.sources import ImportReport, import_tasks, without_task_name
+from muster.environments.answers import THINK_END
+from muster.environments.base import Environment
 from muster.environments.manifest import EnvironmentManifest
-from muster.environments.registry import own_manifest
+from muster.environments.registry import make_environment, own_manifest
 from muster.environments.task import Task
-from muster.errors import ConfigError
+from muster.errors import ConfigError, MalformedError
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSource
 from muster.tasksets.taskset import TaskSet
@@ -142,10 +144,15 @@ def weighed(parts: Sequence[tuple[int, NewPart]], largest: int = 20) -> list[New
 def _take(source: Format, path: Path, spool: _Spool, report: ImportReport, options: ImportOptions) -> None:
     benchmarks = read_benchmarks(options.benchmarks) if options.benchmarks else None
     seen: set[bytes] = set()
+    environments: dict[str, Environment] = {}
     for environment, task in import_tasks(source, path, report, max_rows=options.max_rows):
         name, key = hashlib.sha256(task.id.encode()).digest()[:16], exact_key(task.text)
-        reason = ""
-        if key in seen:
+        if environment not in environments:
+            environments[environment] = make_environment(manifest_of(environment, options.manifests))
+        reason = cannot_score(environments[environment], task)
+        if reason:
+            pass
+        elif key in seen:
             reason = EQUAL
         elif name in seen:
             reason = TAKEN_ID
@@ -160,6 +167,16 @@ def _take(source: Format, path: Path, spool: _Spool, report: ImportReport, optio
             continue
         seen |= {name, key}
         spool.add(environment, task, report.last)
+
+
+def cannot_score(environment: Environment, task: Task) -> str:
+    """Return why an environment cannot score by a task's reference; "" when it can, as far as no scorer is called."""
+    try:
+        environment.check(task)
+        right = environment.reference_completion(task)
+    except MalformedError as error:
+        return without_task_name(str(error))
+    return "its answer holds </think>" if right is not None and right.count(THINK_END) > 1 else ""
 
 
 def _hint(report: ImportReport) -> str:

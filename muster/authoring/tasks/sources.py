@@ -20,8 +20,8 @@ from muster.authoring.tasks.sources_code import RunReference
 from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError, UsageError
 
-MAX_EXAMPLES: Final = 20
-"""Rows that a report names."""
+EXAMPLES: Final = 3
+"""Rows of a kind that a report names."""
 MAPPED: Final = "mapped"
 EXECUTING: Final = ("humaneval", "mbpp")
 
@@ -40,12 +40,13 @@ class ImportReport:
     left_out: Counter[str] = field(default_factory=Counter)
     """Rows by the reason why they are left out."""
     examples: list[tuple[int, str]] = field(default_factory=list)
-    """Number and reason of the first rows that are left out."""
+    """Number and reason of the first EXAMPLES rows of each reason."""
 
     def leave_out(self, number: int, reason: str) -> None:
         """Count a row that is left out."""
-        self.left_out[reason if len(self.left_out) < 100 or reason in self.left_out else "other reasons"] += 1
-        if len(self.examples) < MAX_EXAMPLES:
+        kind = reason if len(self.left_out) < 100 or reason in self.left_out else "other reasons"
+        self.left_out[kind] += 1
+        if self.left_out[kind] <= EXAMPLES:
             self.examples.append((number, reason))
 
 

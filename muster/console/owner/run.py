@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from muster.authoring.models.door import check_checkpoint
 from muster.authoring.terms import calibration_of, check_model, check_profile
 from muster.chain.client import event_of
 from muster.chain.deploy import verify_deployment
@@ -60,6 +61,7 @@ def template(
     out: Annotated[Path | None, typer.Option("--out", help="File to write; else standard output.")] = None,
 ) -> None:
     """Write terms to start from, with the hashes of a task set and a model filled in."""
+    check_checkpoint(model)
     task_set = TaskSet.open(tasks)
     local, context = session.settings.chain.chain_id == CHAIN_ANVIL, context_of(model)
     terms = Terms(

@@ -39,6 +39,9 @@ async def init(
     anew: Annotated[
         bool, typer.Option("--anew", help="Begin a local run again: its chain and states are removed.")
     ] = False,
+    unmeasured: Annotated[
+        bool, typer.Option("--unmeasured", help="Make a public run of a model that muster model check has not seen.")
+    ] = False,
     **chosen: Any,
 ) -> None:
     """Make a run of your own: terms, keys, settings; then start it on this machine, or print its deployment.
@@ -69,7 +72,7 @@ async def init(
     with FolderLock(place.state):
         if anew:
             place.begin_anew()
-        await plan.prepare(calibration, addresses)
+        await plan.prepare(calibration, addresses, unmeasured=unmeasured)
         await open_and_start(plan, start=start, send=send)
 
 

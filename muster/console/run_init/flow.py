@@ -107,7 +107,7 @@ class RunInit:
 
     # Files
 
-    async def prepare(self, calibration: Path | None, addresses: Path | None) -> None:
+    async def prepare(self, calibration: Path | None, addresses: Path | None, *, unmeasured: bool = False) -> None:
         """Make keys, tasks, model and calibration, and choose the terms; write every file. Raises as its parts do."""
         # 1. What was chosen, as long as it may be: whoever is interrupted goes on with it.
         if not self.is_fixed:
@@ -117,7 +117,7 @@ class RunInit:
             AddressBook.load(addresses).keep(self.folder.addresses)
 
         # 2. What the run is made of, and its terms.
-        self.parts = await make_parts(self.session, self.folder, self.design, calibration)
+        self.parts = await make_parts(self.session, self.folder, self.design, calibration, unmeasured=unmeasured)
         if not self.folder.settings("orchestrator").exists():
             self.write_settings()  # says how the chain is reached
         self.terms = await self._choose_terms()

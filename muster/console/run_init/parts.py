@@ -39,16 +39,21 @@ CALIBRATION_LENGTH: Final = 128
 """Longest completion that is measured; shorter where the run's are."""
 
 
-async def make_parts(session: Session, folder: RunFolder, design: RunDesign, calibration: Path | None) -> RunParts:
+async def make_parts(
+    session: Session, folder: RunFolder, design: RunDesign, calibration: Path | None, *, unmeasured: bool = False
+) -> RunParts:
     """Make what is not there yet, check it, and return what the terms say of it.
 
-    calibration: one that was made elsewhere. Raises ConfigError, CheckError, MarginError, and as processes end.
+    calibration: one that was made elsewhere. unmeasured: take a model for a public run that no `muster model check` has
+    seen. Raises ConfigError, CheckError, MarginError, and as processes end.
     """
     # 1. Tasks, and a model, which may be warmed up on them.
     tasks = await asyncio.to_thread(_make_tasks, session, folder, design)
     model = await _make_model(session, folder, design)
 
     # 2. The model can be trained, and the tasks score: prompts are counted by its tokenizer.
+    if not (design.is_local or unmeasured or design.model == NEW_MODEL):
+        await asyncio.to_thread(_require_measured, model)
     known = f"{tasks.root.hex()} {model_hash(model).hex()} {tokenizer_hash(model).hex()}"
     if known not in folder.progress.checked:
         await asyncio.to_thread(_check_model, model)
@@ -156,8 +161,20 @@ def _copy_whole(source: Path, target: Path) -> None:
     unfinished.rename(target)
 
 
+def _require_measured(model: Path) -> None:
+    """Raise ConfigError unless `muster model check` found that all programs agree on the model."""
+    from muster.authoring.models.measured import read_measured
+
+    found = read_measured(model)
+    if found is None or found.fault:
+        reason = found.fault if found else "nothing was measured of its weights"
+        hint = f"muster model check {model}, or --unmeasured"
+        raise ConfigError(f"engine, validator and trainer are not known to agree on {model}: {reason}", hint=hint)
+
+
 def _check_model(model: Path) -> None:
-    from muster.authoring.models.fetch import check_checkpoint, files_of
+    from muster.authoring.models.door import check_checkpoint
+    from muster.authoring.models.fetch import files_of
 
     files_of(model)  # raises ConfigError for what a run needs and the folder lacks
     check_checkpoint(model)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from muster.errors import ConfigError
+from muster.errors import MalformedError
 
 if TYPE_CHECKING:
     from muster.environments.manifest import EnvironmentManifest
@@ -18,16 +18,22 @@ TokenizerOption = Annotated[Path | None, typer.Option(help="Checkpoint folder wh
 
 
 def token_counter(folder: Path) -> Callable[[EnvironmentManifest, Task], int]:
-    """Return what counts the tokens of a task's prompt, announcing the largest thinking budget that a draw can have."""
-    from muster.clients.evaluation import MAX_BUDGET
-    from muster.models.files import load_tokenizer
-    from muster.protocol.prompts import prompt_tokens
+    """Return what counts the tokens of a task's prompt, announcing the largest thinking budget that a draw can have.
 
-    tokenizer = load_tokenizer(folder)
-    if not isinstance(tokenizer.chat_template, str):
-        raise ConfigError(f"the tokenizer of {folder} has no chat template", hint="use a chat model")
+    It raises MalformedError for a prompt that the chat template refuses, or that the model has no embedding for.
+    """
+    from muster.clients.evaluation import MAX_BUDGET
+    from muster.environments.task import ask
+    from muster.models.files import load_tokenizer, vocabulary_of
+    from muster.protocol.prompts import prompt_text, prompt_tokens
+
+    tokenizer, size = load_tokenizer(folder), vocabulary_of(folder)
+    prompt_text(tokenizer, ask("?"), MAX_BUDGET)  # raises where there is no template
 
     def count(manifest: EnvironmentManifest, task: Task) -> int:
-        return len(prompt_tokens(tokenizer, task, MAX_BUDGET, thinks=manifest.thinks))
+        tokens = prompt_tokens(tokenizer, task, MAX_BUDGET, thinks=manifest.thinks)
+        if (largest := max(tokens.tolist(), default=0)) >= size:
+            raise MalformedError(f"it spells token {largest}, and the model has {size}")
+        return len(tokens)
 
     return count

@@ -15,7 +15,7 @@ from muster.authoring.tasks import checking
 from muster.authoring.tasks.checking import check_set, summary
 from muster.authoring.tasks.importing import ImportOptions, import_set
 from muster.authoring.tasks.mixing import HELD_OUT_ELSEWHERE, IN_ANOTHER, mix_sets
-from muster.authoring.tasks.sources import ImportReport, format_of
+from muster.authoring.tasks.sources import ImportReport, format_of, mapped_format
 from muster.console.session import Options, Session
 from muster.console.tasks import tasks as commands
 from muster.constants import MICRO
@@ -120,7 +120,7 @@ def test_prompts_that_are_too_long_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_source_of_two_environments_makes_two_parts(tmp_path: Path) -> None:
-    infos = [{"ground_truth": "1"}] * 30 + [{"test_cases": [{"input": "", "output": ""}]}] * 10
+    infos = [{"ground_truth": "1"}] * 30 + [{"test_cases": [{"input": "", "output": "1"}]}] * 10
     rows = [
         {"problem_id": i, "task_type": "t", "prompt": story(i), "verification_info": json.dumps(info)}
         for i, info in enumerate(infos)
@@ -131,6 +131,22 @@ def test_a_source_of_two_environments_makes_two_parts(tmp_path: Path) -> None:
         ("synthetic-math", "math", 30, 20),
         ("synthetic-code", "code", 10, 7),
     ]
+
+
+def test_answers_that_the_environment_cannot_score_are_left_out_and_counted_by_kind(tmp_path: Path) -> None:
+    answers = ["4", 4, True, ["1"], {"a": 1}, "</think>4", "x}", 5, 6, "7"]
+    rows = [{"q": story(i), "a": answer} for i, answer in enumerate(answers)]
+    (tmp_path / "f.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    report = ImportReport()
+    source = mapped_format("math", {"prompt": "q", "answer": "a"})
+    made = import_set(source, tmp_path / "f.jsonl", tmp_path / "set", MIT, report, ImportOptions())
+    assert (made.document.train_count, report.taken) == (2, 2)
+    assert dict(report.left_out) == {
+        "has no 'answer' in its reference, or one that is no text": 6,
+        "its answer holds </think>": 1,
+        "has an answer that no box can hold: 'x}'": 1,
+    }
+    assert [number for number, _ in report.examples] == [2, 3, 4, 6, 7], "three of a kind are named"
 
 
 def test_a_file_without_a_usable_row_says_why(tmp_path: Path) -> None:
