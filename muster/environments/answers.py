@@ -22,12 +22,14 @@ MAX_TEXT_CHARS: Final = 1 << 18
 """Of a whole answer and of a code block: the most that is given to a component. Changing this changes rewards."""
 
 _BOX: Final = "\\boxed{"
+_SPACED_BOX: Final = "\\boxed {"
 _FENCE: Final = "```"
-_PYTHON: Final = ("", "python", "python3", "py")
+_PYTHON: Final = ("python", "python3", "py")
 _DIGITS: Final = "0123456789"
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ALPHANUMERIC: Final = frozenset(_DIGITS + _LETTERS + _LETTERS.lower())
 _WORD: Final = _ALPHANUMERIC | {"_"}
+_SMALL: Final = frozenset(_LETTERS.lower())
 
 
 def after_thinking(completion: str, thinking: Thinking) -> str | None:
@@ -72,10 +74,9 @@ def last_box(text: str) -> str | None:
     Its braces must balance, not counting those after a backslash. None when the last box is never closed, is empty or
     longer than `MAX_BOX_CHARS`: an earlier box is not tried.
     """
-    start = text.rfind(_BOX)
+    start = max(text.rfind(box) + len(box) if box in text else -1 for box in (_BOX, _SPACED_BOX))
     if start < 0:
         return None
-    start += len(_BOX)
     depth, escaped = 1, False
     for position in range(start, min(len(text), start + MAX_BOX_CHARS + 1)):
         character = text[position]
@@ -100,43 +101,103 @@ def balanced(text: str) -> bool:
 def last_number(text: str) -> str | None:
     """Return the last number in ASCII digits: optional sign, thousands separated by commas, decimals after a point.
 
-    The commas are removed. A hyphen is a sign unless a letter, a digit or a closing bracket stands before it.
+    Commas are removed, and a power of two whole numbers is worked out. An exponent of anything else, such as a unit, is
+    no number of its own: the one before it counts. None where the last number is part of something else: a fraction,
+    digits in another base or with an exponent behind an e, or commas that separate no thousands.
     """
-    # 1. The number ends at the last digit of the text.
-    end = max(text.rfind(digit) for digit in _DIGITS) + 1
-    if end == 0:
-        return None
+    end = len(text)
+    for _ in range(_MOST_EXPONENTS):
+        # 1. The number ends at the last digit, and goes back over digits, commas and one point.
+        end = max(text.rfind(digit, 0, end) for digit in _DIGITS) + 1
+        near = text[max(0, end - _NEAR_CHARS) : end]
+        start = _number_start(near)
+        body = _plain_number(near[start:])
+        if not end or body is None:
+            return None
 
-    # 2. It goes back over digits, commas, and the one point that has digits after it.
-    start, point = end, False
-    while start > 0 and end - start <= MAX_ANSWER_CHARS:
+        # 2. What stands before it says whether it is a number of its own.
+        before = near[:start]
+        if before[-1:] in tuple("eE") and before[-2:-1] in tuple(_DIGITS):
+            return None
+        bare = before.rstrip(_LOOSE)
+        signed = bare[-1:] in tuple(_MINUS)
+        inner = bare[:-1].rstrip(_LOOSE) if signed else bare
+        if inner.endswith(("^", "**")):
+            base = inner.rstrip("^*").rstrip(" {(")
+            if base[-1:] in (*_DIGITS, ")", "}"):
+                return _power(base, body) if base[-1] in _DIGITS and not signed else None
+        elif inner.endswith("_"):
+            if inner.rstrip(" _").endswith(tuple(_DIGITS)):
+                return None
+        elif inner.endswith("/") and inner.rstrip(" /").endswith((*_DIGITS, ")", "}")):
+            return None
+        else:
+            return f"-{body}" if signed and _is_sign(bare[:-1]) else body
+        end -= len(near) - len(inner)
+    return None
+
+
+_MOST_EXPONENTS: Final = 64
+"""Numbers that are passed over, as those of a polynomial would be."""
+_NEAR_CHARS: Final = MAX_ANSWER_CHARS + 64
+"""What is looked at of the text before a number's end."""
+_LOOSE: Final = " {$\u20ac\u00a3\u00a5"
+"""What may stand between a number and its sign or exponent's mark."""
+_MINUS: Final = "-\u2212\u2013\u2014"
+
+
+def _number_start(text: str) -> int:
+    """Return where the number begins that a text ends with."""
+    start, point = len(text), False
+    while start > 0:
         character = text[start - 1]
         if character == "." and not point:
             point = True
         elif character not in _DIGITS and character != ",":
             break
         start -= 1
-    if end - start > MAX_ANSWER_CHARS:
-        return None
-    body = text[start:end].lstrip(",").replace(",", "")
-    if body.startswith("."):
-        body = f"0{body}"
+    return start
 
-    # 3. A sign counts where it is no subtraction.
-    if start > 0 and text[start - 1] in "-\u2212":
-        before = text[start - 2] if start > 1 else " "
-        if before not in _ALPHANUMERIC and before not in ")]}":
-            body = f"-{body}"
-    return body
+
+def _plain_number(written: str) -> str | None:
+    """Return digits and a point without commas; None where these separate no thousands, or there are too many."""
+    whole, point, decimals = written.lstrip(",").partition(".")
+    first, *groups = whole.split(",")
+    grouped = 1 <= len(first) <= 3 and all(len(group) == 3 for group in groups)
+    if len(written) > MAX_ANSWER_CHARS or (groups and not grouped) or "," in decimals:
+        return None
+    return f"{first or '0'}{''.join(groups)}{point}{decimals}"
+
+
+def _is_sign(before: str) -> bool:
+    """Return whether a minus behind this text is a sign, and subtracts from nothing."""
+    if before[-1:] == " ":
+        *_, last = before.rstrip(" ").rpartition(" ")
+        return not (len(last) == 1 and last.isalpha()) and last[-1:] not in (*_DIGITS, *")]}")
+    return before[-1:] not in (*_ALPHANUMERIC, *")]}")
+
+
+def _power(base: str, exponent: str) -> str | None:
+    """Return a power of the whole number that a text ends with; None of another, and of more than MAX_ANSWER_CHARS."""
+    start = _number_start(base)
+    before, digits = base[:start].rstrip(_LOOSE), _plain_number(base[start:])
+    if digits is None or not (digits.isdigit() and exponent.isdigit()) or before.endswith(("^", "*", "/", "_")):
+        return None
+    if len(exponent) > 4 or len(digits) * int(exponent) > 2 * MAX_ANSWER_CHARS:
+        return None
+    sign = "-" if before[-1:] in tuple(_MINUS) and _is_sign(before[:-1]) else ""
+    found = f"{sign}{int(digits) ** int(exponent)}"
+    return found if len(found) <= MAX_ANSWER_CHARS else None
 
 
 def last_code_block(text: str) -> str | None:
-    """Return the last closed block between lines of three backticks that is Python's or names no language.
+    """Return the last closed block between lines of three backticks that is Python's, or else that names no language.
 
     A line that begins with three backticks opens a block, also inside another one; a line of nothing else closes it.
+    What a program prints is often shown in a block without a language, behind the program's.
     """
     found: str | None = None
-    opened, python = -1, False
+    opened, kind, best = -1, 0, 0
     position = 0
     while position <= len(text):
         end = text.find("\n", position)
@@ -144,29 +205,76 @@ def last_code_block(text: str) -> str | None:
         if text.startswith(_FENCE, position) or text[position : position + 4].lstrip(" \t").startswith("`"):
             line = text[position:end].strip() if end - position <= MAX_ANSWER_CHARS else ""
             if line == _FENCE and opened >= 0:
-                if python and position - opened <= MAX_TEXT_CHARS:
-                    found = text[opened:position]
+                if kind >= max(best, 1) and position - opened <= MAX_TEXT_CHARS:
+                    found, best = text[opened:position], kind
                 opened = -1
             elif line.startswith(_FENCE) and "`" not in line[3:]:
-                opened, python = end + 1, line[3:].strip().lower() in _PYTHON
+                language = line[3:].strip().lower()
+                opened, kind = end + 1, 2 if language in _PYTHON else 1 if not language else 0
         position = end + 1
     return found
 
 
 def last_letter(text: str, choices: int) -> str | None:
-    """Return the last capital letter that stands alone and is one of the first `choices` of the alphabet.
+    """Return the capital letter that an answer names, one of the first `choices` of the alphabet.
 
-    Alone: neither a letter, a digit nor an underscore is next to it, nor an apostrophe after it. A letter in a box
-    is taken first.
+    One in a box is taken first, then one that the text says to be the answer, then one that the text begins with. Else
+    it is the last that stands alone and is no article. None where the answer names a second letter by its side.
     """
     letters = _LETTERS[:choices]
     box = last_box(text)
     if box is not None and box.strip("().") in tuple(letters):
         return box.strip("().")
-    for position in range(len(text) - 1, -1, -1):
-        if text[position] in letters:
+    found = _letters_alone(text, letters)
+    if not found:
+        return None
+    told = max(text.rfind(word) for word in _SAYS)
+    named = next((n for n, place in enumerate(found) if place > told and not _is_denied(text, place)), None)
+    if told >= 0 and named is not None and not any(mark in text[told : found[named]] for mark in ".!?\n"):
+        chosen = named
+    elif not text[: found[0]].strip(_MARKS) and _heads_a_line(text, found[0]):
+        heads = sum(_heads_a_line(text, place) for place in found)
+        chosen = 0 if heads == 1 else len(found) - 1
+    else:
+        chosen = len(found) - 1
+    for other in (chosen - 1, chosen + 1):
+        if 0 <= other < len(found) and text[found[other]] != text[found[chosen]]:
+            first, second = sorted((found[other], found[chosen]))
+            if second - first < 16 and text[first + 1 : second].strip(f"{_MARKS},") in _BESIDE:
+                return None
+    return text[found[chosen]]
+
+
+_SAYS: Final = ("answer", "Answer", "ANSWER")
+_MARKS: Final = " ()*_:'\"`$"
+_BESIDE: Final = ("or", "and", "/", "&", "and/or")
+"""What stands between two letters of which an answer names both."""
+
+
+def _is_denied(text: str, place: int) -> bool:
+    return text[max(0, place - 8) : place].rstrip(_MARKS).endswith("not")
+
+
+def _heads_a_line(text: str, place: int) -> bool:
+    """Return whether a letter is the first of its line, and a mark or the line's end follows it."""
+    line = text[max(0, place - 8) : place].rpartition("\n")[2]
+    return not line.strip(_MARKS) and text[place + 1 : place + 2] in (*",.:;)*\n", "")
+
+
+def _letters_alone(text: str, letters: str) -> list[int]:
+    """Return where one of these letters stands alone: neither a letter, a digit nor an underscore is next to it.
+
+    Nor is an apostrophe after it, nor a word in small letters after an A or I, but for a few.
+    """
+    found = []
+    for position, character in enumerate(text):
+        if character in letters:
             before = text[position - 1] if position else " "
             after = text[position + 1] if position + 1 < len(text) else " "
-            if before not in _WORD and after not in _WORD and after not in "'\u2019":
-                return text[position]
-    return None
+            if before in _WORD or after in _WORD or after in "'\u2019":
+                continue
+            beside = text[position + 1 : position + 6]
+            article = character in "AI" and beside[:1] == " " and beside[1:2] in _SMALL
+            if not article or beside.startswith((" or ", " and ", " is ")):
+                found.append(position)
+    return found

@@ -23,6 +23,7 @@ class Arithmetic(ExactAnswer):
     """
 
     NAME: ClassVar[str] = "arithmetic"
+    VERSION: ClassVar[int] = 2
     OPTIONS: ClassVar[Mapping[str, Option]] = {"answer": OneOf(("exact", "number")), "thinking": THINKING}
 
     def check(self, task: Task) -> None:

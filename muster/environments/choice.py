@@ -24,6 +24,7 @@ class MultipleChoice(OptionsEnvironment):
     """
 
     NAME: ClassVar[str] = "choice"
+    VERSION: ClassVar[int] = 2
     OPTIONS: ClassVar[Mapping[str, Option]] = {"answer": OneOf(("letter", "exact", "boxed")), "thinking": THINKING}
 
     def check(self, task: Task) -> None:

@@ -43,6 +43,7 @@ class Code(OptionsEnvironment):
     """
 
     NAME: ClassVar[str] = "code"
+    VERSION: ClassVar[int] = 2
     PARTS: ClassVar[tuple[str, ...]] = ("passed",)
     FUNCTION: ClassVar[str] = "code"
     OPTIONS: ClassVar[Mapping[str, Option]] = {

@@ -62,14 +62,17 @@ class Instruction(OptionsEnvironment):
     """Prompts with instructions. Reference: `{"instructions": [{"id": name, "kwargs": {…}}, …]}`.
 
     Option `mode`: "strict" looks at the text as it is, "loose" forgives a first or last line and asterisks. Option
+    `scoring`: "published" follows IFEval's own scorer, "reward" gives nothing for a text that says nothing. Option
     `partial`: score the fraction of instructions followed instead of all or nothing.
     """
 
     NAME: ClassVar[str] = "instruction"
+    VERSION: ClassVar[int] = 2
     PARTS: ClassVar[tuple[str, ...]] = ("followed",)
     FUNCTION: ClassVar[str] = "instruction"
     OPTIONS: ClassVar[Mapping[str, Option]] = {
         "mode": OneOf(("strict", "loose")),
+        "scoring": OneOf(("reward", "published")),
         "partial": OneOf((False, True)),
         "thinking": THINKING,
     }
@@ -95,7 +98,8 @@ class Instruction(OptionsEnvironment):
         if len(text) > MAX_TEXT_CHARS:
             return failed(f"an answer over {MAX_TEXT_CHARS} characters")
         wanted = [[instruction["id"], instruction["kwargs"]] for instruction in task.reference["instructions"]]
-        outcome = call({"instructions": wanted, "mode": self._options["mode"], "text": text})
+        how = {name: self._options[name] for name in ("mode", "scoring")}
+        outcome = call({"instructions": wanted, "text": text, **how})
         match outcome.value:
             case {"followed": list(followed)} if len(followed) == len(wanted):
                 count = sum(one is True for one in followed)

@@ -38,14 +38,17 @@ class Math(OptionsEnvironment):
 
     Option `answer`: "boxed" takes the last `\boxed{}`; "boxed_or_text" the whole answer where there is no box;
     "text" always the whole answer, in which math-verify looks for one; "number" the last number, as for GSM8K.
+    Option `scoring`: "published" is math-verify's verdict, "reward" has rules that are harder to game.
     Option `gold`: "latex" for a bare expression, "text" for a text in which math-verify looks for one.
     """
 
     NAME: ClassVar[str] = "math"
+    VERSION: ClassVar[int] = 2
     FUNCTION: ClassVar[str] = "math_verify"
     OPTIONS: ClassVar[Mapping[str, Option]] = {
         "answer": OneOf(("boxed", "boxed_or_text", "text", "number")),
         "gold": OneOf(("latex", "text")),
+        "scoring": OneOf(("reward", "published")),
         "thinking": THINKING,
     }
 
@@ -82,7 +85,8 @@ class Math(OptionsEnvironment):
                 return Score((MICRO,)) if ours == theirs else failed("another number")
 
         # 3. Let math-verify compare the rest.
-        outcome = call({"answer": answer, "answer_format": form, "gold": gold, "gold_format": self._options["gold"]})
+        formats = {"answer_format": form, "gold_format": self._options["gold"], "scoring": self._options["scoring"]}
+        outcome = call({"answer": answer, "gold": gold, **formats})
         match outcome.value:
             case {"equal": True}:
                 return Score((MICRO,), outcome.fuel)
@@ -98,7 +102,7 @@ class Math(OptionsEnvironment):
         """Return the answer and whether it is "latex", a bare expression, or "text" to look in."""
         if self._answer == "number":
             return last_number(text), "latex"
-        if self._answer != "text":
+        if self._answer != "text" or self._options["scoring"] == "reward":
             box = last_box(text)
             if box is not None or self._answer == "boxed":
                 return box, "latex"

@@ -77,7 +77,14 @@ def expression(text: str, item: BenchmarkItem) -> str | None:
     return bare if whole_number is None else str(whole_number)
 
 
-MATH: Final = Rule("math_verify", "math", {"answer": "text", "gold": "latex"}, whole, expression, fuel=MATH_FUEL)
+MATH: Final = Rule(
+    "math_verify",
+    "math",
+    {"answer": "text", "gold": "latex", "scoring": "published"},
+    whole,
+    expression,
+    fuel=MATH_FUEL,
+)
 MATH_PROMPT: Final = "{question}\n\nReason step by step, and put the final answer in \\boxed{}."
 
 
@@ -196,7 +203,7 @@ def _ifeval(row: Row, number: int, _: RunReference) -> BenchmarkItem:
 
 
 def _instruction_rule(mode: str) -> Rule:
-    return Rule(mode, "instruction", {"mode": mode, "partial": True}, whole, counts_units=True)
+    return Rule(mode, "instruction", {"mode": mode, "scoring": "published", "partial": True}, whole, counts_units=True)
 
 
 BENCHMARKS: Final = (

@@ -14,6 +14,7 @@ from string import Formatter
 from typing import Final, Protocol
 
 from muster.constants import MICRO
+from muster.environments.arithmetic import Arithmetic
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError
@@ -61,7 +62,7 @@ class ArithmeticFamily:
 
     name = "arithmetic"
     max_level = 9
-    environment = EnvironmentManifest("arithmetic", options={"thinking": "tags"}, weights={"correct": MICRO})
+    environment = EnvironmentManifest("arithmetic", Arithmetic.VERSION, {"thinking": "tags"}, {"correct": MICRO})
     _PROMPT = re.compile(r"([0-9]{1,9})([+*-])([0-9]{1,9})=", re.ASCII)
     _COMPUTE: Final = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 
@@ -94,7 +95,7 @@ class SumsFamily:
     name = "sums"
     max_level = 10**6
     environment = EnvironmentManifest(
-        "arithmetic", options={"answer": "number", "thinking": "none"}, weights={"correct": MICRO}
+        "arithmetic", Arithmetic.VERSION, {"answer": "number", "thinking": "none"}, {"correct": MICRO}
     )
     SYSTEM: Final = "Reply with a number."
     WORDINGS: Final = (

@@ -89,9 +89,9 @@ def run(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find(names: dict[str, Any], entry: str) -> Any:
-    """Return the callable of that name: a function, a method of a class, or of the class `Solution`."""
+    """Return the callable of that name: a method of the class `Solution`, a function, or a method of another class."""
     first, *rest = entry.split(".")
-    if first not in names and "Solution" in names:
+    if not rest and hasattr(names.get("Solution"), first):  # a function of that name may be its helper
         return getattr(names["Solution"](), first)
     found = names[first]
     for name in rest:
@@ -118,6 +118,7 @@ def _attach(text: bytes, output: _Output, errors: _Output) -> None:
     builtins.open = open_stdin
     builtins.exit = builtins.quit = leave  # pyright: ignore[reportAttributeAccessIssue]
     os.read = lambda descriptor, size: stdin.buffer.read(size)
+    os.fstat = lambda descriptor: os.stat_result((0o100444, 0, 0, 1, 0, 0, len(text), 0, 0, 0))
     sys.setrecursionlimit = lambda limit: set_limit(min(limit, MAX_RECURSION))
 
     # Programs start one thread for its larger stack: it runs at once, in this one.

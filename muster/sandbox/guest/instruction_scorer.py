@@ -21,18 +21,30 @@ from typing import Any
 import english
 import languages
 
+LEAST_WORDS = 3
+"""Words of letters of a text that is rewarded."""
+OF_ALL = ("language:response_language", "change_case:english_capital", "change_case:english_lowercase")
+"""What a line that is left out could hide."""
 ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
 def followed(payload: dict[str, Any]) -> dict[str, Any]:
-    """Return {"followed": [bool, …]} for `text`, `instructions` ([[id, arguments], …]) and `mode`."""
-    text = payload["text"]
+    """Return {"followed": [bool, …]} for `text`, `instructions` ([[id, arguments], …]), `mode` and `scoring`.
+
+    With the scoring "reward" nothing is followed by a text that says nothing. Its language is that of all of it, with
+    letters, and its JSON is what the standard allows.
+    """
+    text, instructions = payload["text"], payload["instructions"]
+    reward = payload["scoring"] == "reward"
+    if reward and len(re.findall(r"[^\W\d_]+", text)) < LEAST_WORDS:
+        return {"followed": [name == "detectable_format:json_format" and strict_json(text) for name, _ in instructions]}
     variants = [text] if payload["mode"] == "strict" else _variants(text)
     variants = [variant for variant in variants if variant.strip()]
+    checks = CHECKS | STRICTER if reward else CHECKS
     return {
         "followed": [
-            any(CHECKS[name](variant, **arguments) for variant in variants)
-            for name, arguments in payload["instructions"]
+            any(checks[name](variant, **arguments) for variant in ([text] if reward and name in OF_ALL else variants))
+            for name, arguments in instructions
         ]
     }
 
@@ -148,14 +160,36 @@ def multiple_sections(text: str, section_spliter: str, num_sections: int) -> boo
 
 def json_format(text: str) -> bool:
     """Return whether all of it is JSON, a fence of backticks around it not counted."""
+    return _json(text) is not _NO_JSON
+
+
+def strict_json(text: str) -> bool:
+    """Return whether it is a JSON object or array that holds anything, without NaN, Infinity and a key twice."""
+    found = _json(text, parse_constant=_refuse, object_pairs_hook=_once)
+    return isinstance(found, (dict, list)) and bool(found)
+
+
+_NO_JSON = object()
+
+
+def _json(text: str, **options: Any) -> Any:
     body = text.strip()
     for fence in ("```json", "```Json", "```JSON", "```"):
         body = body.removeprefix(fence)
     try:
-        json.loads(body.removesuffix("```").strip())
+        return json.loads(body.removesuffix("```").strip(), **options)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return _NO_JSON
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key twice")
+    return found
 
 
 def title(text: str) -> bool:
@@ -239,3 +273,6 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "startend:end_checker": end_checker,
     "startend:quotation": quotation,
 }
+
+STRICTER: dict[str, Callable[..., bool]] = {"detectable_format:json_format": strict_json}
+"""What is checked otherwise for a reward than as published."""

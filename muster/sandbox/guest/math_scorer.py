@@ -14,6 +14,7 @@ from typing import Any
 
 import antlr4  # pyright: ignore[reportMissingImports]
 import latex2sympy2_extended  # pyright: ignore[reportMissingImports]
+import math_reward
 import math_verify  # pyright: ignore[reportMissingImports]
 import stand_ins  # noqa: F401
 import sympy
@@ -74,14 +75,24 @@ def equal(payload: dict[str, Any]) -> dict[str, Any]:
 
     A "latex" answer whose text is the reference's is equal, also where math-verify cannot read it. A "text" has to hold
     an answer that math-verify finds. Both are parsed with its published defaults (LaTeX, then plain expressions, then
-    the first match as a text) and verified, strictly, to six decimals.
+    the first match as a text) and verified, strictly, to six decimals. With `scoring` "reward" the rules are those of
+    `math_reward`, which asks the same verdict.
     """
     gold, answer = payload["gold"].strip(), payload["answer"].strip()
     if gold and gold == answer and payload["answer_format"] == "latex":
         return {"equal": True}
-    left = math_verify.parse(_wrapped(gold, payload["gold_format"]), parsing_timeout=None)
-    right = math_verify.parse(_wrapped(answer, payload["answer_format"]), parsing_timeout=None)
-    return {"equal": bool(math_verify.verify(left, right, timeout_seconds=None))}
+    if payload.get("scoring") == "reward" and payload["gold_format"] == "latex":
+
+        def bare(ours: str, theirs: str) -> bool:
+            return _verified(f"\\boxed{{{ours}}}", f"\\boxed{{{theirs}}}")
+
+        return {"equal": math_reward.equal(gold, answer, bare, is_text=payload["answer_format"] == "text")}
+    return {"equal": _verified(_wrapped(gold, payload["gold_format"]), _wrapped(answer, payload["answer_format"]))}
+
+
+def _verified(gold: str, answer: str) -> bool:
+    left, right = (math_verify.parse(text, parsing_timeout=None) for text in (gold, answer))
+    return bool(math_verify.verify(left, right, timeout_seconds=None))
 
 
 def _wrapped(text: str, form: str) -> str:

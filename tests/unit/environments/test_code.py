@@ -9,6 +9,7 @@ import pytest
 
 from muster.constants import MICRO
 from muster.environments.base import Environment, Outcome, ScorerCall
+from muster.environments.code import Code
 from muster.environments.manifest import EnvironmentManifest, Score, ScorerManifest
 from muster.environments.registry import make_environment
 from muster.environments.task import Task, ask
@@ -358,7 +359,7 @@ def test_a_program_cannot_speak_to_its_next_test(code: Environment, call: Scorer
 
 def test_the_code_manifest_says_what_scores() -> None:
     scorer = ScorerManifest("0x" + "0" * 64, "math_verify")
-    manifest = EnvironmentManifest("code", weights={"passed": MICRO}, scorer=scorer)
+    manifest = EnvironmentManifest("code", Code.VERSION, weights={"passed": MICRO}, scorer=scorer)
     with pytest.raises(MalformedError, match="not by math_verify"):
         make_environment(manifest)
 

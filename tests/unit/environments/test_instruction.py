@@ -16,6 +16,7 @@ from muster.errors import MalformedError
 from testbed.suite.cpu_time import SCORER_SECONDS, cpu_at_most
 
 AT_LEAST, LESS = "at least", "less than"
+PUBLISHED: Any = {"scoring": "published"}
 CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     (
         "change_case:capital_word_frequency",
@@ -122,7 +123,7 @@ def test_an_instruction_is_followed_or_not(
     right: list[str],
     wrong: list[str],
 ) -> None:
-    environment, task = environment_of("instruction"), one(name, **arguments)
+    environment, task = environment_of("instruction", **PUBLISHED), one(name, **arguments)
     environment.check(task)
     scores = {text: environment.score(task, f"hm</think>{text}", call).parts[0] for text in right + wrong}
     assert scores == {**dict.fromkeys(right, MICRO), **dict.fromkeys(wrong, 0)}
@@ -133,8 +134,12 @@ def test_an_instruction_is_followed_or_not(
 def test_loose_forgives_a_line_and_asterisks(environment_of: Callable[..., Environment], call: ScorerCall) -> None:
     task = one("startend:end_checker", end_phrase="The end.")
     for text in ("**The end.**", "The end.\nHope it helps!", "Sure:\nThe end."):
-        assert environment_of("instruction", mode="loose").score(task, f"</think>{text}", call).parts == (MICRO,)
-    assert environment_of("instruction").score(task, "</think>The end.\nHope it helps!", call).parts == (0,)
+        assert environment_of("instruction", **PUBLISHED, mode="loose").score(task, f"</think>{text}", call).parts == (
+            MICRO,
+        )
+    assert environment_of("instruction", **PUBLISHED).score(task, "</think>The end.\nHope it helps!", call).parts == (
+        0,
+    )
 
 
 SEAS = {
@@ -151,7 +156,7 @@ SEAS = {
 
 
 def test_a_language_is_told_from_all_others(environment_of: Callable[..., Environment], call: ScorerCall) -> None:
-    environment = environment_of("instruction")
+    environment = environment_of("instruction", **PUBLISHED)
     for language, text in SEAS.items():
         followed = {
             other
@@ -167,7 +172,7 @@ def test_short_texts_are_in_the_language_that_the_seed_draws(
     # langdetect 1.0.9 with the seed 0; without one it takes each of these for English every other time.
     english = ["it one he", "her sun", "to in no", "me too"]
     others = ["bed do she", "hot her red", "he in", "to me"]
-    environment, task = environment_of("instruction"), one("change_case:english_lowercase")
+    environment, task = environment_of("instruction", **PUBLISHED), one("change_case:english_lowercase")
     scores = {text: environment.score(task, f"</think>{text}", call).parts[0] for text in english + others}
     assert scores == {**dict.fromkeys(english, MICRO), **dict.fromkeys(others, 0)}
 
@@ -175,11 +180,11 @@ def test_short_texts_are_in_the_language_that_the_seed_draws(
 def test_all_or_the_fraction(environment_of: Callable[..., Environment], call: ScorerCall) -> None:
     names = ("punctuation:no_comma", "change_case:english_lowercase", "startend:quotation")
     task = ask("do", instructions=[{"id": name, "kwargs": {}} for name in names])
-    strict = environment_of("instruction").score(task, "</think>all of it is small", call)
+    strict = environment_of("instruction", **PUBLISHED).score(task, "</think>all of it is small", call)
     assert (strict.parts, strict.reason) == ((0,), "not startend:quotation")
-    assert environment_of("instruction", partial=True).score(task, "</think>all of it is small", call).parts == (
-        666_666,
-    )
+    assert environment_of("instruction", **PUBLISHED, partial=True).score(
+        task, "</think>all of it is small", call
+    ).parts == (666_666,)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +193,7 @@ def test_all_or_the_fraction(environment_of: Callable[..., Environment], call: S
 def test_hostile_texts_end(environment_of: Callable[..., Environment], call: ScorerCall, text: str) -> None:
     every = [{"id": name, "kwargs": arguments} for name, arguments, *_ in CASES]
     for instructions in (every[:16], every[16:]):
-        environment = environment_of("instruction", mode="loose")
+        environment = environment_of("instruction", **PUBLISHED, mode="loose")
         with cpu_at_most(SCORER_SECONDS):
             environment.score(ask("do", instructions=instructions), f"</think>{text}", call)
 
@@ -211,4 +216,4 @@ def test_instructions_that_cannot_be_checked_are_refused(
     environment_of: Callable[..., Environment], name: str, arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(MalformedError):
-        environment_of("instruction").check(one(name, **arguments))
+        environment_of("instruction", **PUBLISHED).check(one(name, **arguments))

@@ -16,6 +16,7 @@ from muster.environments.task import ask
 from muster.errors import MalformedError
 from testbed.suite.cpu_time import SCORER_SECONDS, cpu_at_most
 
+PUBLISHED: Any = {"scoring": "published"}
 EQUAL = [
     ("\\frac{1}{2}", "0.5"),
     ("\\frac{1}{2}", "1/2"),
@@ -59,7 +60,7 @@ def call(scorer_call: Callable[..., ScorerCall]) -> ScorerCall:
 
 @pytest.fixture(scope="module")
 def math(environment_of: Callable[..., Environment]) -> Environment:
-    return environment_of("math")
+    return environment_of("math", **PUBLISHED)
 
 
 @pytest.mark.parametrize(("gold", "answer"), EQUAL)
@@ -80,7 +81,7 @@ def test_the_reference_scores_one_and_nothing_scores_nothing(
     environment_of: Callable[..., Environment], no_call: ScorerCall, call: ScorerCall
 ) -> None:
     for option in ("boxed", "boxed_or_text", "text", "number"):
-        environment, task = environment_of("math", answer=option), ask("?", answer="42")
+        environment, task = environment_of("math", **PUBLISHED, answer=option), ask("?", answer="42")
         environment.check(task)
         score = environment.score(task, environment.reference_completion(task) or "", call)
         assert score.parts == (MICRO,)
@@ -115,7 +116,7 @@ BARE = ["\\sqrt{7}", "(2,6)", "[1,4)", "9\\pi", "x^2+4x+4", "6+8i", "\\text{Mond
 def test_a_text_counts_only_by_what_math_verify_finds_in_it(
     environment_of: Callable[..., Environment], call: ScorerCall, option: str, gold: str
 ) -> None:
-    environment, task = environment_of("math", answer=option), ask("?", answer=gold)
+    environment, task = environment_of("math", **PUBLISHED, answer=option), ask("?", answer=gold)
     texts = (gold, f"${gold}$", f"So it is \\[{gold}\\]", f"\\boxed{{{gold}}}")
     assert [environment.score(task, f"</think>{text}", call).parts[0] for text in texts] == [0, MICRO, MICRO, MICRO]
     assert environment.score(task, environment.reference_completion(task) or "", call).parts == (MICRO,)
@@ -147,9 +148,10 @@ def test_what_the_component_is_asked(
         payloads.append(payload)
         return Outcome({"equal": True}, 7)
 
-    score = environment_of("math", answer=option).score(ask("?", answer="3"), f"</think>{text}", call)
+    score = environment_of("math", **PUBLISHED, answer=option).score(ask("?", answer="3"), f"</think>{text}", call)
     assert score == Score((MICRO,), 7)
-    assert payloads == [{"answer": asked[0], "answer_format": asked[1], "gold": "3", "gold_format": "latex"}]
+    formats = {"answer_format": asked[1], "gold_format": "latex", "scoring": "published"}
+    assert payloads == [{"answer": asked[0], "gold": "3", **formats}]
 
 
 @pytest.mark.parametrize("value", [None, {}, {"equal": 1}, {"equal": "True"}, {"equal": None}, [True], True, "equal"])
@@ -177,7 +179,7 @@ def test_hostile_answers_end(math: Environment, call: ScorerCall, text: str) -> 
 
 
 def test_hostile_texts_end(environment_of: Callable[..., Environment], call: ScorerCall) -> None:
-    environment = environment_of("math", answer="text")
+    environment = environment_of("math", **PUBLISHED, answer="text")
     for text in ("$" * 20_000, "answer is " * 5_000, "1" * 100_000, "= " * 20_000, "\\[" * 20_000, "x" * 1_000_000):
         with cpu_at_most(SCORER_SECONDS):
             assert environment.score(ask("?", answer="\\frac{1}{2}"), f"</think>{text}", call).parts == (0,)

@@ -37,7 +37,8 @@ def test_what_there_is() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 1},
+        {"version": 3},
         {"options": {"colour": "red"}},
         {"options": {"thinking": "maybe"}},
         {"options": {"tolerance": -1}},

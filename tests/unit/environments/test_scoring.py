@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from muster.constants import MICRO
+from muster.environments.arithmetic import Arithmetic
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import default_manifest
 from muster.environments.scoring import Scorers
@@ -22,7 +23,7 @@ PROGRAM = "</think>```python\ndef double(x):\n    return 2 * x\n```"
 def test_every_manifest_is_scored_by_its_own_environment() -> None:
     with Scorers() as scorers:
         tagged, bare = (
-            EnvironmentManifest("arithmetic", options={"thinking": thinking}, weights={"correct": MICRO})
+            EnvironmentManifest("arithmetic", Arithmetic.VERSION, {"thinking": thinking}, {"correct": MICRO})
             for thinking in ("tags", "none")
         )
         task = ask("17+25=", answer="42")

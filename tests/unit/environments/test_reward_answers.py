@@ -1,0 +1,51 @@
+"""Right answers earn the reward however they are written, and answers that only look right do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.scoring import answers
+from muster.constants import MICRO
+from muster.environments.base import Environment, ScorerCall
+from muster.environments.task import ask
+
+
+@pytest.mark.parametrize("environment", ["arithmetic", "choice", "math"])
+def test_pairs_that_people_found_are_judged_right(environment: str, scorer_call: Callable[..., ScorerCall]) -> None:
+    pairs = [pair for pair in answers.found() if pair.environment == environment]
+    assert len(pairs) > 40
+    assert answers.misjudged(pairs, scorer_call("math_verify")) == []
+
+
+@pytest.mark.parametrize(
+    ("instruction", "arguments", "text", "mode", "followed"),
+    [
+        ("language:response_language", {"language": "de"}, "1234567890", "strict", False),
+        ("language:response_language", {"language": "de"}, "This is an English line.\n1234", "loose", False),
+        ("language:response_language", {"language": "de"}, "Das ist ein ganz gewöhnlicher Satz.", "loose", True),
+        ("punctuation:no_comma", {}, "1", "strict", False),
+        ("punctuation:no_comma", {}, "ok", "loose", False),
+        ("punctuation:no_comma", {}, "This has no such mark.", "strict", True),
+        ("change_case:english_lowercase", {}, "1", "strict", False),
+        ("detectable_format:json_format", {}, '{"a": NaN}', "strict", False),
+        ("detectable_format:json_format", {}, '{"a": Infinity}', "strict", False),
+        ("detectable_format:json_format", {}, '{"a": 1, "a": 2}', "strict", False),
+        ("detectable_format:json_format", {}, "1", "strict", False),
+        ("detectable_format:json_format", {}, "{}", "strict", False),
+        ("detectable_format:json_format", {}, '```json\n{"a": 1}\n```', "strict", True),
+    ],
+)
+def test_a_text_that_says_nothing_follows_no_instruction(
+    instruction: str,
+    arguments: dict[str, str],
+    text: str,
+    mode: str,
+    followed: bool,
+    environment_of: Callable[..., Environment],
+    scorer_call: Callable[..., ScorerCall],
+) -> None:
+    task = ask("Do it.", instructions=[{"id": instruction, "kwargs": arguments}])
+    environment = environment_of("instruction", thinking="none", mode=mode)
+    assert environment.score(task, text, scorer_call("instruction")).parts == (MICRO if followed else 0,)
