@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from muster.authoring.models.door import check_checkpoint
 from muster.errors import ConfigError
 from muster.models.files import context_of, model_hash, parameter_count, tokenizer_hash
 from muster.protocol.terms import Terms, check_context
@@ -62,4 +63,5 @@ def check_model(terms: Terms, model: Path) -> None:
                 f"the terms name the {what} 0x{named.hex()}, and that in {model} is 0x{actual.hex()}",
                 hint="make the terms anew: muster run template",
             )
+    check_checkpoint(model)
     check_context(terms, context_of(model))

@@ -49,20 +49,27 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int, *, 
     from jinja2 import TemplateError  # of what renders templates; imported with transformers
 
     template = tokenizer.chat_template
+    if isinstance(template, dict):  # several, by name
+        template = template.get("default")
     if not isinstance(template, str):
-        raise ConfigError("the tokenizer has no chat template", hint="use a chat model, or muster model init")
+        raise ConfigError(
+            "the tokenizer has no chat template, or several and none named default",
+            hint="use a chat model, or muster model init",
+        )
     messages = [{"role": message.role, "content": message.content} for message in task.messages]
     if thinks and "thinking_budget" not in template:
         messages[-1]["content"] += BUDGET_SENTENCE.format(budget=budget)
     try:
         text = tokenizer.apply_chat_template(
             messages,
+            chat_template=template,
             tokenize=False,
             add_generation_prompt=True,
             thinking_budget=budget,
+            enable_thinking=thinks,
             strftime_now=DAY.strftime,
         )
-    except TemplateError as error:
+    except (TemplateError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
         raise MalformedError(f"the chat template refuses task {task.id[:80]!r}: {error}") from error
     assert isinstance(text, str)
     return text

@@ -5,7 +5,6 @@ Pure but for a cache of prompts and tasks, and for the sandbox that scores.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,9 +17,10 @@ from muster.contracts.runs import WorkCommitted
 from muster.environments.manifest import Score
 from muster.environments.scoring import Scorers, worthless
 from muster.environments.task import Task
-from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
+from muster.errors import CheckError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.grading.grades import UNSURE_FUEL, RowGrade
 from muster.grading.sealing import open_task
+from muster.models.files import stop_tokens_of, vocabulary_of
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.masters import epoch_of
 from muster.protocol.prompts import completion_text, end_token, prompt_text, prompt_tokens
@@ -65,12 +65,7 @@ class ModelFacts:
     @classmethod
     def read(cls, model_dir: Path) -> ModelFacts:
         """Read them from a checkpoint folder. Raises ConfigError when it is none."""
-        try:
-            config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
-            stop = config["eos_token_id"]
-            return cls(int(config["vocab_size"]), frozenset([stop] if isinstance(stop, int) else stop))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{model_dir / 'config.json'} names no vocab_size or eos_token_id: {error}") from error
+        return cls(vocabulary_of(model_dir), stop_tokens_of(model_dir))
 
 
 @dataclass(frozen=True)

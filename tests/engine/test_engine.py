@@ -208,12 +208,12 @@ def test_sampling_that_cannot_be_replayed_is_refused(
 def test_what_a_checkpoint_recommends_for_sampling_changes_nothing(
     tight_engine: Engine, other_dir: Path, requests_for: Requests
 ) -> None:
-    """Top-p, top-k and more end tokens in generation_config.json: the run's terms say how to sample, and config.json
-    where completions end; a validator goes by these."""
+    """Top-p and top-k in generation_config.json: the run's terms say how to sample. Its end tokens end completions."""
     requests = requests_for(32, seed=15, max_tokens=40)
     rollouts = bare_rows(requests, tight_engine.generate(requests))
-    assert tight_engine.stop_tokens == [EOS]
-    assert any(OTHER_EOS in rollout.completion_tokens[:-1] for rollout in rollouts)
+    assert tight_engine.stop_tokens == [EOS, OTHER_EOS]
+    assert not any({EOS, OTHER_EOS} & set(rollout.completion_tokens[:-1]) for rollout in rollouts)
+    assert any(rollout.completion_tokens[-1] == OTHER_EOS for rollout in rollouts)
     assert judge(Replayer(other_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
 
 

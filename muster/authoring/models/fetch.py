@@ -22,13 +22,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from muster.environments.task import ask
+from muster.authoring.models.door import check_checkpoint
 from muster.errors import ConfigError, MalformedError, MismatchError, UnreachableError, UsageError
-from muster.models.files import FIXED_FILES, load_tokenizer, model_hash, tokenizer_hash, vocabulary_of
-from muster.models.safetensors import tensors_of
-from muster.protocol.prompts import end_token, prompt_tokens
+from muster.models.files import FIXED_FILES, model_hash, tokenizer_hash
 from muster.runtime.files import sha256_of, sync
 from muster.runtime.hub import first_line, hub_online
 from muster.runtime.module_command import module_command
@@ -46,16 +44,11 @@ INDEX: Final = "model.safetensors.index.json"
 PICKLES: Final = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Loading one of these runs what its author wrote into it."""
 
-DTYPES: Final = frozenset({"F32", "BF16", "F16"})
-"""What weights may be, by safetensors' names."""
-
 PAPERS: Final = re.compile(r"(LICEN[CS]E|NOTICE|README)([.-].*)?", re.IGNORECASE)
 """Files that say by what right a model may be used."""
 
 HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES: Final = (*FIXED_FILES, "*.safetensors", INDEX, "LICEN[CS]E*", "NOTICE*", "README*")
-
-PROBE: Final = ask("What is 2 + 3? Answer with only the number.")
 
 
 @dataclass(frozen=True)
@@ -280,45 +273,6 @@ def _indexed(index: Path) -> list[str]:
     if not plain or not names:
         raise ConfigError(f"{index} names other files than safetensors beside it: {', '.join(names)[:200]}")
     return names
-
-
-def check_checkpoint(directory: Path) -> None:
-    """Raise ConfigError unless worker, validator and trainer can use the folder: weights, configuration, tokenizer."""
-    from transformers import AutoConfig
-
-    # 1. The weights are whole, and numbers that a profile computes with.
-    for path in sorted(directory.glob("*.safetensors")):
-        size = path.stat().st_size
-        try:
-            tensors = tensors_of(path)
-        except ValueError as error:
-            raise ConfigError(f"{path.name} is no safetensors file: {error}") from error
-        if any(tensor.stop > size for tensor in tensors):
-            raise ConfigError(f"{path.name} is cut off at {size} bytes", hint="download it again")
-        if others := sorted({tensor.dtype for tensor in tensors} - DTYPES):
-            raise ConfigError(
-                f"{path.name} has weights in {', '.join(others)}; a run needs {', '.join(sorted(DTYPES))}"
-            )
-    # 2. The configuration is of a model that transformers knows.
-    size = vocabulary_of(directory)
-    config: dict[str, Any] = json.loads((directory / "config.json").read_bytes())
-    if "quantization_config" in config:
-        raise ConfigError("the model is quantized, and cannot be trained", hint="take the version in bfloat16")
-    try:
-        AutoConfig.from_pretrained(directory, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"transformers cannot load the model without code of its own: {error}") from error
-    # 3. The tokenizer writes prompts that the model has tokens for, and both agree on what ends an answer.
-    tokenizer = load_tokenizer(directory)
-    prompt, end = prompt_tokens(tokenizer, PROBE, budget=8), end_token(tokenizer)
-    if max(*prompt.tolist(), end) >= size:
-        raise ConfigError(f"the tokenizer has tokens beyond the model's vocabulary of {size}")
-    stop = config.get("eos_token_id")
-    if end not in (stop if isinstance(stop, list) else [stop]):
-        raise ConfigError(
-            f"the tokenizer ends an answer with token {end}, and config.json's eos_token_id is {stop}",
-            hint="set eos_token_id in config.json to the token that ends a turn of the chat template",
-        )
 
 
 def fetch_snapshot(name: str, revision: str | None, cache: Path, note: Log, *, endpoint: str | None = None) -> Path:

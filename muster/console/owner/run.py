@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from muster.authoring.models.door import check_checkpoint
 from muster.authoring.terms import calibration_of, check_model, check_profile
 from muster.chain.client import event_of
 from muster.chain.deploy import verify_deployment
@@ -61,6 +62,7 @@ def template(
 ) -> None:
     """Write terms to start from, with the hashes of a task set and a model filled in."""
     task_set = TaskSet.open(tasks)
+    check_checkpoint(model)
     local, context = session.settings.chain.chain_id == CHAIN_ANVIL, context_of(model)
     terms = Terms(
         **fit_context(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS, context),

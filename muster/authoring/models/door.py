@@ -1,0 +1,305 @@
+"""The door: refuse, in words, a model folder for which engine, replay and trainer would not compute the same.
+
+Three programs run a run's model: the worker's vLLM, the validator's replay and the trainer. FAMILIES are the
+architectures that all three are known to compute alike; a configuration may change of them what `FREE` and the family
+list, and nothing else. Nothing here starts an engine: it reads configuration, tokenizer, and the weights once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from muster.environments.task import ask
+from muster.errors import ConfigError, MalformedError
+from muster.models.files import load_tokenizer, stop_tokens_of
+from muster.models.safetensors import WIDTHS, Tensor, tensors_of
+from muster.protocol.prompts import end_token, prompt_text, prompt_tokens
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+DTYPES: Final = MappingProxyType({"F32": ("<u4", 0x7F800000), "BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00)})
+"""What weights may be, by safetensors' names: how to read them, and the bits that NaN and infinity set."""
+
+MAX_CONFIG_BYTES: Final = 1 << 20
+MAX_BRACKETS: Final = 500
+"""Lists and objects of a configuration."""
+LIMITS: Final = MappingProxyType(
+    {"num_hidden_layers": 512, "hidden_size": 1 << 16, "intermediate_size": 1 << 20, "vocab_size": 1 << 21}
+    | dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 11)
+)
+"""Largest sizes of a configuration that a model is built from, without memory."""
+
+BUILDING: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
+"""What transformers raises for settings that fit no model."""
+
+SCAN_BYTES: Final = 1 << 24
+"""Bytes of weights that are looked at in one go."""
+
+_BIASES: Final = frozenset({"attention_bias", "mlp_bias"})
+_PART: Final = frozenset({"partial_rotary_factor"})
+_WINDOW: Final = frozenset({"sliding_window"})
+
+FAMILIES: Final = MappingProxyType(
+    {
+        "gemma": frozenset(),
+        "gemma3_text": _WINDOW | {"query_pre_attn_scalar", "_sliding_window_pattern", "layer_types"},
+        "glm4": _PART | {"attention_bias"},
+        "llama": _BIASES,
+        "mistral": _WINDOW,
+        "olmo2": frozenset(),
+        "olmo3": _WINDOW | {"layer_types"},
+        "phi3": _WINDOW | _PART | {"original_max_position_embeddings"},
+        "qwen2": frozenset({"max_window_layers"}),
+        "qwen3": frozenset({"max_window_layers"}),
+        "smollm3": frozenset({"max_window_layers", "no_rope_layers", "no_rope_layer_interval"}),
+    }
+)
+"""Model types that all three programs compute alike, and what a configuration may set of them besides FREE."""
+
+REFUSED: Final = (
+    (r"moe|mixtral|deepseek|dbrx|gpt_oss|jamba|arctic|olmoe|next", "it is, or may be, a mixture of experts"),
+    (r"mamba|zamba|bamba|rwkv|falcon_h1|recurrent|lfm|jamba", "it keeps a state between tokens: rows cannot be packed"),
+    (r"gemma2|gemma3n|cohere|granite|nanochat", "it caps or scales its logits"),
+    (r"bloom|mpt|^falcon$", "it biases attention by distance (alibi)"),
+    (r"gpt|opt|codegen|^phi$", "its positions, head or names of weights are not those of a Llama"),
+)
+"""Why a model type is refused, by a pattern of its name; the first that fits."""
+
+FREE: Final = frozenset(LIMITS) | {
+    *("max_position_embeddings", "rms_norm_eps", "rope_parameters", "rope_theta", "rope_scaling", "initializer_range"),
+    *("tie_word_embeddings", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "layer_types"),
+}
+"""What a configuration may set of any family."""
+
+ROPES: Final = frozenset({"default", "linear", "llama3", "yarn"})
+"""Ways to turn positions that look at no row's length."""
+ROPE_KEYS: Final = frozenset(
+    {"rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"}
+    | {"original_max_position_embeddings", "partial_rotary_factor"}
+)
+"""What those may set: the programs read anything else differently."""
+
+CHANGES: Final = re.compile(
+    r"cap$|capping|scal|multiplier|alibi|expert|moe|bias|rope|rotary|window|clip|bidirectional|layer_types|norm_type|qk_"
+)
+"""Names of settings that some program may heed although the family's own configuration does not know them."""
+
+NEUTRAL: Final = (None, False, 0, 1, "", [], {})
+PROBE: Final = ask("What is 2 + 3? Answer with only the number.")
+
+
+def check_checkpoint(directory: Path) -> None:
+    """Raise ConfigError unless worker, validator and trainer can use the folder: configuration, weights, tokenizer."""
+    raw = read_config(directory)
+    config = check_config(directory, raw)
+    _check_tokenizer(directory, int(raw["vocab_size"]))
+    check_tensors(directory, config)
+
+
+# --- Configuration
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return config.json of a folder. Raises ConfigError where it is none, or names sizes that no model has."""
+    path = directory / "config.json"
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes")
+        data = path.read_bytes()
+        if data.count(b"[") + data.count(b"{") > MAX_BRACKETS:  # json fails on deep ones, in C
+            raise ConfigError(f"{path} cannot be read: it nests or lists too much")
+        raw = json.loads(data)
+        numbers = [value for value in raw.values() if isinstance(value, int | float)]
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {error!r}", hint="muster model init") from error
+    if not all(math.isfinite(number) and abs(number) < 1 << 31 for number in numbers):
+        raise ConfigError(f"{path} has a number that no model has")
+    for name, most in LIMITS.items():
+        size = raw.get(name)
+        if (name == "vocab_size" or size is not None) and not (type(size) is int and 1 <= size <= most):
+            raise ConfigError(f"{path} has a {name} of {size!r}; 1 to {most} can be used", hint="muster model init")
+    return raw
+
+
+def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
+    """Return the configuration as transformers reads it. Raises ConfigError unless all programs compute it alike."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig, PretrainedConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    # 1. A family that is known to be exact, unquantized.
+    if "quantization_config" in raw or "compression_config" in raw:
+        raise ConfigError("the model is quantized, and cannot be trained", hint="take the version in bfloat16")
+    kind = str(raw.get("model_type"))
+    if kind not in FAMILIES:
+        reason = next((why for pattern, why in REFUSED if re.search(pattern, kind)), "it was not measured to be exact")
+        reason = "it needs code of its own" if "auto_map" in raw else reason
+        raise ConfigError(
+            f"the architecture {kind[:80]} cannot be used: {reason}", hint=f"choose one of: {', '.join(FAMILIES)}"
+        )
+    if raw.get("architectures") != [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]:
+        raise ConfigError(f"config.json names the architectures {str(raw.get('architectures'))[:200]} for {kind}")
+    _check_ropes(raw, kind)
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        found, usual = config.to_dict(), type(config)().to_dict()
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        StrictDataclassError,
+    ) as error:
+        raise ConfigError(f"transformers cannot read config.json: {str(error)[:300]}") from error
+
+    # 2. Nothing set that one program heeds and another does not.
+    common, free = PretrainedConfig().to_dict(), FREE | FAMILIES[kind]
+    for name in {*raw, *found} - free - {"rope_local_base_freq", "sliding_window_pattern"}:
+        value = found.get(name, raw.get(name))
+        own = name in usual and name not in common
+        if value != usual[name] if own else CHANGES.search(name) and value not in NEUTRAL:
+            raise ConfigError(
+                f"config.json sets {name[:80]} to {str(value)[:80]}, which not all programs of a run compute alike"
+            )
+    if "layer_types" not in FAMILIES[kind] and set(found.get("layer_types") or ()) - {"full_attention"}:
+        raise ConfigError(f"config.json gives some layers of {kind} another attention than the rest")
+    return config
+
+
+def _check_ropes(raw: dict[str, Any], kind: str) -> None:
+    """Raise ConfigError where positions depend on a row's length, or are turned in a way that programs read apart."""
+    named = [raw[name] for name in ("rope_scaling", "rope_parameters") if raw.get(name)]
+    if len(named) > 1:
+        raise ConfigError("config.json has both rope_scaling and rope_parameters", hint="keep one of them")
+    for rope in _ropes(named):
+        way = rope.get("rope_type", rope.get("type", "default"))
+        if way not in ROPES:
+            raise ConfigError(
+                f"the model turns positions by {str(way)[:80]!r}: what a row is worth would depend on its length",
+                hint=f"take a model with one of: {', '.join(sorted(ROPES))}",
+            )
+        allowed = ROPE_KEYS - (frozenset() if FAMILIES[kind] >= _PART else _PART)
+        if way == "default":
+            allowed -= {"factor"}
+        if others := rope.keys() - allowed:
+            raise ConfigError(f"not all programs of a run heed {', '.join(sorted(others))[:200]} of RoPE {way}")
+        if way in ("llama3", "yarn") and not rope.get("original_max_position_embeddings"):
+            raise ConfigError(f"RoPE {way} names no original_max_position_embeddings, which programs guess differently")
+
+
+def _ropes(found: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield settings of RoPE: those of the whole model, or one for each type of layer."""
+    for rope in found:
+        if not isinstance(rope, dict):
+            raise ConfigError("config.json has settings of RoPE that are no object")
+        nested = [value for value in rope.values() if isinstance(value, dict)]
+        if any(isinstance(value, dict) for one in nested for value in one.values()):
+            raise ConfigError("config.json nests settings of RoPE too deep")
+        yield from nested
+        if rest := {name: value for name, value in rope.items() if not isinstance(value, dict) and value is not None}:
+            yield rest
+
+
+# --- Weights
+
+
+def check_tensors(directory: Path, config: PretrainedConfig) -> None:
+    """Raise ConfigError unless the folder's weights are exactly those of the model, and all are numbers."""
+    wanted = _wanted(config)
+    found: dict[str, tuple[Path, Tensor]] = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        size = path.stat().st_size
+        try:
+            tensors = tensors_of(path)
+        except ValueError as error:
+            raise ConfigError(f"{path.name} is no safetensors file: {error}") from error
+        for tensor in tensors:
+            if tensor.name in found:
+                raise ConfigError(f"{tensor.name[:200]} is in two files of weights")
+            found[tensor.name] = (path, tensor)
+            if tensor.stop > size:
+                raise ConfigError(f"{path.name} is cut off at {size} bytes", hint="download it again")
+        if others := sorted({tensor.dtype for tensor in tensors} - DTYPES.keys()):
+            raise ConfigError(
+                f"{path.name} has weights in {', '.join(others)}; a run needs {', '.join(sorted(DTYPES))}"
+            )
+    tied = config.tie_word_embeddings and "lm_head.weight"
+    for what, names in (
+        ("lacks", wanted.keys() - found.keys() - {tied}),
+        ("has others than the model's:", found.keys() - wanted.keys()),
+        ("has in another shape", {name for name in wanted.keys() & found if found[name][1].shape != wanted[name]}),
+    ):
+        if names:
+            shown = ", ".join(sorted(names)[:5])[:400]
+            raise ConfigError(f"the weights do not fit config.json: the folder {what} {shown} ({len(names)} in all)")
+    for path, tensor in found.values():
+        if not 0 <= tensor.start <= tensor.stop or tensor.stop - tensor.start != WIDTHS[tensor.dtype] * math.prod(
+            tensor.shape
+        ):
+            raise ConfigError(f"{path.name} has another size of {tensor.name} than its shape says")
+        number, bits = DTYPES[tensor.dtype]
+        if any(((np.frombuffer(part, number) & bits) == bits).any() for part in _parts(path, tensor)):
+            raise ConfigError(f"{tensor.name} of {path.name} has values that are no numbers (NaN or infinite)")
+    if tied and tied in found:
+        inner = next(found[name] for name in found if name.endswith("embed_tokens.weight"))
+        head = found[tied]
+        if head[1].dtype != inner[1].dtype or any(a != b for a, b in zip(_parts(*head), _parts(*inner), strict=True)):
+            raise ConfigError("config.json ties the head to the embedding, and the file has another head")
+
+
+def _wanted(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of the tensors of a model, which is built without memory."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except BUILDING as error:
+        raise ConfigError(f"no model can be made of config.json: {str(error)[:300]}") from error
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def _parts(path: Path, tensor: Tensor) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(tensor.start)
+        for start in range(tensor.start, tensor.stop, SCAN_BYTES):
+            yield file.read(min(SCAN_BYTES, tensor.stop - start))
+
+
+# --- Tokenizer
+
+
+def _check_tokenizer(directory: Path, size: int) -> None:
+    """Raise ConfigError unless prompts show the task in tokens that the model has, and its answers can end."""
+    if (directory / "tekken.json").exists():
+        raise ConfigError(
+            "the folder has tekken.json, which is read only where mistral-common is installed",
+            hint="remove it where tokenizer.json is there too: that one is read everywhere",
+        )
+    tokenizer = load_tokenizer(directory)
+    try:
+        text = prompt_text(tokenizer, PROBE, budget=8)
+        prompt, end = prompt_tokens(tokenizer, PROBE, budget=8), end_token(tokenizer)
+    except MalformedError as error:
+        raise ConfigError(f"the chat template cannot be used: {error}") from error
+    if PROBE.messages[-1].content not in text:
+        raise ConfigError("the chat template leaves out the task's text: it may need content in parts")
+    if max(*prompt.tolist(), end, *tokenizer.get_vocab().values()) >= size:
+        raise ConfigError(f"the tokenizer has tokens beyond the model's vocabulary of {size}")
+    if end not in (stops := stop_tokens_of(directory)):
+        raise ConfigError(
+            f"the tokenizer ends an answer with token {end}, and config.json's eos_token_id is {sorted(stops)}",
+            hint="set eos_token_id in config.json to the token that ends a turn of the chat template",
+        )
