@@ -55,25 +55,6 @@ def vocabulary_of(directory: Path) -> int:
     return size
 
 
-def stop_tokens_of(directory: Path) -> frozenset[int]:
-    """Return the tokens that end a completion: those of config.json, and of generation_config.json where there is one.
-
-    Raises ConfigError where none is named, or one that is no token.
-    """
-    found: set[object] = set()
-    try:
-        for name in ("config.json", "generation_config.json"):
-            if name == "config.json" or (directory / name).exists():
-                stop = json.loads((directory / name).read_bytes()).get("eos_token_id")
-                found.update(stop if isinstance(stop, list) else [] if stop is None else [stop])
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise ConfigError(f"no eos_token_id in {directory}: {error}", hint="muster model init") from error
-    stops = frozenset(one for one in found if type(one) is int and one >= 0)
-    if not stops or len(stops) != len(found):
-        raise ConfigError(f"an eos_token_id of {str(sorted(map(str, found)))[:200]} in {directory}")
-    return stops
-
-
 def context_of(directory: Path) -> int | None:
     """Return the context length in tokens that a checkpoint's model was made for.
 

@@ -41,15 +41,17 @@ def write_family(folder: Path, kind: str, **settings: object) -> None:
     make_tokenizer().save_pretrained(folder)
 
 
-_SMALL: Final[dict[str, Any]] = {"sliding_window": 32}
+_FAMILIES: Final = (
+    *("llama", "qwen2", "qwen3", "gemma", "olmo2", "smollm3", "glm4", "mistral", "gemma3_text", "olmo3", "phi3"),
+    *("olmo", "glm", "phi", "starcoder2", "stablelm", "arcee", "seed_oss", "helium", "ministral", "exaone4", "gemma2"),
+    *("granite", "cohere", "cohere2", "nemotron", "gpt2", "gpt_neox", "gptj", "gpt_bigcode", "opt", "bloom", "mpt"),
+    *("falcon", "mamba", "mamba2", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe"),
+    "apertus",
+)
+_WINDOWED: Final = ("mistral", "gemma3_text", "olmo3", "phi3")
 
 KINDS: Final[dict[str, dict[str, Any]]] = {
-    **dict.fromkeys(("llama", "qwen2", "qwen3", "gemma", "olmo2", "smollm3", "glm4"), {}),
-    **dict.fromkeys(("mistral", "gemma3_text", "olmo3", "phi3"), _SMALL),
-    **dict.fromkeys(("olmo", "glm", "phi", "starcoder2", "stablelm", "arcee", "seed_oss", "helium", "ministral"), {}),
-    **dict.fromkeys(("exaone4", "gemma2", "granite", "cohere", "cohere2", "nemotron", "gpt2", "gpt_neox"), {}),
-    **dict.fromkeys(("gptj", "gpt_bigcode", "opt", "bloom", "mpt", "falcon", "mamba", "mamba2", "gpt_oss"), {}),
-    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe", "apertus"), {}),
+    kind: {"sliding_window": 32} if kind in _WINDOWED else {} for kind in _FAMILIES
 }
 """Families that are tried, and what a model of each sets besides SIZES."""
 

@@ -19,9 +19,10 @@ import numpy as np
 
 from muster.environments.task import ask
 from muster.errors import ConfigError, MalformedError
-from muster.models.files import load_tokenizer, stop_tokens_of
+from muster.models.files import load_tokenizer
 from muster.models.safetensors import WIDTHS, Tensor, tensors_of
 from muster.protocol.prompts import end_token, prompt_text, prompt_tokens
+from muster.verification.rules import ModelFacts
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -298,7 +299,7 @@ def _check_tokenizer(directory: Path, size: int) -> None:
         raise ConfigError("the chat template leaves out the task's text: it may need content in parts")
     if max(*prompt.tolist(), end, *tokenizer.get_vocab().values()) >= size:
         raise ConfigError(f"the tokenizer has tokens beyond the model's vocabulary of {size}")
-    if end not in (stops := stop_tokens_of(directory)):
+    if end not in (stops := ModelFacts.read(directory).stop_tokens):
         raise ConfigError(
             f"the tokenizer ends an answer with token {end}, and config.json's eos_token_id is {sorted(stops)}",
             hint="set eos_token_id in config.json to the token that ends a turn of the chat template",

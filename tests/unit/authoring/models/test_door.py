@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from muster.authoring.models.door import check_checkpoint, read_config
 from muster.environments.task import ask
 from muster.errors import ConfigError, MalformedError
-from muster.models.files import load_tokenizer, stop_tokens_of
+from muster.models.files import load_tokenizer
 from muster.protocol.prompts import prompt_text
+from muster.verification.rules import ModelFacts
 from testbed.samples.families import KINDS, VARIANTS, write_family
 
 WEIGHTS = "model.safetensors"
@@ -162,10 +163,10 @@ def test_a_template_that_raises_is_malformed(folder: Path) -> None:
 def test_end_tokens_of_both_files_end_a_completion(folder: Path) -> None:
     edit(folder, eos_token_id=1)
     edit(folder, "generation_config.json", eos_token_id=[1, 5])
-    assert stop_tokens_of(folder) == {1, 5}
+    assert ModelFacts.read(folder).stop_tokens == {1, 5}
     edit(folder, "generation_config.json", eos_token_id=["x"])
     with pytest.raises(ConfigError, match="eos_token_id of"):
-        stop_tokens_of(folder)
+        ModelFacts.read(folder)
 
 
 def test_a_folder_with_tekken_is_refused(folder: Path) -> None:
