@@ -18,7 +18,7 @@ from muster.contracts.runs import WorkCommitted
 from muster.environments.manifest import Score
 from muster.environments.scoring import Scorers, worthless
 from muster.environments.task import Task
-from muster.errors import CheckError, MalformedError, MismatchError, StorageError, UnreachableError
+from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.grading.grades import UNSURE_FUEL, RowGrade
 from muster.grading.sealing import open_task
 from muster.protocol.draws import Draw, DrawSource, draw_of
