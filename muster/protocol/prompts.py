@@ -53,8 +53,8 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int, *, 
         template = template.get("default")
     if not isinstance(template, str):
         raise ConfigError(
-            "the tokenizer has no chat template, or several and none named default",
-            hint="use a chat model, or muster model init",
+            "the tokenizer has no chat template",
+            hint="use a chat model (of several templates one named default), or muster model init",
         )
     messages = [{"role": message.role, "content": message.content} for message in task.messages]
     if thinks and "thinking_budget" not in template:

@@ -142,7 +142,7 @@ def test_of_named_templates_the_default_is_used(folder: Path) -> None:
     tokenizer.chat_template = {"tool_use": "other", "default": tokenizer.chat_template}
     assert prompt_text(tokenizer, task, 8) == expected
     tokenizer.chat_template = {"tool_use": "other"}
-    with pytest.raises(ConfigError, match="none named default"):
+    with pytest.raises(ConfigError, match="no chat template"):
         prompt_text(tokenizer, task, 8)
 
 
