@@ -55,27 +55,6 @@ def vocabulary_of(directory: Path) -> int:
     return size
 
 
-def stop_tokens_of(directory: Path) -> frozenset[int]:
-    """Return the ids that end an answer: those of config.json, and those of generation_config.json where there is one.
-
-    Raises ConfigError where they cannot be read.
-    """
-    found: set[int] = set()
-    for name in ("config.json", "generation_config.json"):
-        path = directory / name
-        if name != "config.json" and not path.is_file():
-            continue
-        try:
-            stop = json.loads(path.read_bytes()).get("eos_token_id")
-        except (OSError, ValueError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"{path} cannot be read: {error}", hint="muster model init") from error
-        ids = stop if isinstance(stop, list) else [] if stop is None else [stop]
-        if not all(type(one) is int and one >= 0 for one in ids):
-            raise ConfigError(f"an eos_token_id of {str(stop)[:80]} in {path}", hint="it is a token, or a list of them")
-        found.update(ids)
-    return frozenset(found)
-
-
 def context_of(directory: Path) -> int | None:
     """Return the context length in tokens that a checkpoint's model was made for.
 

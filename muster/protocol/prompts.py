@@ -24,9 +24,6 @@ DAY = date(2024, 7, 26)
 
 BUDGET_SENTENCE = "\n\nThink for about {budget} tokens inside <think> and </think>, then give only the answer."
 
-_TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
-"""What a template raises that takes the text of a message for something else."""
-
 UNKNOWN = "\ufffd"
 """Stands in a text for a token that the tokenizer does not know."""
 
@@ -52,24 +49,27 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int, *, 
     from jinja2 import TemplateError  # of what renders templates; imported with transformers
 
     template = tokenizer.chat_template
-    if isinstance(template, dict):  # of several by name, one is for conversations
+    if isinstance(template, dict):  # several, by name
         template = template.get("default")
     if not isinstance(template, str):
-        raise ConfigError("the tokenizer has no chat template", hint="use a chat model, or muster model init")
+        raise ConfigError(
+            "the tokenizer has no chat template",
+            hint="use a chat model (of several templates one named default), or muster model init",
+        )
     messages = [{"role": message.role, "content": message.content} for message in task.messages]
     if thinks and "thinking_budget" not in template:
         messages[-1]["content"] += BUDGET_SENTENCE.format(budget=budget)
     try:
         text = tokenizer.apply_chat_template(
             messages,
+            chat_template=template,
             tokenize=False,
             add_generation_prompt=True,
-            chat_template=template,
             thinking_budget=budget,
             enable_thinking=thinks,
             strftime_now=DAY.strftime,
         )
-    except (TemplateError, *_TEMPLATE_FAULTS) as error:
+    except (TemplateError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
         raise MalformedError(f"the chat template refuses task {task.id[:80]!r}: {error}") from error
     assert isinstance(text, str)
     return text

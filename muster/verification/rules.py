@@ -5,6 +5,7 @@ Pure but for a cache of prompts and tasks, and for the sandbox that scores.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,6 @@ from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.grading.grades import UNSURE_FUEL, RowGrade
 from muster.grading.sealing import open_task
-from muster.models.files import stop_tokens_of, vocabulary_of
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.masters import epoch_of
 from muster.protocol.prompts import completion_text, end_token, prompt_text, prompt_tokens
@@ -64,10 +64,24 @@ class ModelFacts:
 
     @classmethod
     def read(cls, model_dir: Path) -> ModelFacts:
-        """Read them from a checkpoint folder. Raises ConfigError when it is none."""
-        if not (stop := stop_tokens_of(model_dir)):
-            raise ConfigError(f"{model_dir / 'config.json'} names no eos_token_id")
-        return cls(vocabulary_of(model_dir), stop)
+        """Read them from a checkpoint folder: config.json, and end tokens of generation_config.json too.
+
+        Raises ConfigError when it is none, or names no end token, or one that is no token.
+        """
+        more = model_dir / "generation_config.json"
+        found: set[object] = set()
+        try:
+            config = json.loads((model_dir / "config.json").read_bytes())
+            for one in (config, json.loads(more.read_bytes()) if more.exists() else {}):
+                stop = one.get("eos_token_id")
+                found.update(stop if isinstance(stop, list) else [] if stop is None else [stop])
+            vocabulary = int(config["vocab_size"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"{model_dir / 'config.json'} names no vocab_size or eos_token_id: {error}") from error
+        stops = frozenset(one for one in found if type(one) is int and one >= 0)
+        if not stops or len(stops) != len(found):
+            raise ConfigError(f"an eos_token_id of {str(sorted(map(str, found)))[:200]} in {model_dir}")
+        return cls(vocabulary, stops)
 
 
 @dataclass(frozen=True)

