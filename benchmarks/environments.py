@@ -26,6 +26,7 @@ from benchmarks import report
 from benchmarks.report import MOST_LISTED, Figure, figure, none
 from benchmarks.scoring import (
     agreement,
+    answers,
     contamination,
     determinism,
     humaneval,
@@ -34,7 +35,10 @@ from benchmarks.scoring import (
     score_rate,
     scored_validation,
 )
+from muster.environments.manifest import ScorerManifest
 from muster.runtime import telemetry
+from muster.sandbox.client import Sandbox
+from muster.sandbox.component import local_component
 from muster.sandbox.native_walls import missing_walls
 from testbed.escapes import runner
 from testbed.escapes.attacks import CONTROLS
@@ -178,6 +182,16 @@ def measure_import(size: Size) -> list[Figure]:
     return [figure("import_rate", told["import_rows_per_s"], target=5000, unit="tasks per second", **more)]
 
 
+def measure_answers(size: Size) -> list[Figure]:
+    """Judge pairs of a reference and an answer whose right verdict is known."""
+    pairs = [*answers.found(), *answers.made()]
+    scorer = ScorerManifest(local_component().hash, "math_verify")
+    with Sandbox() as sandbox:
+        wrong = answers.misjudged(pairs, lambda payload: sandbox.call(scorer, payload))
+    more = {"pairs": len(pairs), "wrong": wrong[:MOST_LISTED]}
+    return [figure("answers", 1 - len(wrong) / len(pairs), target=1.0, unit="of pairs", **more)]
+
+
 def measure_decontaminate(size: Size) -> list[Figure]:
     """Measure which altered problems are still taken for those of a benchmark, and which others are."""
     with tempfile.TemporaryDirectory() as folder:
@@ -222,6 +236,7 @@ def _large_set(rows: int) -> dict[str, Any]:
 MEASURES: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "escapes": measure_escapes,
     "determinism": measure_determinism,
+    "answers": measure_answers,
     "math_agreement": measure_math,
     "code_reference": measure_code,
     "eval_agreement": measure_agreement,
