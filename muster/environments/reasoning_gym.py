@@ -14,6 +14,7 @@ from muster.constants import MICRO
 from muster.environments.answers import MAX_TEXT_CHARS, THINK_END, after_thinking, completion_of
 from muster.environments.base import ScorerCall
 from muster.environments.comparing import measured, readable
+from muster.environments.gym_guards import UNGUARDED, unsolved
 from muster.environments.manifest import Score
 from muster.environments.options import THINKING, OneOf, Option, OptionsEnvironment, failed, only, text_of
 from muster.environments.task import Task
@@ -64,13 +65,19 @@ class ReasoningGym(OptionsEnvironment):
     missing, has the fields in which the dataset's configuration differs from its default: two scorers read theirs.
 
     Option `answer`: "text" gives the scorer the whole answer, "tags" what stands in the last `<answer>…</answer>`.
-    A score is a float; it becomes millionths by rounding its exact value to the nearest, ties to even.
+    Option `scoring`: "published" is the package's score, a float that becomes millionths by rounding its exact value to
+    the nearest, ties to even. A "reward" is all or nothing, and nothing for what `gym_guards` knows.
     """
 
     NAME: ClassVar[str] = "reasoning_gym"
+    VERSION: ClassVar[int] = 2
     PARTS: ClassVar[tuple[str, ...]] = ("score",)
     FUNCTION: ClassVar[str] = "reasoning_gym"
-    OPTIONS: ClassVar[Mapping[str, Option]] = {"answer": OneOf(("text", "tags")), "thinking": THINKING}
+    OPTIONS: ClassVar[Mapping[str, Option]] = {
+        "answer": OneOf(("text", "tags")),
+        "scoring": OneOf(("reward", "published")),
+        "thinking": THINKING,
+    }
 
     def check(self, task: Task) -> None:
         """Raise MalformedError unless the dataset can be scored and the entry has an answer."""
@@ -80,6 +87,8 @@ class ReasoningGym(OptionsEnvironment):
             raise MalformedError(f"task {task.id[:80]!r} is of {dataset}, which cannot be scored: {REFUSED[dataset]}")
         if dataset not in DATASETS:
             raise MalformedError(f"task {task.id[:80]!r} is of {dataset[:40]!r}, no dataset of reasoning-gym 0.1.25")
+        if self._options["scoring"] == "reward" and dataset in UNGUARDED:
+            raise MalformedError(f"task {task.id[:80]!r} is of {dataset}, which earns no reward: {UNGUARDED[dataset]}")
         entry, config = task.reference.get("entry"), task.reference.get("config", {})
         if not isinstance(entry, dict) or not isinstance(config, dict) or not measured([entry, config]):
             raise MalformedError(f"task {task.id[:80]!r} has no entry, or one that is too deep")
@@ -102,7 +111,9 @@ class ReasoningGym(OptionsEnvironment):
             return failed(f"an answer over {MAX_TEXT_CHARS} characters")
 
         # 2. Let the dataset's own scorer judge it.
-        reference = task.reference
+        reference, is_reward = task.reference, self._options["scoring"] == "reward"
+        if is_reward and (why := unsolved(reference["dataset"], reference["entry"], answer)):
+            return failed(why)
         payload = {"answer": answer, "dataset": reference["dataset"], "entry": reference["entry"]}
         if reference.get("config"):
             payload["config"] = reference["config"]
@@ -110,7 +121,8 @@ class ReasoningGym(OptionsEnvironment):
         match outcome.value:
             case {"score": float(score)} if 0 <= score <= 1:
                 millionths = round(Fraction(score) * MICRO)
-                return Score((millionths,), outcome.fuel, "" if millionths == MICRO else f"scored {score:.6f}")
+                paid = millionths if not is_reward or millionths == MICRO else 0
+                return Score((paid,), outcome.fuel, "" if millionths == MICRO else f"scored {score:.6f}")
             case {"error": str(error)}:
                 return failed(f"the scorer failed: {error[:100]}", outcome.fuel)
         return failed(f"stopped: {outcome.stopped}"[:200], outcome.fuel)

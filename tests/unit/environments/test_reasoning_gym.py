@@ -39,7 +39,7 @@ INTEGRAL = ask(
 
 @pytest.fixture(scope="module")
 def gym(environment_of: Callable[..., Environment]) -> Environment:
-    return environment_of("reasoning_gym")
+    return environment_of("reasoning_gym", scoring="published")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def call(scorer_call: Callable[..., ScorerCall]) -> ScorerCall:
 def test_the_reference_scores_one_and_nothing_scores_nothing(
     gym: Environment, environment_of: Callable[..., Environment], call: ScorerCall, task: Task
 ) -> None:
-    for environment in (gym, environment_of("reasoning_gym", answer="tags")):
+    for environment in (gym, environment_of("reasoning_gym", scoring="published", answer="tags")):
         environment.check(task)
         score = environment.score(task, environment.reference_completion(task) or "", call)
         assert (score.parts, score.reason) == ((MICRO,), "")
@@ -164,3 +164,89 @@ def test_the_component_has_every_dataset_that_is_not_refused(call: ScorerCall) -
         if "no dataset" in str(call({"dataset": name, "entry": {"answer": "x", "metadata": {}}, "answer": "y"}).value)
     ]
     assert missing == []
+
+
+PUZZLE24 = ask(
+    "Make 24 of 4, 6, 1 and 1.",
+    dataset="puzzle24",
+    entry={"question": "?", "answer": "4*6*1*1", "metadata": {"cards": [4, 6, 1, 1], "expression": "4*6*1*1"}},
+)
+OTHER_CARDS = ask(
+    "Make 24 of 8, 3, 2 and 2.",
+    dataset="puzzle24",
+    entry={"question": "?", "answer": "8*3*(2/2)", "metadata": {"cards": [8, 3, 2, 2], "expression": "8*3*(2/2)"}},
+)
+COMPLEX = ask(
+    "Add (1+2j) and (3+4j).",
+    dataset="complex_arithmetic",
+    entry={
+        "question": "?",
+        "answer": "4.0 + 6.0i",
+        "metadata": {"num1": [1.0, 2.0], "num2": [3.0, 4.0], "operation": "+", "result": [4, 6]},
+    },
+)
+COIN = ask(
+    "How likely are two heads of six?",
+    dataset="coin_flip",
+    entry={"question": "?", "answer": "0.234375", "metadata": {"num_trials": 6}},
+)
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [
+        (COMPLEX, "nan"),
+        (COMPLEX, "nan + nani"),
+        (COMPLEX, "1e999999"),
+        (COMPLEX, "None"),
+        (PUZZLE24, "24"),
+        (PUZZLE24, "4*6*1"),
+        (OTHER_CARDS, "4*6*1*1"),
+        (COUNTDOWN, "1e1"),
+        (COUNTDOWN, "10"),
+        (COUNTDOWN, "2*5"),
+        (INTEGRAL, "Integral(2*x, x)"),
+        (INTEGRAL, "Integral (2*x, x) + C"),
+        (COIN, "0"),
+        (COIN, "0.2"),
+        (COIN, "1/0"),
+        (CHAIN, "the answer is 3"),
+        (SPIRAL, "None"),
+        (SPIRAL, "1 2 3 4"),
+        (SPIRAL, "0"),
+    ],
+)
+def test_an_answer_that_solves_nothing_earns_nothing(
+    environment_of: Callable[..., Environment], call: ScorerCall, task: Task, answer: str
+) -> None:
+    score = environment_of("reasoning_gym").score(task, f"</think>{answer}", call)
+    assert (score.parts, bool(score.reason)) == ((0,), True)
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [
+        (COMPLEX, "4.0 + 6.0i"),
+        (PUZZLE24, "(4*6)*1*1"),
+        (OTHER_CARDS, "8*3/(2/2)"),
+        (COUNTDOWN, "4+3*2"),
+        (CHAIN, "3"),
+        (INTEGRAL, "x*x + C"),
+        (SPIRAL, "1 2 4 3"),
+        (COIN, "15/64"),
+    ],
+)
+def test_a_solution_earns_the_reward(
+    environment_of: Callable[..., Environment], call: ScorerCall, task: Task, answer: str
+) -> None:
+    score = environment_of("reasoning_gym").score(task, f"</think>{answer}", call)
+    assert (score.parts, score.reason) == ((MICRO,), "")
+
+
+def test_a_dataset_that_cheap_answers_solve_is_refused_as_a_reward(
+    gym: Environment, environment_of: Callable[..., Environment]
+) -> None:
+    task = ask("What follows from P?", dataset="propositional_logic", entry={"answer": None, "metadata": {}})
+    gym.check(task)
+    with pytest.raises(MalformedError, match="earns no reward: a premise that is joined with itself"):
+        environment_of("reasoning_gym").check(task)
