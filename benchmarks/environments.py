@@ -2,7 +2,7 @@
 
     python benchmarks/environments.py [--json] [--quick] [--only escapes …] [--gsm8k FILE]
 
-The whole takes an hour on two cores, --quick under three minutes, with fewer scorings, pairs and tasks, and without
+The whole takes two hours on two cores, --quick some ten minutes, with fewer scorings, pairs and tasks, and without
 `validate`: each figure says how many. `math_agreement`, `code_reference`, `eval_agreement` and `validate` fetch pinned
 packages from the package index into cache/bench; `eval_agreement` compares with scorers that `make bench-peers`
 installs. Exits with 3 when a target is missed.
@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from benchmarks.report import MOST_LISTED, Figure, figure, none
 from benchmarks.scoring import (
     agreement,
     answers,
+    cheap_excess,
     contamination,
     determinism,
     humaneval,
@@ -70,11 +72,13 @@ class Size:
     """Generated and validated, of each environment, two minutes of a core each; 0 leaves it out."""
     completions: int
     """Every which fixed completion is scored by published scorers too."""
+    attacked: int
+    """Tasks of each environment and generator on which cheap answers are tried."""
     gsm8k: Path | None = None
 
 
-FULL: Final = Size(450, 8, 1, 5500, 4, 1, large_set.ROWS, 5, 40, 3, 1)
-QUICK: Final = Size(16, 1, 2, 150, 1, 4, 20_000, 3, 6, 0, 10)
+FULL: Final = Size(450, 8, 1, 5500, 4, 1, large_set.ROWS, 5, 40, 3, 1, 50)
+QUICK: Final = Size(16, 1, 2, 150, 1, 4, 20_000, 3, 6, 0, 10, 3)
 
 
 def measure_escapes(size: Size) -> list[Figure]:
@@ -192,6 +196,18 @@ def measure_answers(size: Size) -> list[Figure]:
     return [figure("answers", 1 - len(wrong) / len(pairs), target=1.0, unit="of pairs", **more)]
 
 
+def measure_cheap(size: Size) -> list[Figure]:
+    """Try answers that cost no thought in every environment that ships."""
+    with tempfile.TemporaryDirectory() as folder:
+        measured = chain(
+            cheap_excess.own_tasks(size.attacked), cheap_excess.gym_tasks(size.attacked, Path(folder) / "gym")
+        )
+        tried, found = cheap_excess.measure(measured)
+    most = max((excess for pays in found.values() for excess in pays.values()), default=0.0)
+    more = {"at_most": True, "environments": len(tried), "tasks": min(tried.values()), "paying": found}
+    return [figure("cheap_excess", most, target=0.0, unit="of the reward", **more)]
+
+
 def measure_decontaminate(size: Size) -> list[Figure]:
     """Measure which altered problems are still taken for those of a benchmark, and which others are."""
     with tempfile.TemporaryDirectory() as folder:
@@ -237,6 +253,7 @@ MEASURES: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "escapes": measure_escapes,
     "determinism": measure_determinism,
     "answers": measure_answers,
+    "cheap_excess": measure_cheap,
     "math_agreement": measure_math,
     "code_reference": measure_code,
     "eval_agreement": measure_agreement,

@@ -14,6 +14,8 @@ from muster.environments.task import Task
 from muster.errors import MalformedError
 
 MAX_INSTRUCTIONS: Final = 16
+LEAST_LINE: Final = 16
+"""Characters of a line of the question that an answer may repeat, and letters that it must add then."""
 RELATIONS: Final = ("less than", "at least")
 
 INSTRUCTIONS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -97,6 +99,8 @@ class Instruction(OptionsEnvironment):
             return failed("no answer")
         if len(text) > MAX_TEXT_CHARS:
             return failed(f"an answer over {MAX_TEXT_CHARS} characters")
+        if self._options["scoring"] == "reward" and _only_repeats(text, task.text):
+            return failed("no more than the question")
         wanted = [[instruction["id"], instruction["kwargs"]] for instruction in task.reference["instructions"]]
         how = {name: self._options[name] for name in ("mode", "scoring")}
         outcome = call({"instructions": wanted, "text": text, **how})
@@ -113,6 +117,14 @@ class Instruction(OptionsEnvironment):
     def reference_completion(self, task: Task) -> None:
         """Return None: instructions hold no answer."""
         return
+
+
+def _only_repeats(text: str, question: str) -> bool:
+    """Return whether a text is a part of the question, or little besides its lines."""
+    rest = text
+    for line in question.splitlines():
+        rest = rest.replace(line, "") if len(line) >= LEAST_LINE else rest
+    return text.strip() in question or (rest != text and sum(map(str.isalpha, rest)) < LEAST_LINE)
 
 
 def _check_instruction(name: str, arguments: Mapping[str, Any], task: str) -> None:

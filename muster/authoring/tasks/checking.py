@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +11,9 @@ import numpy as np
 
 from muster.authoring.tasks.duplicates import exact_key
 from muster.constants import MICRO
+from muster.environments.answers import THINK_END, completion_of
 from muster.environments.base import Environment, ScorerCall
+from muster.environments.cheap import cheap_answers, is_same
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.scoring import score_by
 from muster.environments.task import Task
@@ -27,6 +29,7 @@ EMPTY_SCORES: Final = "an empty answer scores"
 BAD_LINE: Final = "its line is no task"
 IN_BOTH: Final = "held out, and trained on"
 BAD_PROMPT: Final = "the model cannot read its prompt"
+CHEAP_PAYS: Final = "an answer that costs no thought pays"
 CANNOT_TELL: Final = "this machine could not score it"
 
 
@@ -62,10 +65,12 @@ def check_set(
     call_of: Callable[[EnvironmentManifest], ScorerCall],
     count_tokens: Callable[[EnvironmentManifest, Task], int] | None = None,
     progress: Callable[[int], None] = lambda _: None,
+    attack: int = 0,
 ) -> list[PartReport]:
     """Score every reference answer, which must come to 1, and an empty one, which must come to 0.
 
-    Return a report of each part, training parts first. `progress` is told the number of tasks done. Raises
+    Return a report of each part, training parts first. `progress` is told the number of tasks done. attack: on how many
+    tasks of each part cheap answers are tried. Raises
     MismatchError when a shard has another Merkle root than the document names, StorageError when one is absent.
     """
     # 1. Held-out problems that are trained on as well show in the reports of held-out parts.
@@ -77,6 +82,7 @@ def check_set(
         environment = make_environment(part.environment)
         call = call_of(part.environment)
         report = PartReport(part.name, part.environment.name)
+        tried: list[Task] = []
         for index in range(part.count):
             try:
                 task = task_set.task_of(part, index)
@@ -89,6 +95,8 @@ def check_set(
                 report.sealed += 1
             else:
                 _check_task(environment, task, call, report)
+                if len(tried) < attack:
+                    tried.append(task)
             if count_tokens is not None:
                 try:
                     report.tokens.append(count_tokens(part.environment, task))
@@ -96,10 +104,38 @@ def check_set(
                     report.blame(task.id, BAD_PROMPT, str(error))
             done += 1
             progress(done)
+        for answer, excess in paying(environment, tried, call).items():
+            report.blame(answer, CHEAP_PAYS, f"{excess:.3f} on average above the share of tasks whose answer it is")
         task_set.check_roots(part)
         report.tasks = part.count
         reports.append(report)
     return reports
+
+
+def paying(environment: Environment, tasks: Sequence[Task], call: ScorerCall) -> dict[str, float]:
+    """Return the cheap answers whose mean reward is above the share of tasks whose answer they are, and by how much.
+
+    Partial credit counts. Each is tried as it is and in a box. One that is read as another answer, such as the last
+    letter of a text, pays for the tasks of one reference: that share is right too. Raises UnreachableError.
+    """
+    earned: dict[str, float] = defaultdict(float)
+    right: dict[str, Counter[str]] = defaultdict(Counter)
+    """By cheap answer: how often it is right, and how often it earns all with each reference."""
+    thinking = environment.manifest.options.get("thinking", "tags")
+    for task in tasks:
+        completion = environment.reference_completion(task)
+        reference = None if completion is None else completion.removeprefix(THINK_END)
+        for name, answer in cheap_answers(task):
+            if THINK_END in answer:
+                continue
+            texts = (answer, f"\\boxed{{{answer}}}")
+            scores = [score_by(environment, task, completion_of(text, thinking), call) for text in texts]
+            best = max(score.reward(environment.manifest) for score in scores)
+            earned[name] += best / MICRO
+            right[name][""] += is_same(answer, reference)
+            right[name][reference or ""] += reference is not None and best == MICRO
+    found = {name: (total - max(right[name].values())) / len(tasks) for name, total in earned.items()}
+    return {name: excess for name, excess in found.items() if excess > 0}
 
 
 def summary(values: Iterable[int]) -> dict[str, int] | None:

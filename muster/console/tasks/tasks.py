@@ -172,10 +172,14 @@ def check(
     session: Session,
     tasks: Annotated[Path, typer.Argument(help="Folder of a task set.")],
     tokenizer: TokenizerOption = None,
+    attack: Annotated[
+        int, typer.Option(help="Tasks of each part on which answers that cost no thought are tried.", min=0, max=1000)
+    ] = 0,
 ) -> None:
     """Check every task: its reference answer must score 1 and an empty answer 0, in the sandbox where one is needed.
 
-    Exit code 3 when a task fails. Also checks the Merkle roots, and that nothing held out is trained on.
+    Exit code 3 when a task fails, or when an answer of --attack pays more often than it is right. Also checks the
+    Merkle roots, and that nothing held out is trained on.
     """
     from muster.authoring.tasks.checking import PartReport, check_set, summary
     from muster.environments.scoring import Scorers
@@ -186,7 +190,7 @@ def check(
     total = document.train_count + document.held_out_count
     with Scorers(tasks / COMPONENTS_NAME) as scorers, progress(session, total, 0) as shown:
         counter = None if tokenizer is None else token_counter(tokenizer)
-        reports = check_set(task_set, scorers.environment, scorers.call_of, counter, shown)
+        reports = check_set(task_set, scorers.environment, scorers.call_of, counter, shown, attack)
 
     # 2. Say what it came to.
     def row(report: PartReport, *, held_out: bool) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from typing import Any
 import english
 import languages
 
-LEAST_WORDS = 3
-"""Words of letters of a text that is rewarded."""
+LEAST_LETTERS = 25
+"""Of a text that is rewarded, unless a short answer is asked for. One that stands for a syllable counts as three."""
 OF_ALL = ("language:response_language", "change_case:english_capital", "change_case:english_lowercase")
 """What a line that is left out could hide."""
 ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
@@ -36,8 +36,8 @@ def followed(payload: dict[str, Any]) -> dict[str, Any]:
     """
     text, instructions = payload["text"], payload["instructions"]
     reward = payload["scoring"] == "reward"
-    if reward and len(re.findall(r"[^\W\d_]+", text)) < LEAST_WORDS:
-        return {"followed": [name == "detectable_format:json_format" and strict_json(text) for name, _ in instructions]}
+    if reward and _letters(text) < LEAST_LETTERS and "detectable_format:constrained_response" not in dict(instructions):
+        return {"followed": [False] * len(instructions)}
     variants = [text] if payload["mode"] == "strict" else _variants(text)
     variants = [variant for variant in variants if variant.strip()]
     checks = CHECKS | STRICTER if reward else CHECKS
@@ -47,6 +47,10 @@ def followed(payload: dict[str, Any]) -> dict[str, Any]:
             for name, arguments in instructions
         ]
     }
+
+
+def _letters(text: str) -> int:
+    return sum(3 if letter > "\u2e7f" else 1 for letter in text if letter.isalpha())
 
 
 def _variants(text: str) -> list[str]:
