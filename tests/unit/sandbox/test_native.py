@@ -88,7 +88,7 @@ def test_nothing_runs_without_the_walls(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_the_runner_and_the_scorer_belong_together():
     default = default_manifest("code", HASH)
     native = EnvironmentManifest(
-        "code", 1, {**default.options, "runner": "native"}, default.weights, NativeManifest(HASH)
+        "code", default.version, {**default.options, "runner": "native"}, default.weights, NativeManifest(HASH)
     )
     assert make_environment(EnvironmentManifest.from_document(native.to_document())).manifest == native
     for wrong in (replace(native, options=default.options), replace(default, options=native.options)):
