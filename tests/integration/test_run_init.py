@@ -337,7 +337,7 @@ def public(start_anvil: Callable[..., Anvil], unopened: Path, tmp_path: Path) ->
 
 def public_words(anvil: Anvil, model: Path) -> tuple[str, ...]:
     where = ("--network", "base-sepolia", "--host", "run.example.org", "--rpc-url", anvil.url)
-    return ("run", "init", "mine", *where, "--model", str(model), *FEW, "--yes")
+    return ("run", "init", "mine", *where, "--model", str(model), *FEW, "--unmeasured", "--yes")
 
 
 HURRY: Final = {"MUSTER_CHAIN__POLL_SECONDS": "0.1"}
@@ -394,6 +394,14 @@ def test_the_printed_deployment_of_a_public_run_is_typed_step_by_step(
     nonce, before = sent_by(anvil, owner), contents(folder)
     type_in("muster run init .")
     assert (sent_by(anvil, owner), contents(folder)) == (nonce, before)
+
+
+def test_a_public_run_of_a_model_that_was_not_measured_says_how(public: tuple[Machine, Anvil], model: Path) -> None:
+    machine, anvil = public
+    words = [word for word in public_words(anvil, model) if word != "--unmeasured"]
+    refused = machine.json(*words, status=78)
+    assert "are not known to agree on" in refused["error"]
+    assert refused["hint"] == f"muster model check {model}, or --unmeasured"
 
 
 def test_a_public_run_is_sent_where_that_is_asked_for(public: tuple[Machine, Anvil], model: Path) -> None:

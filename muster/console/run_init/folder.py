@@ -48,6 +48,8 @@ class InitProgress:
     """What tasks and model were made of."""
     checked: Mapping[str, int] = field(default_factory=dict)
     """Longest prompt in tokens, by the hashes of task set, model and tokenizer: they were checked together."""
+    unmeasured: str = ""
+    """Hash of the model that a public run takes although nothing was measured of it, as its owner said once."""
     sending: bool = False
     """A transaction that creates the run may have been sent: from then on its terms stay as they are."""
     run: int = 0

@@ -52,9 +52,12 @@ async def make_parts(
     model = await _make_model(session, folder, design)
 
     # 2. The model can be trained, and the tasks score: prompts are counted by its tokenizer.
-    if not (design.is_local or unmeasured or design.model == NEW_MODEL):
+    digest = model_hash(model).hex()
+    known = f"{tasks.root.hex()} {digest} {tokenizer_hash(model).hex()}"
+    if unmeasured:
+        folder.record(unmeasured=digest)
+    if not (design.is_local or design.model == NEW_MODEL or folder.progress.unmeasured == digest):
         await asyncio.to_thread(_require_measured, model)
-    known = f"{tasks.root.hex()} {model_hash(model).hex()} {tokenizer_hash(model).hex()}"
     if known not in folder.progress.checked:
         await asyncio.to_thread(_check_model, model)
         longest = await asyncio.to_thread(_check_tasks, session, tasks, model)
