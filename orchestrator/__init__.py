@@ -2,7 +2,7 @@
 
 Membership comes from the chain, files from workers, verdicts from validators; out go demand for workers, accepted
 work for the trainer and a summary for everybody. It decides neither money nor guilt: the chain does. Files are named
-by content; verdicts are signed by validators and checked by whoever uses them. Its database can be deleted and is
+by content; verdicts are signed by validators and checked by their users. Its database can be deleted and is
 rebuilt from chain and storage.
 
     python -m orchestrator --config FILE

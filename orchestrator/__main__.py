@@ -75,7 +75,7 @@ class Server(uvicorn.Server):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to stop; return the exit code."""
+    """Run until a signal stops it; return the exit code."""
     return run_process("orchestrator", "serve one run", _serve, arguments, metrics=False)
 
 

@@ -7,9 +7,9 @@ Rules:
   strangers' requests for files, whose answers are long and may be read slowly. A request holds its slot until its
   answer is sent. Without a free slot it waits, for WAIT_SECONDS at most, in a bounded queue; beyond that it is
   refused: 503 with `Retry-After`, a problem document.
-- Whoever looks at the page or asks for its documents takes a slot of a kind of its own, member or not. What these show
+- A client that reads the page or its documents takes a slot of a separate kind, member or not. What these show
   is made in turns (`page/turns.py`), so they may wait.
-- Whoever watches the run's state holds a slot of a kind of its own for as long as it watches, and never waits for one.
+- A watcher of the run's state holds a slot of a separate kind for as long as it watches, and never waits for one.
 - One address of strangers, or one member, gets at most half of its kind's slots and of the queue, and waiting requests
   are served address by address. So one address keeps no other out, and no limit has to be set for a proxy's.
 - The party of a request follows from its connection (`muster/runtime/connection_table.py`), or from its own signature.

@@ -28,7 +28,7 @@ class AuthorLine(Message):
     """What came of one author's tasks."""
 
     author: str
-    """Address; empty for tasks that nobody has signed as theirs."""
+    """Address; empty for tasks that no author has signed."""
     parts: list[str]
     """Of the task set."""
     tasks: int
@@ -60,7 +60,7 @@ class Attribution:
         except (CheckError, StorageError):
             document = None  # `warn_of_lacks` says so
         if document is not None and (document.slots, document.epochs) != (terms.task_count, terms.grade_epochs):
-            document = None  # nobody works on a set that does not fit the terms
+            document = None  # no node works on a set that does not fit the terms
         return cls(chain_id, runs, run, terms, document)
 
     @cached_property

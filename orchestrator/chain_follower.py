@@ -2,7 +2,7 @@
 
 The place in the chain (block and hash) is kept in the database itself and moves in the transaction that writes the
 events. So a killed process has applied a piece of chain whole or not at all. When the block at this place has another
-hash than it had, the chain was reorganised: what came from it is deleted and read anew. A head below this place proves
+hash than it had, the chain was reorganised: what came from it is deleted and read again. A head below this place proves
 nothing unless it lasts: the servers behind a public endpoint are not equally far.
 
 While the chain does not answer, the service is not ready, but keeps running with what it has read.
@@ -143,17 +143,17 @@ class Follower:
         head = await self.chain.head()
         self._place = self._place or await self.database.read(_place_in)
         last = head.number - self.settings.confirmations
-        first, anew = self.chain.addresses.from_block, False
+        first, from_start = self.chain.addresses.from_block, False
         if self._place is not None:
             number, digest = self._place
-            anew = await self._is_gone(number, digest, head)
-            if anew:
+            from_start = await self._is_gone(number, digest, head)
+            if from_start:
                 log.warning("reorg", block=number)
             else:
                 first = number + 1
-        upto = last if anew else min(last, first + LOG_SPAN - 1)
+        upto = last if from_start else min(last, first + LOG_SPAN - 1)
         if first <= upto:
-            await self._read(first, upto, await self._hash(upto, head), anew=anew)
+            await self._read(first, upto, await self._hash(upto, head), from_start=from_start)
         self.head_number, self.head_time = head.number, head.timestamp
         await self._observe(head)
         return upto >= last
@@ -184,10 +184,10 @@ class Follower:
     async def _hash(self, number: int, head: Block) -> bytes:
         return head.hash if number == head.number else await self.chain.block_hash(number)
 
-    async def _read(self, first: int, last: int, last_hash: bytes, *, anew: bool) -> None:
+    async def _read(self, first: int, last: int, last_hash: bytes, *, from_start: bool) -> None:
         """Apply the events of some blocks and move the place to their end, in one transaction.
 
-        anew: delete what was read before, in the same transaction, so that no reader sees a run without members.
+        from_start: delete what was read before, in the same transaction, so that no reader sees a run without members.
         The hash is read before the events: a reorg in between leaves a place that is not in the chain, which the next
         poll notices.
         """
@@ -197,14 +197,14 @@ class Follower:
         def write(connection: Connection) -> None:
             if _place_in(connection) != self._place:
                 raise StorageError("database: its place in the chain is another one than was written last")
-            if anew:
+            if from_start:
                 self._projection.forget(connection)
             for event in events:
                 self._projection.apply(connection, event, times)
             upsert(connection, meta, {"key": "place", "value": f"{last} 0x{last_hash.hex()}"})
 
         try:
-            await self.database.write(write, news=anew or bool(events))
+            await self.database.write(write, news=from_start or bool(events))
         except StorageError:
             self._place = None  # read again: the write may have been kept, or a backup restored
             raise

@@ -88,7 +88,7 @@ class ChainProjection:
         self._run = queries.run
 
     def forget(self, connection: Connection) -> None:
-        """Delete what came from the chain, after a reorg: it is read anew."""
+        """Delete what came from the chain, after a reorg: it is read again."""
         for table in FROM_CHAIN:
             connection.execute(delete(table))
         connection.execute(delete(events).where(events.c.source.startswith(_SOURCE)))

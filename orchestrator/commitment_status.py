@@ -3,7 +3,7 @@
 - A rejection holds a commitment out until the case *its own validator* opened about it has ended not guilty and no
   other is open. (Another challenger's lost case releases nothing: a friend of the accused could open it to lose.)
 - A case that was dismissed shows the storage's receipt, and one that was cured that the file came late: from then on
-  nobody's "data missing" counts. Who gave such a verdict inspects the file, and gives another one.
+  no "data missing" counts. Who gave such a verdict inspects the file, and gives another one.
 - Verdicts of jailed validators count neither way.
 - A jailed node's work is void, whatever the verdicts about it.
 - Otherwise the run's required number of accepting validators makes it accepted; in a run with private tests, as many
@@ -20,7 +20,7 @@ from typing import Final, Literal, get_args
 State = Literal["pending", "accepted", "rejected", "void"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 UNREFUTED: Final[tuple[State, ...]] = ("pending", "accepted")
-"""States of commitments that nobody refuted."""
+"""States of commitments that were not refuted."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class Database:
         self._may_read = asyncio.Semaphore(_READERS)
         self._may_write = asyncio.Semaphore(1)
         self._threads = ThreadPoolExecutor(_READERS + 1, "database")
-        """Threads of its own, so that a database that hangs keeps no file from being served."""
+        """Separate threads, so that a database that hangs keeps no file from being served."""
         self._checked = float("-inf")
         self._check: asyncio.Task[None] | None = None
         self.identity = identity
@@ -120,7 +120,7 @@ class Database:
             )
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` reads, in a thread and a transaction of its own: its queries see one state.
+        """Return what `work` reads, in a separate thread and transaction: its queries see one state.
 
         Raises StorageError when the database fails, or is busy for TURN_SECONDS.
         """

@@ -1,13 +1,13 @@
-"""List environments that anybody submits, and what the run's owner decides about them.
+"""List submitted environments, and what the run's owner decides about them.
 
 The rules:
 
 1. A pack is its author's: the key that signed it sends it. Authors need be no members of the run, so all about their
    requests is bounded, and nothing of them is remembered but what is kept: the same again changes nothing.
-2. A pack is read before it is kept (`muster.tasksets.contribution_pack`), never run. Whoever admits it checks whether
-   it scores as it says.
+2. A pack is read before it is kept (`muster.tasksets.contribution_pack`), never run. The owner checks whether it
+   scores as it says before admitting it.
 3. A name and version of an author is one pack, for ever. So many of an author's packs may wait for the owner, so many
-   of all, and so many may be listed that the owner has not refused: what it refuses takes nobody's place.
+   of all, and so many may be listed that the owner has not refused: what it refuses takes no place.
 4. The run's owner decides by a signed message, the later one counts. Everybody can check both signatures.
 5. Packs and decisions are copied to storage, from which a new database is filled.
 """

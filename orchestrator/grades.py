@@ -70,7 +70,7 @@ class Grades:
                 "grades are shown as soon as enough validators have accepted",
             )
 
-        # 3. Storage, then the database. Signed anew they are the same grades, and are not stored again.
+        # 3. Storage, then the database. Signed again they are the same grades, and are not stored again.
         if known:
             return False
         await self.copies.put(shown.model_dump_json().encode())

@@ -30,7 +30,7 @@ IDLE_SECONDS: Final = 30
 no longer than this."""
 
 ANSWER_SECONDS: Final = 15.0
-"""Longest wait for any answer, kept here: a server that hangs keeps no time-out of its own."""
+"""Longest wait for any answer, kept here: a server that hangs keeps no time-out itself."""
 
 _WRITERS_LOCK: Final = 0x6D757374  # "must"
 """Key of the advisory lock that a writing transaction holds."""

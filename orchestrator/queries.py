@@ -241,7 +241,7 @@ class Queries:
         return await self._kept.get((name, self._database.version, hour), lambda: self._database.read(make))
 
     def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
-        """Decide a commitment's status anew, after a verdict or a case about it; return None when there is none."""
+        """Decide a commitment's status again, after a verdict or a case about it; return None when there is none."""
         committed = find_commitment(connection, node, index)
         if committed is None:
             return None

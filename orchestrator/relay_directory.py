@@ -1,7 +1,7 @@
 """List who serves weights: the owner's relays, and the members that offer what they hold.
 
 An offer lasts as long as its member renews it. A node that received other bytes than the anchored root names reports
-the source, signed. Reports by two operators hide an offer for a while; one alone hides nothing, so that nobody can
+the source, signed. Reports by two operators hide an offer for a while; one alone hides nothing, so that no operator can
 silence a rival. The owner's own relays stay listed: every client checks every byte anyway. Offers are kept in memory,
 reports with their signatures in storage.
 """
@@ -63,7 +63,7 @@ class KnownRelay:
     operator: str
     """Empty for one of the run's owner."""
     listed: bool
-    """Whether clients are told of it now."""
+    """Whether clients get it now."""
 
 
 @dataclass(eq=False)
@@ -139,7 +139,7 @@ class RelayDirectory:
         self._urls[last] -= 1
         self._offered[member] = url, operator
         self._urls[url] += 1
-        self._urls = +self._urls  # without those that nobody offers any more
+        self._urls = +self._urls  # without those that are no longer offered
 
     async def report(self, caller: Caller, run: int, report: MisbehaviourReport) -> bool:
         """Take a report of a misbehaving source; return whether its operator had not reported that source yet."""

@@ -90,7 +90,7 @@ class Reports:
             )
 
     def _use_up(self, connection: Connection, step: int, files: Mapping[str, bool]) -> None:
-        """Note which files a step has used or left out, in place of what was noted before; and count them anew."""
+        """Note which files a step has used or left out, in place of what was noted before; and count them again."""
         before, had_batch = tallies.spent_by(connection, step), tallies.has_batch(connection, step)
         connection.execute(delete(spent).where(spent.c.step == step))
         for name, used in files.items():

@@ -23,7 +23,7 @@ from orchestrator.tables import cases, checkpoints, counts, events, nodes, steps
 from orchestrator.tallies import paid_to
 
 FRESH_SECONDS: Final = 0.5
-"""A summary this young is given again instead of being made anew."""
+"""A summary this young is given again instead of being rebuilt."""
 
 MAX_NODES: Final = 1_000
 MAX_STEPS: Final = 1_000

@@ -1,7 +1,7 @@
 """Tables of the orchestrator's database (SQLAlchemy Core).
 
 Hashes are 0x and 64 hex digits, addresses checksummed, times Unix seconds. The first group follows the chain and is
-emptied and read anew after a reorg. The second is what members sent, and is copied to storage. A database of
+emptied and read again after a reorg. The second is what members sent, and is copied to storage. A database of
 another VERSION is refused: it is rebuilt from chain and storage.
 """
 
@@ -244,7 +244,7 @@ payments: Final = _table(
 chain's."""
 
 FROM_CHAIN: Final = tuple(table for table in metadata.tables.values() if table is not meta)
-"""What a reorg empties, to be read anew."""
+"""What a reorg empties, to be read again."""
 
 # From members
 
@@ -335,7 +335,7 @@ machines: Final = _table(
     Column("gas_hours", Float),
     Column("received", Float, nullable=False),
 )
-"""What nodes said last of the machines they run on. Nobody checks it, and nothing is paid by it."""
+"""What nodes said last of the machines they run on. It is not checked, and nothing is paid by it."""
 
 served: Final = _table(
     "served",

@@ -1,4 +1,4 @@
-"""Keep counts of commitments and of what nodes did, since counting them anew takes too long once there are many.
+"""Keep counts of commitments and of what nodes did, since counting them again takes too long once there are many.
 
 Commitments come into the database by `put_commitment` and change by `set_status`, and in no other way, so the tallies
 are at any time what counting the rows would give. Every function works in the caller's transaction.

@@ -1,6 +1,6 @@
 """Receive rollout files: which file belongs to which commitment, and the receipt that proves it.
 
-The rules, so that nobody can be framed:
+The rules, so that no node can be framed:
 
 1. A node signs its upload: path and query name the file's hash and (run, index, root), and the body hash is the
    file's. That signature is kept and sent with the file's name, so the storage key alone cannot claim that a node
@@ -14,7 +14,7 @@ The rules, so that nobody can be framed:
 5. The receipt is given when file and record are on disk, not before. It says the second of the latest block that was
    read by then, so a file that comes after its commitment has a receipt that says so. While the chain cannot be read
    there are no receipts.
-6. A node uploads one file at a time: nobody can block the others by sending many slowly.
+6. A node uploads one file at a time: no node can block the others by sending many slowly.
 """
 
 from __future__ import annotations

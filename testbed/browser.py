@@ -41,7 +41,7 @@ FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
 )
-"""Without the last ones a browser makes requests of its own, which fail in a closed network."""
+"""Without the last ones a browser makes its own requests, which fail in a closed network."""
 WIDTHS: Final = (360, 768, 1440)
 """CSS pixels: a phone, a tablet, a desk."""
 HEIGHT: Final = 900

@@ -29,7 +29,7 @@ open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 def get(url: str) -> tuple[int, bytes]:
-    """Return status and body of a plain GET; (0, b"") when nobody answers."""
+    """Return status and body of a plain GET; (0, b"") when no server answers."""
     try:
         with open_url(url, timeout=BOUND) as reply:
             return reply.status, reply.read()
@@ -40,7 +40,7 @@ def get(url: str) -> tuple[int, bytes]:
 
 
 def get_json(url: str) -> Any:
-    """Return a JSON answer; {} when nobody answers, or the request is refused."""
+    """Return a JSON answer; {} when no server answers, or the request is refused."""
     status, body = get(url)
     return json.loads(body) if status == 200 else {}
 
@@ -56,7 +56,7 @@ class Reply:
 
 @contextmanager
 def serving(answer: Callable[[BaseHTTPRequestHandler], Reply]) -> Iterator[str]:
-    """Answer every request in a thread of its own, until left; yields the URL. Answers have no date of their own."""
+    """Answer every request in a separate thread, until left; yields the URL. Answers have no date of their own."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

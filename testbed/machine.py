@@ -41,7 +41,7 @@ class Done:
 
 
 class Machine:
-    """A folder with settings, keys and a home of its own, and a shell to type `muster` in."""
+    """A folder with its own settings, keys and home, and a shell to type `muster` in."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -81,7 +81,7 @@ class Machine:
         return Done(status, out.getvalue(), err.getvalue())
 
     def process(self, *words: object, **environment: str) -> Muster:
-        """Return the command as a process of its own, not started yet."""
+        """Return the command as a separate process, not started yet."""
         log = self.folder / f"{'-'.join(map(str, words[:2]))}.log".replace("/", "-")
         return Muster(words, log, folder=self.folder, environment={"HOME": str(self.home), **environment})
 

@@ -100,23 +100,23 @@ class Reader:
 
     def follow(self, page: str, lines: Sequence[str] | None = None) -> list[Typed]:
         """Type the lines of a page of the docs in its order, or some of them."""
-        told = TABLE[page]
+        options = TABLE[page]
         return [
-            self.type(line, told)
+            self.type(line, options)
             for line in (lines_of(page) if lines is None else lines)
             if reason_not_to_run(page, line) is None
         ]
 
-    def type(self, line: str, told: Mapping[str, Any] | None = None) -> Typed:
-        """Type one line into a shell; end it by Ctrl-C once it says what `told` names."""
-        told, typed = told or {}, line
+    def type(self, line: str, options: Mapping[str, Any] | None = None) -> Typed:
+        """Type one line into a shell; end it by Ctrl-C once it says what `options` names."""
+        options, typed = options or {}, line
         values = {"password": self.password, **self.values}
-        for shown, meant in told.get("placeholders", {}).items():
+        for shown, meant in options.get("placeholders", {}).items():
             typed = typed.replace(shown, meant.format(**values))
-        for words, more in told.get("more", {}).items():
+        for words, more in options.get("more", {}).items():
             typed = f"{typed} {more.format(**values)}" if typed.startswith(words) else typed
-        ends_at = next((words for start, words in told.get("ctrl_c", {}).items() if line.startswith(start)), None)
-        expected = next((status for start, status in told.get("status", {}).items() if line.startswith(start)), 0)
+        ends_at = next((words for start, words in options.get("ctrl_c", {}).items() if line.startswith(start)), None)
+        expected = next((status for start, status in options.get("status", {}).items() if line.startswith(start)), 0)
         if not self.has_engine and line.startswith("muster serve"):
             ends_at, expected = None, ConfigError.exit_code
         begun = time.monotonic()
@@ -145,16 +145,21 @@ def conviction(swarm: LiveSwarm) -> dict[str, object]:
     """Return what the docs' placeholders stand for, by the newest conviction of a swarm; {} before there is one."""
     for case in swarm.get("/v1/runs/1/cases?limit=100").get("cases", ()):
         if case["outcome"] == "guilty":
-            told = {"case": case["id"], "node": case["node"], "index": case["index"], "evidence": case["evidence"]}
-            return {"url": swarm.url, "run": 1, **told}
+            placeholders = {
+                "case": case["id"],
+                "node": case["node"],
+                "index": case["index"],
+                "evidence": case["evidence"],
+            }
+            return {"url": swarm.url, "run": 1, **placeholders}
     return {}
 
 
 def type_as_visitor(swarm: LiveSwarm, reader: Reader) -> list[Typed]:
     """Type the tour, and what the pages of the reader's case and commitment, and of the weights, show to everybody."""
     typed = reader.follow("docs/use/tour.md")
-    told = reader.values
-    for path in (f"/court/{told['case']}", f"/nodes/{told['node']}/{told['index']}", "/steps", "/steps/0"):
+    values = reader.values
+    for path in (f"/court/{values['case']}", f"/nodes/{values['node']}/{values['index']}", "/steps", "/steps/0"):
         shown = list(commands_on(swarm.url, path))
         assert shown, f"{path} shows no command"
         assert all(swarm.url in line for line in shown), shown
@@ -185,8 +190,8 @@ def lines_of(page: str) -> list[str]:
 
 def reason_not_to_run(page: str, line: str) -> str | None:
     """Return why a line of a page is not run; None where it is."""
-    told = TABLE[page]
-    return next((reason for start, reason in told.get("not_run", {}).items() if line.startswith(start)), None)
+    options = TABLE[page]
+    return next((reason for start, reason in options.get("not_run", {}).items() if line.startswith(start)), None)
 
 
 def commands_on(url: str, path: str) -> Iterator[str]:

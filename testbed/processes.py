@@ -34,7 +34,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 class Process:
-    """A command in a session of its own. What it says goes to a file: a pipe that nobody reads would stop it.
+    """A command in a separate session. Its output goes to a file: a pipe without a reader would stop it.
 
     As a context manager it is started, and ended by `ends_at`.
     """

@@ -25,7 +25,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal(Muster):
-    """`muster WORDS` on a terminal of its own, in a folder."""
+    """`muster WORDS` on a separate terminal, in a folder."""
 
     def __init__(self, words: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> None:
         self._ours, theirs = pty.openpty()

@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node=N -m trainer --config FILE: the same on N GPUs, or in N processes.
 
-Ends with 0 when finished or told to stop, and else with a code of `muster.errors`.
+Ends with 0 when finished or stopped by a signal, and else with a code of `muster.errors`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ NEWCOMER_STEPS: Final = 2
 """Such steps in `idle_seconds`: as many as a newcomer needs. They age the work of others, so the async level bounds
 them too: a stranger who registers key after key cannot make others' work stale."""
 NOBODY_STEPS: Final = 8
-"""Steps for newcomers in `idle_seconds` while nobody could work. They make no work stale, but each costs gas and a
+"""Steps for newcomers in `idle_seconds` while no worker could commit. They make no work stale, but each costs gas and a
 published checkpoint: this bounds what a stranger with many keys, or a wrong count of the orchestrator, can cost."""
 COMPLETE_SECONDS: Final = 30.0
 """How long no more work must be wanted, with all of it here, before a batch is closed with what there is."""
@@ -48,7 +48,7 @@ class Batcher:
         self._newcomer_steps: deque[float] = deque(maxlen=NEWCOMER_STEPS)
         """When the last steps for newcomers were published while others could work."""
         self._nobody_steps: deque[float] = deque(maxlen=NOBODY_STEPS)
-        """When the last ones were published while nobody could."""
+        """When the last ones were published while no worker could commit."""
 
     async def closed(self, learner: Learner, published: asyncio.Event) -> tuple[Batch, list[WorkFile]] | None:
         """Return the batch closed for this step before a restart, or a new one; None when there is no work at all.
@@ -78,9 +78,9 @@ class Batcher:
     async def fill(self, learner: Learner, published: asyncio.Event) -> Batch | None:
         """Collect accepted work until a batch can be closed; return None to publish the same weights again instead.
 
-        None is returned after `idle_seconds` without any work; when newcomers wait and nobody works; and when no group
-        has a signal after `batch_wait_seconds`, or once no more work will come. Both times begin when the step is on
-        chain. The log says what it waits for.
+        None is returned after `idle_seconds` without any work; when newcomers wait and no worker commits; and when no
+        group has a signal after `batch_wait_seconds`, or once no more work will come. Both times begin when the step is
+        on chain. The log says what it waits for.
         """
         step, oldest = learner.step, max(0, learner.step - self._terms.async_level)
         logged = started = last_work = time.monotonic()
@@ -121,7 +121,7 @@ class Batcher:
                 await self._publisher.report_refused(self._work.refused)
                 return None
 
-            # 4. Give the step up when nobody works.
+            # 4. Give the step up when no work comes.
             if self._work.files:
                 last_work = self._work_seen = time.monotonic()
             if time.monotonic() - last_work > self._options.idle_seconds:
@@ -164,8 +164,8 @@ class Batcher:
     async def _newcomers_wait(self, step: int) -> bool:
         """Return whether to publish these weights again now, so that workers who joined can begin.
 
-        A worker begins at the second step after it joined. While nobody else could commit, publishing makes no work
-        stale: it is done up to NOBODY_STEPS times in `idle_seconds`. While somebody could, but no work comes, it is
+        A worker begins at the second step after it joined. While no other worker could commit, publishing makes no work
+        stale: it is done up to NOBODY_STEPS times in `idle_seconds`. While another could, but no work comes, it is
         done up to NEWCOMER_STEPS times.
         """
         demand, now = await self._demand(), time.monotonic()

@@ -214,5 +214,5 @@ def reward_metrics(files: Sequence[WorkFile], task_set: TaskSet, terms: Terms) -
             by_part[part.name].append(row.task_reward)
             for name, value in zip(part.environment.parts, row.parts.tolist(), strict=False):  # none before grades
                 by_score[name].append(value)
-    told = [*(by_part.items() if len(by_part) > 1 else ()), *(by_score.items() if len(by_score) > 1 else ())]
-    return {f"rewards/{name}/mean": float(np.mean(values)) / MICRO for name, values in told}
+    rewards = [*(by_part.items() if len(by_part) > 1 else ()), *(by_score.items() if len(by_score) > 1 else ())]
+    return {f"rewards/{name}/mean": float(np.mean(values)) / MICRO for name, values in rewards}

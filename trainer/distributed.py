@@ -97,14 +97,14 @@ class Distributed(Ranks):
         self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
         self._commands = _group(silence_seconds + PASS_SECONDS)
         self._files = _group(PASS_SECONDS)
-        """A group of its own, since files are written while an update goes on."""
+        """A separate group, since files are written while an update goes on."""
         self._mesh: DeviceMesh = init_device_mesh(self.device.type, (self.world,))
         self.dtype = dtype
 
     def shard(self, policy: Policy) -> None:
         """Shard with FSDP2: each layer by itself, the rest together."""
         if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)  # of this thread: every thread has a current device of its own
+            torch.cuda.set_device(self.device)  # of this thread: every thread has its own current device
         narrow = None if self.dtype == torch.float32 else self.dtype
         precision = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32)
         for layer in policy.layers:

@@ -191,7 +191,7 @@ class Learner:
         return self._save(metadata)
 
     def republish(self) -> CheckpointMetadata:
-        """Save the next step with the same weights: nobody's work led to it."""
+        """Save the next step with the same weights: no work led to it."""
         metadata = self.metadata
         return self._save(
             CheckpointMetadata(

@@ -1,6 +1,6 @@
 """Pack a batch's rollouts into tensors: end to end in rows without padding, by first fit.
 
-A micro-batch is one row of whole sequences (prompt and completion). Positions begin anew with each sequence, attention
+A micro-batch is one row of whole sequences (prompt and completion). Positions restart at each sequence, attention
 never crosses a boundary (trainer/policy.py), and only completion tokens get logits. So a packed batch has the same
 loss as its rollouts one by one.
 """

@@ -151,7 +151,7 @@ class Challenger:
         if open_cases and await self.is_needless(c.node, (kind, c.index), open_cases, head):
             return self.wait(case)
 
-        # 2. Verify the evidence as a juror will, with a model loaded anew: a false accusation is the worst outcome.
+        # 2. Verify the evidence as a juror will, with a freshly loaded model: a false accusation is the worst outcome.
         await self.context.model.reload()
         inspection = await verify_evidence(judged.evidence or b"", kind, c, self.context)
         if not inspection.guilty:

@@ -46,7 +46,7 @@ class GradeAccuser:
         if open_cases and await self.challenger.is_needless(other.validator, charge, open_cases, head):
             return self.challenger.wait(case)
 
-        # 2. Show the row, and verify the evidence as a juror will, grading anew.
+        # 2. Show the row, and verify the evidence as a juror will, grading again.
         upload = await context.upload(c)
         limits = FileLimits.from_terms(context.rules.terms)
         rollouts = await context.read(await context.file(upload.receipt.file_hash), limits)

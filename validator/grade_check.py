@@ -1,7 +1,7 @@
 """Grade everything again once an epoch's master is public: how many of the grades that validators showed come out.
 
-`muster grades check` starts it. It needs no key, trusts neither the orchestrator nor any validator, and reports to
-nobody: masters come from the chain, statements are checked by their signatures, files by their committed roots.
+`muster grades check` starts it. It needs no key, trusts neither the orchestrator nor any validator, and sends
+nothing: masters come from the chain, statements are checked by their signatures, files by their committed roots.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class GradeReport:
     void: int = 0
     """Rows whose sealed reference does not open, or cannot be scored by, once for each validator."""
     unchecked: int = 0
-    """Statements whose commitment cannot be graded here: its file is gone, or they are signed by nobody."""
+    """Statements whose commitment cannot be graded here: its file is gone; or which fit no verdict."""
     wrong: Counter[str] = field(default_factory=Counter)
     """Rows that come to something else, by validator."""
     convicted: Counter[str] = field(default_factory=Counter)

@@ -164,7 +164,7 @@ class ValidatorJournal(Journal):
             self._inspect_again(event.case_id)
 
     def _inspect_again(self, case_id: int) -> None:
-        """Queue a commitment whose case about missing data has ended: its file came late, or nobody had looked.
+        """Queue a commitment whose case about missing data has ended: its file came late, or no juror had looked.
 
         Its sample takes a new link of the hash chain: the verdict showed which rows the old one draws. A verdict
         that is about to be taken to court once more stays.

@@ -99,7 +99,7 @@ class Model:
 
 
 def _turns(rollouts: Sequence[Rollout]) -> Iterator[list[Rollout]]:
-    """Yield the rollouts in order, by about TURN_TOKENS at a time, so that nobody waits long for a turn."""
+    """Yield the rollouts in order, by about TURN_TOKENS at a time, so that no caller waits long for a turn."""
     ends = accumulate(len(rollout.prompt_tokens) + len(rollout.completion_tokens) for rollout in rollouts)
     for _, turn in groupby(zip(ends, rollouts, strict=True), key=lambda pair: pair[0] // TURN_TOKENS):
         yield [rollout for _, rollout in turn]
@@ -108,8 +108,8 @@ def _turns(rollouts: Sequence[Rollout]) -> Iterator[list[Rollout]]:
 def replay_rows(replayer: Replayer, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
     """Measure and judge the rows under the loaded weights, in order.
 
-    A row is blamed only where honest machines agree on it. The clearest such row decides: the others' findings accuse
-    nobody. At most as many rows as evidence shows are asked about.
+    A row is blamed only where honest machines agree on it. The clearest such row decides: the others' findings lead to
+    no accusation. At most as many rows as evidence shows are asked about.
     """
     # 1. What is wrong with each by itself.
     profile = replayer.profile

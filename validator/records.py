@@ -24,8 +24,8 @@ SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS pending ON commitments (state, step)",
     "CREATE INDEX IF NOT EXISTS hours ON commitments (hour)",
     "CREATE INDEX IF NOT EXISTS rejected ON commitments (node) WHERE accepted = 0",
-    # state: unsent, sent, or refused. court: NULL for what accuses nobody, waiting (until due), opened, or the word for
-    # why there will be no case. opened: cases that this validator opened about it.
+    # state: unsent, sent, or refused. court: NULL for what leads to no accusation, waiting (until due), opened, or the
+    # word for why there will be no case. opened: cases that this validator opened about it.
     """CREATE TABLE IF NOT EXISTS verdicts (
         node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL, evidence BLOB,
         state TEXT NOT NULL DEFAULT 'unsent', refusals INTEGER NOT NULL DEFAULT 0, retry_at REAL NOT NULL DEFAULT 0,
@@ -111,7 +111,7 @@ class CaseRecord:
 
     @property
     def vote(self) -> tuple[bool, bytes]:
-        """Return the sealed vote and its salt, without which nobody can reveal it."""
+        """Return the sealed vote and its salt, without which it cannot be revealed."""
         assert self.guilty is not None
         assert self.salt is not None
         return self.guilty, self.salt

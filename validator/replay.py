@@ -47,7 +47,7 @@ DEVICE: Final = "cpu"
 
 _PASS_TOKENS: Final = 1024
 """Tokens, padding included, of one forward pass: enough for fast matrix products. With more, intermediate results are
-so large that each is mapped from the system anew; at 113M parameters a seventh of the time went into page faults."""
+so large that the system maps each again; at 113M parameters a seventh of the time went into page faults."""
 _LOGITS_AT_ONCE: Final = 1 << 25
 """Logits computed at a time: 128 MiB of float32."""
 _LARGEST_STATE: Final = 1e30

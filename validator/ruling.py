@@ -1,6 +1,6 @@
 """What a validator does next about a case: one pure function for the challenger and the juror.
 
-The challenger asks whether an open case against a node makes a case of its own needless. The juror asks for its next
+The challenger asks whether an open case against a node makes its own case needless. The juror asks for its next
 step on the way from the evidence to the revealed vote. Neither network nor clock is read here: a `CaseSnapshot` holds
 what the answer depends on.
 """
@@ -21,7 +21,7 @@ RETRY_SECONDS: Final = 30.0
 """Pause after a failure that money or time may mend."""
 
 MAX_LOST_CASES: Final = 3
-"""Cases that may end not guilty before this validator accuses nobody any more: its own machine is suspect. A cured one
+"""Cases that may end not guilty before this validator stops accusing: its own machine is suspect. A cured one
 does not count: the file was missing."""
 
 
@@ -81,12 +81,12 @@ def ruling(case: CaseSnapshot, role: Literal["challenger", "juror"]) -> Action |
 def _for_challenger(case: CaseSnapshot) -> Action:
     """Wait for a case of this validator's own, or one in which it finds the node guilty; open one beside any other.
 
-    An accomplice could open case after case on evidence that nobody can have, until it is too late to accuse. A second
+    An accomplice could open case after case on evidence that no juror can get, until it is too late to accuse. A second
     case beside a good one costs little: once the node is convicted it is moot, and its fee comes back.
     """
     record = case.record
     if case.now >= record.reveal_ends + RETRY_SECONDS:
-        return Action.OPEN  # a reorg took it, or nobody ends it
+        return Action.OPEN  # a reorg took it, or no transaction ends it
     if record.kind == Kind.DATA_MISSING and not case.same_charge:
         return Action.OPEN  # it may end as soon as the data is shown, whatever else the node did
     if case.mine:

@@ -1,6 +1,6 @@
 """Verification on demand: one commitment, or the evidence of one case, checked here and now.
 
-`muster validator verify` and `muster slash verify` start it. It needs no key and reports to nobody. Every row goes
+`muster validator verify` and `muster slash verify` start it. It needs no key and reports no verdict. Every row goes
 through the replay checks, not only a sample. Progress is in the log, on stderr.
 """
 

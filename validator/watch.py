@@ -1,6 +1,6 @@
 """Look for what a validator's operator should know: gas, a case against it, a case that it lost, a vote that it missed.
 
-It follows the chain with a cursor of its own, so that nothing the validator does depends on it. The end is told by
+It follows the chain with its own cursor, so that nothing the validator does depends on it. The end is reported by
 `muster.runtime.notify.notifying`.
 """
 
@@ -25,7 +25,7 @@ FILE_NAME: Final = "notifications-cursor.json"
 
 
 class ValidatorWatch:
-    """Looks for one validator. Made anew, it tells nothing of what was over before."""
+    """Looks for one validator. A new one reports nothing that was over before."""
 
     def __init__(self, chain: Chain, client: OrchestratorClient, notifier: Notifier, state_dir: Path, run: int) -> None:
         self._chain = chain
@@ -34,7 +34,7 @@ class ValidatorWatch:
         path = state_dir / FILE_NAME
         self._cursor = EventCursor(chain, path, (AbsenceReported, CaseOpened, CaseResolved), "notifications", run=run)
         self._past = not path.exists()
-        """Whether the cursor still reads what happened before anybody was to be told."""
+        """Whether the cursor still reads what happened before notifications were set up."""
 
     @property
     def _me(self) -> str:

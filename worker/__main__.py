@@ -1,7 +1,7 @@
 """python -m worker --config FILE: generate rollouts for one run until SIGTERM or SIGINT.
 
 Ends with 0 after a signal, and when nothing is left to do (retired, run closed); 3 when this key was convicted, so that
-nobody starts it again; 4 when the chain refuses; 78 when the settings cannot work.
+it is not started again; 4 when the chain refuses; 78 when the settings cannot work.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class WorkerContext:
     profile: Profile
     journal: WorkJournal
     notifier: Notifier = field(default_factory=Notifier)
-    """Tells the operator; the default tells nobody."""
+    """Notifies the operator; the default sends nothing."""
     machine: MachineMeter = field(default_factory=MachineMeter)
     """Counts what this worker says of itself."""
     saved: asyncio.Event = field(default_factory=asyncio.Event)

@@ -101,7 +101,7 @@ class EngineLimits:
     """The same as a number of blocks, which then wins over `cache_bytes`."""
     prefix_caching: bool = True
     ranks: int = 1
-    """Processes, each with a device of its own, that the model is split over (tensor parallelism)."""
+    """Processes, each with its own device, that the model is split over (tensor parallelism)."""
     threads: int = 1
     """CPU threads. More than there are idle cores is ruinous: they wait for each other by spinning."""
     matmul: MatmulSetting = "auto"
@@ -179,7 +179,7 @@ class Engine:
         self.forget()
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        """Complete all requests, in order. Blocks; call it from a thread of its own.
+        """Complete all requests, in order. Blocks; call it from a separate thread.
 
         Raises EngineError when `stop` is called meanwhile.
         """
@@ -208,7 +208,7 @@ class Engine:
 
         Each of the engine's processes reads the folder itself, and of a version only what differs from the last one.
 
-        Raises EngineError when that fails: the model is then half old and half new, and the engine must be made anew.
+        Raises EngineError when that fails: the model is then half old and half new, and the engine must be rebuilt.
         """
         _set_threads(self.limits.threads)
         try:
@@ -325,7 +325,7 @@ def _set_environment() -> None:
 def make_config(model_dir: Path, arguments: dict[str, Any]) -> VllmConfig:
     """Set the environment and return vLLM's configuration for these EngineArgs on this machine's device.
 
-    Raises ConfigError when it has what no replay follows, whatever vLLM was told, and ValueError as vLLM does.
+    Raises ConfigError when it has what no replay follows, whatever options vLLM got, and ValueError as vLLM does.
     """
     _set_environment()
     from vllm.engine.arg_utils import EngineArgs

@@ -102,7 +102,7 @@ class CaptureExtension:
     def _muster_refresh_head(self) -> None:
         """Finish `reload_weights` for a model whose head is tied to its embedding.
 
-        The head gets no weights of its own there, so vLLM 0.32 leaves it alone; but on CPU it computes with a packed
+        The head gets no separate weights there, so vLLM 0.32 leaves it alone; but on CPU it computes with a packed
         copy, which would stay that of the old weights.
         """
         model = self.model_runner.get_model()

@@ -1,7 +1,7 @@
 """The journal of a worker: which files it has finished, and how far each has got.
 
 Per index one row, through the states saved (file on disk), uploaded (receipt kept), committed (mined). A file is on
-disk before anybody else sees it. What an index must contain follows from the chain, so the file comes first.
+disk before any other process sees it. What an index must contain follows from the chain, so the file comes first.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class WorkJournal(Journal):
         self._intact.discard(entry.file_hash)
 
     def prune(self, settled: int) -> int:
-        """Delete the files of settled work, which nobody can request any more. Return how many."""
+        """Delete the files of settled work, which can no longer be requested. Return how many."""
         rows = self.rows("SELECT file_hash FROM work WHERE idx < ? AND state = 'committed'", settled)
         hashes = {row["file_hash"] for row in rows if self._path(row["file_hash"]).exists()}
         for file_hash in hashes:

@@ -112,7 +112,7 @@ class SeededSampler(LogitsProcessor):
         self._seeds_on_device = torch.from_numpy(self._seeds[: batch_update.batch_size].copy()).to(self.device)
 
     def _exchange(self, source: int, target: int) -> None:
-        """Swap two rows. That serves a one-way move too: nobody reads the row it leaves behind."""
+        """Swap two rows. That serves a one-way move too: the row it leaves behind is never read."""
         for values in (self._seeds, self._slots):
             values[source], values[target] = values[target], values[source]
         self._outputs[source], self._outputs[target] = self._outputs[target], self._outputs[source]

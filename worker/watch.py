@@ -1,6 +1,6 @@
 """Look for what the operator should know and no other loop of the worker sees: gas, pay to claim, rejections.
 
-Cases are told by the defender, claims by the claimer, the end by `muster.runtime.notify.notifying`.
+The defender reports cases, the claimer claims, and `muster.runtime.notify.notifying` the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WorkerWatch:
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
         self._first = context.notifier.told.fresh
-        """Whether nothing was ever told: what was rejected before the webhook was set is no news."""
+        """Whether no notification was ever sent: what was rejected before the webhook was set is no news."""
 
     async def poll(self) -> None:
         """Look once. Raises TRANSIENT errors."""
@@ -37,7 +37,7 @@ class WorkerWatch:
         await self._watch_verdicts()
 
     async def _watch_pay(self) -> None:
-        """Tell of pay that nobody claims by itself, once until it is claimed."""
+        """Notify of pay that is not claimed automatically, once until it is claimed."""
         context, notifier = self._context, self._context.notifier
         if context.settings.worker.auto_claim_hours > 0 or not notifier.wants("claimable"):
             return
@@ -71,8 +71,8 @@ class WorkerWatch:
 
     def _is_news(self, verdict: Verdict) -> bool:
         ours = verdict.node == self._context.node and verdict.run == self._context.run
-        told = self._context.notifier.was_told("rejected", f"commitment {verdict.index}")
-        return ours and not verdict.accepted and not told
+        notified = self._context.notifier.was_told("rejected", f"commitment {verdict.index}")
+        return ours and not verdict.accepted and not notified
 
     def _tell(self, reason: str, indices: list[int]) -> None:
         notifier, count = self._context.notifier, len(indices)

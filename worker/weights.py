@@ -94,7 +94,7 @@ class NewestCheckpoint:
 
 
 class CurrentWeights:
-    """The engine, in a thread of its own, and the checkpoint it runs."""
+    """The engine, in a separate thread, and the checkpoint it runs."""
 
     def __init__(self, make_engine: Callable[[Path], Engine], generating: Stopwatch) -> None:
         self._make_engine = make_engine
@@ -127,7 +127,7 @@ class CurrentWeights:
             return await self._do(self._engine.generate, requests)
 
     async def close(self) -> None:
-        """Stop what the engine generates. Close an engine that has processes of its own.
+        """Stop what the engine generates. Close an engine that has its own processes.
 
         Any other is not closed, since vLLM collects garbage for seconds before it frees memory that the end of the
         process frees at once. An engine that is starting or loading weights goes on until then.

@@ -1,12 +1,12 @@
-"""Receive what members say of themselves: names of nodes, machines, benchmark scores. Nobody is paid by any of it.
+"""Receive what members say of themselves: names of nodes, machines, benchmark scores. None of it leads to pay.
 
 The rules:
 
-1. A name is signed by the node's operator, whoever sends it. Of several the latest `named` counts. A node is named once
-   in NAME_SECONDS at most.
+1. A name is signed by the node's operator; any key may send it. Of several the latest `named` counts. A node is named
+   once in NAME_SECONDS at most.
 2. A score is signed by the run's trainer or its owner, and is of a step on chain. Of several of one step and benchmark
    the latest `measured` counts.
-3. A machine's report is that of an active node, which signs the request. Nobody can check what it says; its text is
+3. A machine's report is that of an active node, which signs the request. What it says cannot be checked; its text is
    cleaned.
 4. The bytes that nodes say they received are added up by source, of sources that the directory has ever listed. A
    report counts for no more than BYTES_PER_SECOND since the node's last one. Rows and nodes are bounded, so that no sum
@@ -287,8 +287,8 @@ class Announcements:
         if not self._is_new_score(connection, score):
             return False
         _keep_score(connection, score)
-        told = score.model_dump(include={"step", "benchmark", "score", "low", "high"})
-        record_event(connection, "scored", told, f"scored:{score.step}:{score.benchmark}:{score.measured}")
+        data = score.model_dump(include={"step", "benchmark", "score", "low", "high"})
+        record_event(connection, "scored", data, f"scored:{score.step}:{score.benchmark}:{score.measured}")
         return True
 
     def check_score(self, score: BenchmarkScore) -> None:

@@ -146,7 +146,7 @@ class Boards:
         return await self._kept.get("members", lambda: self._kept_by_cost("members", read))
 
     async def _kept_by_cost(self, key: str, make: Callable[[Connection], T]) -> T:
-        """Return an answer, made anew only once in a while that follows from how long making it took."""
+        """Return an answer, rebuilt only after a time that follows from how long building it took."""
         until, answer = self._costly.get(key, (float("-inf"), None))
         began = self.clock()
         if began < until:

@@ -33,7 +33,7 @@ class CaseRow(CaseLine):
 
     name: str
     work_of: str
-    """Whose commitment it is about: the accused's, or of a wrong grade somebody else's; empty where nobody knows."""
+    """Whose commitment it is about: the accused's, or of a wrong grade another node's; empty where unknown."""
     step: int
     challenger_name: str
     commits: int
@@ -213,7 +213,7 @@ def _work_of(connection: Connection, case: Any) -> str:
 
 
 def _slashed_in(connection: Connection, case: Any) -> int:
-    """Return what the end of a case took of the lock of the accused, in token wei. Nobody is convicted twice."""
+    """Return what the end of a case took of the lock of the accused, in token wei. No node is convicted twice."""
     if case.outcome != "guilty":
         return 0
     return int(connection.execute(select(nodes.c.slash).where(nodes.c.address == case.node)).scalar() or 0)
@@ -223,7 +223,7 @@ def _slashed_in(connection: Connection, case: Any) -> int:
 
 
 def charge(case: CaseRow, work_of: str, verdict: Verdict | None) -> str:
-    """Return what a challenger says. `work_of`: name or address of whoever made the commitment."""
+    """Return what a challenger says. `work_of`: name or address of the node that made the commitment."""
     accused = case.name or case.node
     work = f"commitment {case.index} of {work_of}, made at step {case.step}"
     about = f"what {accused} signed about {work}" if case.kind == "wrong_grade" else work

@@ -27,7 +27,7 @@ class WorkerDay:
     joined: int
     """The chain's seconds."""
     made: int
-    """Token wei: pay of commitments that nobody refuted."""
+    """Token wei: pay of commitments that were not refuted."""
 
 
 def earnings_of(connection: Connection, source: PageSource) -> DayEarnings:
@@ -54,8 +54,8 @@ def day_earnings(run: int, days: Iterable[WorkerDay], now: int) -> DayEarnings:
     """Return the quartiles of what workers make in a day. Pure.
 
     `now`: the chain's seconds. Counted are the hour that has begun and the 23 before it; of who joined in between, the
-    time since. What was made in less than a day is extended to one. While nobody has been there for an hour, it is an
-    estimate by who has been there for ESTIMATE_SECONDS.
+    time since. What was made in less than a day is extended to one. While no worker has been there for an hour, it is
+    an estimate by those who have been there for ESTIMATE_SECONDS.
     """
     begin = first_hour_of_day(now) * HOUR_SECONDS
     shares = [(now - max(begin, day.joined), day.made) for day in days if day.made]

@@ -37,8 +37,8 @@ def feed_lines(events: Iterable[Any], names: Names, *, routine: bool = False) ->
     for event in events:
         if event.data.get("rejections", 1) > 1 and not routine:
             continue  # the first is news, and the page of the commitment has them all
-        if (told := sentences.get(event.kind)) is not None:
-            who, text, href, tone = told(event.data, names)
+        if (sentence := sentences.get(event.kind)) is not None:
+            who, text, href, tone = sentence(event.data, names)
             lines.append(
                 FeedLine(id=event.id, time=event.time, kind=event.kind, who=who, text=text, href=href, tone=tone)
             )
@@ -97,17 +97,17 @@ def state_sentence(
     return f"Enough work: {waiting}, and it wants no more for now.", "go"
 
 
-_Told = tuple[str, str, str, Tone]
+_Sentence = tuple[str, str, str, Tone]
 
 
-def _about_node(text: Callable[[Mapping[str, Any], Names], str], tone: Tone = "plain") -> Callable[..., _Told]:
-    def told(data: Mapping[str, Any], names: Names) -> _Told:
+def _about_node(text: Callable[[Mapping[str, Any], Names], str], tone: Tone = "plain") -> Callable[..., _Sentence]:
+    def sentence(data: Mapping[str, Any], names: Names) -> _Sentence:
         return called(data.get("node"), names), text(data, names), f"/nodes/{data.get('node')}", tone
 
-    return told
+    return sentence
 
 
-def _step(data: Mapping[str, Any], names: Names) -> _Told:
+def _step(data: Mapping[str, Any], names: Names) -> _Sentence:
     metrics = data.get("metrics", {})
     score = metrics.get(HELD_OUT)
     known = {"reward": metrics.get(REWARD), "held out": score}
@@ -118,12 +118,12 @@ def _step(data: Mapping[str, Any], names: Names) -> _Told:
     return "", text, f"/steps/{data.get('step')}", "good" if score is not None else "plain"
 
 
-def _case_opened(data: Mapping[str, Any], names: Names) -> _Told:
+def _case_opened(data: Mapping[str, Any], names: Names) -> _Sentence:
     text = f"is accused of {_kind(data)} in commitment {data.get('index')}, by {called(data.get('challenger'), names)}"
     return called(data.get("node"), names), text, f"/court/{data.get('case')}", "warn"
 
 
-def _case_ended(data: Mapping[str, Any], names: Names) -> _Told:
+def _case_ended(data: Mapping[str, Any], names: Names) -> _Sentence:
     outcome, votes = str(data.get("outcome", "")), f"{data.get('guilty')} of {data.get('reveals')} votes guilty"
     text = f"case {data.get('case')} ended: {outcome.replace('_', ' ')}, {votes}"
     tone: Tone = "bad" if outcome == "guilty" else "plain"
@@ -134,7 +134,7 @@ def _convicted(data: Mapping[str, Any], names: Names) -> str:
     return f"is convicted: {amount(data.get('slashed'))} of its stake are gone, its pay is void"
 
 
-def _rejected(data: Mapping[str, Any], names: Names) -> _Told:
+def _rejected(data: Mapping[str, Any], names: Names) -> _Sentence:
     why, by = _kind(data, "reason"), called(data.get("validator"), names)
     text = f"commitment {data.get('index')} is rejected for {why}, by {by}"
     return called(data.get("node"), names), text, f"/nodes/{data.get('node')}/{data.get('index')}", "warn"
@@ -144,7 +144,7 @@ def _kind(data: Mapping[str, Any], key: str = "kind") -> str:
     return str(data.get(key, "")).replace("_", " ")
 
 
-def _plain(text: str, href: str = "/", tone: Tone = "plain") -> Callable[..., _Told]:
+def _plain(text: str, href: str = "/", tone: Tone = "plain") -> Callable[..., _Sentence]:
     return lambda data, names: (
         "",
         text.format_map({key: shown(str(value)) for key, value in data.items()}),
@@ -153,7 +153,7 @@ def _plain(text: str, href: str = "/", tone: Tone = "plain") -> Callable[..., _T
     )
 
 
-_SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Told]]] = {
+_SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Sentence]]] = {
     "joined": _about_node(lambda data, _: f"joins as a {data.get('role')}", "good"),
     "retired": _about_node(lambda data, _: "retires"),
     "withdrawn": _about_node(lambda data, _: "has its stake back"),
@@ -184,7 +184,7 @@ PINNED: Final = frozenset({"case opened", "case ended", "convicted", "refuted"})
 """Kinds that stay at the top of the feed for a day."""
 
 
-def _of_judge(text: str) -> Callable[..., _Told]:
+def _of_judge(text: str) -> Callable[..., _Sentence]:
     return lambda data, names: (
         called(data.get("judge"), names),
         text.format_map(data),
@@ -193,7 +193,7 @@ def _of_judge(text: str) -> Callable[..., _Told]:
     )
 
 
-_ROUTINE: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Told]]] = {
+_ROUTINE: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Sentence]]] = {
     "committed": lambda data, names: (
         called(data.get("node"), names),
         f"commits work {data.get('index')}",

@@ -42,7 +42,7 @@ class WorkerLine(Message):
     """Claimed in all."""
     in_window: int
     day: int
-    """Pay of the commitments of the hour that has begun and the 23 before it, that nobody refuted."""
+    """Pay of the commitments of the hour that has begun and the 23 before it that were not refuted."""
     uptime: float
     """Share of the hours since it joined in which it made a commitment."""
     device: str

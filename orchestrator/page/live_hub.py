@@ -1,13 +1,13 @@
 """Send the state of the run to very many watchers as server-sent events, without delaying workers.
 
-- The state is read at most once a second, while anybody watches, and only when something changed; less often for very
-  many, so that no more than MESSAGES_A_SECOND are sent. Each message is encoded once for all who are equally far.
+- The state is read at most once a second, while there are watchers, and only when something changed; less often for
+  very many, so that no more than MESSAGES_A_SECOND are sent. Each message is encoded once for all who are equally far.
 - Watchers are written to a few at a time, spread over that time. Meanwhile requests of others are answered.
-- Whoever lags gets the newest state, with the events it missed from a buffer; states in between are never sent. The
-  server's limits (`muster/runtime/http_limits.py`) cut who reads nothing.
+- A watcher that lags gets the newest state, with the events it missed from a buffer; states in between are never sent.
+  The server's limits (`muster/runtime/http_limits.py`) disconnect a watcher that reads nothing.
 - `id:` is the database's identity and the newest event. A browser that connects again says it as Last-Event-ID, and
   gets what it missed; the buffer is read from the database at the start, so this holds across a restart too.
-- Streams end at once when the process is told to stop.
+- Streams end at once when the process gets a signal to stop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SLICE: Final = 8
 """Watchers that are written to in one go, where they are few; else MOST_SLICES are made of them."""
 MOST_SLICES: Final = 64
 SILENCE_SECONDS: Final = 15.0
-"""After which a comment is sent, so that nobody takes a quiet stream for a broken one."""
+"""After which a comment is sent, so that no client takes a quiet stream for a broken one."""
 RETRY_MILLISECONDS: Final = 2_000
 BUFFER_LINES: Final = 500
 """Notable events that a watcher can have missed."""
@@ -50,7 +50,7 @@ FIRST_LINES: Final = 50
 MAX_ENCODED: Final = 256
 """Forms of one state that are kept."""
 SEND_BUFFER: Final = 64 * 1024
-"""Bytes that the kernel keeps for one watcher: whoever reads nothing is noticed soon, and 1,000 take little memory."""
+"""Bytes that the kernel keeps for one watcher: one that reads nothing is noticed soon, and 1,000 take little memory."""
 
 COMMENT: Final = b":\n\n"
 HEADERS: Final = [
@@ -145,14 +145,14 @@ class LiveHub:
     # Reading
 
     async def refresh(self) -> None:
-        """Read the state anew if it has changed and is older than `period`. Raises StorageError."""
+        """Read the state again if it has changed and is older than `period`. Raises StorageError."""
         async with self._reading:
             loop, mark = asyncio.get_running_loop(), self._source.mark()
             if mark == self._mark or loop.time() - self._read_at < period(self.count):
                 return
             self._read_at = loop.time()
             found = await self._source.read(self._last, BUFFER_LINES)
-            if found.last < self._last:  # a reorg took events back, and their numbers are given anew
+            if found.last < self._last:  # a reorg took events back, and their numbers are given again
                 self._lines.clear()
                 found = await self._source.read(0, BUFFER_LINES)
             if not found.is_whole and found.lines:
@@ -275,7 +275,7 @@ class _EventStream(Response):
         connection: BoundedProtocol = scope["state"]["connection"]
         watcher = Watcher(self._hub, connection, self._seen)
         connection.on_lost = watcher.leave
-        if connection.transport.is_closing():  # lost before, so nobody will say so; its socket may be closed
+        if connection.transport.is_closing():  # lost before, so no callback comes; its socket may be closed
             watcher.leave()
         else:
             connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)

@@ -127,7 +127,7 @@ def _numbers(connection: Connection, query: Any) -> dict[str, dict[str, int]]:
 
 
 def _lately(first_hour: int) -> Any:
-    """Return the query for each node's commitments since an hour that nobody refuted."""
+    """Return the query for each node's commitments since an hour that were not refuted."""
     node = hour_tallies.c.node.concat("")  # else SQLite takes the index by node, and reads all hours
     unrefuted = hour_tallies.c.status.in_(UNREFUTED)
     query = select(node, func.sum(hour_tallies.c["count"]))

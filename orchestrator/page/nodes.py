@@ -114,7 +114,7 @@ class Money(Message):
     slashed: int
     fined: int
     day: int
-    """Pay of the commitments of the hour that has begun and the 23 before it, that nobody refuted."""
+    """Pay of the commitments of the hour that has begun and the 23 before it that were not refuted."""
     stake: int
     """What it locked, less what was slashed and fined; 0 once it has withdrawn."""
     waiting: list[HourLine] = Field(default_factory=list)

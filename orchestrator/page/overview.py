@@ -101,7 +101,7 @@ class Overview(Message):
     pay: list[int]
     """Of one commitment, by work class."""
     step_cost: int | None
-    """Pay that a step binds at present: of commitments that nobody refuted, the median of the newest steps."""
+    """Pay that a step binds at present: of commitments that were not refuted, the median of the newest steps."""
     escrow_free: int | None
     claimed: int
     in_window: int

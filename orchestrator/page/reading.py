@@ -42,7 +42,7 @@ log = telemetry.logger("orchestrator")
 def find_tokenizer(folder: Path | None, terms: Terms) -> Path | None:
     """Return the tokenizer.json of a run within its folder; None when no folder there has the hash of the terms.
 
-    Blocks. Files of a checkpoint count together (`muster.models.files.FIXED_FILES`): one alone could be anybody's.
+    Blocks. Files of a checkpoint count together (`muster.models.files.FIXED_FILES`): one alone could fit any model.
     """
     if folder is None:
         return None

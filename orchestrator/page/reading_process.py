@@ -76,7 +76,7 @@ class RowCache:
 
 
 def _slim(row: Rollout) -> Rollout:
-    """Return a row without log-probabilities and proof, in arrays of its own."""
+    """Return a row without log-probabilities and proof, in copied arrays."""
     return replace(
         row,
         prompt_tokens=row.prompt_tokens.copy(),

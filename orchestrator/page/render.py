@@ -151,7 +151,7 @@ def word(term: str, label: str = "") -> Markup:
 
 
 def bars(parts: Iterable[tuple[str, int]], total: int) -> Markup:
-    """Return one horizontal bar of parts, each of a class of its own; empty parts are left out."""
+    """Return one horizontal bar of parts, each with its own class; empty parts are left out."""
     drawn, at = [], 0.0
     for kind, count in parts:
         if count and total:
@@ -213,7 +213,7 @@ def strip(hours: Sequence[tuple[int, Mapping[str, int]]]) -> Markup:
     columns = []
     for hours_since, parts in hours:
         foot = STRIP_HEIGHT
-        told = ", ".join(f"{count} {kind}" for kind, count in parts.items() if count)
+        counts = ", ".join(f"{count} {kind}" for kind, count in parts.items() if count)
         rects = []
         for kind, count in parts.items():
             height = STRIP_HEIGHT * count / most
@@ -224,7 +224,7 @@ def strip(hours: Sequence[tuple[int, Mapping[str, int]]]) -> Markup:
                 rects.append(Markup(rect).format(kind, x, foot, max(0.5, width * 0.86), height))
         columns.append(
             Markup("<g><title>{}: {}</title>{}</g>").format(
-                hour(hours_since), told or "nothing", Markup("").join(rects)
+                hour(hours_since), counts or "nothing", Markup("").join(rects)
             )
         )
     label = f"Commitments by the hour, from {hour(first)} to {hour(last)}; at most {most} in one hour"

@@ -1,4 +1,4 @@
-"""Show what the model writes: rows of accepted files, as text. A file is read in processes of its own."""
+"""Show what the model writes: rows of accepted files, as text. A file is read in separate processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One row of a rollout file as text, and what the reading process and the orchestrator say to each other.
 
-Everything in a row is a stranger's. Text is cut by characters and kept as it is otherwise: whoever shows it shows it as
+Everything in a row is a stranger's. Text is cut by characters and kept as it is otherwise: readers must show it as
 text. A completion's text is what was scored (`muster.protocol.prompts.completion_text`), by the `tokenizers` library
 alone, which takes less than a third of the memory of `transformers`.
 """

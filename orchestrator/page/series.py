@@ -1,6 +1,6 @@
 """Keep the numbers of the trainer's reports for charts, so that a range of any length is read in few rows.
 
-`record` writes a step's numbers and makes the buckets above it anew from the buckets below them. So a report that
+`record` writes a step's numbers and rebuilds the buckets above it from the buckets below them. So a report that
 replaces an earlier one of its step leaves what would be there if only the later one had come.
 """
 
@@ -26,7 +26,7 @@ MAX_SERIES: Final = 16
 MAX_ALL_POINTS: Final = 8_000
 """Points of all metrics in one answer: many of them have fewer each."""
 BENCHMARK: Final = "benchmark/"
-"""What the names of published scores begin with; they are no reports' numbers, and each is a point of its own."""
+"""What the names of published scores begin with; they are no reports' numbers, and each is a separate point."""
 MAX_NAMES: Final = 256
 """Metrics of a run; further ones are not kept."""
 MAX_NUMBER: Final = 1e100
@@ -51,7 +51,7 @@ class SeriesPage(Message):
     """Steps that were asked for, both included; the buckets at the ends may begin before and end after them."""
     steps_per_point: int
     series: list[Series]
-    """In the order in which they were asked for; a metric that nobody has reported has no points."""
+    """In the order in which they were asked for; a metric that was never reported has no points."""
 
 
 class MetricList(Message):
@@ -100,7 +100,7 @@ def _is_name(name: str) -> bool:
 
 
 def _renew(connection: Connection, step: int, names: Sequence[str]) -> None:
-    """Make the buckets above a step anew, for these metrics."""
+    """Rebuild the buckets above a step, for these metrics."""
     buckets = metric_buckets.c
     for level in range(1, LEVELS):
         bucket = step // BASE**level
@@ -144,7 +144,7 @@ def newest_numbers(connection: Connection) -> dict[str, float]:
 
 
 def newest_number(connection: Connection, name: str) -> float | None:
-    """Return the newest number of a metric; None for one that nobody has reported."""
+    """Return the newest number of a metric; None for one that was never reported."""
     buckets = metric_buckets.c
     newest = select(buckets.total).where(buckets.name == name, buckets.level == 0)
     return connection.execute(newest.order_by(buckets.bucket.desc()).limit(1)).scalar()

@@ -23,7 +23,7 @@ from orchestrator.page.render import environment
 from orchestrator.page.turns import Turns
 
 KEPT_SECONDS: Final = 2.0
-"""Age of a page that is given again instead of being rendered anew."""
+"""Age of a page that is given again instead of being rendered again."""
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"

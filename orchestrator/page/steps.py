@@ -40,7 +40,7 @@ class StepRow(Message):
     commitments: int
     """Made at this policy step."""
     cost: int
-    """Token wei: pay of those that nobody refuted."""
+    """Token wei: pay of those that were not refuted."""
     doubts: int
     """Validators that say that honest machines differ on its weights."""
 
@@ -173,7 +173,7 @@ def step_rows(connection: Connection, source: PageSource, numbers: Sequence[int]
 def batch_files(connection: Connection, source: PageSource, names: Sequence[str]) -> list[BatchFile]:
     """Return the files of a batch in its order: who uploaded each, for which commitment."""
     query = select(*uploads.c["file_hash", "node", "index", "size"], commitments.c.step, commitments.c.status)
-    # Whoever uploads somebody else's file has it rejected, so the accepted one is shown where there are several.
+    # An upload of another node's file is rejected, so the accepted one is shown where there are several.
     rows = rows_of(connection, query.join(commitments, same_work(uploads, commitments.c)), uploads.c.file_hash, names)
     rows.sort(key=lambda row: row.status == "accepted")
     found = {row.file_hash: row for row in rows}

@@ -1,7 +1,7 @@
 """Bound how much of the time goes into what strangers look at, however many addresses they ask for.
 
-Answers are kept by their address, so who asks for another address each time has each made anew. Workers share the
-process with that.
+Answers are kept by their address, so a client that asks for another address each time has each one made. Workers
+share the process with that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Make the documents about single things, each at most once in some seconds however many ask.
 
-One per service. Whoever shows them, as JSON or as HTML, asks here.
+One per service. The JSON and HTML routes ask here.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ PICTURE_HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "cross-origin",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of pictures that other sites may show; as a document of its own one loads nothing and runs nothing."""
+"""Of pictures that other sites may show; as a separate document one loads nothing and runs nothing."""
 
 SVG: Final = "image/svg+xml"
 _PICTURE: Final[dict[int | str, dict[str, Any]]] = {

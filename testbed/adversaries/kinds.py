@@ -150,7 +150,7 @@ def reseeded(job: Job, n: int) -> list:
 
 
 def system_prompt(shop: AdversaryLab, job: Job) -> list[Rollout]:
-    """Asked with a system prompt of its own, and claimed without."""
+    """Asked with its own system prompt, and claimed without."""
     tokenizer = shop.rules.tokenizer
     before = tokenizer("<|system|>Be right.", add_special_tokens=False)["input_ids"]
     asked = [

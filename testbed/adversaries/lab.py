@@ -98,7 +98,7 @@ class Job:
 
 @dataclass
 class AdversaryLab:
-    """Everything a worker has, and the model of whoever looks at its work."""
+    """Everything a worker has, and the model of the validator that inspects its work."""
 
     checkpoints: list[Path]
     """The run's checkpoints by step."""

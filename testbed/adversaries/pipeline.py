@@ -174,7 +174,7 @@ class Outcome:
     """The telling statistic of the false rows."""
     limit: Limit | None
     in_all: list[Finding | None]
-    """On commitments with lies in all rows, each inspected with a sample of its own."""
+    """On commitments with lies in all rows, each inspected with a separate sample."""
     in_a_tenth: list[Finding | None]
     predicted_tenth: float
     """What the policy predicts of the last, from the share of rows that are noticed by themselves."""

@@ -44,7 +44,7 @@ class SubtleCheat:
 
 @contextmanager
 def fp8_cache() -> Iterator[None]:
-    """Keep keys and values in float8, as vLLM does when told to."""
+    """Keep keys and values in float8, as vLLM does with that option."""
     plain = worker.engine.plain_arguments
     with patch.object(worker.engine, "plain_arguments", lambda *given: plain(*given) | {"kv_cache_dtype": "fp8"}):
         yield

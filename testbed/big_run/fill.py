@@ -43,14 +43,14 @@ FAST: Final = (
     "temp_store=MEMORY",
     "locking_mode=EXCLUSIVE",
 )
-"""A crash loses the database, which is made anew then."""
+"""A crash loses the database, which is then rebuilt."""
 
 
 def fill(path: Path, about: str, place: str, rows: Rows, say: Callable[[str], None] = lambda _: None) -> None:
     """Make the SQLite database at `path`. Takes minutes at full size.
 
-    about: what it belongs to; place: number and hash of the block that the chain is read up to; say: is told how long
-    each table took.
+    about: what it belongs to; place: number and hash of the block that the chain is read up to; say: is called
+    with how long each table took.
     """
     asyncio.run(_create(path, about))
     engine = create_engine(f"sqlite:///{path}")

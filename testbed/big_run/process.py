@@ -74,10 +74,10 @@ def big_run(
     texts: Sequence[Text] = (),
     **settings: object,
 ) -> Iterator[BigRun]:
-    """Yield a run on a chain of its own, which mines a block every two seconds. Making a full one takes minutes.
+    """Yield a run on a separate chain, which mines a block every two seconds. Making a full one takes minutes.
 
-    say: is told how far it is; texts: of the rollouts that can be read, again and again; sums by default. settings: of
-    the orchestrator.
+    say: is called with how far it is; texts: of the rollouts that can be read, again and again; sums by default.
+    settings: of the orchestrator.
     """
     with Anvil() as anvil:
         changes = {**TERMS, "tokenizer_hash": tokenizer_hash(save_tokenizer(folder / "run").parent)}

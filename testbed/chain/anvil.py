@@ -1,4 +1,4 @@
-"""A local Anvil on a free port, in a session of its own."""
+"""A local Anvil on a free port, in a separate session."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Assumptions:
     commitments_per_hour: int = 4
     """Of a worker, where its strategy does not say otherwise."""
     cheat_every: int = 24
-    """Hours between two cheaters in every row, each with a stake of its own; 0: there are none."""
+    """Hours between two cheaters in every row, each with its own stake; 0: there are none."""
     days: int = 12
     seed: int = 0
     """Of who inspects what. Keys and draws are new in each world."""

@@ -9,7 +9,7 @@ class BreakEven(Incentives):
     """The break-even points of one work class; `BreakEven.of(terms, work_class)` returns those of a run."""
 
     def junk_ratio(self) -> float:
-        """Return how many tokens of an owner's escrow junk binds at most, per token that whoever made it loses."""
+        """Return how many tokens of an owner's escrow junk binds at most, per token that its maker loses."""
         return self.cover * self.pay / self.burned
 
     def judge_margin(self, share_wrong: float, replay: float, judges: int) -> float:

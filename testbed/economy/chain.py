@@ -1,4 +1,4 @@
-"""A local chain on which anybody's transaction is one line, and whose clock stands still unless it is moved."""
+"""A local chain on which any account's transaction is one line, and whose clock stands still unless it is moved."""
 
 from __future__ import annotations
 

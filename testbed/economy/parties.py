@@ -23,7 +23,7 @@ class Account:
 
 @dataclass(eq=False)
 class Operator(Account):
-    """Whoever pays the stakes and gets the money."""
+    """The account that pays the stakes and gets the money."""
 
     name: str
     given: int = 0

@@ -104,7 +104,7 @@ class Proceedings:
         self.chain.mine()
 
     def _opinion(self, judge: Validator, case: Case) -> bool | None:
-        """Return what a judge votes; None for one that has no vote of its own."""
+        """Return what a judge votes; None for one without an independent vote."""
         strategy = judge.strategy
         if strategy.cartel:
             return not case.commitment.worker.strategy.is_friend

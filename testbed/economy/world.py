@@ -117,7 +117,7 @@ class World:
         return world
 
     def add_validator(self, strategy: Validating) -> Validator:
-        """Register a validator of an operator of its own."""
+        """Register a validator with its own operator."""
         operator = self._operator(f"{strategy.name} #{len(self.validators)}", 1)
         validator = Validator(Signer.random(), operator, strategy)
         self._register(operator, validator.signer, Role.VALIDATOR)
@@ -181,7 +181,7 @@ class World:
         self.settle()
 
     def settle(self) -> None:
-        """Let cases end and pay mature; nobody works any more."""
+        """Let cases end and pay mature; no node works any more."""
         for _ in range(SETTLING_HOURS // CLAIM_EVERY):
             self._proceed_until(self.chain.now + DAY)
             self._claim(self._keys)

@@ -2,7 +2,7 @@
 
     python -m testbed.escapes.attempts FOLDER PORT
 
-Each attempt runs in a child of its own, which gives up what `close_behind` takes away and then tries. FOLDER has a file
+Each attempt runs in a separate child, which gives up what `close_behind` takes away and then tries. FOLDER has a file
 `canary`; something listens on PORT. Prints one JSON object: what became of each attempt.
 """
 

@@ -1,4 +1,4 @@
-"""A learner in a process of its own, to be killed: it says what it does before it does it.
+"""A learner in a separate process, to be killed: it says what it does before it does it.
 
 See tests/unit/trainer/test_killed.py:
 

@@ -1,6 +1,6 @@
 """A mixture of tasks of which several are scored by a component that no machine has built, and a model that tries them.
 
-The component is this machine's own, packed anew: other bytes, hence another hash, so every node has to fetch it from
+The component is this machine's own, packed again: other bytes, hence another hash, so every node has to fetch it from
 the run's storage. The model knows the forms of the answers and hardly ever a right one, as a run's first model does.
 """
 
@@ -157,7 +157,7 @@ def make_warm_model(folder: Path, sets: Path) -> Path:
 
 
 def poisoned_parts(component: str) -> list[NewPart]:
-    """Tasks that an owner may publish and nobody can solve, each of a kind of its own."""
+    """Tasks that an owner may publish and no worker can solve, each of a separate kind."""
     code = manifest_of("code", {"thinking": "none"}, component)
     sorting, instruction = own_manifest("sorting"), manifest_of("instruction", {"thinking": "none"}, component)
     assert code.scorer is not None

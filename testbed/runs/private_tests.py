@@ -128,7 +128,7 @@ class WrongValidator(Validator):
 
 @dataclass
 class PrivateStory:
-    """One run with private tests on a chain of its own."""
+    """One run with private tests on a separate chain."""
 
     folder: Path
     run: RunFixture
@@ -195,7 +195,7 @@ class PrivateStory:
         return self.told
 
     async def masters_are_refused(self) -> None:
-        """Nobody but an active validator is given the master."""
+        """Only an active validator is given the master."""
         for who in ("w1", "trainer", "stranger"):
             async with self.run.client(self.orchestrator.url, who) as client:
                 self.told.refused[who] = await status_of(client.master(self.run.run, 1, self.run.key(who)))
@@ -249,7 +249,7 @@ class PrivateStory:
         self.told.signal = any(len({row.task_reward for row in group}) > 1 for group in file.groups())
 
     async def a_copier_cannot_open(self, work: CommittedWork) -> None:
-        """v4 repeats v1's commitment in a verdict of its own, and then shows what v1 has shown."""
+        """v4 repeats v1's commitment in its own verdict, and then shows what v1 has shown."""
         async with self.run.client(self.orchestrator.url, "v4") as client:
             verdicts, _ = await client.verdicts(self.run.run)
             theirs = next(one for one in verdicts if one.validator == self.run.key("v1").address)
@@ -392,7 +392,7 @@ async def prepare(folder: Path, anvil: Anvil) -> PrivateStory:
 
 
 def play(folder: Path) -> Told:
-    """Play the story in a folder, on a chain of its own, with a block a second once everybody has joined."""
+    """Play the story in a folder, on a separate chain, with a block a second once every node has joined."""
     with Anvil() as anvil:
         story = asyncio.run(prepare(folder, anvil))
         with story.orchestrator:

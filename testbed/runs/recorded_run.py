@@ -1,4 +1,4 @@
-"""A run in a database of its own, filled as in service: by the chain's events and members' messages, without either."""
+"""A run in a separate database, filled as in service: by the chain's events and members' messages, without either."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class SampleRun(RecordedRun):
     # The chain
 
     async def happen(self, kind: Any, *values: Any) -> str:
-        """Let an event happen in a block of its own; its transaction."""
+        """Let an event happen in a separate block; its transaction."""
         self.blocks += 1
         await self.deliver(kind(Place(self.blocks, bytes(32), self.blocks.to_bytes(32), 0), *values))
         return "0x" + self.blocks.to_bytes(32).hex()
@@ -306,7 +306,7 @@ class ToldRun(RecordedRun):
         await self.deliver(self.happened[-1 - which % len(self.happened)])
 
     async def reorganise(self, lost: int) -> None:
-        """Lose what happened last, but not who registered, and read the rest anew."""
+        """Lose what happened last, but not who registered, and read the rest again."""
         self.happened = self.happened[: max(BEGINNING, len(self.happened) - lost % 8)]
         await self.database.write(self.projection.forget)
         await self.deliver(*self.happened)

@@ -120,7 +120,7 @@ class RunFixture:
         return Domain(self.book.chain_id, self.book.registry)
 
     def mine_every(self, seconds: int, anvil: Anvil) -> None:
-        """Let the chain mine by the clock from now on; whoever follows it then looks five times a block."""
+        """Let the chain mine by the clock from now on; its followers then look five times a block."""
         anvil.request("evm_setIntervalMining", seconds)
         self.settings = self.settings.model_copy(update={"poll_seconds": seconds / 5})
 
@@ -137,7 +137,7 @@ class RunFixture:
             yield chain
 
     async def join(self, name: str, role: Role) -> None:
-        """Register the node of this name, with an operator of its own."""
+        """Register the node of this name, with its own operator."""
         async with self.chain(f"operator of {name}") as chain:
             await chain.send(token.faucet())
             await chain.deposit_with_permit(400 * TOKEN)
@@ -230,11 +230,11 @@ class Orchestrator(Service):
             assert status == 0, said
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Return status and body of a plain GET; (0, b"") when nobody answers."""
+        """Return status and body of a plain GET; (0, b"") when no server answers."""
         return get(self.url + path)
 
     def json(self, path: str) -> Any:
-        """Return a JSON answer; {} when nobody answers, or the request is refused."""
+        """Return a JSON answer; {} when no server answers, or the request is refused."""
         return get_json(self.url + path)
 
     async def rows(self, table: Table, *columns: str) -> list[tuple[Any, ...]]:

@@ -83,7 +83,7 @@ class LiveSwarm:
         os.kill(self.pid_of(name), signal.SIGKILL)
 
     def get(self, path: str) -> Any:
-        """Return a JSON answer of its orchestrator; {} when nobody answers or it is refused."""
+        """Return a JSON answer of its orchestrator; {} when no server answers or it is refused."""
         return get_json(self.url + path)
 
     def address_of(self, name: str) -> str:
@@ -93,7 +93,7 @@ class LiveSwarm:
 
 @contextmanager
 def live_swarm(folder: Path, *words: object) -> Iterator[LiveSwarm]:
-    """Yield a demo's swarm with more steps than anybody waits for, from the moment that its orchestrator is ready."""
+    """Yield a demo's swarm with more steps than any test waits for, from the moment that its orchestrator is ready."""
     place = folder / "swarm"
     # A step each while, and few held-out tasks: what it computes meanwhile, tests and browser lack.
     slowly = {"MUSTER_TRAINER__POLL_SECONDS": "10", "MUSTER_TRAINER__EVAL_TASKS": "64"}

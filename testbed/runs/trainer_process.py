@@ -1,4 +1,4 @@
-"""A run whose trainer is a real process: a tiny model, a few tasks, and nobody who works."""
+"""A run whose trainer is a real process: a tiny model, a few tasks, and no workers."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def opened(
 ) -> Iterator[World]:
     """Yield a world whose first steps are published; `terms` as in `ModelRun.open`.
 
-    Nobody trains, so `demand_batches` is all the work, in batches of 8 groups, that is ever wanted. by_the_clock: the
+    No trainer runs, so `demand_batches` is all the work, in batches of 8 groups, that is ever wanted. by_the_clock: the
     chain mines a block a second from then on, so it has to be this world's own.
     """
     run_fixture = asyncio.run(

@@ -33,7 +33,7 @@ def errors(tokens: int = 256, *, distance: float = 0.0, gap: float = 0.0, error:
 
 
 def cell(rows: Sequence[TokenErrors], name: str = "many at once", model: str = "as it is") -> MeasuredCell:
-    """Return a cell; each row of 256 tokens or more is a unit of its own."""
+    """Return a cell; each row of 256 tokens or more is a separate unit."""
     return MeasuredCell(CPU_FP32.name, model, name, False, rows, len(rows))
 
 

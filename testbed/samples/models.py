@@ -35,7 +35,7 @@ def nudge(folder: Path, step: int, *, tensors: int | None = None) -> None:
 
 
 def unpin_numerics() -> None:
-    """Undo `muster.models.numerics.pin_numerics`, as a library might. Whoever calls this pins again."""
+    """Undo `muster.models.numerics.pin_numerics`, as a library might. The caller pins again."""
     torch.set_float32_matmul_precision("high")
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True

@@ -1,4 +1,4 @@
-"""Terms of small runs, which nobody signs."""
+"""Unsigned terms of small runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SMALL: Final[dict[str, Any]] = {
 
 
 def terms_of(trainer: str = NOBODY, storage_key: str = "", **changes: Any) -> Terms:
-    """Return terms with some of SMALL changed. The trainer signs receipts where nobody else does."""
+    """Return terms with some of SMALL changed. The trainer signs receipts where no storage key is given."""
     return Terms(**(SMALL | {"trainer": trainer, "storage_key": storage_key or trainer} | changes))
 
 

@@ -32,7 +32,7 @@ HOSTILE: Final = (
     "a\x00b\rc\u2028d\u2029e\x85f 😀",
     "Zalgo: T\u0336\u0321o\u0310\u0313n\u0359e \u0489\u0489\u0489",
 )
-"""Completions of a model that somebody has trained to attack whoever reads them."""
+"""Completions of a model that was trained to attack its readers."""
 
 
 def byte_pair_tokenizer(corpus: Sequence[str]) -> PreTrainedTokenizerBase:

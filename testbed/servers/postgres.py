@@ -121,7 +121,7 @@ class PostgresServer(Process):
         return False
 
     def freeze(self) -> None:
-        """Stop every process of the server where it is: connections stay open and nobody answers."""
+        """Stop every process of the server where it is: connections stay open without answers."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -164,6 +164,6 @@ class PostgresServer(Process):
         return f"postgresql://muster:{password}@127.0.0.1:{self.port}/{name}"
 
     def drop_database(self, url: str) -> None:
-        """Remove a database, whoever is connected."""
+        """Remove a database, even with open connections."""
         name = sql.Identifier(url.rpartition("/")[2])
         self.administer(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))

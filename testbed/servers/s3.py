@@ -48,7 +48,7 @@ class Endpoint:
         }
 
     def new_bucket(self) -> Endpoint:
-        """Make an empty bucket on the same server; moto lets anybody make one."""
+        """Make an empty bucket on the same server; moto lets any client make one."""
         made = replace(self, bucket=f"bucket-{secrets.token_hex(8)}")
         httpx2.put(f"{made.url}/{made.bucket}", timeout=30).raise_for_status()
         return made

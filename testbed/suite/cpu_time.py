@@ -11,7 +11,7 @@ from typing import Final
 from testbed.suite.durations import descendants, reaped
 
 SCORER_SECONDS: Final = 60.0
-"""CPU seconds for a hostile answer: a scorer that it ended starts anew, which takes twelve of them."""
+"""CPU seconds for a hostile answer: a scorer that it ended starts again, which takes twelve of them."""
 
 
 @contextmanager

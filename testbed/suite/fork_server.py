@@ -66,7 +66,7 @@ FREE_DESCRIPTOR: Final = 512
 
 def main(descriptor: int) -> None:
     channel = socket.socket(fileno=descriptor)
-    install()  # before anybody imports `Popen` by its name
+    install()  # before any module imports `Popen` by its name
     before = dict(os.environ)
     import_everything()
     assert threading.active_count() == 1, "a process with threads must not be forked"

@@ -201,7 +201,7 @@ def _start_server() -> socket.socket:
         stdout=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],
         start_new_session=True,
-    ).returncode = 0  # nobody waits for it
+    ).returncode = 0  # no caller waits for it
     theirs.close()
     ours.settimeout(BOUND)
     assert ours.recv(64) == b"ready", "the fork server did not start: its error is above"

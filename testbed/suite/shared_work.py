@@ -20,7 +20,7 @@ from typing import Any
 from testbed.paths import ROOT
 
 RUN = "PYTEST_XDIST_TESTRUNUID"
-"""Set by pytest-xdist, to a value of its own in every run."""
+"""Set by pytest-xdist, to a new value in every run."""
 
 
 def share_warm_up(warm_up: Callable[..., tuple[float, int]]) -> Callable[..., tuple[float, int]]:
@@ -78,7 +78,7 @@ def _made_once(wanted: object, make: Callable[[Path], object]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / hashlib.sha256(repr(wanted).encode()).hexdigest()
     with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits instead of computing the same
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the second process waits instead of computing the same
         if not path.exists():
             make(path.with_suffix(".part"))
             path.with_suffix(".part").rename(path)

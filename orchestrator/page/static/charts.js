@@ -50,7 +50,7 @@ async function fetchSeries(url, names) {
   return reply.json();
 }
 
-// Add the numbers of a step that was just reported; read everything anew once that has made the curves too dense.
+// Add the numbers of a step that was just reported; read everything again once that has made the curves too dense.
 function append(place, state) {
   if (state.metrics_step === null) return;
   const grown = charts.filter(chart => chart.append(state.metrics_step, state.metrics)).length;
@@ -130,7 +130,7 @@ class Chart {
     };
     const curves = this.names.map((_, place) => ({
       label: this.labels[place], stroke: colour(`--curve-${1 + place % 4}`), width: 2, spanGaps: true,
-      dash: place >= 4 ? [6, 4] : undefined, points: { show: this.points.size < 25, size: 5 }, value: (drawn, value, _, at) => this.told(drawn, value, at),
+      dash: place >= 4 ? [6, 4] : undefined, points: { show: this.points.size < 25, size: 5 }, value: (drawn, value, _, at) => this.legendText(drawn, value, at),
     }));
     const hidden = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
     const band = this.hasBand() ? [{ ...hidden, label: "lowest" }, { ...hidden, label: "highest" }] : [];
@@ -162,7 +162,7 @@ class Chart {
   }
 
   // Return a value as the legend shows it: with the band that it is the mean of, where there is one.
-  told(drawn, value, at) {
+  legendText(drawn, value, at) {
     if (value === null || value === undefined || at === null || !this.hasBand()) return shown(value);
     const [low, high] = [drawn.data[2][at], drawn.data[3][at]];
     return low === high ? shown(value) : `${shown(value)} (${shown(low)} to ${shown(high)})`;
@@ -181,13 +181,13 @@ class Chart {
   // Say in words what is drawn.
   describe() {
     const title = this.figure.querySelector("h3").textContent;
-    const told = this.names.map((_, place) => {
+    const curves = this.names.map((_, place) => {
       const steps = [...this.points.keys()].filter(step => this.points.get(step)[place]).sort((a, b) => a - b);
       if (!steps.length) return `${this.labels[place]} is not reported`;
       const first = this.points.get(steps[0])[place][0], last = this.points.get(steps.at(-1))[place][0];
       return `${this.labels[place]} from ${shown(first)} at step ${steps[0]} to ${shown(last)} at step ${steps.at(-1)}`;
     });
-    this.plot.setAttribute("aria-label", `${title} by step: ${told.join("; ")}`);
+    this.plot.setAttribute("aria-label", `${title} by step: ${curves.join("; ")}`);
   }
 
   // Fill the table of numbers while it is open: the newest points, newest first.

@@ -61,7 +61,7 @@ function feed(lines) {
   if (!list) return;
   const newest = Math.max(0, ...[...document.querySelectorAll("[data-event]")].map(item => Number(item.dataset.event)));
   for (const line of lines) {
-    if (line.id <= newest) continue; // told already: alone, or in a line for several steps
+    if (line.id <= newest) continue; // shown already: alone, or in a line for several steps
     list.querySelector(".none")?.remove();
     if (line.kind === "step") list.querySelector(`[data-step="${CSS.escape(line.href)}"]`)?.remove(); // it was reported again
     list.prepend(feedLine(line));
