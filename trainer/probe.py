@@ -6,30 +6,23 @@ The reference is transformers' own model on each row alone, in the spec's dtype.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from muster.errors import MalformedError
 from muster.models.init import load_model
 from muster.models.matmul import choose_matmul
 from muster.models.numerics import pin_numerics
-from muster.rollouts.parquet import read_rollouts
 from muster.rollouts.schema import Rollout
-from muster.runtime.process import run_tool
 from muster.verification.bundles import finite
 from muster.verification.probes import (
     AgreedRow,
     AgreementReport,
     ProbeSpec,
     check_probe_rows,
-    read_spec,
-    write_document,
+    run_comparison,
 )
 from muster.verification.profiles import PROFILES
 from trainer.packing import Sample, collate
@@ -78,22 +71,9 @@ def _largest(values: np.ndarray, reference: np.ndarray) -> float:
     return found
 
 
-def _probe(spec: Path, rows: Path, report: Path) -> None:
-    try:
-        data = rows.read_bytes()
-    except OSError as error:
-        raise MalformedError(f"{rows} cannot be read: {error.strerror}", hint="run worker.probe first") from error
-    write_document(compare(read_spec(spec), read_rollouts(data)), report)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare and write the report; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.probe", description="compare a probe's rows")
-    parser.add_argument("spec", type=Path, metavar="SPEC", help="what was asked for (JSON)")
-    parser.add_argument("rows", type=Path, metavar="ROWS", help="rollout file that worker.probe wrote")
-    parser.add_argument("report", type=Path, metavar="REPORT", help="JSON file to write")
-    options = parser.parse_args(arguments)
-    return run_tool(partial(_probe, options.spec, options.rows, options.report))
+    return run_comparison("trainer.probe", "compare a probe's rows", compare, arguments)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,13 @@ process: give it files of machines that you trust. Ends with 0 whatever was foun
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import add
-from pathlib import Path
 
-from muster.errors import MalformedError
 from muster.models.arithmetic import HONEST, computing
-from muster.rollouts.parquet import read_rollouts
 from muster.rollouts.schema import Rollout
-from muster.runtime.process import run_tool
 from muster.verification.bundles import finite
 from muster.verification.pools import unit_statistics
 from muster.verification.probes import (
@@ -26,8 +21,7 @@ from muster.verification.probes import (
     ProbeReport,
     ProbeSpec,
     check_probe_rows,
-    read_spec,
-    write_document,
+    run_comparison,
 )
 from muster.verification.profiles import PROFILES, STATISTICS, Profile
 from validator.replay import Measurement, Replayer, judge
@@ -77,22 +71,9 @@ def _finite(value: float | None) -> float:
     return found
 
 
-def _probe(spec: Path, rows: Path, report: Path) -> None:
-    try:
-        data = rows.read_bytes()
-    except OSError as error:
-        raise MalformedError(f"{rows} cannot be read: {error.strerror}", hint="run worker.probe first") from error
-    write_document(replay(read_spec(spec), read_rollouts(data)), report)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay and write the report; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m validator.probe", description="replay the rows of a probe")
-    parser.add_argument("spec", type=Path, metavar="SPEC", help="what was asked for (JSON)")
-    parser.add_argument("rows", type=Path, metavar="ROWS", help="rollout file that worker.probe wrote")
-    parser.add_argument("report", type=Path, metavar="REPORT", help="JSON file to write")
-    options = parser.parse_args(arguments)
-    return run_tool(partial(_probe, options.spec, options.rows, options.report))
+    return run_comparison("validator.probe", "replay the rows of a probe", replay, arguments)
 
 
 if __name__ == "__main__":

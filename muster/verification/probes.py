@@ -9,7 +9,8 @@ Spec and report are JSON. A relative `model` of a spec begins at the folder of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -20,9 +21,10 @@ from pydantic import Field, FiniteFloat, ValidationError, model_validator
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.draws import DrawSource
 from muster.protocol.messages import Many, Message, Reason, UInt32
-from muster.rollouts.parquet import FileLimits
+from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.files import write_durably
+from muster.runtime.process import run_tool
 from muster.settings.schema import MatmulSetting
 from muster.verification.profiles import PROFILES, STATISTICS, Limit, Profile
 from muster.verification.rules import Rules
@@ -246,6 +248,30 @@ def read_agreement(path: Path) -> AgreementReport:
 def write_document(document: Message, path: Path) -> None:
     """Write a spec or a report: a file under this name is there as a whole or not at all. Raises StorageError."""
     write_durably(path, document.model_dump_json().encode())
+
+
+def run_comparison(
+    module: str,
+    purpose: str,
+    compare: Callable[[ProbeSpec, Sequence[Rollout]], Message],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Read SPEC and ROWS of a command line, compare the rows, write REPORT; return the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=purpose)
+    parser.add_argument("spec", type=Path, metavar="SPEC", help="what was asked for (JSON)")
+    parser.add_argument("rows", type=Path, metavar="ROWS", help="rollout file that worker.probe wrote")
+    parser.add_argument("report", type=Path, metavar="REPORT", help="JSON file to write")
+    options = parser.parse_args(arguments)
+
+    def run() -> None:
+        try:
+            data = options.rows.read_bytes()
+        except OSError as error:
+            hint = "run worker.probe first"
+            raise MalformedError(f"{options.rows} cannot be read: {error.strerror}", hint=hint) from error
+        write_document(compare(read_spec(options.spec), read_rollouts(data)), options.report)
+
+    return run_tool(run)
 
 
 def _read(path: Path, kind: type[M]) -> M:

@@ -1,6 +1,6 @@
-"""What two texts have in common that look alike: letters of other scripts that look Latin, and what nobody sees.
+"""Make one text of those that look alike: with Latin letters for others of their look, without unseen characters.
 
-Unicode's NFKC joins widths and ligatures, and neither these. The letters are those of Unicode's confusables (UTS 39)
+NFKC joins widths and ligatures, but not these. The letters are those of Unicode's confusables (UTS 39)
 in scripts that most fonts have.
 """
 

@@ -116,6 +116,16 @@ def test_a_template_that_refuses_a_task_stops_nobody(tmp_path: Path) -> None:
     )
 
 
+def test_a_prompt_beyond_the_embedding_stops_nobody(poisoned: Rules) -> None:
+    slot = slot_of(poisoned.task_set, "endless")
+    whole = poisoned.prompt(slot, 8)
+    small = replace(poisoned, model=replace(poisoned.model, vocabulary=int(whole.max())))
+    fits = replace(poisoned, model=replace(poisoned.model, vocabulary=int(whole.max()) + 1))
+    assert len(whole) > 1
+    assert fits.prompt(slot, 8).tolist() == whole.tolist()
+    assert small.prompt(slot, 8).tolist() == [end_token(poisoned.tokenizer)]
+
+
 # --- Evidence
 
 
