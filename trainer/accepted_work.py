@@ -107,12 +107,12 @@ class AcceptedWork:
             self.by_hash.pop(name, None)
         self._refused = {name: step for name, step in self._refused.items() if step >= oldest_step}
 
-    def refuse_all(self) -> int:
-        """Refuse all files in memory, since none has a signal; return how many they were."""
-        count = len(self.by_hash)
+    def refuse_all(self) -> list[WorkFile]:
+        """Refuse all files in memory, since none has a signal; return them."""
+        files = self.files
         self._refused |= {name: file.ref.step for name, file in self.by_hash.items()}
         self.by_hash.clear()
-        return count
+        return files
 
     async def poll(self, min_step: int, used: Iterable[str]) -> PollResult:
         """Fetch whatever was accepted since the last poll, and drop what is accepted no more.

@@ -49,6 +49,8 @@ class Batcher:
         """When the last steps for newcomers were published while others could work."""
         self._nobody_steps: deque[float] = deque(maxlen=NOBODY_STEPS)
         """When the last ones were published while no worker could commit."""
+        self.without_signal: list[WorkFile] = []
+        """Files of the step last filled that were refused: no group of them has a signal."""
 
     async def closed(self, learner: Learner, published: asyncio.Event) -> tuple[Batch, list[WorkFile]] | None:
         """Return the batch closed for this step before a restart, or a new one; None when there is no work at all.
@@ -84,6 +86,7 @@ class Batcher:
         """
         step, oldest = learner.step, max(0, learner.step - self._terms.async_level)
         logged = started = last_work = time.monotonic()
+        self.without_signal = []
         complete: float | None = None
         """Since when all the work that there will be is here."""
         while True:
@@ -116,7 +119,8 @@ class Batcher:
                 return batch
             if at_last and self._work.files:
                 # Demand counts these files: kept, they would keep away the work that could end the waiting.
-                refused = self._work.refuse_all()
+                self.without_signal = self._work.refuse_all()
+                refused = len(self.without_signal)
                 log.warning("no group of the waiting work has a signal: refusing it", files=refused, step=step)
                 await self._publisher.report_refused(self._work.refused)
                 return None

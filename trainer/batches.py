@@ -12,21 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from muster.constants import MICRO
+from muster.environments.answers import THINK_END
 from muster.errors import MismatchError
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import epoch_of
 from muster.protocol.merkle import LeafTree, leaf_of_words
-from muster.protocol.metric_names import LENGTH, LENGTH_ERROR, REWARD
+from muster.protocol.metric_names import LENGTH, LENGTH_ERROR, REWARD, UNENDED
+from muster.protocol.prompts import completion_text
 from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import TaskSet
 from trainer.advantages import AdvantageTerms, group_advantages, has_signal, length_parts, task_rewards
 from trainer.packing import Sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -195,6 +200,22 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
         "batch/rollouts": float(len(rollouts)),
         "batch/completion_tokens": float(lengths.sum()),
     }
+
+
+def unended_thinking(
+    files: Sequence[WorkFile], task_set: TaskSet, terms: Terms, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, float]:
+    """Return the share of completions that never end their thinking, under its name; {} where none was to think.
+
+    Only completions without a reward are read: the others ended it.
+    """
+    found: list[bool] = []
+    for file in files:
+        drawn = task_set.at(max(1, epoch_of(terms, file.ref.step)))
+        rows = [row for row in file.rollouts if 0 <= row.task < drawn.size and drawn.manifest(row.task).thinks]
+        texts = (None if row.task_reward else completion_text(tokenizer, row.completion_tokens) for row in rows)
+        found += [text is not None and THINK_END not in text for text in texts]
+    return {UNENDED: float(np.mean(found))} if found else {}
 
 
 def reward_metrics(files: Sequence[WorkFile], task_set: TaskSet, terms: Terms) -> dict[str, float]:

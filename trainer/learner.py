@@ -190,12 +190,16 @@ class Learner:
         )
         return self._save(metadata)
 
-    def republish(self) -> CheckpointMetadata:
-        """Save the next step with the same weights: no work led to it."""
+    def republish(self, metrics: Mapping[str, float] = MappingProxyType({})) -> CheckpointMetadata:
+        """Save the next step with the same weights: no work led to it. `metrics`: to be reported of it."""
         metadata = self.metadata
         return self._save(
             CheckpointMetadata(
-                step=metadata.step + 1, batch_root=NO_BATCH, updates=metadata.updates, used=metadata.used
+                step=metadata.step + 1,
+                batch_root=NO_BATCH,
+                updates=metadata.updates,
+                used=metadata.used,
+                metrics=metrics,
             )
         )
 

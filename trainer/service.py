@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -20,7 +20,7 @@ from muster.clients.run_data import RunTasks, fetch_profile
 from muster.environments.scoring import Scorers
 from muster.errors import TRANSIENT, ConfigError, MismatchError, StorageError
 from muster.models.files import vocabulary_of
-from muster.protocol.metric_names import HELD_OUT, REWARD
+from muster.protocol.metric_names import HELD_OUT, REWARD, UNENDED, UNENDED_ALARM, UNENDED_HINT
 from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
@@ -32,7 +32,7 @@ from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import Profile
 from trainer.accepted_work import AcceptedWork
 from trainer.batcher import Batcher
-from trainer.batches import reward_metrics
+from trainer.batches import reward_metrics, unended_thinking
 from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
 from trainer.learner import NO_BATCH, Learner, Recipe
@@ -183,18 +183,23 @@ class Trainer:
         started = time.monotonic()
         closed = await self.batcher.closed(learner, handoff.published)
         if closed is None:
-            metadata = await self._do(learner.republish)
+            files = self.batcher.without_signal
+            metrics = unended_thinking(files, tasks, self.terms, learner.tokenizer)
+            metadata = await self._do(learner.republish, metrics)
+            self._warn_of_thinking(metrics)
             log.info("no work with a signal: publishing the same weights again", step=metadata.step)
             return
         batch, files = closed
         seconds = {"wait": time.monotonic() - started}
         metrics = reward_metrics(files, tasks, self.terms)
+        metrics |= unended_thinking(files, tasks, self.terms, learner.tokenizer)
         metadata = await self._do(learner.train_step, batch, files, seconds, metrics)
         failpoint("trainer.trained")
         self.accepted_work.forget(metadata.batch, oldest_step=metadata.step - self.terms.async_level)
         shown = {name: round(metadata.metrics[name], 4) for name in (REWARD, "mismatch_kl", "grad_norm", "entropy")}
         log.info("updated", step=metadata.step, files=len(files), **shown)
         self.warn(metadata)
+        self._warn_of_thinking(metrics)
 
     def warn(self, metadata: CheckpointMetadata) -> None:
         """Warn where the samplers' log-probabilities are far from the trainer's."""
@@ -206,6 +211,14 @@ class Trainer:
                 alarm=self.options.mismatch_alarm,
                 left_out=round(left_out, 3),
                 hint="stale work, another engine or dtype than the profile's, or a temperature that differs",
+            )
+
+    def _warn_of_thinking(self, metrics: Mapping[str, float]) -> None:
+        if metrics.get(UNENDED, 0.0) >= UNENDED_ALARM:
+            log.warning(
+                "completions never end their thinking: what they answer is not looked at",
+                share=round(metrics[UNENDED], 3),
+                hint=UNENDED_HINT,
             )
 
     async def _score(self, learner: Learner, tasks: TaskSet, handoff: StepHandoff) -> None:

@@ -28,6 +28,7 @@ from muster.clients.evaluation import (
     request_from_line,
 )
 from muster.constants import MICRO
+from muster.environments.answers import THINK_END
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MusterError
 from muster.models.files import context_of, load_tokenizer
@@ -178,6 +179,7 @@ class EvalSession:
             right=sum(right),
             finished=sum(generation.finish_reason == "stop" for generation in generations),
             tokens=sum(len(generation.tokens) for generation in generations),
+            unended=sum(THINK_END not in text for text in texts) if manifest.thinks else 0,
             shown=tuple(ShownAnswer(text, one) for text, one in zip(texts[: self.show], right, strict=False)),
         )
 

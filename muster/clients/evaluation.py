@@ -193,6 +193,8 @@ class TaskResult:
     """Answers that ended before they were cut off."""
     tokens: int
     """Length of all answers together, EOS included."""
+    unended: int = 0
+    """Answers that were to think and never ended it."""
     shown: tuple[ShownAnswer, ...] = ()
     """The first `EvalRequest.show` answers."""
 

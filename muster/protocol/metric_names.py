@@ -13,6 +13,12 @@ LENGTH: Final = "completions/mean_length"
 LENGTH_ERROR: Final = "completions/length_error"
 """Of a batch."""
 
+UNENDED: Final = "completions/unended_thinking"
+"""Share of completions that never end their thinking, of those that were to think. Their answers are not looked at."""
+UNENDED_ALARM: Final = 0.5
+"""From this share on the trainer's log, the page and `muster tasks filter` name it."""
+UNENDED_HINT: Final = "begin with a model that writes </think>, give it more tokens, or make tasks with thinking=none"
+
 HELD_OUT: Final = "held_out/reward"
 HELD_OUT_TASKS: Final = "held_out/tasks"
 HELD_OUT_LENGTH: Final = "held_out/mean_length"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from muster.protocol.messages import Demand, Message
-from muster.protocol.metric_names import HELD_OUT, REWARD
-from orchestrator.page.render import amount, hour, number, short, shown
+from muster.protocol.metric_names import HELD_OUT, REWARD, UNENDED_ALARM
+from orchestrator.page.render import amount, hour, number, percent, short, shown
 
 Tone = Literal["plain", "good", "bad", "warn"]
 Names = Mapping[str, str]
@@ -79,11 +79,18 @@ def called(address: str | None, names: Names) -> str:
 
 
 def state_sentence(
-    *, step: int | None, finished: bool, blocked: str, demand: Demand, stale: bool = False
+    *,
+    step: int | None,
+    finished: bool,
+    blocked: str,
+    demand: Demand,
+    unended: float | None = None,
+    stale: bool = False,
 ) -> tuple[str, str]:
     """Return what the swarm does or waits for, as a sentence, and its tone: done, wait or go.
 
-    stale: the chain has not been read for a while, so what it says now is not known.
+    unended: share of completions that never end their thinking. stale: the chain has not been read for a while, so what
+    it says now is not known.
     """
     if stale:
         return "What the swarm does now is not known: the chain is not read.", "wait"
@@ -91,6 +98,8 @@ def state_sentence(
         return f"Training is finished at step {number(step)}.", "done"
     if blocked:
         return f"Waiting: {blocked}.", "wait"
+    if (unended or 0) >= UNENDED_ALARM:
+        return f"Little is learnt: {percent(unended)} of completions never end their thinking.", "wait"
     waiting = f"{number(demand.waiting_groups)} groups wait for the trainer"
     if demand.wanted:
         return f"Work goes on: {waiting}, and it wants more.", "go"

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request, Response
 from muster.constants import WINDOW_HOURS
 from muster.errors import RefusedError
 from muster.protocol.incentives import SEALED_HOURS
-from muster.protocol.metric_names import LENGTH, REWARD
+from muster.protocol.metric_names import LENGTH, REWARD, UNENDED
 from muster.protocol.term_words import NOBODY, term_lines
 from orchestrator import problems
 from orchestrator.page.feed import state_sentence
@@ -92,6 +92,7 @@ async def overview(service: Here) -> dict[str, Any]:
         finished=run.finished,
         blocked=run.blocked,
         demand=run.demand,
+        unended=run.metrics.get(UNENDED),
         stale=service.page.site.stale_since() is not None,
     )
     return {"run": run, "feed": feed, "now": now, "tone": tone, "charts": await _charts(service)}

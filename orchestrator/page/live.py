@@ -11,7 +11,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from muster.protocol.messages import Demand, Message
-from muster.protocol.metric_names import HELD_OUT, REWARD
+from muster.protocol.metric_names import HELD_OUT, REWARD, UNENDED
 from muster.protocol.work_rules import RunFacts, run_blocking_reason
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
@@ -112,7 +112,12 @@ class LiveSource:
         cases, reason = open_cases(connection), run_blocking_reason(facts)
         stale_since = self._follower.stale_since
         sentence, tone = state_sentence(
-            step=facts.step, finished=facts.finished, blocked=reason, demand=demand, stale=stale_since is not None
+            step=facts.step,
+            finished=facts.finished,
+            blocked=reason,
+            demand=demand,
+            unended=series.newest_number(connection, UNENDED),
+            stale=stale_since is not None,
         )
         groups = made.accepted * self._queries.terms.groups_per_commitment
         # 2. What the page writes into its places.

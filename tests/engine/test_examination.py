@@ -142,6 +142,8 @@ def test_eval_finds_what_the_engine_finds(
     assert told["pass_at_k"][0]["value"] == sum(right) / (4 * HELD_OUT)
     assert 0.05 < told["pass_at_k"][0]["value"] < 0.95, "the model is half-trained"
     assert told["mean_tokens"] == round(sum(one.tokens for one in answers) / (4 * HELD_OUT), 2)
+    assert all(one.finished + one.unended >= 4 for one in answers), "what was not cut off ended its thinking"
+    assert 0 < sum(one.unended for one in answers) < 4 * HELD_OUT
     assert told["finished"] == sum(one.finished for one in answers) / (4 * HELD_OUT)
     assert told["task_root"] == "0x" + some_tasks.root.hex()
 

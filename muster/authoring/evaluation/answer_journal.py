@@ -19,7 +19,8 @@ from muster.runtime.journal import FolderLock, Journal
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS identity (document TEXT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS answers (
-        task INTEGER PRIMARY KEY, correct INTEGER NOT NULL, finished INTEGER NOT NULL, tokens INTEGER NOT NULL
+        task INTEGER PRIMARY KEY, correct INTEGER NOT NULL, finished INTEGER NOT NULL, tokens INTEGER NOT NULL,
+        unended INTEGER NOT NULL DEFAULT 0
     )""",
 )
 
@@ -61,11 +62,12 @@ class AnswerJournal(Journal):
 
     def answers(self) -> list[TaskResult]:
         """Return the answers known, from task 0 on."""
-        rows = self.rows("SELECT task, correct, finished, tokens FROM answers ORDER BY task")
+        rows = self.rows("SELECT task, correct, finished, tokens, unended FROM answers ORDER BY task")
         return [TaskResult(*row) for row in rows]
 
     def add(self, answers: TaskResult) -> None:
         """Keep the answers to a task; on disk on return. Raises StorageError."""
         self.execute(
-            "INSERT INTO answers VALUES (?, ?, ?, ?)", answers.task, answers.right, answers.finished, answers.tokens
+            "INSERT INTO answers (task, correct, finished, tokens, unended) VALUES (?, ?, ?, ?, ?)",
+            *(answers.task, answers.right, answers.finished, answers.tokens, answers.unended),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,11 @@ from muster.tasksets.document import TaskSetPart
 from muster.tasksets.taskset import TaskSet
 
 MAX_EXAMPLES: Final = 20
+LONG_ANSWER: Final = 32
+"""Characters of an answer of several lines that no question holds by chance: a program."""
+_SAID: Final = r"(?i:\b(?:answer|solution|result)\b[\s*:=]*(?:is|are)?[\s*:=]*|#### *|\\boxed *)[({\[$\"'`]*"
+_ENDS: Final = r"(?![\w/^]|[.,]\d|\W{0,3}\s*(?:,|/|\||or\b|and\b|to\b))"
+"""Around an answer that a text states: not one of several that it names."""
 
 BAD_REFERENCE: Final = "the environment cannot score by its reference"
 REFERENCE_FAILS: Final = "its reference answer does not score 1"
@@ -29,6 +35,7 @@ EMPTY_SCORES: Final = "an empty answer scores"
 BAD_LINE: Final = "its line is no task"
 IN_BOTH: Final = "held out, and trained on"
 BAD_PROMPT: Final = "the model cannot read its prompt"
+ANSWER_SHOWN: Final = "its prompt holds its answer"
 CHEAP_PAYS: Final = "an answer that costs no thought pays"
 CANNOT_TELL: Final = "this machine could not score it"
 
@@ -165,11 +172,22 @@ def _check_task(environment: Environment, task: Task, call: ScorerCall, report: 
                 report.blame(task.id, CANNOT_TELL, _why(score, manifest))
             elif score.reward(manifest) != MICRO:
                 report.blame(task.id, REFERENCE_FAILS, _why(score, manifest))
+            if _holds(task.text, completion):
+                report.blame(task.id, ANSWER_SHOWN, completion.removeprefix(THINK_END))
         score = score_by(environment, task, "", call)
         if score.reward(manifest) != 0:
             report.blame(task.id, EMPTY_SCORES, _why(score, manifest))
     except UnreachableError as error:
         report.blame(task.id, CANNOT_TELL, str(error))
+
+
+def _holds(prompt: str, completion: str) -> bool:
+    """Return whether a prompt says that something is the answer of a completion, or has a whole program of it."""
+    answer = re.sub(r"^```\w*\n|\n```$|^\\boxed\{(.*)\}$", r"\1", completion.removeprefix(THINK_END).strip()).strip()
+    if "\n" in answer and len(answer) >= LONG_ANSWER:
+        return answer in prompt
+    said = _SAID + (f"(?i:{re.escape(answer)})" if len(answer) > 1 else re.escape(answer)) + _ENDS
+    return bool(answer) and re.search(said, prompt) is not None
 
 
 def _why(score: Score, manifest: EnvironmentManifest) -> str:

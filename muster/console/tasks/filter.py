@@ -15,7 +15,7 @@ from rich.text import Text
 
 from muster.authoring.evaluation.answer_journal import AnswerJournal
 from muster.authoring.evaluation.pass_at_k import Band, FilteredTasks, sift
-from muster.clients.evaluation import EvalRequest
+from muster.clients.evaluation import EvalRequest, TaskResult
 from muster.console.sampling import (
     AS_USUAL,
     SamplesOption,
@@ -26,6 +26,7 @@ from muster.console.sampling import (
 )
 from muster.console.session import Session, as_table
 from muster.errors import CheckError, UsageError
+from muster.protocol.metric_names import UNENDED_ALARM, UNENDED_HINT
 from muster.tasksets.build import check_replaceable, write_subset
 from muster.tasksets.taskset import TaskSet
 
@@ -64,10 +65,11 @@ async def filter_(
     # 2. Ask, and sort the tasks by their pass rates.
     begun = time.monotonic()
     with AnswerJournal(out.with_name(out.name + ".answers"), identity) as journal:
-        right = await _right(session, request, journal)
-    sifted = sift(right, samples, band)
+        answers = await _answers(session, request, journal)
+    sifted = sift([one.right for one in answers], samples, band)
+    unended = sum(one.unended for one in answers) / (samples * len(answers))
     if not sifted.kept:
-        raise _nothing_left(sifted, band)
+        raise _nothing_left(sifted, band, unended)
 
     # 3. Write those that are kept.
     kept = await asyncio.to_thread(write_subset, task_set, sifted.kept, out)
@@ -80,6 +82,7 @@ async def filter_(
         "from_train": tasks_before,
         "too_hard": sifted.too_hard,
         "too_easy": sifted.too_easy,
+        "unended": unended,
         "low": low,
         "high": high,
         "histogram": [
@@ -92,21 +95,21 @@ async def filter_(
     session.result(document, _for_people(document))
 
 
-async def _right(session: Session, request: EvalRequest, journal: AnswerJournal) -> list[int]:
-    """Return right answers per task: those of the journal, then new ones, each in the journal before it counts."""
-    known = journal.answers()
-    right = [one.right for one in known]
+async def _answers(session: Session, request: EvalRequest, journal: AnswerJournal) -> list[TaskResult]:
+    """Return the results per task: those of the journal, then new ones, each in the journal before it counts."""
+    found = journal.answers()
+    known = len(found)
     if known:
-        session.note(f"{len(known)} of {request.count} tasks were answered before")
+        session.note(f"{known} of {request.count} tasks were answered before")
     try:
-        async with aclosing(sample_tasks(session, replace(request, first=len(known)))) as answers:
+        async with aclosing(sample_tasks(session, replace(request, first=known))) as answers:
             async for one in answers:
                 journal.add(one)
-                right.append(one.right)
+                found.append(one)
     finally:
-        if 0 < len(right) < request.count:
-            session.note(f"{len(right)} of {request.count} tasks are answered; the same command goes on from there")
-    return right
+        if 0 < len(found) < request.count:
+            session.note(f"{len(found)} of {request.count} tasks are answered; the same command goes on from there")
+    return found
 
 
 def _check_out(out: Path, tasks: Path) -> None:
@@ -116,13 +119,16 @@ def _check_out(out: Path, tasks: Path) -> None:
     check_replaceable(out)
 
 
-def _nothing_left(sifted: FilteredTasks, band: Band) -> CheckError:
+def _nothing_left(sifted: FilteredTasks, band: Band, unended: float) -> CheckError:
+    cause = f"; {unended:.0%} of answers never end their thinking" if unended >= UNENDED_ALARM else ""
     hint = "begin with a better model or easier tasks (muster tasks make --levels), or lower --low"
     if sifted.too_easy > sifted.too_hard:
         hint = "make harder tasks (muster tasks make --levels), or raise --high"
+    if cause:
+        hint = UNENDED_HINT
     return CheckError(
         f"no task has a pass rate from {band.low:g} to {band.high:g}: "
-        f"{sifted.too_hard} are too hard, {sifted.too_easy} too easy",
+        f"{sifted.too_hard} are too hard, {sifted.too_easy} too easy{cause}",
         hint=f"{hint}; the answers are kept, so another band takes no time",
     )
 
@@ -142,5 +148,7 @@ def _for_people(document: dict[str, Any]) -> Group:
         f"kept {document['train']} of {document['from_train']} training tasks; {document['too_hard']} too hard, "
         f"{document['too_easy']} too easy; all {document['held_out']} held-out tasks"
     )
+    if document["unended"] >= UNENDED_ALARM:
+        about += f"\n{document['unended']:.0%} of answers never end their thinking: {UNENDED_HINT}"
     where = f"wrote {document['path']}, root 0x{document['root'].hex()}"
     return Group(as_table(rows), Text(about), Text(where))

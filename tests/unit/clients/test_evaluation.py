@@ -208,7 +208,7 @@ IDENTITY = {"model_hash": "0x01", "budgets": [8, 12], "seed": 0}
 
 
 def test_answers_are_there_again_after_the_process_is_gone(tmp_path: Path) -> None:
-    found = [TaskResult(0, 3, 8, 100), TaskResult(1, 0, 7, 90)]
+    found = [TaskResult(0, 3, 8, 100), TaskResult(1, 0, 7, 90, unended=5)]
     with AnswerJournal(tmp_path / "out.answers", IDENTITY) as journal:
         assert journal.answers() == []
         for one in found:
@@ -250,8 +250,9 @@ def test_a_journal_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 class Oracle:
     """Stands for the engine: how many answers to each task are right is written down. Counts what it was asked."""
 
-    def __init__(self, right: list[int], breaks_after: int | None = None) -> None:
+    def __init__(self, right: list[int], breaks_after: int | None = None, unended: int = 0) -> None:
         self.right = right
+        self.unended = unended
         self.breaks_after = breaks_after
         self.asked: list[int] = []
 
@@ -260,7 +261,8 @@ class Oracle:
             if self.breaks_after is not None and len(self.asked) >= self.breaks_after:
                 raise MusterError("the engine was killed")
             self.asked.append(task)
-            yield TaskResult(task, self.right[task], questions.sampling.samples, 10 * questions.sampling.samples)
+            samples = questions.sampling.samples
+            yield TaskResult(task, self.right[task], samples, 10 * samples, unended=self.unended)
 
 
 @pytest.fixture
@@ -339,6 +341,15 @@ async def test_a_filter_that_leaves_nothing_says_what_to_change(
         await tasks_filter.filter_(session, tasks_folder, model_dir, Path("kept"))
     assert hint in caught.value.hint
     assert not Path("kept").exists()
+
+
+async def test_a_filter_names_a_model_that_never_ends_its_thinking(
+    session: Session, tasks_folder: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks_filter, "sample_tasks", Oracle([0] * 40, unended=6))
+    with pytest.raises(CheckError, match="75% of answers never end their thinking") as caught:
+        await tasks_filter.filter_(session, tasks_folder, model_dir, Path("kept"))
+    assert "thinking=none" in caught.value.hint
 
 
 async def test_a_filter_never_writes_over_what_it_reads(

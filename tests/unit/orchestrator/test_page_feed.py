@@ -145,12 +145,14 @@ def test_lines_keep_the_order_of_the_events() -> None:
 
 
 def test_what_the_swarm_waits_for_is_a_sentence() -> None:
-    def said(wanted: bool = True, blocked: str = "", *, finished: bool = False, stale: bool = False) -> tuple[str, str]:
+    def said(wanted: bool = True, blocked: str = "", **more: Any) -> tuple[str, str]:
         demand = Demand(run=1, step=4, wanted=wanted, waiting_groups=1_024)
-        return state_sentence(step=4_000, finished=finished, blocked=blocked, demand=demand, stale=stale)
+        return state_sentence(**{"step": 4_000, "finished": False, "blocked": blocked, "demand": demand, **more})
 
     assert said() == ("Work goes on: 1,024 groups wait for the trainer, and it wants more.", "go")
     assert said(stale=True) == ("What the swarm does now is not known: the chain is not read.", "wait")
+    assert said(unended=0.49)[1] == "go"
+    assert said(unended=0.984) == ("Little is learnt: 98.4 % of completions never end their thinking.", "wait")
     assert said(wanted=False) == ("Enough work: 1,024 groups wait for the trainer, and it wants no more for now.", "go")
     assert said(blocked="no worker is registered") == ("Waiting: no worker is registered.", "wait")
     assert said(blocked="training is finished", finished=True) == ("Training is finished at step 4,000.", "done")

@@ -233,6 +233,7 @@ async def test_work_that_teaches_nothing_is_given_up_after_a_while(
     learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
     assert await trainer.batcher.fill(learner, ON_CHAIN) is None
     assert (accepted_work.files, accepted_work.refused) == ([], [solved.ref.file_hash])
+    assert trainer.batcher.without_signal == [solved], "so that what is wrong with them can be said"
     assert client.reports[-1].dropped == [solved.ref.file_hash]
     trainer.close()
 

@@ -13,21 +13,25 @@ import pytest
 from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest
 from muster.errors import MismatchError
+from muster.models.init import make_tokenizer
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
 from muster.tasksets.build import NewPart, write_task_set
+from testbed.samples.commitments import tokens_of
 from testbed.samples.task_sets import ARITHMETIC, SOURCE, numbered, write_numbered
 from testbed.samples.trainer import work_file, work_row
 from trainer.advantages import AdvantageTerms
 from trainer.batches import (
     Batch,
     BatchTerms,
+    WorkFile,
     batch_metrics,
     check_rows,
     close_batch,
     reward_metrics,
     samples_of,
     too_stale,
+    unended_thinking,
 )
 
 TERMS = BatchTerms(groups=2, max_files=3, async_level=2)
@@ -119,6 +123,24 @@ def test_the_reward_is_told_by_parts_where_there_are_several(tmp_path: Path):
     one = write_numbered(tmp_path / "one", (5,))
     alone = replace(file, rollouts=(replace(work_row(0, 1, step=5), task=1, parts=np.array([MICRO])),))
     assert reward_metrics([alone], one, UNSEALED) == {}, "it is the reward itself"
+
+
+def test_completions_without_a_reward_are_looked_at_for_the_end_of_their_thinking(tmp_path: Path):
+    answers = write_numbered(tmp_path / "answers", (5,))
+    thinking = replace(ARITHMETIC, options={"thinking": "tags"})
+    thinks = write_task_set(tmp_path / "thinks", [NewPart("tags", thinking, numbered(3, "t"), 1, [SOURCE])], [])
+    tokenizer = make_tokenizer()
+
+    def file(*rows: tuple[int, str]) -> WorkFile:
+        made = [
+            replace(work_row(0, reward, step=5), task=1, completion_tokens=tokens_of(text)) for reward, text in rows
+        ]
+        return replace(work_file([]), rollouts=tuple(made))
+
+    mixed = file((0, "1 2 3"), (0, "1</think>2"), (1, "unread"), (0, "</think"))
+    assert unended_thinking([mixed], thinks, UNSEALED, tokenizer) == {"completions/unended_thinking": 0.5}
+    assert unended_thinking([mixed], answers, UNSEALED, tokenizer) == {}
+    assert unended_thinking([], thinks, UNSEALED, tokenizer) == {}
 
 
 UNSEALED: Any = SimpleNamespace(has_private_tests=False)

@@ -130,7 +130,8 @@ def test_a_renewed_step_has_the_same_bits_and_training_goes_on_as_if_it_were_not
     take(learner, 0)
     before, used = weights(learner), dict(learner.metadata.used)
     published = (learner.checkpoints.model_dir(learner.step) / "model.safetensors").read_bytes()
-    metadata = learner.republish()
+    metadata = learner.republish({"completions/unended_thinking": 1.0})
+    assert metadata.metrics == {"completions/unended_thinking": 1.0}
     learner.written()
     assert (metadata.step, metadata.batch, metadata.batch_root, dict(metadata.used)) == (2, (), "0x" + "00" * 32, used)
     assert metadata.updates == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from muster.authoring.tasks.checking import CHEAP_PAYS, check_set, paying
+from muster.authoring.tasks.checking import ANSWER_SHOWN, CHEAP_PAYS, check_set, paying
 from muster.authoring.tasks.generated import make_task_set
 from muster.environments.cheap import FIXED, cheap_answers, is_same
 from muster.environments.registry import make_environment, own_manifest
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task, ask
+from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.taskset import TaskSet
 
 COIN = [
@@ -92,3 +94,40 @@ def test_the_check_of_a_set_names_what_pays(tmp_path: Path, scorers: Scorers) ->
         return [report.faults[CHEAP_PAYS] for report in reports]
 
     assert check(0) == check(8) == [0, 0]
+
+
+STATED = {
+    "What is 2 + 3? The answer is 5.": {"answer": "5"},
+    "What is 2 + 4? Answer: **6**": {"answer": "6"},
+    "How many legs has a spider? #### 8": {"answer": "8"},
+    "Which is it? The correct answer is (B).": {"answer": "B", "choices": 4},
+    "Solve it. \\boxed{12}": {"answer": "12"},
+}
+NOT_STATED = {
+    "Is the answer 5 or 6?": {"answer": "5"},
+    "The answer is 5.5 less than 10.5; what is it?": {"answer": "5"},
+    "Which? Answer: A, B, C or D.": {"answer": "A", "choices": 4},
+    "Which? Answer (A) or (B).": {"answer": "A", "choices": 2},
+    "A result of 10 cm is doubled. Give the answer in \\boxed{}.": {"answer": "20"},
+}
+PROGRAM = "import sys\n\nprint(sum(map(int, sys.stdin.read().split())))"
+
+
+def test_the_check_of_a_set_names_prompts_that_hold_their_answer(tmp_path: Path, scorers: Scorers) -> None:
+    code = {"kind": "stdin", "solution": PROGRAM, "tests": [{"input": "1 2", "output": "3"}]}
+
+    def parts(texts: dict[str, dict[str, Any]], more: str) -> list[NewPart]:
+        asked = [ask(text, **reference) for text, reference in texts.items()]
+        return [
+            NewPart("letters", own_manifest("choice"), [task for task in asked if "choices" in task.reference]),
+            NewPart("numbers", own_manifest("math"), [task for task in asked if "choices" not in task.reference]),
+            NewPart("programs", own_manifest("code"), [ask(f"Add the numbers.{more}", **code)]),
+        ]
+
+    for texts, more, found in (
+        (STATED, f"\n```python\n{PROGRAM}\n```", {ANSWER_SHOWN: 6}),
+        (NOT_STATED, "\nimport sys", {}),
+    ):
+        task_set = write_task_set(tmp_path / str(len(found)), parts(texts, more))
+        reports = check_set(task_set, scorers.environment, scorers.call_of)
+        assert sum((report.faults for report in reports), Counter()) == found
