@@ -12,7 +12,15 @@ from typing import Any, ClassVar, Final
 from muster.constants import MICRO
 from muster.environments.answers import after_thinking, completion_of, last_code_block
 from muster.environments.base import Outcome, ScorerCall
-from muster.environments.comparing import MAX_OUTPUT_CHARS, measured, readable, same_lines, same_text, same_value
+from muster.environments.comparing import (
+    MAX_INPUT_CHARS,
+    MAX_OUTPUT_CHARS,
+    measured,
+    readable,
+    same_lines,
+    same_text,
+    same_value,
+)
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.options import THINKING, Between, OneOf, Option, OptionsEnvironment, failed, only, text_of
 from muster.environments.task import Task
@@ -88,7 +96,8 @@ class Code(OptionsEnvironment):
             if function and not (isinstance(test["input"], list) and measured(test) and readable(test)):
                 raise MalformedError(f"test {position} of task {name!r} has values that no function can be given")
             if not function and not all(
-                isinstance(value, str) and len(value) <= MAX_OUTPUT_CHARS for value in test.values()
+                isinstance(test[side], str) and len(test[side]) <= most
+                for side, most in (("input", MAX_INPUT_CHARS), ("output", MAX_OUTPUT_CHARS))
             ):
                 raise MalformedError(f"test {position} of task {name!r} is not two texts, or one is too long")
         if all(test["output"] is None if function else not test["output"].strip() for test in tests):

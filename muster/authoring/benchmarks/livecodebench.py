@@ -27,9 +27,16 @@ _STAR: Final = (
 )
 
 IMPORTS: Final = "\n".join(
-    (*(f"from {name} import *" for name in (*_STAR, "builtins", "typing")), f"import {', '.join(_STAR)}", "")
+    (
+        *(f"from {name} import *" for name in (*_STAR, "builtins", "typing")),
+        f"import {', '.join(_STAR)}",
+        *("sys.setrecursionlimit(50_000)", "sys.set_int_max_str_digits(50_000)", ""),
+    )
 )
 """What stands before every program."""
+
+FUEL: Final = 100_000_000_000
+"""Of one test: what takes some four seconds natively. Its own scorer gives six."""
 
 INPUT: Final = """
 def given_():
@@ -157,7 +164,7 @@ LIVECODEBENCH: Final = Benchmark(
         *("public_test_cases", "private_test_cases", "metadata"),
     ),
     _item,
-    (Rule("passed", "code", {"text": "lines", "tuples": "outer"}, published_program),),
+    (Rule("passed", "code", {"text": "lines", "tuples": "outer"}, published_program, fuel=FUEL),),
     "{question}\n\n{form}\n\nAnswer with the whole program in one block of Python.",
     10,
     0.2,

@@ -85,6 +85,8 @@ def format_of_datasets(names: Sequence[str], seed: int, environment: Environment
         dataset, index = row["dataset"], row["index"]
         if dataset not in names or type(index) is not int:
             raise MalformedError("a row of another dataset")
+        if row["entry"] is None:
+            raise MalformedError("an entry with a value that is no text, number, list or mapping")
         reference = {"dataset": dataset, "entry": row["entry"]}
         if row["config"]:
             reference["config"] = row["config"]

@@ -215,7 +215,9 @@ def test_clock_randomness_and_files_are_answered_the_same_each_time(
         "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n    y: int\n"
         "p = P(*map(int, input().split()))\nprint(p.x + p.y, flush=True)",
         "import sys\nsys.setrecursionlimit(10**7)\ndef f(n):\n    return 0 if n == 0 else 1 + f(n - 1)\n"
-        "assert f(5000) == 5000\nprint(sum(map(int, input().split())))",
+        "assert f(40_000) == 40_000\nprint(sum(map(int, input().split())))",
+        "import sys\nfrom functools import lru_cache\nsys.setrecursionlimit(10**6)\n@lru_cache(None)\ndef f(n):\n"
+        "    return 0 if n == 0 else 1 + f(n - 1)\nassert f(3_000) == 3_000\nprint(sum(map(int, input().split())))",
     ],
 )
 def test_usual_ways_of_reading_and_writing_work(code: Environment, call: ScorerCall, program: str) -> None:

@@ -247,6 +247,12 @@ def test_comparing_64_nested_sets_takes_milliseconds() -> None:
         ("", "", True),
         ("1\n\n2", "1\n2", False),
         ("nan", "NaN", False),
+        ("1_000", "1000", True),
+        ("Infinity 1.0", "inf 1", True),
+        ("Infinity", "-Infinity", False),
+        ("sNaN 1.0", "sNaN 1", False),
+        ("1" + "0" * 100_000, "1e100000", True),
+        ("1e999999999999", "10e999999999998", True),
     ],
 )
 def test_lines_are_compared_as_livecodebench_does(text: str, expected: str, same: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -165,6 +166,22 @@ def test_completions_of_the_first_item_score_by_every_rule(name: str, load: Load
             scored = scorer.score(data.items[0], data.reference(0), Completion(text, 3, True))
             assert {rule: score == MICRO for rule, score in scored.scores.items()} == expected, text
             assert (scored.text, scored.tokens, scored.finished) == (text, 3, True)
+
+
+def test_livecodebenchs_own_bounds_hold(load: Loader, scorers: Scorers) -> None:
+    """Deep recursion, long numbers, much work and long inputs pass by its own scorer, so they do here."""
+    row = next(row for row in ROWS["livecodebench"] if not json.loads(row["metadata"]).get("func_name"))
+    long = f"{' ' * (2 << 20)}1 2"
+    tests = [{"input": long, "output": "3\n1e5000\n5000\nInfinity", "testtype": "stdin"}]
+    program = (
+        "def depth(n):\n    return 0 if n == 0 else 1 + depth(n - 1)\n"
+        "print(sum(map(int, input().split())))\nprint(10**5000)\nprint(depth(5_000))\nprint(float('inf'))\n"
+        "total = 0\nfor i in range(10_000_000):\n    total += i\n"
+    )
+    scorer = BenchmarkScorer(BENCHMARKS["livecodebench"], scorers)
+    with load("livecodebench", [{**row, "public_test_cases": json.dumps(tests), "private_test_cases": "[]"}]) as data:
+        scored = scorer.score(data.items[0], data.reference(0), Completion(f"```python\n{program}```", 1, True))
+    assert scored.scores == {"passed": MICRO}
 
 
 def test_humanevals_tests_compare_as_their_assertions_do(load: Loader, scorers: Scorers) -> None:
