@@ -83,6 +83,7 @@ def strip(path: Path) -> None:
                     found.append((begin, lines[text.end_lineno - 1] + text.end_col_offset))
     for begin, end in sorted(found, reverse=True):
         source = source[:begin] + b'""' + source[end:]
+    path.unlink()  # it is a link into uv's cache, which every environment shares
     path.write_bytes(source)
 
 

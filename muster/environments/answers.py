@@ -122,7 +122,10 @@ def last_number(text: str) -> str | None:
         bare = before.rstrip(_LOOSE)
         signed = bare[-1:] in tuple(_MINUS)
         inner = bare[:-1].rstrip(_LOOSE) if signed else bare
-        if inner.endswith(("^", "**")):
+        is_bold = (
+            inner.endswith("**") and inner[-3:-2].strip() in ("", "*", "(", ":") and " " not in before[len(inner) :]
+        )
+        if inner.endswith(("^", "**")) and not is_bold:
             base = inner.rstrip("^*").rstrip(" {(")
             if base[-1:] in (*_DIGITS, ")", "}"):
                 return _power(base, body) if base[-1] in _DIGITS and not signed else None
@@ -141,7 +144,7 @@ _MOST_EXPONENTS: Final = 64
 """Numbers that are passed over, as those of a polynomial would be."""
 _NEAR_CHARS: Final = MAX_ANSWER_CHARS + 64
 """What is looked at of the text before a number's end."""
-_LOOSE: Final = " {$\u20ac\u00a3\u00a5"
+_LOOSE: Final = " {$\\\u20ac\u00a3\u00a5"
 """What may stand between a number and its sign or exponent's mark."""
 _MINUS: Final = "-\u2212\u2013\u2014"
 
@@ -225,12 +228,13 @@ def last_letter(text: str, choices: int) -> str | None:
     box = last_box(text)
     if box is not None and box.strip("().") in tuple(letters):
         return box.strip("().")
-    found = _letters_alone(text, letters)
+    alone = _letters_alone(text, letters)
+    found = [place for place in alone if not _is_denied(text, place)] or alone
     if not found:
         return None
-    told = max(text.rfind(word) for word in _SAYS)
-    named = next((n for n, place in enumerate(found) if place > told and not _is_denied(text, place)), None)
-    if told >= 0 and named is not None and not any(mark in text[told : found[named]] for mark in ".!?\n"):
+    says = max(text.rfind(word) for word in _SAYS)
+    named = next((n for n, place in enumerate(found) if place > says), None)
+    if says >= 0 and named is not None and not any(mark in text[says : found[named]] for mark in ".!?\n"):
         chosen = named
     elif not text[: found[0]].strip(_MARKS) and _heads_a_line(text, found[0]):
         heads = sum(_heads_a_line(text, place) for place in found)
@@ -252,7 +256,11 @@ _BESIDE: Final = ("or", "and", "/", "&", "and/or")
 
 
 def _is_denied(text: str, place: int) -> bool:
-    return text[max(0, place - 8) : place].rstrip(_MARKS).endswith("not")
+    after = text[place + 1 : place + 24].lstrip(_MARKS)
+    return text[max(0, place - 8) : place].rstrip(_MARKS).endswith("not") or after.startswith(_DENIED)
+
+
+_DENIED: Final = ("is wrong", "is not ", "is incorrect", "is false", "isn't ", "cannot be", "can't be")
 
 
 def _heads_a_line(text: str, place: int) -> bool:
@@ -275,6 +283,6 @@ def _letters_alone(text: str, letters: str) -> list[int]:
                 continue
             beside = text[position + 1 : position + 6]
             article = character in "AI" and beside[:1] == " " and beside[1:2] in _SMALL
-            if not article or beside.startswith((" or ", " and ", " is ")):
+            if not article or beside.startswith((" or ", " and ", " is ", " beca", " sinc")):
                 found.append(position)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import ClassVar
 
 from muster.constants import MICRO
@@ -40,4 +41,4 @@ class Arithmetic(ExactAnswer):
         number = None if answer is None else last_number(answer)
         if number is None:
             return failed("no number")
-        return Score((MICRO,)) if number == task.reference["answer"] else failed("another number")
+        return Score((MICRO,)) if Decimal(number) == Decimal(task.reference["answer"]) else failed("another number")

@@ -48,10 +48,12 @@ _FAMILIES: Final = (
     *("falcon", "mamba", "mamba2", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe"),
     "apertus",
 )
+_WHOLE_HEADS: Final = ("helium", "qwen2")
 _WINDOWED: Final = ("mistral", "gemma3_text", "olmo3", "phi3")
 
 KINDS: Final[dict[str, dict[str, Any]]] = {
-    kind: {"sliding_window": 32} if kind in _WINDOWED else {} for kind in _FAMILIES
+    kind: ({"sliding_window": 32} if kind in _WINDOWED else {}) | ({"hidden_size": 128} if kind in _WHOLE_HEADS else {})
+    for kind in _FAMILIES
 }
 """Families that are tried, and what a model of each sets besides SIZES."""
 
@@ -60,7 +62,9 @@ _LLAMA3: Final = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, 
 
 VARIANTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "llama, llama3": ("llama", {"rope_parameters": {**_ROPE, **_LLAMA3}}),
-    "llama, YaRN": ("llama", {"rope_parameters": {**_ROPE, "rope_type": "yarn", "factor": 4.0}}),
+    "llama, YaRN": ("llama", {"rope_parameters": {**_ROPE, "rope_type": "yarn", "factor": 16.0}}),
+    "llama, short YaRN": ("llama", {"rope_parameters": {**_ROPE, "rope_type": "yarn", "factor": 4.0}}),
+    "qwen2, heads of another size": ("qwen2", {"head_dim": 64}),
     "llama, linear": ("llama", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 4.0}}),
     "llama, dynamic": ("llama", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "dynamic", "factor": 4.0}}),
     "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True}),

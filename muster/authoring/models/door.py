@@ -74,6 +74,9 @@ FAMILIES: Final = MappingProxyType(
 )
 """Model types that all three programs compute alike, and what a configuration may set of them besides FREE."""
 
+WHOLE_HEADS: Final = frozenset({"helium", "qwen2"})
+"""Families of which the engine divides hidden_size by the heads, whatever head_dim says."""
+
 REFUSED: Final = (
     (r"moe|mixtral|deepseek|dbrx|gpt_oss|jamba|arctic|olmoe|next", "it is, or may be, a mixture of experts"),
     (r"mamba|zamba|bamba|rwkv|falcon_h1|recurrent|lfm|jamba", "it keeps a state between tokens: rows cannot be packed"),
@@ -181,6 +184,11 @@ def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
             raise ConfigError(
                 f"config.json sets {name[:80]} to {str(value)[:80]}, which not all programs of a run compute alike"
             )
+    heads, size = config.num_attention_heads, config.hidden_size
+    if kind in WHOLE_HEADS and (found.get("head_dim") or size / heads) != size / heads:
+        raise ConfigError(
+            f"config.json sets head_dim to {config.head_dim}: {kind} has hidden_size / num_attention_heads"
+        )
     if "layer_types" not in FAMILIES[kind] and set(found.get("layer_types") or ()) - {"full_attention"}:
         raise ConfigError(f"config.json gives some layers of {kind} another attention than the rest")
     return config
@@ -205,6 +213,12 @@ def _check_ropes(raw: dict[str, Any], kind: str) -> None:
             raise ConfigError(f"not all programs of a run heed {', '.join(sorted(others))[:200]} of RoPE {way}")
         if way in ("llama3", "yarn") and not rope.get("original_max_position_embeddings"):
             raise ConfigError(f"RoPE {way} names no original_max_position_embeddings, which programs guess differently")
+        reach = rope.get("original_max_position_embeddings", 0) * rope.get("factor", 1)
+        if way == "yarn" and reach < (raw.get("max_position_embeddings") or 0):
+            raise ConfigError(
+                f"the model's context is longer than its RoPE: yarn reaches {reach:g} positions",
+                hint="set max_position_embeddings to original_max_position_embeddings * factor",
+            )
 
 
 def _ropes(found: list[Any]) -> Iterator[dict[str, Any]]:

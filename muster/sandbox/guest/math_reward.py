@@ -18,14 +18,20 @@ MOST_DIGITS = 400
 RELATIVE = sympy.Rational(1, 10**12)
 HEDGE = re.compile(r"\bor\b|\bmaybe\b|\?|\bperhaps\b|\bapprox", re.IGNORECASE)
 BASE = re.compile(r"\d\s*_\s*\{?(?:\\text\{)?\s*(\w+)")
+SCALES = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+CHANGING = re.compile(rf"\b(?:{'|'.join(SCALES)}|squared|cubed|times|plus|minus|negative|over|divided|percent)\b")
+"""Words that make another value of the number beside them."""
+SCALED = re.compile(rf"(.+?)\s*(?:\\text\s*\{{\s*({'|'.join(SCALES)})\s*\}}|({'|'.join(SCALES)}))$")
+PERCENT = re.compile(r"\\text\s*\{\s*percent\s*\}|\bpercent\b")
 UNIT = re.compile(
-    r"(?<=[\d}\s])(?:\\(?:text|mathrm|rm|mbox)\s*\{\s*([A-Za-z]{1,12})\s*\}"
-    r"|([A-Za-z]{3,12}|[ckm]?m|[kmc]?g|[mc]?[lL]|in|ft|yd|mi|lb|oz|hr?|s|Hz|[NJWVAKCF]))(?:\s*\^\s*\{?[23]\}?)?\s*$"
+    rf"(?<=[\d}}\s])(?!(?:\\text\s*\{{\s*)?{CHANGING.pattern})(?:\\(?:text|mathrm|rm|mbox)\s*\{{\s*([A-Za-z]{{1,12}})\s*\}}"
+    r"|([A-Za-z]{3,12}|[ckm]?m|[kmc]?g|[mc]?[lL]|in|ft|yd|mi|lb|oz|hr?|s|Hz|[NJWVAKCF]))(?:\s*\^\s*\{?([23])\}?)?\s*$"
 )
 SPACES = re.compile(r"(?<!\\)\\[,;:! ]|\\(?:left|right|displaystyle)(?![A-Za-z])|~")
 GROUPED = re.compile(r"(?<![\d.])\d{1,3}(?:(?:,|\{,\}|\\,)\d{3})+(?![\d])")
 DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)")
 POWER = re.compile(r"(?:\\times|\\cdot|\*|×|·)\s*10\s*(?:\^|\*\*)\s*\{?\s*([+-]?\d{1,3})\s*\}?$")
+REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{(\d{1,9})\}")
 FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}$|([^/]*)/([^/]*)$")
 MIXED = re.compile(
     r"([+-]?)(\d+)(?:\s+|\s*(?=\\[dt]?frac))(\d+\s*/\s*\d+|\\[dt]?frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\})$"
@@ -53,12 +59,14 @@ def equal(gold: str, answer: str, published: Callable[[str, str], bool], *, is_t
         if theirs and (ours or pattern is BASE) and ours != theirs:
             return False
     # 2. Numbers exactly.
-    bare = [_without_unit(text) for text in (gold, answer)]
+    bare = [PERCENT.sub("%", _without_unit(text)) for text in (gold, answer)]
     shares = [text.endswith("%") for text in bare]
     ours, theirs = (number(text.rstrip("%").rstrip("\\ ")) for text in bare)
     if ours is not None and theirs is not None:
         scale = [Fraction(1, 100) if share else 1 for share in shares]
         return ours * scale[0] == theirs * scale[1] or (shares[0] and not shares[1] and ours == theirs)
+    if CHANGING.search(answer) and not CHANGING.search(gold):
+        return False
     # 3. The rest by math-verify, whose numbers must be near.
     return (published(gold, answer) or published(*bare)) and _is_near(gold, answer)
 
@@ -74,7 +82,7 @@ def clean(text: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    """Return the value of a decimal, a fraction, a mixed number, a percentage or a number times a power of ten."""
+    """Return the value of a decimal, a fraction or a mixed number, with a power of ten or a word such as million."""
     text = text.strip()
     if len(text) > MOST_DIGITS:
         return None
@@ -84,9 +92,16 @@ def number(text: str) -> Fraction | None:
     if found := POWER.search(text):
         left = number(text[: found.start()])
         return None if left is None else left * Fraction(10) ** int(found[1])
+    if found := SCALED.fullmatch(text):
+        left = number(found[1])
+        return None if left is None else left * SCALES[found[2] or found[3]]
     sign, body = (-1, text[1:].lstrip()) if text.startswith("-") else (1, text)
     if DECIMAL.fullmatch(body.replace(" ", "")) and " " not in body:
         return sign * Fraction(body)
+    if found := REPEATING.fullmatch(body):
+        whole, first, again = found.groups()
+        rest = Fraction(int(again), 10 ** len(again) - 1)
+        return sign * (int(whole or 0) + (int(first or 0) + rest) / 10 ** len(first))
     if found := FRACTION.fullmatch(body):
         above, below = number(found[1] or found[3] or ""), number(found[2] or found[4] or "")
         return None if above is None or not below else sign * above / below
@@ -95,18 +110,18 @@ def number(text: str) -> Fraction | None:
 
 def _stated(text: str) -> str:
     """Return what a text says to be the answer; all of it where it is an expression by itself."""
-    text = text.strip().strip("*").strip()
+    text = text.strip().strip("*").strip().lstrip("= ")
     if not WORDS.search(text):
         return text
     *_, last = [line for line in text.splitlines() if line.strip()] or [""]
     rest = STATED.sub("", last).strip(" *.")
-    return rest if rest and not WORDS.search(rest.rstrip(".")) else text
+    return rest if rest and not WORDS.search(_without_unit(rest)) else text
 
 
 def _named(pattern: re.Pattern[str], text: str) -> str:
-    """Return the base or unit that a text names; "" where it names none."""
+    """Return the base or unit that a text names, with its exponent; "" where it names none."""
     found = pattern.search(text)
-    return next(filter(None, found.groups()), "") if found else ""
+    return "^".join(filter(None, found.groups())) if found else ""
 
 
 def _without_unit(text: str) -> str:

@@ -20,7 +20,7 @@ from muster.verification.rules import ModelFacts
 from testbed.samples.families import KINDS, VARIANTS, write_family
 
 WEIGHTS = "model.safetensors"
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
 
 @pytest.fixture
@@ -58,6 +58,7 @@ def test_a_dense_model_is_let_in(folder: Path, changes: dict[str, Any]) -> None:
         ({"rope_parameters": None, "rope_scaling": {"type": "su"}}, "'su'"),
         (rope(**YARN, attention_factor=2.0), "attention_factor"),
         (rope(rope_type="yarn", factor=4.0), "no original_max_position_embeddings"),
+        ({**rope(**YARN), "max_position_embeddings": 513}, "yarn reaches 512 positions"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "both rope_scaling and rope_parameters"),
         ({"logit_scale": 0.5}, "logit_scale"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
