@@ -57,7 +57,7 @@ from benchmarks.training_runs import (
 )
 from benchmarks.watched import ask, module, started
 from muster.models.init import WarmUp, load_model
-from muster.protocol.terms_file import NOBODY
+from muster.protocol.terms_file import ZERO_ADDRESS
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.swarm import plan
 from muster.tasksets.taskset import TaskSet
@@ -160,7 +160,9 @@ class Exchange:
             raise SystemExit(f"the sampler has not made a batch in {BATCH_SECONDS} s") from None
         paths = sorted(folder.iterdir(), key=lambda path: int(path.stem))
         return [
-            WorkFile(FileRef(policy, NOBODY, n, f"{folder.name}-{n}", ""), tuple(read_rollouts(path.read_bytes())))
+            WorkFile(
+                FileRef(policy, ZERO_ADDRESS, n, f"{folder.name}-{n}", ""), tuple(read_rollouts(path.read_bytes()))
+            )
             for n, path in enumerate(paths)
         ]
 

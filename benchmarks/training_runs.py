@@ -25,7 +25,7 @@ from muster.proofs.seeded_sampling import choose
 from muster.protocol.draws import draw_base, draw_commitment
 from muster.protocol.prompts import end_token, pad_token
 from muster.protocol.terms import Terms
-from muster.protocol.terms_file import NOBODY
+from muster.protocol.terms_file import ZERO_ADDRESS
 from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from muster.tasksets.taskset import TaskSet
@@ -70,7 +70,7 @@ class Sampler:
         generations = iter(self._complete(prompts, [request.seed for request in asked]))
         return [
             WorkFile(
-                FileRef(step, NOBODY, one.index, f"{step}-{one.index}", ""),
+                FileRef(step, ZERO_ADDRESS, one.index, f"{step}-{one.index}", ""),
                 tuple(make_rollouts(one, rules, some, [next(generations) for _ in some])),
             )
             for one, some in zip(made, requests, strict=True)
@@ -79,7 +79,7 @@ class Sampler:
     def _base(self, step: int, index: int) -> bytes:
         """Return the draw's base of a commitment of nodes that all joined for this step."""
         entropy = self.seed.to_bytes(24, "big") + step.to_bytes(8, "big")
-        return draw_base(chain_id=0, runs=NOBODY, run=1, entropy=entropy, node=NOBODY, index=index)
+        return draw_base(chain_id=0, runs=ZERO_ADDRESS, run=1, entropy=entropy, node=ZERO_ADDRESS, index=index)
 
     @torch.inference_mode()
     def _complete(self, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Generation]:

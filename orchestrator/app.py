@@ -58,7 +58,7 @@ from orchestrator.routing import (
     Index,
     OurRun,
     Signed,
-    SignedByAnybody,
+    SignedByAnyone,
     acknowledge,
     json_body,
     json_response,
@@ -348,7 +348,7 @@ async def environments(service: Here, _: OurRun, after: Annotated[int, Query(ge=
 
 @contributed.post("/runs/{run}/environments", status_code=201, responses=KNOWN | SIGNED, openapi_extra=_BINARY)
 async def submit_environment(
-    request: Request, response: Response, service: Here, _: OurRun, caller: SignedByAnybody
+    request: Request, response: Response, service: Here, _: OurRun, caller: SignedByAnyone
 ) -> Ack:
     """Submit an environment (muster env pack); signed by its author, who need be no member. 200 when it is known."""
     return acknowledge(response, await service.environments.receive(request, caller))
@@ -356,7 +356,7 @@ async def submit_environment(
 
 @contributed.post("/runs/{run}/environments/decisions", **takes(EnvironmentDecision))
 async def decide_environment(
-    request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnybody
+    request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnyone
 ) -> Ack:
     """Admit or refuse an environment; signed twice by the run's owner, the decision itself and the request."""
     service.environments.expect_owner(caller)

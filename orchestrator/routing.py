@@ -53,14 +53,14 @@ async def _caller(request: Request, service: Annotated[OrchestratorService, Depe
     return await service.gate.enter(request)
 
 
-async def _anybody(request: Request, service: Annotated[OrchestratorService, Depends(_service)]) -> Caller:
+async def _anyone(request: Request, service: Annotated[OrchestratorService, Depends(_service)]) -> Caller:
     return service.gate.identify(request)
 
 
 Here = Annotated[OrchestratorService, Depends(_service)]
 OurRun = Annotated[int, Depends(_our_run)]
 Signed = Annotated[Caller, Depends(_caller)]
-SignedByAnybody = Annotated[Caller, Depends(_anybody)]
+SignedByAnyone = Annotated[Caller, Depends(_anyone)]
 
 SIGNED: Final = documented(401, 403, 404, 408, 409, 413, 422, 429, 503)
 """How a route of signed messages may refuse."""

@@ -25,7 +25,7 @@ NEWCOMER_SECONDS: Final = 30.0
 NEWCOMER_STEPS: Final = 2
 """Such steps in `idle_seconds`: as many as a newcomer needs. They age the work of others, so the async level bounds
 them too: a stranger who registers key after key cannot make others' work stale."""
-NOBODY_STEPS: Final = 8
+IDLE_STEPS: Final = 8
 """Steps for newcomers in `idle_seconds` while no worker could commit. They make no work stale, but each costs gas and a
 published checkpoint: this bounds what a stranger with many keys, or a wrong count of the orchestrator, can cost."""
 COMPLETE_SECONDS: Final = 30.0
@@ -47,7 +47,7 @@ class Batcher:
         """When there was work the last time, across steps."""
         self._newcomer_steps: deque[float] = deque(maxlen=NEWCOMER_STEPS)
         """When the last steps for newcomers were published while others could work."""
-        self._nobody_steps: deque[float] = deque(maxlen=NOBODY_STEPS)
+        self._idle_steps: deque[float] = deque(maxlen=IDLE_STEPS)
         """When the last ones were published while no worker could commit."""
         self.without_signal: list[WorkFile] = []
         """Files of the step last filled that were refused: no group of them has a signal."""
@@ -169,7 +169,7 @@ class Batcher:
         """Return whether to publish these weights again now, so that workers who joined can begin.
 
         A worker begins at the second step after it joined. While no other worker could commit, publishing makes no work
-        stale: it is done up to NOBODY_STEPS times in `idle_seconds`. While another could, but no work comes, it is
+        stale: it is done up to IDLE_STEPS times in `idle_seconds`. While another could, but no work comes, it is
         done up to NEWCOMER_STEPS times.
         """
         demand, now = await self._demand(), time.monotonic()
@@ -179,7 +179,7 @@ class Batcher:
             self._work_seen = now
         if demand.step != step or demand.waiting_groups or not demand.newcomers:
             return False
-        taken, most = self._nobody_steps, NOBODY_STEPS
+        taken, most = self._idle_steps, IDLE_STEPS
         if demand.able_workers:
             if now - self._work_seen < NEWCOMER_SECONDS:
                 return False

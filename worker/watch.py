@@ -27,7 +27,7 @@ class WorkerWatch:
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
-        self._first = context.notifier.told.fresh
+        self._first = context.notifier.history.fresh
         """Whether no notification was ever sent: what was rejected before the webhook was set is no news."""
 
     async def poll(self) -> None:
@@ -71,7 +71,7 @@ class WorkerWatch:
 
     def _is_news(self, verdict: Verdict) -> bool:
         ours = verdict.node == self._context.node and verdict.run == self._context.run
-        notified = self._context.notifier.was_told("rejected", f"commitment {verdict.index}")
+        notified = self._context.notifier.is_known("rejected", f"commitment {verdict.index}")
         return ours and not verdict.accepted and not notified
 
     def _tell(self, reason: str, indices: list[int]) -> None:

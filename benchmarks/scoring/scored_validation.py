@@ -37,7 +37,7 @@ from muster.errors import MusterError
 from muster.models.files import load_tokenizer
 from muster.protocol.draws import DrawSource
 from muster.protocol.terms import Terms, WorkClass
-from muster.protocol.terms_file import NOBODY, PUBLIC_DEFAULTS
+from muster.protocol.terms_file import PUBLIC_DEFAULTS, ZERO_ADDRESS
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.settings.schema import ValidatorSettings
@@ -145,7 +145,7 @@ class ScoredValidation:
         self.scorers = Scorers()
         self.rules = Rules(
             chain_id=31337,
-            runs=NOBODY,
+            runs=ZERO_ADDRESS,
             run=1,
             terms=terms_of(task_set),
             task_set=task_set,

@@ -27,7 +27,7 @@ from muster.contracts.abi import CONTRACTS
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UsageError
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.messages import JoinDocument
-from muster.protocol.terms_file import NOBODY
+from muster.protocol.terms_file import ZERO_ADDRESS
 from muster.settings.schema import ChainSettings, is_loopback
 
 MAX_PATH: Final = 4
@@ -70,7 +70,7 @@ async def _fetch_document(urls: Sequence[str], seconds: float) -> JoinDocument:
     last: CheckError | None = None
     for url in urls:
         try:
-            async with OrchestratorClient(url, chain_id=CHAIN_ANVIL, registry=NOBODY, timeout=seconds) as client:
+            async with OrchestratorClient(url, chain_id=CHAIN_ANVIL, registry=ZERO_ADDRESS, timeout=seconds) as client:
                 return await client.join_document()
         except CheckError as error:  # no document here: that was the path of a page
             last = error
@@ -132,7 +132,7 @@ async def check_run(
         storage_key = await ChainReader(web3, book, settings).call(runs.storage_key_of(document.run))
 
     # 3. The run, and who signed.
-    if storage_key == NOBODY:
+    if storage_key == ZERO_ADDRESS:
         raise MismatchError(f"there is no run {document.run} on chain {document.chain_id}", hint="ask the run's owner")
     signer = recover_signer(Domain(document.chain_id, book.registry), document)
     if signer != storage_key:

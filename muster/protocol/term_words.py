@@ -13,7 +13,7 @@ from muster.constants import BASIS_POINTS, MICRO
 from muster.protocol.terms import NO_HASH, Terms, WorkClass
 from muster.runtime.units import Duration, Tokens
 
-NOBODY: Final = "0x" + "00" * 20
+ZERO_ADDRESS: Final = "0x" + "00" * 20
 """The zero address: in place of an address, the run has nothing of that kind."""
 
 Unit = Literal["MUST", "basis points", "seconds", "tokens", "hash", "address", "millionths", ""]
@@ -100,7 +100,7 @@ def term_text(name: str, value: Any) -> str:
         case "hash":
             return "none" if value == NO_HASH else _ends("0x" + value.hex())
         case "address":
-            return "none" if value == NOBODY else _ends(value)
+            return "none" if value == ZERO_ADDRESS else _ends(value)
     return f"{value:,}"
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from muster.constants import HOUR_SECONDS, MICRO, TOKEN
 from muster.errors import ConfigError
-from muster.protocol.term_words import NOBODY, WORDS, class_text, term_text
+from muster.protocol.term_words import WORDS, ZERO_ADDRESS, class_text, term_text
 from muster.protocol.terms import Terms, WorkClass
 from muster.runtime.units import decimal_amount, parse_amount
 from muster.settings.toml import toml_value
@@ -24,7 +24,7 @@ MONEY: Final = tuple(name for name, (unit, _) in WORDS.items() if unit == "MUST"
 HASHES: Final = tuple(name for name, (unit, _) in WORDS.items() if unit == "hash")
 
 PUBLIC_DEFAULTS: Final[Mapping[str, Any]] = {
-    "admitter": NOBODY,
+    "admitter": ZERO_ADDRESS,
     "pay": TOKEN // 4,
     "worker_stake": 1_000 * TOKEN,
     "validator_stake": 1_000 * TOKEN,

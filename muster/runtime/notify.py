@@ -112,7 +112,7 @@ def webhook_of(settings: NotifySettings) -> str:
 
 
 @dataclass
-class Told:
+class NotificationHistory:
     """What was told already, kept in a file: keys, and until when each is not told again."""
 
     path: Path | None = None
@@ -122,7 +122,7 @@ class Told:
     _changed: bool = False
 
     @classmethod
-    def load(cls, path: Path) -> Told:
+    def load(cls, path: Path) -> NotificationHistory:
         """Read the file; one that is missing or spoilt counts as empty."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
@@ -168,7 +168,7 @@ class Notifier:
         *,
         name: str = "",
         run: int = 0,
-        told: Told | None = None,
+        history: NotificationHistory | None = None,
         pauses: Sequence[float] = RETRY_PAUSES,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -179,7 +179,7 @@ class Notifier:
         self.dropped = 0
         """Notifications that made room for newer ones, unsent."""
         self.name = name
-        self.told = told or Told()
+        self.history = history or NotificationHistory()
         self._url = url
         self._host = urlsplit(url).hostname or ""
         self._run = run
@@ -216,27 +216,27 @@ class Notifier:
         `covers`: other subjects of the kind that need not be told any more. Return whether it was queued.
         """
         key, now = f"{kind}:{subject}", self._clock()
-        if not self.wants(kind) or self.told.has(key, now):
+        if not self.wants(kind) or self.history.has(key, now):
             return False
-        self.told.add(key, now + again)
+        self.history.add(key, now + again)
         for other in covers:
-            self.told.add(f"{kind}:{other}", FOR_GOOD)
+            self.history.add(f"{kind}:{other}", FOR_GOOD)
         keys = (key, *(f"{kind}:{other}" for other in covers))
         self._put(Notification(kind, plain(text), now, details, keys))
         return True
 
-    def was_told(self, kind: NotificationKind, subject: str) -> bool:
+    def is_known(self, kind: NotificationKind, subject: str) -> bool:
         """Return whether this need not be told now."""
-        return self.told.has(f"{kind}:{subject}", self._clock())
+        return self.history.has(f"{kind}:{subject}", self._clock())
 
     def know(self, kind: NotificationKind, subject: str) -> None:
         """Remember what is no news."""
-        self.told.add(f"{kind}:{subject}", FOR_GOOD)
+        self.history.add(f"{kind}:{subject}", FOR_GOOD)
         self._news.set()
 
     def forget(self, kind: NotificationKind, subject: str) -> None:
         """Let the same be told again: what it said is over."""
-        self.told.remove(f"{kind}:{subject}")
+        self.history.remove(f"{kind}:{subject}")
         self._news.set()
 
     def _put(self, notification: Notification) -> None:
@@ -257,7 +257,7 @@ class Notifier:
             self._news.clear()
             while self.queue:
                 await self._deliver(self.queue[0])
-            await asyncio.to_thread(self.told.save)
+            await asyncio.to_thread(self.history.save)
             if not self.queue:
                 await self._news.wait()
 
@@ -267,7 +267,7 @@ class Notifier:
             async with asyncio.timeout(seconds):
                 while self.queue:
                     await self._attempt(self.queue.popleft())
-        self.told.save()
+        self.history.save()
 
     async def send_test(self) -> None:
         """Send a notification of kind `test`, once. Raises UnreachableError with what the webhook answered."""
@@ -315,7 +315,7 @@ class Notifier:
         if outcome != "sent":
             log.warning("a notification was not sent", kind=notification.kind, host=self._host, reason=answer)
             for key in notification.keys:
-                self.told.add(key, self._clock() + AGAIN_SECONDS)
+                self.history.add(key, self._clock() + AGAIN_SECONDS)
 
     async def _attempt(self, notification: Notification) -> tuple[Outcome, str]:
         """Post once, and read no more than the head of the answer. Return what came of it, in our own words."""
@@ -354,8 +354,8 @@ async def notifying(settings: Settings, state_dir: Path, role: str) -> AsyncIter
     if not url:
         yield Notifier(name=name, run=settings.run)
         return
-    told = await asyncio.to_thread(Told.load, state_dir / "notifications.json")
-    notifier = Notifier(url, settings.notify, name=name, run=settings.run, told=told)
+    history = await asyncio.to_thread(NotificationHistory.load, state_dir / "notifications.json")
+    notifier = Notifier(url, settings.notify, name=name, run=settings.run, history=history)
     sender = asyncio.create_task(notifier.run(), name="notify")
     seconds = STOP_SECONDS
     try:

@@ -21,8 +21,8 @@ from muster.errors import ConfigError
 from muster.sandbox.scorer import NativeManifest
 from muster.sandbox.walls import (
     ALLOW_VALUES,
+    ISOLATED,
     NEEDED,
-    NOBODY,
     REFUSE_BITS,
     Condition,
     Numbers,
@@ -148,7 +148,7 @@ def native_command(
     output: one file of the host's that the program may write, as `WORK`/out. descriptors: bubblewrap's own, by option.
     """
     # It is the first process of its namespace, so there is no other: one of bubblewrap's would be the second.
-    command = [*NOBODY, "--as-pid-1", "--clearenv", "--hostname", "sandbox"]
+    command = [*ISOLATED, "--as-pid-1", "--clearenv", "--hostname", "sandbox"]
     for name, value in environment.items():
         command += ["--setenv", name, value]
     for path in sorted(root.iterdir()):

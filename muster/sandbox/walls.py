@@ -163,12 +163,12 @@ def in_namespaces(command: Sequence[str], readable: Iterable[Path] = ()) -> list
     return [*_BUBBLEWRAP, *binds, *links, "--setenv", "MUSTER_NAMESPACES", "1", "--", *command]
 
 
-NOBODY: Final = (
+ISOLATED: Final = (
     *("bwrap", "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"),
     *("--disable-userns", "--new-session", "--die-with-parent"),
 )
 """Every namespace, no identity, no capability, no other user namespace. It ends with the *thread* that started it."""
-_BUBBLEWRAP: Final = (*NOBODY, "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--chdir", "/")
+_BUBBLEWRAP: Final = (*ISOLATED, "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--chdir", "/")
 
 
 @functools.cache

@@ -95,7 +95,7 @@ async def verify_grade_evidence(
     theirs = [grade for grade in stated if grade.position == row.position]
     if first_difference(ours, theirs) is None:
         return Inspection(why=f"row {row.position} is graded as it should be")
-    detail = f"row {row.position} is graded {_told(theirs)}, and comes to {_told(ours)}"
+    detail = f"row {row.position} is graded {_grades_text(theirs)}, and comes to {_grades_text(ours)}"
     found = Finding("wrong_grade", row.position, _reward(theirs), _reward(ours), detail=detail)
     return Inspection(found, f"wrong_grade: {detail}", (row.position,))
 
@@ -115,7 +115,7 @@ def _invented(grade: RowGrade) -> Inspection:
     return Inspection(Finding("wrong_grade", grade.position, grade.reward, detail=detail), f"wrong_grade: {detail}")
 
 
-def _told(grades: tuple[RowGrade, ...] | list[RowGrade]) -> str:
+def _grades_text(grades: tuple[RowGrade, ...] | list[RowGrade]) -> str:
     return f"{grades[0].reward} with parts {grades[0].parts} and fuel {grades[0].fuel}" if grades else "not at all"
 
 

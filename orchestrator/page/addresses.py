@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from muster.protocol.messages import Message
-from muster.protocol.term_words import NOBODY
+from muster.protocol.term_words import ZERO_ADDRESS
 from orchestrator.page.leaderboard import MAX_LINES, Others
 from orchestrator.page.members import Members
 from orchestrator.page.overview import RunIdentity
@@ -80,5 +80,5 @@ def _parts(address: str, known: RunIdentity, others: Others) -> Iterator[Address
         *((one.author, f"Signed tasks: {', '.join(one.parts)}", "/leaderboard?list=others") for one in others.authors),
     ]
     for one, text, href in found:
-        if one == address != NOBODY:
+        if one == address != ZERO_ADDRESS:
             yield AddressPart(text=text, href=href)

@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
-from orchestrator.routing import Ack, Here, OurRun, Signed, SignedByAnybody, acknowledge, read_message, takes
+from orchestrator.routing import Ack, Here, OurRun, Signed, SignedByAnyone, acknowledge, read_message, takes
 
 MAX_SIGNED_BYTES: Final = 4_096
 """Longest body of a name or score."""
@@ -18,7 +18,7 @@ announced = APIRouter(prefix="/v1/runs/{run}", tags=["announcements"])
 
 
 @announced.post("/names", **takes(NodeName))
-async def name_node(request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnybody) -> Ack:
+async def name_node(request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnyone) -> Ack:
     """Name a node; the name is signed by the node's operator, the request by anybody. 200 when it is known."""
     named = await read_message(NodeName, request, caller, limit=MAX_SIGNED_BYTES)
     return acknowledge(response, await service.announcements.receive_name(run, named))
@@ -32,7 +32,7 @@ async def report_machine(request: Request, response: Response, service: Here, ru
 
 
 @announced.post("/scores", **takes(BenchmarkScore))
-async def post_score(request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnybody) -> Ack:
+async def post_score(request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnyone) -> Ack:
     """Post what a step scores on a benchmark; score and request are signed by the run's trainer or its owner."""
     service.announcements.expect_scorer(caller.address)
     score = await read_message(BenchmarkScore, request, caller, limit=MAX_SIGNED_BYTES)

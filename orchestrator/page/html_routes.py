@@ -15,7 +15,7 @@ from muster.constants import WINDOW_HOURS
 from muster.errors import RefusedError
 from muster.protocol.incentives import SEALED_HOURS
 from muster.protocol.metric_names import LENGTH, REWARD, UNENDED
-from muster.protocol.term_words import NOBODY, term_lines
+from muster.protocol.term_words import ZERO_ADDRESS, term_lines
 from orchestrator import problems
 from orchestrator.page.feed import state_sentence
 from orchestrator.page.leaderboard import ValidatorOrder, WorkerOrder
@@ -207,7 +207,7 @@ async def join(service: Here) -> dict[str, Any]:
         "terms": terms,
         "pays": [terms.pay_of(number) for number in range(len(terms.classes))],
         "earnings": await service.page.views.earnings(),
-        "admitter": "" if terms.admitter == NOBODY else terms.admitter,
+        "admitter": "" if terms.admitter == ZERO_ADDRESS else terms.admitter,
         "document": service.join.model_dump_json(indent=2),
         "listed": list(term_lines(terms)),
         "window": WINDOW_HOURS,

@@ -11,7 +11,7 @@ from muster.console.up.steps import SETUP_GAS, NodeFacts
 from muster.constants import CHAIN_ANVIL, TOKEN
 from muster.contracts.registry import Role, Status
 from muster.protocol.terms import WorkClass
-from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY
+from muster.protocol.terms_file import LOCAL_DEFAULTS, ZERO_ADDRESS
 from testbed.samples.terms import terms_of
 
 NODE, OPERATOR, OTHER = (f"0x{number:040d}" for number in (1, 2, 3))
@@ -34,7 +34,7 @@ def facts(role: Role = Role.WORKER, **changes: Any) -> NodeFacts:
         "status": Status.NONE,
         "closed": False,
         "admitted": True,
-        "other_validator": NOBODY,
+        "other_validator": ZERO_ADDRESS,
         "free": 0,
         "faucet_amount": 10_000 * TOKEN,
         "faucet_ready_at": 0,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from muster.constants import TOKEN
 from muster.protocol.terms import Terms, WorkClass
-from muster.protocol.terms_file import NOBODY, PUBLIC_DEFAULTS
+from muster.protocol.terms_file import PUBLIC_DEFAULTS, ZERO_ADDRESS
 from muster.tasksets.taskset import TaskSet
 
 SMALL: Final[dict[str, Any]] = {
@@ -36,7 +36,7 @@ SMALL: Final[dict[str, Any]] = {
 }
 
 
-def terms_of(trainer: str = NOBODY, storage_key: str = "", **changes: Any) -> Terms:
+def terms_of(trainer: str = ZERO_ADDRESS, storage_key: str = "", **changes: Any) -> Terms:
     """Return terms with some of SMALL changed. The trainer signs receipts where no storage key is given."""
     return Terms(**(SMALL | {"trainer": trainer, "storage_key": storage_key or trainer} | changes))
 
@@ -44,7 +44,7 @@ def terms_of(trainer: str = NOBODY, storage_key: str = "", **changes: Any) -> Te
 def made_terms(values: Mapping[str, Any], tasks: TaskSet | None = None, **changes: Any) -> Terms:
     """Return a run's terms with these values, for a task set if there is one; keys and hashes are zero unless given."""
     hashes = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32))
-    made = {"trainer": NOBODY, "storage_key": NOBODY, "task_count": 1_000, **hashes, **values}
+    made = {"trainer": ZERO_ADDRESS, "storage_key": ZERO_ADDRESS, "task_count": 1_000, **hashes, **values}
     if tasks is not None:
         made |= {"task_count": tasks.size, "task_root": tasks.root}
     return Terms(**{**made, **changes})

@@ -17,7 +17,7 @@ from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA
 from muster.errors import ConfigError, MalformedError, MismatchError
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.messages import JoinDocument
-from muster.protocol.terms_file import NOBODY
+from muster.protocol.terms_file import ZERO_ADDRESS
 from testbed.machine import Machine
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 
@@ -34,7 +34,7 @@ def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 async def document_of(running: Orchestrator) -> JoinDocument:
-    async with OrchestratorClient(running.url, chain_id=CHAIN_ANVIL, registry=NOBODY) as client:
+    async with OrchestratorClient(running.url, chain_id=CHAIN_ANVIL, registry=ZERO_ADDRESS) as client:
         return await client.join_document()
 
 

@@ -19,7 +19,7 @@ from muster.contracts import court, runs
 from muster.contracts.court import Kind
 from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import NodeReport
-from muster.runtime.notify import Notifier, Told
+from muster.runtime.notify import NotificationHistory, Notifier
 from muster.settings.schema import NotifySettings, Settings, WorkerSettings
 from muster.verification.profiles import CPU_FP32
 from testbed.chain.contracts import Deployment
@@ -51,9 +51,9 @@ class Orchestrator:
 ORCHESTRATOR: Any = Orchestrator()
 
 
-def notifier(told: Told | None = None) -> Notifier:
+def notifier(history: NotificationHistory | None = None) -> Notifier:
     """One that wants everything; nobody sends what is in its queue."""
-    return Notifier("https://chat.example.org/secret", NotifySettings(), name="node-1", run=1, told=told)
+    return Notifier("https://chat.example.org/secret", NotifySettings(), name="node-1", run=1, history=history)
 
 
 def said(made: Notifier) -> list[tuple[str, str]]:
@@ -65,14 +65,14 @@ def said(made: Notifier) -> list[tuple[str, str]]:
 
 @asynccontextmanager
 async def worker_context(
-    run_fixture: RunFixture, name: str, folder: Path, told: Told | None = None, **settings: Any
+    run_fixture: RunFixture, name: str, folder: Path, history: NotificationHistory | None = None, **settings: Any
 ) -> AsyncIterator[WorkerContext]:
     journal = WorkJournal(folder / name, name)
     chosen = Settings(run=run_fixture.run, chain=run_fixture.settings, worker=WorkerSettings(**settings))
     try:
         async with run_fixture.chain(name) as chain:
             terms, client = await chain.terms(run_fixture.run), Orchestrator()
-            yield WorkerContext(chosen, chain, client, terms, CPU_FP32, journal, notifier(told))  # type: ignore[arg-type]
+            yield WorkerContext(chosen, chain, client, terms, CPU_FP32, journal, notifier(history))  # type: ignore[arg-type]
     finally:
         journal.close()
 
@@ -148,7 +148,7 @@ async def test_rejections_are_told_together_and_once(
 ) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="verdicts", workers=("w",))
     now = [1_700_000_000.0]
-    async with worker_context(run_fixture, "w", tmp_path, Told(tmp_path / "told.json")) as context:
+    async with worker_context(run_fixture, "w", tmp_path, NotificationHistory(tmp_path / "told.json")) as context:
         made = context.notifier
         monkeypatch.setattr(made, "_clock", lambda: now[0])
         reports: list[Any] = []
@@ -181,8 +181,8 @@ async def test_rejections_are_told_together_and_once(
             )
         ]
         now[0] += 3600
-        made.told.save()
-        again = notifier(Told.load(tmp_path / "told.json"))
+        made.history.save()
+        again = notifier(NotificationHistory.load(tmp_path / "told.json"))
         context.notifier = again
         await WorkerWatch(context).poll()
         assert said(again) == [], "a restarted worker tells nothing twice"
@@ -190,11 +190,11 @@ async def test_rejections_are_told_together_and_once(
         await WorkerWatch(context).poll()
         assert [kind for kind, _ in said(again)] == ["rejected"], "nor does it take what is new for old"
         reports.clear()
-        context.notifier = notifier(Told(tmp_path / "other.json"))
+        context.notifier = notifier(NotificationHistory(tmp_path / "other.json"))
         await WorkerWatch(context).poll()
-        context.notifier.told.save()
+        context.notifier.history.save()
         reports += [verdict(context, 40)]
-        context.notifier = notifier(Told.load(tmp_path / "other.json"))
+        context.notifier = notifier(NotificationHistory.load(tmp_path / "other.json"))
         await WorkerWatch(context).poll()
         assert [kind for kind, _ in said(context.notifier)] == ["rejected"], "it was down meanwhile"
 

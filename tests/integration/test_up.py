@@ -33,7 +33,7 @@ from muster.contracts import registry, token
 from muster.contracts.registry import Deposited, Registered, Role
 from muster.contracts.token import FaucetUsed
 from muster.errors import UnfundedError
-from muster.protocol.terms_file import NOBODY
+from muster.protocol.terms_file import ZERO_ADDRESS
 from muster.runtime.journal import FolderLock, lock_holder
 from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import deploy_on
@@ -315,7 +315,7 @@ def test_on_a_public_chain_ether_is_waited_for(
     async def wait(seconds: float) -> None:
         monkeypatch.setattr(setup, "ETHER_SECONDS", seconds)
         monkeypatch.setattr(setup, "ETHER_POLL_SECONDS", 0.05)
-        node = LocalNode(Said(Options()), None, "worker", NOBODY)  # type: ignore[arg-type]
+        node = LocalNode(Said(Options()), None, "worker", ZERO_ADDRESS)  # type: ignore[arg-type]
         async with await Chain.connect(deployment.settings, operator) as chain:
             await setup.bring_ether(node, chain, 2 * TOKEN if seconds < 1 else TOKEN)
 

@@ -24,7 +24,7 @@ from muster.contracts.runs import RunCreated
 from muster.contracts.token import FaucetUsed
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.messages import JoinDocument
-from muster.protocol.terms_file import NOBODY
+from muster.protocol.terms_file import ZERO_ADDRESS
 from muster.settings.toml import to_toml
 from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import deploy_on
@@ -113,7 +113,7 @@ def test_a_false_join_document_makes_nothing(world: World, newcomer: Newcomer, l
     run_fixture = world.run_fixture
 
     async def fetched() -> JoinDocument:
-        async with OrchestratorClient(world.orchestrator.url, chain_id=CHAIN_ANVIL, registry=NOBODY) as client:
+        async with OrchestratorClient(world.orchestrator.url, chain_id=CHAIN_ANVIL, registry=ZERO_ADDRESS) as client:
             return await client.join_document()
 
     document = asyncio.run(fetched())

@@ -168,7 +168,7 @@ class _ScoreChecks:
 
     def _judge(self, task: Task, label: str, score: Score) -> None:
         """Hold a score against what a completion of its label must score, and may take."""
-        reward, told = score.reward(self._manifest), _told(score, self._manifest)
+        reward, told = score.reward(self._manifest), _score_text(score, self._manifest)
         if label == ORACLE and reward != MICRO:
             self.oracle.blame(task.id, f"its oracle scores {told}", "correct its answer, its oracle or the scorer")
         if label in EMPTY and reward != 0:
@@ -222,7 +222,7 @@ def _completions(environment: Authored, tasks: Sequence[Task], i: int) -> Iterat
         yield label, completion_of(text, thinking)
 
 
-def _told(score: Score, manifest: EnvironmentManifest) -> str:
+def _score_text(score: Score, manifest: EnvironmentManifest) -> str:
     parts = ", ".join(f"{name} {part / MICRO:g}" for name, part in zip(manifest.parts, score.parts, strict=True))
     return f"{parts}; {score.reason}" if score.reason else parts
 

@@ -20,7 +20,7 @@ SCORER_NAME: Final = "scorer.py"
 TASKS_NAME: Final = "tasks.jsonl"
 README_NAME: Final = "README.md"
 
-NOBODY: Final = "0x" + "0" * 40
+NO_AUTHOR: Final = "0x" + "0" * 40
 """The author of a folder that nobody has signed."""
 MAX_DESCRIPTION_BYTES: Final = 16 * 1024
 
@@ -29,7 +29,7 @@ _KNOWN: Final = {*_TEXTS, "version", "thinking", "parts", "limits"}
 _ROW: Final = {"id", "messages", "answer", "oracle"}
 
 
-def read_folder(folder: Path, author: str = NOBODY) -> Contribution:
+def read_folder(folder: Path, author: str = NO_AUTHOR) -> Contribution:
     """Return the environment in a folder, as that author's.
 
     Raises ConfigError for a file that is missing, MalformedError for one that is not what it must be: with the line,

@@ -37,10 +37,10 @@ async def check_machine(session: Session, state: Path) -> list[Check]:
         "device": lambda session: _device(session, state),
         "tasks": lambda session: _tasks(session, state),
     }
-    return [*checks, *await asyncio.gather(*(_told(name, probe, session) for name, probe in probes.items()))]
+    return [*checks, *await asyncio.gather(*(_run_check(name, probe, session) for name, probe in probes.items()))]
 
 
-async def _told(name: str, probe: Callable[[Session], Awaitable[Check]], session: Session) -> Check:
+async def _run_check(name: str, probe: Callable[[Session], Awaitable[Check]], session: Session) -> Check:
     """Return what a check found; one that takes a while says what it waits for."""
     check = asyncio.create_task(guarded(name, probe, session))
     try:

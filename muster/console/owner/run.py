@@ -30,8 +30,8 @@ from muster.models.files import context_of, model_hash, tokenizer_hash
 from muster.protocol.terms import Terms, WorkClass, check_context
 from muster.protocol.terms_file import (
     LOCAL_DEFAULTS,
-    NOBODY,
     PUBLIC_DEFAULTS,
+    ZERO_ADDRESS,
     fit_context,
     read_terms,
     write_terms,
@@ -92,7 +92,7 @@ async def follow(session: Session) -> None:
     """Write the address book of a run's contracts, named by its orchestrator and checked on chain."""
     chain, url = session.settings.chain, session.settings.orchestrator.url
     async with OrchestratorClient(
-        url, chain_id=chain.chain_id, registry=NOBODY, timeout=chain.timeout_seconds
+        url, chain_id=chain.chain_id, registry=ZERO_ADDRESS, timeout=chain.timeout_seconds
     ) as client:
         info = await client.run_info(session.settings.run)
     if info.chain_id != chain.chain_id or set(info.addresses) != set(CONTRACTS):

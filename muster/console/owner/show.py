@@ -13,7 +13,7 @@ from muster.errors import CheckError
 from muster.protocol.incentives import Incentives
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import (
-    NOBODY,
+    ZERO_ADDRESS,
     terms_document,
     write_terms,
 )
@@ -92,4 +92,4 @@ def loses(terms: Terms) -> str:
 
 def admits(terms: Terms) -> str:
     """Return who may be a validator, in words."""
-    return "anyone who locks a stake" if terms.admitter == NOBODY else f"whom {terms.admitter} lists"
+    return "anyone who locks a stake" if terms.admitter == ZERO_ADDRESS else f"whom {terms.admitter} lists"

@@ -71,7 +71,7 @@ async def init(
     place.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FolderLock(place.state):
         if anew:
-            place.begin_anew()
+            place.reset_chain()
         await plan.prepare(calibration, addresses, unmeasured=unmeasured)
         await open_and_start(plan, start=start, send=send)
 

@@ -18,7 +18,7 @@ from muster.errors import ConfigError, UsageError
 from muster.protocol.incentives import COVERED_HOURS, FEE_COMMITMENTS, RunCosts, least_stake, round_amount
 from muster.protocol.term_bounds import burn_of, check_bounds, smaller_burn
 from muster.protocol.terms import Terms, WorkClass, check_context
-from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS
+from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS, ZERO_ADDRESS
 from muster.runtime.units import Tokens, parse_amount
 from muster.settings.recipes import RECIPES, RecipeName
 from muster.settings.schema import TrainerSettings
@@ -245,7 +245,7 @@ def terms_of(design: RunDesign, parts: RunParts, keys: OwnerKeys) -> Terms:
     """Return the terms. Raises ConfigError for what the contract, the model's context or the files' bound refuses."""
     # 1. Who may validate, and how long a prompt may be.
     defaults = LOCAL_DEFAULTS if design.is_local else PUBLIC_DEFAULTS
-    admitter = {OPEN: NOBODY, OWNER: keys.owner}.get(design.validators) or to_checksum_address(design.validators)
+    admitter = {OPEN: ZERO_ADDRESS, OWNER: keys.owner}.get(design.validators) or to_checksum_address(design.validators)
     foreseen = defaults["max_prompt_tokens"]
     if parts.context is not None:
         foreseen = max(1, min(foreseen, parts.context - design.max_completion_tokens))

@@ -107,7 +107,7 @@ class RunFolder:
         self.progress = replace(self.progress, **changes)
         write_durably(self._progress, (json.dumps(asdict(self.progress), indent=1) + "\n").encode())
 
-    def begin_anew(self) -> None:
+    def reset_chain(self) -> None:
         """Remove everything that belongs to a local chain; keys, tasks, model, terms and settings stay."""
         checked, made_of = self.progress.checked, self.progress.made_of
         written = self.progress.written

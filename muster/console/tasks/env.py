@@ -239,13 +239,15 @@ async def _orchestrator(
     No chain is asked: a signed request counts at the orchestrator's own host and nowhere else.
     """
     from muster.clients.orchestrator import OrchestratorClient
-    from muster.protocol.terms_file import NOBODY
+    from muster.protocol.terms_file import ZERO_ADDRESS
 
     session.set("orchestrator.url", url)
     session.set("run", run)
     settings = session.settings
     where, seconds = settings.orchestrator.url, settings.chain.timeout_seconds
-    async with OrchestratorClient(where, chain_id=settings.chain.chain_id, registry=NOBODY, timeout=seconds) as asked:
+    async with OrchestratorClient(
+        where, chain_id=settings.chain.chain_id, registry=ZERO_ADDRESS, timeout=seconds
+    ) as asked:
         info = await asked.run_info(settings.run)
     if "registry" not in info.addresses:
         raise MismatchError(f"{where} names no registry", hint="is this the orchestrator of a run?")

@@ -13,7 +13,7 @@ from muster.console.up.steps import NodeFacts
 from muster.contracts import registry, runs, token
 from muster.contracts.registry import Role
 from muster.errors import ConfigError
-from muster.protocol.terms_file import NOBODY
+from muster.protocol.terms_file import ZERO_ADDRESS
 
 UNKNOWN: Final = to_checksum_address(keccak(b"muster up: an address that is not made yet")[12:])
 """In place of such an address: it holds nothing, unlike the zero address, and nobody has its key."""
@@ -38,7 +38,7 @@ async def read_facts(
         operator = found.operator
     # 2. What it takes to join, and who is asked for it.
     joining = await nodes.prepare_join(chain, node, operator, run, role, gas_days, work_class=work_class)
-    listed = joining.terms.admitter != NOBODY
+    listed = joining.terms.admitter != ZERO_ADDRESS
     calls: list = [runs.run_state(run), registry.free_balance(operator), token.faucet_amount()]
     calls += [token.faucet_ready_at(operator), registry.validator_of(operator, run)]
     state, free, amount, ready_at, other = await chain.call_all(calls)
@@ -48,7 +48,7 @@ async def read_facts(
         closed=state.closed,
         # An address that is not made yet can be on no list: it is made first, then refused by its name.
         admitted=not listed or operator == UNKNOWN or await chain.call(runs.is_admitted(run, operator)),
-        other_validator=NOBODY if other == node else other,
+        other_validator=ZERO_ADDRESS if other == node else other,
         free=free,
         faucet_amount=amount,
         faucet_ready_at=ready_at,

@@ -13,7 +13,7 @@ from muster.chain.gas import GasBalance
 from muster.console.node.nodes import Joining
 from muster.contracts.registry import Role, Status
 from muster.errors import CheckError, UnfundedError, UsageError
-from muster.protocol.terms_file import NOBODY
+from muster.protocol.terms_file import ZERO_ADDRESS
 from muster.runtime.units import Moment, Tokens
 
 SETUP_GAS: Final = 900_000
@@ -122,7 +122,7 @@ def check_run_takes(facts: NodeFacts) -> None:
         raise UsageError(f"run {joining.run} has no work class {joining.work_class}", hint=f"its classes: {known}")
     if joining.role != Role.VALIDATOR:
         return
-    if facts.other_validator != NOBODY:
+    if facts.other_validator != ZERO_ADDRESS:
         raise CheckError(
             f"{joining.operator} has the validator {facts.other_validator} in run {joining.run}: one at most, ever",
             hint="go on with that node, or use another operator: --operator WALLET",

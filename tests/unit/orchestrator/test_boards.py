@@ -21,7 +21,7 @@ from muster.errors import RefusedError
 from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.messages import RelayOffer
-from muster.protocol.term_words import NOBODY
+from muster.protocol.term_words import ZERO_ADDRESS
 from orchestrator import tables, tallies
 from orchestrator.attribution import Attribution
 from orchestrator.auth import Caller
@@ -295,7 +295,7 @@ async def test_an_address_leads_to_its_parts_and_the_nodes_it_operates(told: Tol
     ]
     assert [part.text for part in parts[OWNER]] == ["Owns this run and pays its escrow"]
     assert [part.text for part in parts[OTHER]] == ["Is the contract runs"]
-    for unknown in (file_hash(0)[:42], NOBODY):
+    for unknown in (file_hash(0)[:42], ZERO_ADDRESS):
         with pytest.raises(RefusedError, match=f"{unknown} is no node of run 1"):
             await told.boards.address(unknown)
 

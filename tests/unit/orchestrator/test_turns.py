@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection
 from starlette.requests import Request
 
-from muster.protocol.terms_file import NOBODY
+from muster.protocol.terms_file import ZERO_ADDRESS
 from orchestrator.database import Database
 from orchestrator.page import turns
 from orchestrator.page.overview import RunIdentity
@@ -97,7 +97,7 @@ async def test_one_piece_at_a_time_and_one_that_fails_gives_its_turn_back() -> N
 async def test_pages_that_nobody_asked_for_before_leave_the_loop_its_half(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for another address each time has each page made; together they take half of the time."""
     monkeypatch.setattr(turns, "BURST_SECONDS", 0.05)
-    known = RunIdentity(1, 31337, "", "", NOBODY, {}, terms_of(NOBODY, NOBODY))
+    known = RunIdentity(1, 31337, "", "", ZERO_ADDRESS, {}, terms_of(ZERO_ADDRESS, ZERO_ADDRESS))
     site = Site(known, "http://run.example", lambda: 0)
 
     def chain_time() -> int:  # is asked for while a page is made
@@ -120,7 +120,7 @@ async def test_pages_that_nobody_asked_for_before_leave_the_loop_its_half(monkey
 
 @pytest.mark.parametrize(("watchers", "refresh", "seconds"), [(0, 8, 8), (80, 8, 8), (500, 8, 50), (500, 0, 0)])
 async def test_very_many_watchers_fetch_a_page_less_often(watchers: int, refresh: int, seconds: int) -> None:
-    known = RunIdentity(1, 31337, "", "", NOBODY, {}, terms_of(NOBODY, NOBODY))
+    known = RunIdentity(1, 31337, "", "", ZERO_ADDRESS, {}, terms_of(ZERO_ADDRESS, ZERO_ADDRESS))
     site = Site(known, "http://run.example", lambda: 0, watchers=lambda: watchers)
 
     async def make() -> Page:

@@ -11,7 +11,7 @@ from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, TOKEN
 from muster.errors import ConfigError
 from muster.protocol.term_bounds import REASONS, bounds, check_bounds, weight_bounds
 from muster.protocol.terms import Terms, WorkClass
-from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS
+from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS, ZERO_ADDRESS
 
 SOMEBODY = "0x" + "11" * 20
 _REST = {
@@ -63,7 +63,7 @@ def test_what_is_refused_names_the_term_and_what_it_may_be(change: dict[str, Any
 def test_terms_without_trainer_or_storage_key_are_refused() -> None:
     for name in ("trainer", "storage_key"):
         with pytest.raises(ConfigError, match="no trainer or no storage key"):
-            check_bounds(replace(PUBLIC, **{name: NOBODY}), CHAIN_BASE_SEPOLIA)
+            check_bounds(replace(PUBLIC, **{name: ZERO_ADDRESS}), CHAIN_BASE_SEPOLIA)
 
 
 def test_a_class_is_paid_by_its_mean_budget_and_rounded_either_way() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.constants import HOUR_SECONDS, TOKEN
-from muster.protocol.term_words import NOBODY, WORDS, term_lines, term_text
+from muster.protocol.term_words import WORDS, ZERO_ADDRESS, term_lines, term_text
 from muster.protocol.terms import NO_HASH, Terms, WorkClass
 from muster.protocol.terms_file import HASHES, MONEY, PUBLIC_DEFAULTS, read_terms, write_terms
 
@@ -36,7 +36,7 @@ TERMS = Terms(
         ("max_completion_tokens", 4_096, "4,096 tokens"),
         ("task_root", bytes([0xE1, 0x7D, *range(30)]), "0xe17d…1c1d"),
         ("tools_root", NO_HASH, "none"),
-        ("admitter", NOBODY, "none"),
+        ("admitter", ZERO_ADDRESS, "none"),
         ("trainer", ADDRESS, "0x0000…00A1"),
         ("task_count", 1_200, "1,200"),
     ],

@@ -19,8 +19,8 @@ from muster.runtime.notify import (
     MAX_TEXT,
     QUEUE_LIMIT,
     REMEMBERED,
+    NotificationHistory,
     Notifier,
-    Told,
     notifying,
     plain,
     webhook_of,
@@ -44,9 +44,11 @@ class Clock:
 webhook = functools.partial(scripted, path="/services/T0/B0/a-secret-path")
 
 
-def notifier(url: str, clock: Clock | None = None, told: Told | None = None, **settings: Any) -> Notifier:
+def notifier(
+    url: str, clock: Clock | None = None, history: NotificationHistory | None = None, **settings: Any
+) -> Notifier:
     chosen = NotifySettings(**{"timeout_seconds": 0.5, **settings})
-    made = Notifier(url, chosen, name="worker-1", run=3, told=told, pauses=(0.01, 0.01), clock=clock or Clock())
+    made = Notifier(url, chosen, name="worker-1", run=3, history=history, pauses=(0.01, 0.01), clock=clock or Clock())
     made.node = NODE
     return made
 
@@ -138,7 +140,7 @@ async def test_the_same_is_told_once_an_hour_or_once_until_it_is_over() -> None:
     clock = Clock()
     made = notifier("https://chat.example.org/x", clock)
     assert made.tell("rejected", "wrong_draw", "a", covers=["commitment 1"])
-    assert made.was_told("rejected", "commitment 1")
+    assert made.is_known("rejected", "commitment 1")
     clock.now += 3599
     assert not made.tell("rejected", "wrong_draw", "b")
     assert made.tell("rejected", "malformed", "another subject")
@@ -149,33 +151,33 @@ async def test_the_same_is_told_once_an_hour_or_once_until_it_is_over() -> None:
     assert not made.tell("low_gas", NODE, "still low", again=FOR_GOOD)
     made.forget("low_gas", NODE)
     assert made.tell("low_gas", NODE, "low again", again=FOR_GOOD)
-    assert made.was_told("rejected", "commitment 1"), "for good"
+    assert made.is_known("rejected", "commitment 1"), "for good"
     assert [one.text for one in made.queue] == ["a", "another subject", "c", "low", "low again"]
 
 
 async def test_what_was_told_outlives_the_process_and_a_spoilt_file_does_no_harm(tmp_path: Path) -> None:
     path, clock = tmp_path / "state" / "notifications.json", Clock()
     async with webhook() as server:
-        made = notifier(server.url, clock, Told.load(path))
-        assert made.told.fresh
+        made = notifier(server.url, clock, NotificationHistory.load(path))
+        assert made.history.fresh
         async with sending(made):
             made.tell("stopped", "ConfigError", "ended")
             made.tell("low_gas", NODE, "low", again=FOR_GOOD)
             await until(lambda: len(server.posts) == 2)
         await made.finish(1)
     assert json.loads(path.read_text()) == {"stopped:ConfigError": NOON + 3600, f"low_gas:{NODE}": None}
-    again = notifier("https://chat.example.org/x", clock, Told.load(path))
-    assert not again.told.fresh
+    again = notifier("https://chat.example.org/x", clock, NotificationHistory.load(path))
+    assert not again.history.fresh
     assert not again.tell("stopped", "ConfigError", "ended")
     assert not again.tell("low_gas", NODE, "low", again=FOR_GOOD)
     for spoilt in ("[1]", "{", '{"a": "b"}', "\x00"):
         path.write_text(spoilt)
-        assert Told.load(path).until == {}
+        assert NotificationHistory.load(path).until == {}
     for number in range(REMEMBERED + 5):
         again.know("rejected", f"commitment {number}")
-    assert len(again.told.until) == REMEMBERED
-    assert not again.was_told("rejected", "commitment 4")
-    assert again.was_told("rejected", "commitment 5")
+    assert len(again.history.until) == REMEMBERED
+    assert not again.is_known("rejected", "commitment 4")
+    assert again.is_known("rejected", "commitment 5")
 
 
 async def test_what_could_not_be_sent_may_be_told_again_in_an_hour() -> None:

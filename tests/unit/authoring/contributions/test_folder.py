@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.authoring.contributions.folder import NOBODY, read_folder
+from muster.authoring.contributions.folder import NO_AUTHOR, read_folder
 from muster.authoring.contributions.template import write_template
 from muster.errors import ConfigError, MalformedError
 from testbed.samples.contributions import AUTHOR, folder, row
@@ -28,7 +28,7 @@ def test_the_template_is_read_once_it_has_one(tmp_path: Path) -> None:
     assert {task.author for task in found.tasks} == {AUTHOR.address}
     assert found.tasks[2].reference == {"answer": 2, "oracle": "2"}
     assert dict(found.weights) == {"correct": 900_000, "brief": 100_000}
-    assert read_folder(tmp_path / "My Letters!").author == NOBODY
+    assert read_folder(tmp_path / "My Letters!").author == NO_AUTHOR
 
 
 def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:

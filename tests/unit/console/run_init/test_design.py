@@ -34,7 +34,7 @@ from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, TOKEN
 from muster.errors import ConfigError, UsageError
 from muster.models.init import CONTEXT
 from muster.protocol.term_bounds import bounds
-from muster.protocol.terms_file import NOBODY
+from muster.protocol.terms_file import ZERO_ADDRESS
 from muster.settings.recipes import RECIPES
 from muster.settings.sources import load_settings
 
@@ -146,7 +146,7 @@ def test_a_public_run_needs_a_host_that_others_reach() -> None:
 
 
 def test_who_admits_validators() -> None:
-    assert terms(PUBLIC).admitter == NOBODY
+    assert terms(PUBLIC).admitter == ZERO_ADDRESS
     assert terms(merged(PUBLIC, RunChoices(validators="owner"))).admitter == KEYS.owner
     somebody = "0x" + "ab" * 20
     assert terms(merged(PUBLIC, RunChoices(validators=somebody))).admitter.lower() == somebody

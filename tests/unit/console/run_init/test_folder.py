@@ -69,7 +69,7 @@ def test_a_trial_that_begins_anew_keeps_what_is_not_of_its_chain(tmp_path: Path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
     folder.record(run=1, funded=2, sending=True, made_of={"tasks": "sort"}, checked={"a": 9})
-    folder.begin_anew()
+    folder.reset_chain()
     assert [path for path in gone if path.exists()] == []
     assert all(path.exists() for path in kept)
     assert RunFolder(tmp_path).progress == InitProgress(made_of={"tasks": "sort"}, checked={"a": 9})
