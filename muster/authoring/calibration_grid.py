@@ -76,7 +76,7 @@ class Grid:
     """Whether honest work is also measured as other machines compute."""
     ways: Sequence[Way] = field(default_factory=lambda: WAYS)
     note: Callable[[str], None] = lambda line: None
-    """Told what is measured next."""
+    """Called with a line about the next measurement."""
 
     @property
     def share(self) -> int:

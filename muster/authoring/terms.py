@@ -13,7 +13,7 @@ from muster.verification.calibration import Calibration, check_calibration, pars
 from muster.verification.profiles import Profile, known_profile
 
 UNCALIBRATED_PARAMETERS: Final = 20_000_000
-"""Of the largest model that a run in bfloat16 trains without a calibration of its own."""
+"""Of the largest model that a run in bfloat16 trains without its own calibration."""
 
 
 def needs_calibration(profile: Profile, model: Path) -> bool:
@@ -35,7 +35,7 @@ def check_profile(terms: Terms, model: Path | None, calibration: Path | None, *,
         if terms.profile != calibration_of(calibration, terms).hash:
             raise ConfigError(
                 f"the terms do not name the calibration in {calibration}",
-                hint=f"make the terms anew: muster run template --calibration {calibration}",
+                hint=f"write the terms again: muster run template --calibration {calibration}",
             )
     elif known is None:
         raise ConfigError(
@@ -61,7 +61,7 @@ def check_model(terms: Terms, model: Path) -> None:
         if named != actual:
             raise ConfigError(
                 f"the terms name the {what} 0x{named.hex()}, and that in {model} is 0x{actual.hex()}",
-                hint="make the terms anew: muster run template",
+                hint="write the terms again: muster run template",
             )
     check_checkpoint(model)
     check_context(terms, context_of(model))

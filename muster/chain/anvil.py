@@ -1,6 +1,6 @@
 """A local Anvil: its binary, its command line, and `LocalChain`, which moves its clock and gives ether.
 
-Used by the swarm and whoever develops against a chain that needs no network; `testbed.chain.anvil` starts one.
+Used by the swarm, and for development against a chain without a network. `testbed.chain.anvil` starts one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Signatures that a registration needs: the node's consent, and the operator's permit for its stake.
 
-Nobody can register a key without its consent, and a consent counts for one operator, chain, run, role and class.
+A key cannot be registered without its consent. A consent counts for one operator, chain, run, role and class.
 """
 
 from __future__ import annotations

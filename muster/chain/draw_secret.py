@@ -1,8 +1,8 @@
 """A validator's secret: the end of the hash chain it fixes when it registers.
 
 One preimage of the chain is revealed per inspected commitment and helps to draw which rows are re-run
-(`muster.protocol.draws`), so neither the worker nor the validator chooses them. Whoever loses the secret can no longer
-inspect and must register another key; whoever leaks it lets workers see their sample coming.
+(`muster.protocol.draws`), so neither the worker nor the validator chooses them. A validator that loses the secret can
+no longer inspect and must register another key. A leaked secret lets workers predict their sample.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ MESSAGES: Final[dict[str, str]] = {
     "ReceiptTooLate": "the storage had the file at second {storedAt}, after the commitment at second {committedAt}",
     "ChallengerTooJunior": "{challenger} was not yet a validator at second {seniorBefore}, so it cannot accuse",
     "CaseOpenAlready": "case {caseId} of {challenger} against {node} for the same kind is open",
-    "NoDuty": "case {caseId} is {outcome}: nobody had to judge it to the end",
+    "NoDuty": "case {caseId} is {outcome}: its judges had no duty to reveal a vote",
     "NotAbsent": "{judge} revealed its vote in case {caseId}",
     "AbsentAlready": "{judge} was fined of late: only cases whose voting ends from second {from} on count, not {ended}",
     "KindNotMissing": "case {caseId} is not about missing data, so a receipt does not end it",

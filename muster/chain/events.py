@@ -1,6 +1,6 @@
 """Logs into the events of `muster.contracts`.
 
-A log counts only when it comes from the contract of ours that emits such an event: anybody can emit a look-alike.
+A log counts only if our contract emitted it: any other contract can emit a look-alike.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keys: keystore v3 files, raw keys for the local chain, and a signer that never shows what it holds.
 
 A key file is created exclusively, with mode 0600, and never overwritten. Passwords come from a prompt or from a file
-that nobody else may read. A raw key in a file is accepted on Anvil (31337) only: everywhere else a key is encrypted.
+that only its owner can read. A raw key in a file is accepted on Anvil (31337) only: elsewhere a key is encrypted.
 """
 
 from __future__ import annotations
@@ -136,10 +136,10 @@ def check_password(password: str) -> None:
 
 
 def ensure_keystore(path: Path, password_file: Path, *, iterations: int | None = None) -> Signer:
-    """Return the key at `path`; where there is none, make it, after a password of chance in a file of its own.
+    """Return the key at `path`. If it is missing, write a random password to `password_file`, then make the key.
 
-    A password that is there without its key is used: the key may only have been moved. Raises ConfigError where the key
-    is there and its password is not.
+    An existing password without its key is reused: the key may only have been moved. Raises ConfigError if the key
+    exists and its password does not.
     """
     if not path.exists() and password_file.exists() and not password_file.stat().st_size:
         password_file.unlink()  # nothing was ever encrypted with it

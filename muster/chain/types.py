@@ -27,7 +27,7 @@ def kind_of(reason: str) -> Kind:
 
 @dataclass(frozen=True)
 class AddressBook:
-    """Where a deployment is. Written by `muster.chain.deploy`; whoever joins a run gets it from its owner."""
+    """Where a deployment is. Written by `muster.chain.deploy`; nodes that join a run get it from the run's owner."""
 
     chain_id: int
     token: str

@@ -3,8 +3,8 @@
     async with aclosing(ask(questions)) as answers:
         async for one in answers: ...
 
-The process is `worker.answering`, in a session of its own, so that Ctrl-C reaches only the caller, which then ends it.
-Should the caller be killed, the process ends at its next answer.
+The process is `worker.answering`. It leads a separate session, so Ctrl-C reaches only the caller, which then ends it.
+If the caller is killed, the process ends at its next answer.
 """
 
 from __future__ import annotations

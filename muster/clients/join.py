@@ -1,8 +1,8 @@
 """Fetch the document that says where a run is, and check it against the chain before anything is believed.
 
-The document names contracts, and the contracts name the run's storage key, which signed the document. So whoever
-answers at an orchestrator's URL can send a newcomer only to a run whose storage key they have, on contracts that this
-version knows. The endpoint of a public chain is never taken from the document: all else is checked by what it says.
+The document names contracts, and the contracts name the run's storage key, which signed the document. So an impostor at
+an orchestrator's URL can send a newcomer only to a run whose storage key the impostor has, on contracts that this
+version knows. The endpoint of a public chain is never taken from the document: it checks all the rest.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class RunMasters:
     _latest: tuple[int, bytes] = field(default=(0, b""), init=False, repr=False)
 
     async def get(self, epoch: int) -> bytes:
-        """Return the master of an epoch, checked against the terms. Raises UnreachableError when nobody gives it."""
+        """Return the master of an epoch, checked against the terms. Raises UnreachableError when no source has it."""
         if self._latest[0] < epoch:
             self._latest = await self._fetch(epoch)
         known, master = self._latest

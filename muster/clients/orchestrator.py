@@ -66,7 +66,7 @@ class OrchestratorClient(SignedClient):
     async def upload(self, run: int, node: str, index: int, root: bytes | str) -> Upload:
         """Return which file a node uploaded for (index, root). RefusedError with status 404 when it uploaded none.
 
-        Check it with `muster.protocol.receipts.check_upload` and `check_receipt` before holding it against anybody.
+        Check it with `muster.protocol.receipts.check_upload` and `check_receipt` before using it as evidence.
         """
         return await self._get(Upload, f"/v1/runs/{run}/uploads/{node}/{index}/{hex_hash(root)}")
 
@@ -143,7 +143,7 @@ class OrchestratorClient(SignedClient):
     # What members say of themselves
 
     async def name_node(self, announced: NodeName) -> None:
-        """Name a node: the name is signed by the node's operator, the request by whoever sends it."""
+        """Name a node: the node's operator signs the name, the sender signs the request."""
         await self._post(f"/v1/runs/{announced.run}/names", announced)
 
     async def announce_name(self, run: int, node: str, name: str) -> None:

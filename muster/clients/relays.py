@@ -69,7 +69,7 @@ class Relays:
         return urls
 
     def expire(self) -> None:
-        """Read the directory anew the next time."""
+        """Make the next call read the directory again."""
         self._fresh_until = -float("inf")
 
     async def report(self, root: bytes, bad_sources: Iterable[SourceReport]) -> None:

@@ -152,7 +152,7 @@ def task_set_path(terms: Terms, folder: Path) -> Path:
 def make_rules(chain: ChainReader, run: int, terms: Terms, tasks: RunTasks, checkpoint: Path) -> Rules:
     """Return the rules of a run, with tokenizer and model facts from any of its checkpoints. Blocks.
 
-    Whoever asks closes their scorers.
+    The caller closes their scorers.
     """
     return Rules(
         chain_id=chain.chain_id,

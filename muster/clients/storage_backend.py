@@ -37,7 +37,7 @@ WRITE_BYTES_PER_SECOND: Final = 1 << 20
 
 _CONNECT: Final = "5s"
 _WHOLE_REQUEST: Final = "1h"
-"""obstore's own limit counts the body too, which is as slow as whoever reads it. `answer` bounds every wait instead."""
+"""obstore's own limit also counts the body, which is as slow as its reader. `answer` bounds every wait instead."""
 
 _RETRIES: Final = 3
 _CLIENT_SETTINGS: Final = (

@@ -1,7 +1,7 @@
-"""Check that a store does what content-addressed files need, with a small file that is removed again.
+"""Check that a store does what content-addressed files need, with a small file that is then removed.
 
-Some S3-compatible servers accept `If-None-Match: *` and overwrite nevertheless. Whoever holds the storage's key could
-then replace a file that a receipt was given for without leaving a trace, so such a store is refused.
+Some S3-compatible servers accept `If-None-Match: *` and overwrite nevertheless. The holder of the storage's key could
+then replace a file with a receipt and leave no trace, so such a store is refused.
 """
 
 from __future__ import annotations

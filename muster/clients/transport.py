@@ -1,7 +1,7 @@
 """Send signed requests and read their answers: bounded in time and size, and tried again where that may help.
 
-Each attempt is signed anew, since a nonce counts once. What fails on the way is tried again, a bounded number of times,
-and not before the seconds of a `Retry-After` are over. A problem document becomes RefusedError, silence
+Each attempt has a new signature, since a nonce counts once. Transport failures are retried a bounded number of times,
+never before the seconds of a `Retry-After` have passed. A problem document becomes RefusedError, silence
 UnreachableError, an answer too large or of the wrong shape MalformedError.
 """
 

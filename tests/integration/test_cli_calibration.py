@@ -94,7 +94,7 @@ def test_a_calibration_that_the_terms_do_not_name_is_refused(desk: Machine) -> N
     template(desk, "plain.toml", "--model", "small", "--profile", BF16.name)
     refused = create(desk, "plain.toml", "--model", "small", "--calibration", "small.json", status=78)
     assert refused["error"] == "the terms do not name the calibration in small.json"
-    assert refused["hint"] == "make the terms anew: muster run template --calibration small.json"
+    assert refused["hint"] == "write the terms again: muster run template --calibration small.json"
     refused = create(desk, "plain.toml", "--model", "small", "--calibration", "large.json", status=3)
     assert refused["error"].startswith("the calibration is of model 0x")
 

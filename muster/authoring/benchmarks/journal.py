@@ -93,7 +93,7 @@ class RecordFile(Closing):
         if others:
             raise ConfigError(
                 f"{self.path} has records of another evaluation: {', '.join(others)} differ",
-                hint="evaluate as before, name another --out, or delete the file to begin anew",
+                hint="evaluate as before, name another --out, or delete the file to start over",
             )
 
     def _write(self, document: Mapping[str, Any]) -> None:

@@ -157,7 +157,7 @@ def _words_alone(text: str) -> str:
 
 
 def _gpqa(row: Row, number: int, _: RunReference) -> BenchmarkItem:
-    # 1. The choices, in an order that the record's name decides and nobody else.
+    # 1. The choices. Their order depends on the record's name alone.
     name = text_of(row, "Record ID", 200).strip()
     choices = [text_of(row, column).strip() for column in ("Correct Answer", *WRONG)]
     if len(set(choices)) < len(choices):

@@ -86,7 +86,7 @@ def check_contribution(
     options: CheckOptions = CheckOptions(),
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[CheckResult]:
-    """Return what each check came to. `progress` is told the number of tasks done.
+    """Return the result of each check. `progress` is called with the number of tasks done.
 
     Raises UnreachableError when this machine cannot score, CheckError when the component is not here.
     """
@@ -168,13 +168,13 @@ class _ScoreChecks:
 
     def _judge(self, task: Task, label: str, score: Score) -> None:
         """Hold a score against what a completion of its label must score, and may take."""
-        reward, told = score.reward(self._manifest), _score_text(score, self._manifest)
+        reward, scored = score.reward(self._manifest), _score_text(score, self._manifest)
         if label == ORACLE and reward != MICRO:
-            self.oracle.blame(task.id, f"its oracle scores {told}", "correct its answer, its oracle or the scorer")
+            self.oracle.blame(task.id, f"its oracle scores {scored}", "correct its answer, its oracle or the scorer")
         if label in EMPTY and reward != 0:
-            self.empty.blame(task.id, f"an empty answer scores {told}", "return 0 for it in the scorer")
+            self.empty.blame(task.id, f"an empty answer scores {scored}", "return 0 for it in the scorer")
         if label == "nonsense" and reward == MICRO:
-            self.empty.blame(task.id, f"the answer {NONSENSE!r} scores {told}", "does the scorer look at the answer?")
+            self.empty.blame(task.id, f"the answer {NONSENSE!r} scores {scored}", "does the scorer look at the answer?")
         if 2 * score.fuel > self._limit:
             hint = "make the scorer cheaper, or raise limits.fuel"
             self.fuel.blame(task.id, f"{label}: scoring it takes {score.fuel} of {self._limit}", hint)
@@ -199,8 +199,8 @@ class _ScoreChecks:
             for before, (label, completion) in reversed(list(zip(seen[i], labelled, strict=True))):
                 after = second.score(self._tasks[i], completion)
                 if (before.parts, before.fuel) != (after.parts, after.fuel):
-                    told = f"{before.parts} for fuel {before.fuel}, in another process {after.parts} for {after.fuel}"
-                    self.purity.blame(self._tasks[i].id, f"{label}: {told}", hint)
+                    both = f"{before.parts} for fuel {before.fuel}, in another process {after.parts} for {after.fuel}"
+                    self.purity.blame(self._tasks[i].id, f"{label}: {both}", hint)
 
 
 def _completions(environment: Authored, tasks: Sequence[Task], i: int) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ TASKS_NAME: Final = "tasks.jsonl"
 README_NAME: Final = "README.md"
 
 NO_AUTHOR: Final = "0x" + "0" * 40
-"""The author of a folder that nobody has signed."""
+"""The author of an unsigned folder."""
 MAX_DESCRIPTION_BYTES: Final = 16 * 1024
 
 _TEXTS: Final = ("name", "licence", "credit", "description")

@@ -54,7 +54,7 @@ class AnswerJournal(Journal):
         if self.value("SELECT 1 FROM answers LIMIT 1") is not None:
             raise ConfigError(
                 f"{folder} holds answers to other questions: {', '.join(others)} differ",
-                hint=f"ask as before, or choose another OUT, or delete {folder} to begin anew",
+                hint=f"ask as before, or choose another OUT, or delete {folder} to start over",
             )
         with self.transaction():
             self.execute("DELETE FROM identity")

@@ -4,7 +4,7 @@
         await server.ended()
 
 The model is computed by the engine that workers run, without what Muster adds to it: no proofs, no draws. The process
-has a session of its own, so that Ctrl-C reaches only the caller, which then ends it and whatever it started.
+leads a separate session, so Ctrl-C reaches only the caller. The caller then ends the process and its children.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ServedModel:
         self._process = process
 
     async def ended(self) -> None:
-        """Wait until the server ends by itself, and raise MusterError, since nobody told it to."""
+        """Wait until the server ends unasked, and raise MusterError."""
         await self._process.wait()
         raise await self._failure()
 

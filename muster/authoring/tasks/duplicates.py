@@ -105,8 +105,8 @@ def clusters(signatures: np.ndarray, near: float = NEAR) -> np.ndarray:
 
     Problems that are nearly equal are in one cluster, and so are those that a chain of such pairs connects.
     """
-    # 1. The buckets of each band: problems whose numbers in it are equal. They are told by a hash; should two buckets
-    #    have the same one, step 2 does not mind.
+    # 1. The buckets of each band: problems whose numbers in it are equal. A hash identifies a bucket; if two buckets
+    #    collide, step 2 still compares all numbers.
     leader = np.arange(len(signatures))
     wanted = int(np.ceil(near * PERMUTATIONS))
     for band in range(BANDS):

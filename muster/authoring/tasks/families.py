@@ -88,8 +88,8 @@ class ArithmeticFamily:
 class SumsFamily:
     """`What is 7 + 5? Answer with only the number.` → `12`, in several wordings; the level is the largest summand.
 
-    For language models that were trained on text: without thinking, and the last number that they write is the answer.
-    A system message of its own stands in place of the one that many chat templates add, which is longer.
+    For pretrained language models: they do not think, and the last number that they write is the answer. A short system
+    message replaces the longer one that many chat templates add.
     """
 
     name = "sums"
@@ -125,8 +125,8 @@ class SumsFamily:
 class StoriesFamily:
     """`Tom has 5 apples. Mia gives Tom 7 more apples. How many apples does Tom have now?` → `12`, in several plots.
 
-    Sums and differences told in words, as in the first lessons of school; the level is the largest summand, and of a
-    difference the largest of its subtrahend and its result. Scored and introduced as sums are.
+    Word problems with sums and differences, as in primary school. The level is the largest summand; for a difference,
+    the larger of its subtrahend and its result. Scored and introduced as sums are.
     """
 
     name = "stories"
@@ -154,8 +154,8 @@ class StoriesFamily:
         things = rng.choice(self.THINGS)
         first, second = rng.randint(1, level), rng.randint(1, level)
         a, answer = (first, first + second) if plot in self.JOINED else (first + second, first)
-        told = plot.format(x=x, y=y, things=things, a=a, b=second)
-        return _task(told, str(answer), level, system=self.SYSTEM)
+        story = plot.format(x=x, y=y, things=things, a=a, b=second)
+        return _task(story, str(answer), level, system=self.SYSTEM)
 
     def key(self, task: Task) -> str:
         for plot in (*self.JOINED, *self.TAKEN):

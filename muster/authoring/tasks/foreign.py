@@ -1,8 +1,8 @@
-"""Run a small export program beside somebody's package, in an environment of its own that uv makes.
+"""Run a small export program beside a third-party package, in a separate environment that uv makes.
 
-For whoever makes a task set, on their machine and once: a package such as `verifiers` needs other versions than Muster
-has, and importing a stranger's package runs it. So it never enters a process of ours. What comes back is JSON Lines on
-stdout, bounded in size and time and read by a schema; a worker or validator never gets here.
+The author of a task set runs this once, on their machine. A package such as `verifiers` needs other versions than
+Muster, and importing a stranger's package runs it, so it never enters a process of ours. The program writes JSON Lines
+to stdout, bounded in size and time and read by a schema. A worker or validator never gets here.
 
 It is a process and no sandbox: the package can do what you can do. Settings and secrets of Muster are not passed on.
 """
@@ -163,10 +163,10 @@ def _run(command: list[str], folder: Path, rows: Path) -> bytes:
 def _follow(
     command: list[str], seconds: float, take: Callable[[bytes], None], folder: Path | None = None
 ) -> tuple[int, str]:
-    """Run a command and hand over what it prints, until nobody can print any more.
+    """Run a command and hand over its output until every writer has closed it.
 
-    Return its exit status and the end of what it wrote to stderr, of which no more is kept. Raises TimeoutError,
-    whoever holds its output then: a process that it has started may have left its session.
+    Return its exit status and the last bytes of stderr. Raises TimeoutError at the deadline, even if a process that it
+    started has left its session and still holds the output.
     """
     deadline, said = time.monotonic() + seconds, b""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_OUT)}

@@ -43,7 +43,7 @@ def text_of(row: Row, column: str, limit: int = MAX_QUESTION) -> str:
 def make_task(
     source: str, question: str, reference: Mapping[str, Any], *, name: object = None, level: int = 0, system: str = ""
 ) -> Task:
-    """Return a task with one question. Without a name of its own it is named by its content, whatever row it is in."""
+    """Return a task with one question. Without a name it is named by its content, whatever row it is in."""
     if isinstance(name, (str, int)) and not isinstance(name, bool) and str(name).strip():
         label = str(name) if str(name).startswith(source) else f"{source}/{name}"
         if len(label) > MAX_ID_CHARS:

@@ -30,7 +30,7 @@ TYPED_JSON: Final = Path(__file__).resolve().parents[2] / "sandbox" / "guest" / 
 
 
 def order_of(names: Sequence[str], count: int, seed: int, settings: Sequence[str]) -> dict[str, Any]:
-    """Return what the export program is told. `settings` are KEY=VALUE, or NAME.KEY=VALUE for one of the datasets.
+    """Return the order for the export program. `settings` are KEY=VALUE, or NAME.KEY=VALUE for one of the datasets.
 
     Raises ConfigError for a dataset that cannot be scored, with the reason; UsageError for one that does not exist.
     """

@@ -1,8 +1,8 @@
 """Tasks of a `verifiers` taskset whose reward is one that an environment of ours computes.
 
-The package is imported in an environment of its own, at build time and on the owner's machine: `verifiers` needs other
-versions than Muster has, and a worker or validator never loads a stranger's package. What comes back are prompts, data,
-and of each reward its module, its name, its weight and its code as one plain expression. A reward is known by that
+The package is imported in a separate Python environment, at build time and on the owner's machine: `verifiers` needs
+other versions than Muster, and a worker or validator never loads a stranger's package. The export holds prompts, data,
+and of each reward its module, its name, its weight and its code as one plain expression. A reward is recognised by that
 expression, never by its name: `correct_answer` may compute anything. Others are refused, and named.
 """
 

@@ -38,7 +38,7 @@ def mix_sets(folder: Path, sets: Sequence[tuple[TaskSet, int]], near: float = NE
     # 1. Go through all tasks once, to know what must go.
     dropped = _doubles([one for one, _ in sets], near)
 
-    # 2. One part after the other, under names and ids that nobody else has.
+    # 2. One part after the other, under unique names and ids.
     left_out: Counter[str] = Counter()
     parts, kept = [], []
     names: set[str] = set()

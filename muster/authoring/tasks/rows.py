@@ -121,7 +121,7 @@ def _csv_rows(path: Path, file: Any) -> Iterator[tuple[int, Mapping[str, Any] | 
         raise MalformedError(f"{path} is no CSV in UTF-8: {str(error)[:80]}") from error
     finally:
         csv.field_size_limit(before)
-        text.detach()  # whoever opened the file closes it
+        text.detach()  # the caller closes the file
 
 
 def _json_row(line: bytes) -> dict[str, Any] | BadRow:

@@ -16,10 +16,10 @@ from muster.tasksets.taskset import TaskSet, check_unsealed
 
 
 def seal_set(task_set: TaskSet, names: Sequence[str], folder: Path, masters: Masters) -> TaskSet:
-    """Write the set with the references of the parts named sealed, shared out over the masters' epochs.
+    """Write the set with the references of the named parts sealed, divided over the masters' epochs.
 
-    With several epochs, task i of a part goes to epoch i mod E + 1, in a part of its own: NAME-1, NAME-2 and so on,
-    each of the part's weight, for in every epoch one of them is drawn. The masters must be new: keys follow from them
+    With several epochs, task i of a part goes to epoch i mod E + 1. Each epoch has its part: NAME-1, NAME-2 and so on,
+    all of the part's weight, for in every epoch one of them is drawn. The masters must be new: keys follow from them
     and from the names of parts and tasks. Raises UsageError for a part that the set lacks, or that is too small,
     ConfigError for a set with sealed parts, and as `write_task_set`.
     """

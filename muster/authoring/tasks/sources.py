@@ -131,7 +131,7 @@ def without_task_name(reason: str) -> str:
 
 
 def require_licence(licence: str | None) -> str:
-    """Return the licence. Raises UsageError without one: whoever trains on a set must know what they may do with it."""
+    """Return the licence. Raises UsageError without one: the licence says what a set may be used for."""
     if licence is None or not licence.strip():
         raise UsageError(
             "no licence given for these tasks",

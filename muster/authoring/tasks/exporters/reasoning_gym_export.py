@@ -1,4 +1,4 @@
-"""Generate tasks of reasoning-gym's datasets, in an environment of its own: JSON Lines on stdout.
+"""Generate tasks of reasoning-gym's datasets, in a separate Python environment: JSON Lines on stdout.
 
     python reasoning_gym_export.py ORDER     # JSON: typed_json (a path), datasets, count, seed, configs
 

@@ -1,4 +1,4 @@
-"""Export the tasks of a `verifiers` taskset, in an environment of its own: JSON Lines on stdout.
+"""Export the tasks of a `verifiers` taskset, in a separate Python environment: JSON Lines on stdout.
 
     python verifiers_export.py ORDER     # JSON: taskset (its id), count (or null), config
 
@@ -56,7 +56,7 @@ def obstacles(vf, name, taskset, task):
     found = []
     kind = type(task)
     if vf.environment_class(name) is not vf.SingleAgentEnv:
-        found.append(f"an environment of its own, {qualified(vf.environment_class(name))}")
+        found.append(f"a custom environment, {qualified(vf.environment_class(name))}")
     if taskset.toolsets(taskset.config) or task.toolsets(task.config):
         found.append("tools")
     if task.plugged_judges():
@@ -67,7 +67,7 @@ def obstacles(vf, name, taskset, task):
         found.append(f"stop conditions, {', '.join(qualified(fn) for fn in task.hooks('stop'))}")
     for hook in ("setup", "finalize", "score", "hooks", "runtime_env"):
         if getattr(kind, hook) is not getattr(vf.Task, hook):
-            found.append(f"a {hook} of its own, {qualified(getattr(kind, hook))}")
+            found.append(f"a custom {hook}, {qualified(getattr(kind, hook))}")
     return found
 
 

@@ -164,7 +164,7 @@ def test_a_package_that_uses_verifiers_is_imported_and_its_other_rewards_are_ref
     for kind, says in (
         ("length", "nothing here computes the reward sums_for_muster.correct: it returns verifiers"),
         ("numbers", "nothing here computes the reward sums_for_muster.equal: it returns int"),
-        ("steps", "it has a setup of its own, sums_for_muster.Steps.setup"),
+        ("steps", "it has a custom setup, sums_for_muster.Steps.setup"),
     ):
         with pytest.raises(ConfigError, match=says):
             commands.import_(session, "verifiers", PACKAGE, tmp_path / kind, licence="MIT", setting=[f"kind={kind}"])
