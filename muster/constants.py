@@ -61,7 +61,7 @@ CHAIN_ANVIL: Final = 31_337
 CHAIN_BASE_SEPOLIA: Final = 84_532
 
 PUBLIC_RPC_URLS: Final = {CHAIN_BASE_SEPOLIA: "https://sepolia.base.org"}
-"""Endpoints that anybody may use, by chain."""
+"""Public endpoints, by chain."""
 
 MAX_LORA_RANK: Final = 256
 """Of a low-rank adapter that a trainer makes and a node applies: what its weights cost to make grows with it. Raising
@@ -69,4 +69,4 @@ it breaks nodes that are not updated: they refuse such an adapter, and fetch the
 
 MAX_ACCEPTED: Final = 1024
 """Commitments in the orchestrator's answer about accepted work, oldest first; used ones make room for the next. A
-batch can have no more files than the trainer can be told of: below `trainer.max_files` it might never fill."""
+batch cannot have more files than this answer lists: below `trainer.max_files` it might never fill."""

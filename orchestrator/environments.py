@@ -220,8 +220,8 @@ def _counts(connection: Connection, author: str) -> SubmissionCounts:
 def refusal_of(author: str, counts: SubmissionCounts, submissions: str, *, member: bool) -> Exception | None:
     """Return why an author may not submit another environment, or None. Pure."""
     if submissions == "nobody" or (submissions == "members" and not member):
-        who = "nobody" if submissions == "nobody" else "members of the run only"
-        return problems.not_allowed(f"this orchestrator takes environments of {who}", "ask the owner of the run")
+        taken = "no environments" if submissions == "nobody" else "environments of members of the run only"
+        return problems.not_allowed(f"this orchestrator takes {taken}", "ask the owner of the run")
     share = 1 if member else STRANGERS_SHARE
     if counts.listed >= MAX_LISTED // share:
         return problems.conflict(f"{counts.listed} environments are listed: there is no room", "ask the owner")

@@ -66,7 +66,7 @@ class Grades:
         if not known and hour is not None and self._queries.chain.now > (hour + 1 + SHOW_HOURS) * HOUR_SECONDS:
             raise problems.conflict(
                 f"commitment {statement.index} of {statement.node} is older than {SHOW_HOURS} hours: there would be no "
-                "time to accuse anybody of its grades",
+                "time to open a case about its grades",
                 "grades are shown as soon as enough validators have accepted",
             )
 

@@ -37,7 +37,7 @@ class Refusal:
 
 unsigned = Refusal(401, "Unsigned request", "sign with the node's key: muster.protocol.requests.sign_request")
 expired = Refusal(401, "Expired request")
-replayed = Refusal(401, "Replayed request", "sign every request anew")
+replayed = Refusal(401, "Replayed request", "sign every request separately")
 not_allowed = Refusal(403, "Not allowed")
 _stranger = Refusal(403, "Not a member")
 _other_run = Refusal(404, "Another run", "check run in settings")

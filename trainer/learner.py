@@ -307,7 +307,7 @@ def _check_adapter(metadata: CheckpointMetadata, terms: UpdateTerms, folder: Pat
         raise ConfigError(
             f"step {metadata.step} in {folder} was trained with trainer.lora_rank {metadata.lora_rank} and lora_alpha "
             f"{metadata.lora_alpha:g}, not {rank} and {alpha:g}",
-            hint="set them back: another adapter needs a run of its own",
+            hint="set them back: another adapter needs another run",
         )
 
 

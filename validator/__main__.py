@@ -1,12 +1,12 @@
 """python -m validator --config FILE: inspect the work of one run until SIGTERM or SIGINT.
 
-python -m validator --config FILE verify NODE:INDEX   inspect one commitment and report to nobody
+python -m validator --config FILE verify NODE:INDEX   inspect one commitment without reporting a verdict
 python -m validator --config FILE case ID             verify the evidence of a case again
 python -m validator --config FILE grades [--epoch E]  grade revealed private tests again
 
-Ends with 0 after a signal, when what was verified is good, and when nothing is left to do (retired); 3 when it is bad,
-and when this key was convicted, so that nobody starts it again; 4 when the chain refuses; 78 when the settings cannot
-work.
+Exit codes: 0 after a signal, when the verified work is good, and when nothing is left to do (retired); 3 when it is
+bad, and when this key was convicted, so that no supervisor restarts it; 4 when the chain refuses; 78 when the settings
+cannot work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m validator", description=WHAT)
     add_settings_options(parser)
     commands = parser.add_subparsers(dest="command")
-    verify = commands.add_parser("verify", help="inspect one commitment and report to nobody")
+    verify = commands.add_parser("verify", help="inspect one commitment without reporting a verdict")
     verify.add_argument("commitment", metavar="NODE:INDEX")
     case = commands.add_parser("case", help="verify the evidence of a case again")
     case.add_argument("id", type=int)

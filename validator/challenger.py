@@ -98,7 +98,7 @@ class Challenger:
         if node.status in (Status.JAILED, Status.WITHDRAWN):
             return case.close("moot")
         if self.journal.cases_ended(Outcome.NOT_GUILTY) >= MAX_LOST_CASES:
-            log.error("accusing nobody any more: too many cases were lost", node=accused, lost=MAX_LOST_CASES)
+            log.error("no more accusations: too many cases were lost", node=accused, lost=MAX_LOST_CASES)
             return case.delay(time.time() + SUSPECT_SECONDS)
         if until < head.timestamp:
             return case.close("late")

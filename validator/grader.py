@@ -80,7 +80,7 @@ class Grader:
         self.journal.refused(c, retry_at=None if final else now + pause)
 
     async def _read(self) -> bool:
-        """Keep what others have shown, as far as it is theirs."""
+        """Keep the grades that other validators have shown and signed."""
         before = self.journal.cursor
         grades, cursor = await self.context.client.grades(self.context.rules.run, before)
         kept = []
@@ -89,7 +89,11 @@ class Grader:
                 self._check(shown)
                 kept.append(shown)
             except CheckError as error:
-                log.warning("grades that are nobody's", validator=shown.statement.validator, reason=str(error))
+                log.warning(
+                    "ignoring grades that are not their validator's",
+                    validator=shown.statement.validator,
+                    reason=str(error),
+                )
         if cursor != before:
             self.journal.read([shown for shown in kept if shown.statement.validator != self.me], cursor)
         return bool(grades)

@@ -83,7 +83,7 @@ LEAVE: Final = "muster validator withdraw --operator NAME, once unbonding is ove
 
 
 class OutOfServiceError(MusterError):
-    """Raised when this key was convicted: it will never inspect or vote again, whoever starts it."""
+    """Raised when this key was convicted: it can never inspect or vote again."""
 
     exit_code = 3
 
@@ -200,7 +200,7 @@ class Validator:
                 hint="restore it from a backup, or join with a new key and another operator",
             )
         if node.status == Status.JAILED:
-            raise OutOfServiceError("this validator was convicted; it judges nobody any more")
+            raise OutOfServiceError("this validator was convicted; it can no longer vote")
         self._retired = node.status != Status.ACTIVE
         self.journal.first_hour = node.registered_at // HOUR_SECONDS
 
@@ -221,7 +221,7 @@ class Validator:
         self._seen = batch.last
         for event in batch:
             if isinstance(event, Convicted) and event.node == self.me:
-                raise OutOfServiceError("this validator was convicted; it judges nobody any more")
+                raise OutOfServiceError("this validator was convicted; it can no longer vote")
             if isinstance(event, Retired) and event.node == self.me:
                 self._retired = True
         return batch.more

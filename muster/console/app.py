@@ -19,11 +19,11 @@ from muster.console.session import Options
 from muster.errors import EXIT_CODES
 
 NOUNS: Final = {
-    "up": "Make a node of this machine: join a run, work for it, and watch it. Later the same command goes on.",
+    "up": "Make a node of this machine: join a run, work for it, and watch it. The same command resumes later.",
     "setup": "Install what a role needs besides this package: the engine of workers.",
     "doctor": "Check this machine, the settings, chain, key, orchestrator and storage; say how to fix what is wrong.",
-    "swarm": "A swarm on this machine: every process of a run, on a chain of its own.",
-    "wallet": "Keys. The cold operator key owns stake and earnings; each node has a hot session key of its own.",
+    "swarm": "A swarm on this machine: every process of a run, on a private chain.",
+    "wallet": "Keys. The cold operator key owns stake and earnings; each node has its own hot session key.",
     "faucet": "Draw test tokens to a wallet. They are worth nothing, and can be drawn once a day.",
     "config": "Settings: what holds, where it came from, and a first file.",
     "worker": "Workers: generate rollouts for a run and be paid for them.",

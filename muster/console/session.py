@@ -188,7 +188,7 @@ class Session:
     def preview(self, title: str, stake: Mapping[str, object]) -> bool:
         """Show what is at stake and ask. True to go on; False after a dry run, whose result the caller prints.
 
-        Raises UsageError when nobody can be asked, typer.Abort when the answer is no.
+        Raises UsageError without a terminal to ask on, typer.Abort when the answer is no.
         """
         self.note(title)
         for name, value in stake.items():

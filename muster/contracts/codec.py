@@ -23,7 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R", covariant=True)
 
 Address: TypeAlias = Annotated[str, "address"]
-"""A checksummed address. A type hint that can still be told from a plain string at run time."""
+"""A checksummed address. A type hint that differs from a plain string at run time too."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def decode_log(kind: type[E], log: Mapping[str, Any]) -> E:
         values += decode([type_ for _, type_ in abi.plain], bytes.fromhex(log["data"][2:]))
         makers = _makers(kind)
         names = (name for name, _ in (*abi.indexed, *abi.plain))
-        told = {name: makers[name](value) for name, value in zip(names, values, strict=True)}
-        return kind(place_of(log), **told)
+        arguments = {name: makers[name](value) for name, value in zip(names, values, strict=True)}
+        return kind(place_of(log), **arguments)
     except (DecodingError, ValueError, KeyError, OverflowError) as error:
         raise MalformedError(f"a log does not decode as {kind.__name__}: {error}") from error
 

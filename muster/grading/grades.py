@@ -43,7 +43,7 @@ class RowGrade:
 
     @property
     def unsure(self) -> bool:
-        """Return whether another processor could have come to another score: nobody is accused of such a grade."""
+        """Return whether another processor could compute another score: such a grade is no ground for a case."""
         return self.fuel == UNSURE_FUEL
 
 

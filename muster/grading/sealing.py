@@ -1,13 +1,13 @@
-"""Seal a task's reference, and open it again: AES-256-GCM under a key of its own.
+"""Seal a task's reference, and open it again: AES-256-GCM, one key per task.
 
     key          keccak256("muster.sealed-task.v1" ‖ master ‖ keccak256(part) ‖ keccak256(task id))
     nonce        12 zero bytes: a key encrypts one text, once
     data         part and task id, each with its length before it
     text         canonical JSON of the reference, with spaces up to a multiple of PADDING
 
-A task set has no two tasks of one id, so no two keys are equal; masters are made anew with every sealing. The task's
-line holds the ciphertext and the key's sha256: AES-GCM alone would let an owner make one ciphertext that opens to two
-texts under two keys. What does not open is *void*: graded 0 by everybody, whatever its owner meant by it.
+Task ids are unique in a set, so no two keys are equal; every sealing draws new masters. The task's line holds the
+ciphertext and the key's sha256: AES-GCM alone would let an owner make one ciphertext that opens to two texts under two
+keys. A reference that does not open is *void*: every validator grades it 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from muster.errors import MalformedError
 
 TAG: Final = b"muster.sealed-task.v1"
 PADDING: Final = 256
-"""References of tasks are told apart by their length no more finely than this. Changing it changes what is void."""
+"""Bytes to whose multiple a reference is padded, so its length reveals little. Changing it changes what is void."""
 
 _NONCE: Final = bytes(12)
 

@@ -1,6 +1,6 @@
 """Grades as a validator shows them: whether they are its own, and what its verdict had committed to.
 
-Whoever takes grades from somebody else reads them here: orchestrator, validators, jurors, trainer.
+Every reader of another party's grades uses this module: orchestrator, validators, jurors, trainer.
 """
 
 from __future__ import annotations

@@ -169,9 +169,9 @@ _LAYOUTS: Final = 8
 class _Noise:
     """Draws noise for one model: each product's inputs times 1 + e, |e| at most `size`.
 
-    The error of a sum of products is that of its partial sums. So in every other row each input has an e of its own,
-    and in the rest the inputs that some kernel adds up first share one: those of a block, or of every m-th block, as
-    the lanes of a vector do. A layout's block and m are drawn log-uniformly.
+    The error of a sum of products is that of its partial sums. So in every other row each input has its own e. In the
+    other rows the inputs that some kernel adds up first share one: those of a block, or of every m-th block, as the
+    lanes of a vector do. A layout's block and m are drawn log-uniformly.
     """
 
     def __init__(self, dtype: torch.dtype, seed: int | None) -> None:

@@ -23,7 +23,7 @@ def pin_numerics() -> None:
     torch.backends.cudnn.allow_tf32 = False
     if not numerics_pinned():
         raise MusterError(
-            "torch does not compute float32 products in full precision, although told to",
+            "torch does not compute float32 products in full precision, although it is set to",
             hint="does a plugin or sitecustomize set torch.backends…fp32_precision? remove it",
         )
 

@@ -1,4 +1,4 @@
-"""What a safetensors file says it holds, and where: read by whoever must not trust it, without loading anything.
+"""Read the header of an untrusted safetensors file: its tensors and their places. Loads no tensor.
 
 https://huggingface.co/docs/safetensors: a length u64, a head of JSON, and the tensors' bytes.
 """

@@ -1,4 +1,4 @@
-"""Sampling that anybody can replay: Gumbel noise as a pure function of seed, token index and token id.
+"""Sampling that can be replayed: Gumbel noise as a pure function of seed, token index and token id.
 
 A completion token is `argmax(logits / temperature + gumbel)`, which is an exact draw from
 softmax(logits / temperature) (Gumbel-max). The noise is counter-based, so a validator with the same logits gets the

@@ -1,4 +1,4 @@
-"""What members say of themselves for others to read: names, machines, benchmark scores. Nobody is paid by any of it.
+"""What members publish about themselves: names, machines, benchmark scores. None of it affects pay.
 
 A name and a score are signed by themselves, so that they can be shown and rebuilt from storage. A machine's report
 counts by the signed request that carries it.
@@ -93,9 +93,9 @@ class BenchmarkScore(Message):
 
 
 class DayEarnings(Message):
-    """What workers that are active now made in the last 24 hours: pay of commitments that nobody refuted, in token wei.
+    """Earnings of active workers in the last 24 hours: pay of their unrefuted commitments, in token wei.
 
-    Of workers that were there for less than a day, what they made in their time, extended to a day.
+    For a worker that joined less than a day ago, its earnings are extrapolated to a day.
     """
 
     run: UInt32
@@ -138,7 +138,7 @@ def _may_be_in_a_name(letter: str) -> bool:
 
 
 def clean_device(text: str) -> str:
-    """Return what a system calls its device as text that anybody may be shown: printed ASCII, at most MAX_DEVICE."""
+    """Return a system's name for its device as text that is safe to show: printable ASCII, at most MAX_DEVICE."""
     shown = "".join(letter if " " <= letter <= "~" else " " for letter in text)
     plain = " ".join(_TRADE_MARKS.sub(" ", shown).split())
     return plain[:MAX_DEVICE].rstrip() or "unknown"

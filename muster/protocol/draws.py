@@ -1,6 +1,6 @@
 """Draws: which task, budget and seed every position of a commitment has, and which rows are re-run.
 
-Nobody chooses their work. Each function here is pure, and the first three have a twin in
+No node chooses its work. Each function here is pure, and the first three have a twin in
 `contracts/libraries/Draws.sol` that must give the same numbers (tests/integration/test_twins.py).
 
 base    = keccak256(abi.encode("muster.draw.v2", chainId, runs, run, entropy, node, index))
@@ -104,7 +104,7 @@ def draw_sample(*, block_hash: bytes, preimage: bytes, node: str, index: int, po
 def draw_pool(*, block_hash: bytes, node: str, index: int, terms: Terms) -> list[int]:
     """Draw the positions that every validator re-runs, `pool_rows` distinct ones, ascending.
 
-    They are the same for all, so that what they come to over many commitments is evidence that nobody has selected.
+    They are the same for all validators, so statistics over many commitments are evidence that no validator selected.
     `block_hash` as in `draw_sample`.
     """
     return sorted(_shuffled(POOL_TAG + block_hash, node, index, terms.positions, pool_rows(terms)))
@@ -123,7 +123,7 @@ def draw_unit(*, block_hash: bytes, node: str, first: int, last: int, terms: Ter
 
 
 def draw_rows(*, block_hash: bytes, preimage: bytes, node: str, index: int, terms: Terms, count: int) -> list[int]:
-    """Draw all positions that one validator re-runs, ascending: the pool's, and `count` others of its own.
+    """Draw all positions that one validator re-runs, ascending: the pool's, and `count` others for it alone.
 
     The rest as in `draw_sample`.
     """

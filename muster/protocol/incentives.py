@@ -16,7 +16,7 @@ from muster.protocol.terms import Terms
 SEALED_HOURS: Final = WINDOW_HOURS + 1
 """Longest time from a commitment to its pay, in hours that have been sealed: its own hour, and the window after it."""
 UNSEALED_HOURS: Final = UNSEALED_WINDOW_HOURS + 1
-"""The same in hours that nobody sealed."""
+"""The same in unsealed hours."""
 COVERED_HOURS: Final = SEALED_HOURS + 1
 """Of work at full speed that a stake should cover: an hour to spare."""
 
@@ -33,7 +33,7 @@ class Incentives:
     burned: int
     """What a conviction takes for good: the slash, less the bounty, which a convict may have paid to itself."""
     bounty: int
-    """What a conviction pays to whoever brought it about."""
+    """What a conviction pays to the party that brought it about."""
     cover: int
     """Commitments whose pay may be unsettled at a time."""
     deposit: int

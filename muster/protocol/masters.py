@@ -2,8 +2,8 @@
 
 Epoch e, counted from 1, covers the steps from (e - 1) * grade_epoch_steps up to e * grade_epoch_steps; the last of the
 run's grade_epochs goes on for ever. Masters are a hash chain: m_e = keccak256(m_(e+1)), and grade_tip = keccak256(m_1),
-so whoever has a master has all before it, and anybody can check one against the chain. Each function here is pure, and
-those about epochs have a twin in `contracts/Grading.sol` (tests/integration/test_twins.py).
+so a master yields all earlier ones, and can be checked against the chain. Each function here is pure, and those about
+epochs have a twin in `contracts/Grading.sol` (tests/integration/test_twins.py).
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ MAX_GRADES_CHARS: Final = 1 << 19
 
 
 class UploadReceipt(Message):
-    """The storage's promise that it holds a file, and since when; without it nobody commits."""
+    """The storage's promise that it holds a file, and since when; a worker commits only with a receipt."""
 
     struct: ClassVar = "Receipt"
 
@@ -116,9 +116,8 @@ class SignedRequest(Message):
 class Upload(Message):
     """The file of one (node, index, root), promised by the storage and claimed by the node itself.
 
-    The receipt shows that the storage held the file; the request, that the node says this file is what it commits
-    to. Both are checked by `muster.protocol.receipts`: without the second, whoever has the storage key could frame a
-    node.
+    The receipt proves that the storage held the file; the request, that the node claims this file as its commitment.
+    `muster.protocol.receipts` checks both: without the second, the holder of the storage key could frame a node.
     """
 
     receipt: UploadReceipt

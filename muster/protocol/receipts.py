@@ -22,7 +22,7 @@ def upload_target(file_hash: str, run: int, index: int, root: str) -> tuple[str,
 def check_upload(where: Domain, upload: Upload) -> None:
     """Raise MismatchError unless the node itself signed that this file is the one of (run, index, root).
 
-    The storage's receipt does not prove that: whoever holds the storage key could sign one over any file.
+    The storage's receipt does not prove that: the holder of the storage key could sign one over any file.
     """
     receipt, request = upload.receipt, upload.request
     path, query = upload_target(receipt.file_hash, receipt.run, receipt.index, receipt.root)

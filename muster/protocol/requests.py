@@ -1,7 +1,7 @@
 """Signed HTTP requests: four headers that bind method, host, path, query and body to a key.
 
-The sender is whoever the signature recovers to, nothing else. `verify_request` is pure: it bounds the lifetime of a
-request and recovers its signer; remembering nonces, so that replays fail, is the server's job.
+The sender is the address that the signature recovers to, nothing else. `verify_request` is pure: it bounds the lifetime
+of a request and recovers its signer. The server remembers nonces, so that replays fail.
 """
 
 from __future__ import annotations

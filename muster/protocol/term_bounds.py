@@ -1,7 +1,7 @@
 """The bounds of a run's terms, as `contracts/libraries/TermBounds.sol` has them: what `createRun` would refuse.
 
-An owner is told before anything is sent, with the reason. Order and arithmetic are the library's, so that both name the
-same term; `tests/integration/test_term_bounds.py` holds the two equal on a real chain.
+The owner sees the reason before a transaction is sent. Order and arithmetic are the library's, so that both name the
+same term; `tests/integration/test_term_bounds.py` compares the two on a real chain.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ REASONS: Final = {
     "bounty_bps": "the bounty of a conviction must be worth a commitment's pay: raise worker_stake",
     "jury_deposit": "a vote without a look must cost more than the look: four times the pay at least",
     "case_fee": "a conviction pays its judges as much as the fee, out of what it burns of the smaller stake",
-    "commit_phase": "nobody has to be awake for a case of a public run",
-    "reveal_phase": "nobody has to be awake for a case of a public run",
+    "commit_phase": "a case of a public run must not require an operator to be awake",
+    "reveal_phase": "a case of a public run must not require an operator to be awake",
     "groups_per_commitment": f"a commitment has at most {MAX_POSITIONS:,} rows",
     "budget": "no budget is above max_completion_tokens",
     "weight": "a class is paid in proportion to the mean of its budgets",

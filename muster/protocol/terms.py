@@ -146,7 +146,7 @@ class Terms:
 
     @property
     def bounty(self) -> int:
-        """Return how much of it goes to whoever brought the conviction about."""
+        """Return its share for the party that brought the conviction about."""
         return self.slash * self.bounty_bps // BASIS_POINTS
 
     @property

@@ -76,8 +76,8 @@ def fit_context(values: Mapping[str, Any], context: int | None) -> dict[str, Any
 
 
 def write_terms(terms: Terms) -> str:
-    """Return the file's text: above each term what it is, its unit, and what its value says in plain words."""
-    lines = ["# Terms of a run: nobody can change them once it is created."]
+    """Return the file's text: above each term its meaning, its unit, and its value in plain words."""
+    lines = ["# Terms of a run: they cannot be changed once it is created."]
     for field in fields(terms):
         value = getattr(terms, field.name)
         if field.name == "classes":

@@ -12,7 +12,7 @@ from typing import Final
 from muster.constants import HOUR_SECONDS, UNSEALED_WINDOW_HOURS, WINDOW_HOURS
 
 RESOLVING_SECONDS: Final = 24 * HOUR_SECONDS
-"""For whoever wants to end a case whose voting is over. Changing this breaks what people are told of frozen pay."""
+"""Time to end a case after its voting. Changing this breaks the announced end of frozen pay."""
 
 
 def end_of(hour: int) -> int:

@@ -1,4 +1,4 @@
-"""Say why no work can be committed now, by one worker or by anybody. Pure: facts in, sentences out.
+"""Say why no work can be committed now, by one worker or by all. Pure: facts in, sentences out.
 
 The same rules as the contracts': a worker begins at the second step after it joined, makes so many commitments an
 hour, and has no more of them unsettled than its stake covers; a run needs validators, an escrow and a checkpoint. The
@@ -77,7 +77,7 @@ class RunFacts:
 
 
 def run_blocking_reason(run: RunFacts) -> str:
-    """Return why the run takes no work from anybody now; "" when some worker could commit."""
+    """Return why no worker can commit to the run now; "" when some worker can."""
     if reason := _common_reason(run):
         return reason
     if not run.workers:

@@ -3,8 +3,8 @@
 `write_rollouts` and `read_rollouts` are the format. `read_rollouts` is strict, but Parquet is a large C++ parser:
 bytes from a stranger go through `muster.rollouts.reader`, which runs it in a process with limits.
 
-`Columns` is the form between the two: numpy arrays, and a packed form that is safe to read whoever wrote it (fixed
-widths, lengths that must add up, nothing that is parsed), which is how rows leave the process with limits.
+`Columns` is the form between the two: numpy arrays, and a packed form that is safe to read even from an attacker: fixed
+widths, lengths that must add up, nothing to parse. In that form rows leave the process with limits.
 """
 
 from __future__ import annotations

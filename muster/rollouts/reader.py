@@ -1,7 +1,7 @@
 """Read rollout files from strangers: parsed in another process, with limits on memory, time and output.
 
-`RolloutReader` owns a server process (`reader_server`) that forks once per file. What comes back is packed columns,
-which are safe to read whoever wrote them. A server that misbehaves is killed and replaced.
+`RolloutReader` owns a server process (`reader_server`) that forks once per file. It answers with packed columns, which
+are safe to read even from an attacker. A server that misbehaves is killed and replaced.
 
 Two kinds of failure are kept apart, because one of them costs somebody a stake: MalformedError means that the file
 did it (format, size, memory, CPU time), UnreachableError that this machine could not decide.

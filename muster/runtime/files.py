@@ -1,4 +1,4 @@
-"""Write files so that nobody sees them half-written, and force them to disk; folders of this user alone."""
+"""Write files atomically, so that no reader sees part of one, and force them to disk; folders of this user alone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from muster.errors import ConfigError, StorageError
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file: a reader sees the old content or the new, also after a crash. Makes its folder.
 
-    Two writers at once are safe too: each has a temporary file of its own, and the last one wins. After a power failure
-    the old content may be back; `write_durably` rules that out.
+    Two writers at once are safe too: each has its own temporary file, and the last one wins. After a power failure the
+    old content may be back; `write_durably` rules that out.
     """
     _replace(path, text.encode())
 
@@ -88,7 +88,7 @@ def sync(path: Path) -> None:
 
 WRITE_BYTES: Final = 1 << 16
 """Written at a time by `write_at`. For more at once Linux takes larger pages, and a virtual machine has few of these
-that its host has not taken back: getting one anew costs several times what filling it does."""
+that its host has not taken back: getting a new one costs several times as much as filling it."""
 
 
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:

@@ -233,7 +233,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _answer_no_more(self) -> None:
-        """End the requests that were not answered yet: nobody would read what they read from storage and send."""
+        """End the unanswered requests: their client is gone, and would not read their answers."""
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()

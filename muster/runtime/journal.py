@@ -52,9 +52,9 @@ class FolderLock(Closing):
 
 
 def lock_holder(folder: Path) -> int | None:
-    """Return the process that has a folder locked, None where none has.
+    """Return the process that holds a folder's lock, or None.
 
-    The lock is tried only where a process of the number in it runs: whoever starts meanwhile must find it free.
+    The lock is tried only if a process with the number in it runs: a process that starts meanwhile must find it free.
     """
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)

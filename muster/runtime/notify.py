@@ -4,9 +4,9 @@
         notifier.tell("low_gas", node, f"worker-1: {held.sentence}")
 
 Each is one POST of JSON: kind, node, name, run, text, time, details. Chats that take Slack's form show `text`; Discord
-shows `content`, which it is given besides. `tell` never waits and never raises. One task sends; it tries again for some
-minutes and then gives up. What was told is kept in the file notifications.json of the state folder, so that a process
-that is restarted again and again does not repeat itself. The URL is a secret and is never logged.
+shows `content`, which each also has. `tell` never waits and never raises. One task sends; it tries again for some
+minutes and then gives up. The state folder's notifications.json keeps the history of sent notifications, so that a
+process that is restarted again and again does not repeat itself. The URL is a secret and is never logged.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ QUEUE_LIMIT: Final = 64
 """Notifications that wait to be sent; the oldest makes room for a newer one."""
 
 RETRY_PAUSES: Final = (2.0, 10.0, 60.0)
-"""Seconds between the attempts to send one notification. After the last it is given up, and may be told again in an
+"""Seconds between the attempts to send one notification. After the last it is dropped, and may be queued again in an
 hour."""
 
 AGAIN_SECONDS: Final = float(HOUR_SECONDS)
-"""The same kind about the same subject is not told again before this."""
+"""The same kind about the same subject is not sent again before this."""
 
 FOR_GOOD: Final = float("inf")
-"""In place of AGAIN_SECONDS: it is told once, until `forget`."""
+"""In place of AGAIN_SECONDS: sent once, until `forget`."""
 
 REMEMBERED: Final = 2_048
 """Subjects that are remembered; the oldest is forgotten first."""
@@ -84,7 +84,7 @@ class Notification:
     """Unix seconds."""
     details: Mapping[str, str | int]
     keys: tuple[str, ...] = ()
-    """What is remembered of it, so that it is told once."""
+    """Its keys in the history, so that it is sent once."""
 
 
 def plain(text: str, limit: int = MAX_TEXT) -> str:
@@ -113,7 +113,7 @@ def webhook_of(settings: NotifySettings) -> str:
 
 @dataclass
 class NotificationHistory:
-    """What was told already, kept in a file: keys, and until when each is not told again."""
+    """The notifications that were sent, in a file: keys, and until when each is not sent again."""
 
     path: Path | None = None
     until: dict[str, float] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class NotificationHistory:
         try:
             write_atomically(self.path, json.dumps(document))
         except OSError as error:
-            log.warning("cannot write what was told", file=str(self.path), reason=error.strerror)
+            log.warning("cannot write the history of notifications", file=str(self.path), reason=error.strerror)
 
 
 class Notifier:
@@ -211,9 +211,9 @@ class Notifier:
         covers: Sequence[str] = (),
         **details: str | int,
     ) -> bool:
-        """Queue a notification, unless this kind and subject was told less than `again` seconds ago.
+        """Queue a notification, unless this kind and subject was queued less than `again` seconds ago.
 
-        `covers`: other subjects of the kind that need not be told any more. Return whether it was queued.
+        `covers`: other subjects of the kind that this notification includes. Return whether it was queued.
         """
         key, now = f"{kind}:{subject}", self._clock()
         if not self.wants(kind) or self.history.has(key, now):
@@ -226,16 +226,16 @@ class Notifier:
         return True
 
     def is_known(self, kind: NotificationKind, subject: str) -> bool:
-        """Return whether this need not be told now."""
+        """Return whether `tell` would skip this now."""
         return self.history.has(f"{kind}:{subject}", self._clock())
 
     def know(self, kind: NotificationKind, subject: str) -> None:
-        """Remember what is no news."""
+        """Remember this as sent."""
         self.history.add(f"{kind}:{subject}", FOR_GOOD)
         self._news.set()
 
     def forget(self, kind: NotificationKind, subject: str) -> None:
-        """Let the same be told again: what it said is over."""
+        """Allow this to be sent again: the condition that it reported is over."""
         self.history.remove(f"{kind}:{subject}")
         self._news.set()
 
@@ -252,7 +252,7 @@ class Notifier:
     # Sending
 
     async def run(self) -> None:
-        """Send what is told until cancelled, one after the other."""
+        """Send queued notifications one after the other, until cancelled."""
         while True:
             self._news.clear()
             while self.queue:
@@ -262,7 +262,7 @@ class Notifier:
                 await self._news.wait()
 
     async def finish(self, seconds: float) -> None:
-        """Try for so long to send, once each, what still waits; `run` has ended. Then write down what was told."""
+        """Send each queued notification once, within `seconds`, after `run` has ended. Then save the history."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.queue:

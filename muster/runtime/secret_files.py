@@ -1,4 +1,4 @@
-"""Read small files that hold a secret: a password, a raw key, a webhook's URL. Nobody but their owner may read them."""
+"""Read small files that hold a secret: a password, a raw key, a webhook's URL. Only their owner may read them."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ HARMLESS: Final = {
         "ParallelLMHead: Failed to load weights",
     )
 }
-"""Warnings of libraries, by their logger, that nobody need see: at each update of its weights vLLM says so of layers
-that a checkpoint has nothing for."""
+"""Harmless warnings of libraries, by their logger: vLLM logs these at each update of its weights, for layers without
+weights in a checkpoint."""
 
 _QUIET_ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",

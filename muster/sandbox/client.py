@@ -89,7 +89,7 @@ class _ScorerProcess:
         self._closed = False
 
     def call(self, scorer: ScorerManifest, payload: str) -> Outcome:
-        """Return the outcome of a call. A process that does not answer is ended and asked anew, once."""
+        """Return the outcome of a call. A process that does not answer is replaced, and the call repeated once."""
         name, data = scorer.function.encode(), payload.encode()
         request = HEAD.pack(len(name), len(data), scorer.fuel, scorer.memory) + name + data
         seconds = SPARE_SECONDS + scorer.fuel / FUEL_PER_SECOND

@@ -194,10 +194,10 @@ def _run(scorer: NativeManifest, image: Image, job: _Job) -> _Done:
             )
 
         # 2. It waits until its limits are set, then runs until it ends or time is over.
-        told = bytearray()
+        report = bytearray()
         child = 0
         try:
-            child = _child(status, told)
+            child = _child(status, report)
             limit(child, scorer, MAX_BUILT_BYTES if job.builds else MAX_WRITTEN_BYTES)
             os.write(block, b"1")
             late = not _ended(process.pid, scorer.seconds * WAIT_FACTOR + SPARE_SECONDS)
@@ -208,12 +208,12 @@ def _run(scorer: NativeManifest, image: Image, job: _Job) -> _Done:
 
         # 3. What came of it.
         while chunk := os.read(status, 1 << 12):
-            told += chunk
+            report += chunk
         seconds, memory = usage.ru_utime + usage.ru_stime, _peak_memory(usage)
         near = seconds > scorer.seconds / NEAR_TIME or memory > scorer.memory / NEAR_MEMORY
         if late:
             return _Done(0, b"", "time", near)
-        code = _exit_code(bytes(told))
+        code = _exit_code(bytes(report))
         if code is None:
             raise UnreachableError(f"bubblewrap started no program: {_text(errors) or ending}", hint=_HINT)
         if code == _KILLED:
@@ -237,17 +237,17 @@ def _closing(descriptor: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _child(status: int, told: bytearray) -> int:
-    """Return the process that waits for its limits, as bubblewrap tells its number. Raises OSError."""
+def _child(status: int, report: bytearray) -> int:
+    """Return the number of the process that waits for its limits, from bubblewrap's report. Raises OSError."""
     deadline = time.monotonic() + START_SECONDS
-    while b"\n" not in told:
+    while b"\n" not in report:
         if not select.select([status], [], [], max(0.0, deadline - time.monotonic()))[0]:
             raise OSError("it does not start")
         chunk = os.read(status, 1 << 12)
         if not chunk:
             raise OSError("it ended at once")
-        told += chunk
-    return int(json.loads(told.split(b"\n")[0])["child-pid"])
+        report += chunk
+    return int(json.loads(report.split(b"\n")[0])["child-pid"])
 
 
 def _peak_memory(usage: resource.struct_rusage) -> int:
@@ -259,9 +259,9 @@ def _peak_memory(usage: resource.struct_rusage) -> int:
     return usage.ru_maxrss * 1024 if usage.ru_maxrss > ours else 0
 
 
-def _exit_code(told: bytes) -> int | None:
-    """Return the program's exit status; None where it was never started."""
-    for line in told.splitlines():
+def _exit_code(report: bytes) -> int | None:
+    """Return the program's exit status; None if it never started."""
+    for line in report.splitlines():
         try:
             document = json.loads(line)
         except ValueError:

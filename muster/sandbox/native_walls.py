@@ -34,7 +34,7 @@ WORK: Final = "/task"
 """The program's folder in the sandbox."""
 
 MAX_WRITTEN_BYTES: Final = 1 << 20
-"""Of a program's output. A longer one is nobody's right answer."""
+"""Of a program's output. No right answer is longer."""
 MAX_BUILT_BYTES: Final = 32 << 20
 """Of what one step of building writes."""
 STACK_BYTES: Final = 64 << 20
@@ -186,7 +186,7 @@ def limit(pid: int, manifest: NativeManifest, written: int) -> None:
 
 
 def sealed(data: bytes) -> int:
-    """Return a descriptor of bytes that nobody can change, at their beginning."""
+    """Return a descriptor of a sealed memory file with these bytes, at their beginning."""
     descriptor = os.memfd_create("muster", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(data)
     while view:

@@ -134,8 +134,8 @@ def scorer_from_document(document: object) -> ScorerManifest | NativeManifest:
 
 
 STACK: Final = "stack"
-"""Why a call was stopped whose recursion was deeper than the machine's stack. Processors may differ in that: a score
-that such a call led to is nobody's to judge."""
+"""Why a call was stopped whose recursion was deeper than the machine's stack. Processors may differ in that, so a score
+of such a call is not judged."""
 
 
 ABSTAINED: Final = frozenset({"time", "memory", "killed"})

@@ -2,7 +2,7 @@
 
 WebAssembly is the inner wall: a call reaches its own memory and nothing else. This process is the outer one, for the
 day on which the inner has a hole: once the component is loaded it gives up every system call that scoring does not
-need (`walls`), and it runs with limits and, where it can be had, in namespaces of its own.
+need (`walls`), and it runs with limits and, where possible, in separate namespaces.
 
 Request:  HEAD (length of the function's name, of the payload, fuel, memory), then both.
 Answer:   ANSWER (status, fuel, length), then the body: the result, or why there is none.

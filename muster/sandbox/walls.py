@@ -2,7 +2,7 @@
 
 `close_behind` gives up what a loaded process no longer needs: Linux' seccomp with a list of the system calls that are
 left, and rlimits. It needs no rights. `in_namespaces` starts a command under bubblewrap, with none of the machine's
-network, processes, users or writable files. Which of them stand is told, never assumed.
+network, processes, users or writable files. The callers report which of them are in force, and assume none.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def _filter_system_calls() -> bool:
 def in_namespaces(command: Sequence[str], readable: Iterable[Path] = ()) -> list[str]:
     """Return the command under bubblewrap, or as it is where bubblewrap is missing or may not make namespaces.
 
-    It sees the system's libraries, this Python, our packages and `readable`, all read-only. As root too it is nobody:
-    without its own user namespace it would keep the outer root's identity.
+    It sees the system's libraries, this Python, our packages and `readable`, all read-only. Even if started by root it
+    runs unprivileged: without its own user namespace it would keep the outer root's identity.
     """
     if not bubblewrap_works():
         return list(command)

@@ -89,7 +89,7 @@ class OrchestratorSettings(Section):
     demand_batches: float = Field(default=2, gt=0, le=100)
     """Work is wanted while fewer than this many batches of fresh groups wait for the trainer."""
     uploads_at_once: int = Field(default=8, ge=1, le=1000)
-    """Bodies read at the same time; further uploads are told to try again."""
+    """Bodies read at the same time; further uploads are asked to try again."""
     upload_seconds: float = Field(default=120, gt=0, le=3600)
     """Longest time for one body to arrive, and besides a second for every 64 KiB of it."""
     submissions: Literal["anyone", "members", "nobody"] = "anyone"
@@ -164,8 +164,7 @@ class TrainerSettings(Section):
     model: Path = Path(".muster/run/model")
     """Folder of the model the run begins with; its hashes must be those of the run's terms."""
     max_steps: int = Field(default=0, ge=0)
-    """Updates after which training is finished, weights that were only published once more not counted; 0 goes on until
-    told to stop."""
+    """Updates after which training ends, republished weights not counted; 0: training runs until it is stopped."""
     batch_groups: int = Field(default=64, ge=1, le=100_000)
     """Groups that teach something (their task rewards differ) to wait for before a batch is closed."""
     max_files: int = Field(default=16, ge=1, le=MAX_ACCEPTED)
@@ -175,10 +174,10 @@ class TrainerSettings(Section):
     something is enough. If none does, the waiting files are given up, for good, and the same weights are published as a
     new step."""
     idle_seconds: float = Field(default=900, gt=0)
-    """After this long without any accepted work the same weights are published as a new step: who joins a run begins at
-    the second step after that, so a run without workers would never have one again. Longer than work takes from its
-    commitment to its acceptance. Where newcomers wait and nobody else could work, they are published at once; where
-    others could and none do, half a minute after the last work, two steps in this time."""
+    """After this long without accepted work the same weights are published as a new step: new workers start two steps
+    after they join, so without republishing an idle run could never resume. Longer than work takes from its commitment
+    to its acceptance. While only newcomers wait, the weights are published at once. While other workers could commit
+    and none does: half a minute after the last work, two steps in this time."""
     poll_seconds: float = Field(default=0.5, gt=0, le=60)
     """Pause between two polls of accepted work."""
     learning_rate: float = Field(default=3e-4, gt=0, lt=1)
@@ -377,7 +376,8 @@ def is_loopback(host: str) -> bool:
 
 class NotifySettings(Section):
     webhook: str = ""
-    """URL that gets what an operator should know, as JSON; whoever knows it can write there. Empty: nothing is sent."""
+    """URL that receives notifications for the operator, as JSON. It is a secret: its holders can post there. Empty:
+    nothing is sent."""
     webhook_file: Path | None = None
     """File with that URL instead, mode 0600."""
     events: list[NotificationKind] = list(get_args(NotificationKind))

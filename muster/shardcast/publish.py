@@ -69,8 +69,8 @@ def publish(
 
     Hidden files are left out. Keeps the `keep` newest steps, this one included, or more and not all of them whole, as
     `deltas` says; rewrites the index. adapter: the folder of a low-rank adapter that makes these weights out of step
-    0's (`muster.models.lora`), which then is the difference; it counts with `deltas` only. link: nobody ever writes
-    into the files of `checkpoint_dir` again, so they get a second name instead of a copy where the file system can.
+    0's (`muster.models.lora`), which then is the difference; it counts with `deltas` only. link: the files of
+    `checkpoint_dir` are final, so they are hard-linked instead of copied where the file system allows it.
 
     Raises UsageError when the folder holds what a checkpoint may not, StorageError when the disk refuses or another
     process is publishing there.
@@ -159,7 +159,7 @@ def _build(
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Give a file a second name, readable by whoever could read a copy; return False where that cannot be done."""
+    """Hard-link a file, with the permissions of a copy; return False if that fails."""
     if source.is_symlink():
         return False
     try:
@@ -258,7 +258,7 @@ def _leads_to(version: Version, manifest: Manifest) -> bool:
 
 
 def _remove_unneeded(out_dir: Path, run: int, newest: int, deltas: ShardcastSettings, *, initial: bool) -> None:
-    """Remove the versions of a run that nobody needs any more. initial: the first step is one that later ones need."""
+    """Remove the versions of a run that are no longer needed. initial: later steps need the first one."""
     held = described(out_dir, run)
     listed = [
         HeldVersion(version.root, made.step, made.base_step, version.used / 1e9, made.total_bytes)

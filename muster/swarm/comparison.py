@@ -1,7 +1,7 @@
-"""Compare the model that a swarm began with and the one that it ended with, on tasks that were never trained on.
+"""Compare a swarm's first and last model on tasks that were never trained on.
 
 Both answer every held-out task several times, sampled as workers sample, with the same seeds
-(`muster.clients.evaluation`). What models write is anybody's text: it is bounded here and escaped where it is shown.
+(`muster.clients.evaluation`). A model's text is untrusted: it is bounded here and escaped where it is shown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def compare(request: SwarmRequest, step: int) -> dict[str, Any]:
     """Ask the first model and the one of `step`; return what the report shows. Raises as `muster.clients.answering`."""
     task_set = await asyncio.to_thread(TaskSet.open, request.layout.tasks)
     first, last = eval_requests(request, task_set.root, len(task_set.held_out), step)
-    before, after = await asyncio.gather(_answers(first), _answers(last))  # one thread each, and nobody else works now
+    before, after = await asyncio.gather(_answers(first), _answers(last))  # one thread each: the machine is idle
     held_out = iter(task for _, task in task_set.held_out)
     parts = {part.name: list(islice(held_out, part.count)) for part in task_set.document.held_out}
     return comparison_document(parts, before, after, samples=request.scenario.answers, step=step)
@@ -73,7 +73,7 @@ def comparison_document(
     """Return the gain with its interval, in all and by part, and each part's first conversations with both models.
 
     `parts`: the held-out tasks of each part by its name, in the order of the results. A part with fewer than
-    FEWEST_TASKS has no gain of its own.
+    FEWEST_TASKS has no separate gain.
     """
     shown = []
     gains = []

@@ -58,7 +58,7 @@ def settled(events: Sequence[Event], times: Mapping[int, int]) -> list[Payment]:
 
 
 def case_results(events: Sequence[Event]) -> list[CaseResult]:
-    """Return cases and objective proofs, each with the conviction of its own transaction."""
+    """Return cases and objective proofs, each with the conviction of the same transaction."""
     stakes = {one.node: one.lock for one in events if isinstance(one, Registered)}
     convictions = {(one.at.transaction, one.node): one for one in events if isinstance(one, Convicted)}
     fines = {(one.at.transaction, one.node): one.amount for one in events if isinstance(one, Fined)}

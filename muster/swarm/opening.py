@@ -1,7 +1,7 @@
 """Open a run on chain: contracts, tokens, the run, its escrow, its nodes.
 
-Each step looks first whether it is done, so whoever was interrupted asks for all of them again. What a key had sent
-when its process died is in its journal (`muster.chain.sender`), and is waited for before anything is looked up.
+Each step first checks whether it is done, so an interrupted owner repeats all of them. Transactions that a key had sent
+when its process died are in its journal (`muster.chain.sender`), and are awaited before any check.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def ensure_run(chain: Chain, terms: Terms) -> int:
 
 
 async def funded(chain: Chain, run: int) -> int:
-    """Return the token wei that anybody has ever put into a run's escrow."""
+    """Return the token wei that a run's escrow has ever received."""
     return sum(event.amount for event in await chain.all_events(Funded) if event.run == run)
 
 
@@ -167,7 +167,7 @@ async def ensure_admitted(chain: Chain, run: int, operators: Sequence[str]) -> N
 
 
 def require_faucet(amount: int, stakes: Sequence[int]) -> None:
-    """Raise ConfigError where a stake is more than the faucet gives: nobody could join in a day."""
+    """Raise ConfigError if a stake is more than the faucet gives: joining would take more than a day."""
     if max(stakes) > amount:
         raise ConfigError(
             f"a stake of {Tokens(max(stakes))} is more than the faucet gives in a day, {Tokens(amount)}",

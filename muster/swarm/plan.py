@@ -1,7 +1,7 @@
 """Plan a local swarm: its processes and their settings. Pure: a request in, settings and process specs out.
 
-Every node has its own folder, settings file, key files and log, as it would on a machine of its own. They share
-nothing but the addresses of chain, orchestrator and relay.
+Every node has its own folder, settings file, key files and log, as on a separate machine. They share nothing but the
+addresses of chain, orchestrator and relay.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def process(request: SwarmRequest, name: str) -> ProcessSpec:
 
 
 def model_process(request: SwarmRequest) -> ProcessSpec:
-    """Return how the model is fetched, or made and warmed up, in a process of its own because torch is large."""
+    """Return the process that fetches the model, or makes it and warms it up: separate, because torch is large."""
     layout, scenario = request.layout, request.scenario
     command = module_command("muster", "model")
     if scenario.fetched_model:

@@ -1,7 +1,7 @@
 """One process group: which processes are in it, and how it is ended without touching any other.
 
 The kernel reuses process numbers, so a process is named by its number and the time it started. Every process of a swarm
-leads a session of its own, so what it starts itself is found by that session's number.
+leads its own session, so that session's number finds its children.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def leader(pid: int) -> Leader:
 def make_nice(pid: int, more: int) -> None:
     """Lower the priority of a process, and of its session, which some kernels schedule as one (autogroup, sched(7)).
 
-    `more` comes on top of our own niceness: nobody without privileges may be less nice than that.
+    `more` is added to our own niceness, which an unprivileged process cannot lower.
     """
     nice = min(MOST_NICE, os.getpriority(os.PRIO_PROCESS, 0) + more)
     os.setpriority(os.PRIO_PROCESS, pid, nice)

@@ -39,7 +39,7 @@ def lead(summary: Mapping[str, Any]) -> str:
     """Return the result of a swarm in one sentence."""
     score = summary["held_out"]
     gain = f"from {score['before']:.3f} to {score['after']:.3f}" if score["after"] is not None else "unmeasured"
-    slashed = ", ".join(row["node"] for row in summary["slashes"]) or "nobody"
+    slashed = ", ".join(row["node"] for row in summary["slashes"]) or "none"
     solvency = "the contracts hold all they owe" if summary["solvent"] else "THE CONTRACTS HOLD LESS THAN THEY OWE"
     return (
         f"{summary['steps']} policy updates in {summary['wall_seconds']:.0f} s; held-out score {gain} on "

@@ -28,7 +28,7 @@ class Scenario:
     groups_per_batch: int
     groups_per_commitment: int
     steps: int
-    """Policy updates of a demo, unless it is told otherwise."""
+    """Policy updates of a demo, by default."""
     title: str = ""
     about: str = ""
     """What the run's page says that it trains, and why."""
@@ -86,8 +86,8 @@ LANGUAGE: Final = Scenario(
     groups_per_batch=16,
     groups_per_commitment=8,
     steps=12,
-    title="Sums, asked and told as stories",
-    about="SmolLM2-135M, a pretrained model, learns sums asked in English and told as stories.",
+    title="Sums as questions and as stories",
+    about="SmolLM2-135M, a pretrained model, learns sums in English, as questions and as stories.",
     fetched_model="smollm2-135m",
     demand_batches=1,
     answers=16,
@@ -110,7 +110,7 @@ LANGUAGE: Final = Scenario(
     # Longer than a challenger takes to verify its evidence again: or all of them open a case about the same work.
     validator={"stagger_seconds": 30.0},
 )
-"""SmolLM2-135M on small sums, half of them told as stories: one sampled answer in fifteen is right before training."""
+"""SmolLM2-135M on small sums, half of them in stories: one sampled answer in fifteen is right before training."""
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {one.name: one for one in (DIGITS, LANGUAGE)}
 

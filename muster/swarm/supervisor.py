@@ -1,6 +1,6 @@
 """Start processes in order of readiness, keep them running, and end exactly those.
 
-Every process gets a session of its own, so that Ctrl-C in a terminal reaches the supervisor only, which then ends
+Every process gets its own session, so that Ctrl-C in a terminal reaches the supervisor only, which then ends
 its processes in the reverse order of their start. A process that dies is started again, a bounded number of times
 with growing pauses. When it has died too often the whole swarm fails, naming the process and the end of its log.
 """

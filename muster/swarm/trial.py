@@ -49,9 +49,9 @@ class TrialRequest:
     folder: Path
     chain: ChainSettings
     chain_port: int
-    """Of a chain of its own; 0: it runs elsewhere."""
+    """Port of a local chain that the trial starts; 0: the chain runs elsewhere."""
     saved: Path
-    """What a chain of its own goes on from."""
+    """Saved state that a local chain resumes from."""
     services: Mapping[str, Path]
     """Settings files of orchestrator, origin and trainer, by their roles."""
     service_ports: Mapping[str, int]
@@ -159,7 +159,7 @@ def make_node_keys(request: TrialRequest) -> dict[str, Signer]:
 async def register(
     request: TrialRequest, run: int, keys: Mapping[str, Signer], admitter: Signer | None
 ) -> list[Participant]:
-    """Register every node that is not yet, each by an operator of its own, with gas and tokens.
+    """Register every unregistered node, each by its own operator, with gas and tokens.
 
     admitter: who lists the validators' operators, where the terms name somebody. Raises ConfigError for a stake that no
     operator can draw in a day.
@@ -197,7 +197,7 @@ async def run_trial(
 ) -> None:
     """Keep an owner's run going until the task is cancelled; everything stays on disk for the next time.
 
-    open_run: does what the owner does on chain, once the chain answers, and returns the run's number. started: told of
+    open_run: sends the owner's transactions once the chain answers, and returns the run's number. started: called with
     that number when every process runs.
     """
     check_ports([port for port in (request.chain_port, *request.service_ports.values()) if port])

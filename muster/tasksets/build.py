@@ -70,7 +70,7 @@ def write_task_set(
         written = [_write_part(part, work / SHARDS_NAME, ids) for part in parts]
         kept = [_write_part(part, work / SHARDS_NAME, ids) for part in held_out]
 
-        # 2. The document, read as anybody will read it.
+        # 2. The document, read back as its readers will read it.
         training = tuple(part for part in written if part.shards)
         if not training:
             raise ConfigError("a task set needs at least one training task", hint="check what was left out, and why")
@@ -134,7 +134,7 @@ def _keep_component(manifest: EnvironmentManifest, folder: Path, components: Seq
     if manifest.scorer is None or (folder / manifest.scorer.component).exists():
         return
     for source in (*components, folder):
-        with suppress(CheckError):  # where nobody has it, an orchestrator says so
+        with suppress(CheckError):  # a missing component is reported by the orchestrator
             component = find_component(manifest.scorer.component, source)
             folder.mkdir(exist_ok=True)
             shutil.copyfile(component.path, folder / component.hash)

@@ -81,7 +81,7 @@ class Contribution:
         if not 1 <= len(self.tasks) <= MAX_TASKS:
             raise MalformedError(f"{len(self.tasks)} tasks", hint=f"1 to {MAX_TASKS} tasks make an environment")
         if len({task.id for task in self.tasks}) != len(self.tasks):
-            raise MalformedError("two tasks have one id", hint="give each task an id of its own")
+            raise MalformedError("two tasks have one id", hint="give each task a unique id")
         environment = Authored(self.manifest("0x" + "0" * 64))
         for task in self.tasks:
             if task.author != self.author or not task.id.startswith(f"{self.name}/"):

@@ -1,7 +1,7 @@
 """The document of a task set: its parts, how each is scored, and the hashes of the shards that hold the tasks.
 
-It is canonical JSON, and its sha256 is the `task_root` of a run's terms, so whoever knows the terms knows every task,
-every environment and every source. The chain draws a *slot*, a number below `slots`; `locate` says which task that is.
+It is canonical JSON, and its sha256 is the `task_root` of a run's terms, so the terms fix every task, every environment
+and every source. The chain draws a *slot*, a number below `slots`; `locate` says which task that is.
 
 A set of one part has one slot per task. In a mixture of parts with the weights w and their sum W,
 
@@ -65,7 +65,7 @@ class TaskSource:
     note: str = ""
     """What else their authors want to be said."""
     author: str = ""
-    """Address of whoever signed them as theirs (`muster.authoring.contributions`); empty where nobody did."""
+    """Address of the author who signed them (`muster.authoring.contributions`); empty if unsigned."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class TaskSetPart:
 
     @property
     def author(self) -> str:
-        """Return the address of whoever signed the tasks as theirs; empty where nobody did."""
+        """Return the address of the author who signed the tasks; empty if unsigned."""
         return next((source.author for source in self.sources if source.author), "")
 
     @cached_property
@@ -134,7 +134,7 @@ class TaskSetDocument:
     parts: tuple[TaskSetPart, ...]
     """What is trained on, in the order that `locate` counts."""
     held_out: tuple[TaskSetPart, ...] = ()
-    """What is only ever measured; nobody is paid for it."""
+    """Parts that are only measured, without pay."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= MAX_PARTS or len(self.held_out) > MAX_PARTS:
@@ -160,10 +160,10 @@ class TaskSetDocument:
         if sealed != set(range(1, len(sealed) + 1)):
             raise MalformedError(f"parts are sealed for the epochs {sorted(sealed)[:8]}, not for 1, 2, and so on")
         if any(part.sealed for part in self.held_out):
-            raise MalformedError("a held-out part is sealed: nobody could measure by it")
+            raise MalformedError("a held-out part is sealed: it could not be measured")
         if any(part.sealed and part.environment.is_native for part in self.parts):
             raise MalformedError(
-                "a sealed part is scored by native programs, whose scores may differ: nobody could be held to a grade"
+                "a sealed part is scored by native programs, whose scores may differ: its grades could not be judged"
             )
         weights = {sum(part.weight for part in self._active(epoch)) for epoch in range(1, self.epochs + 1)}
         if len(weights) > 1:

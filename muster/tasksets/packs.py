@@ -8,9 +8,9 @@ builds them (`muster.protocol.merkle`):
     root of a part  = of the tree over its shards' roots
 
 A task's proof is the path in its shard, then the path of the shard's root: to MerkleProof.verify they are one path.
-An inner node hashes 64 bytes and a leaf 32, so nobody can show a node as a leaf; a leaf holds its index, so nobody can
-show a task under another one. Whoever makes a set could build a tree with two leaves of one index: so every shard that
-arrives is hashed anew, and one whose tree is another is not kept (`TaskSet.put_shard`).
+An inner node hashes 64 bytes and a leaf 32, so a node cannot pass for a leaf. A leaf holds its index, so a task cannot
+be shown under another one. The author of a set could build a tree with two leaves of one index. So every received shard
+is hashed again, and discarded if its tree differs (`TaskSet.put_shard`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class TaskShard:
         if len(ends) != entry.count or np.diff(ends, prepend=-1).min() <= 1:
             raise MalformedError(f"shard {entry.hash} has {len(ends)} lines or an empty one, not {entry.count} tasks")
 
-        # 4. Each of them can be shown in evidence, even one that is no task: whoever is drawn it answers for its row.
+        # 4. Each of them fits into evidence, even one that is no task: the worker that draws it answers for its row.
         if np.diff(ends, prepend=-1).max() - 1 > MAX_TASK_BYTES or text.translate(None, _LINE_BYTES):
             raise MalformedError(f"shard {entry.hash} has a line that is too long, or not of printable ASCII")
         return cls(entry, first, text, ends)

@@ -158,9 +158,9 @@ class TaskSet:
         None where what is proven is of no use: its line is no task, or it is not sealed as its part says. `task` raises
         MalformedError then, and a row of such a slot is judged by both alike.
 
-        The path leads to the root of the very shard that holds the slot: whoever has worked on it has that shard, and
-        its tree has one leaf per task. Under the part's root another shard, which nobody could fetch, might hold a
-        second leaf with the same index. Raises MismatchError, or MalformedError for what is no proof.
+        The path leads to the root of the shard that holds the slot: its worker has that shard, whose tree has one leaf
+        per task. Under the part's root another, unavailable shard might hold a second leaf with the same index. Raises
+        MismatchError, or MalformedError for what is no proof.
         """
         if not 0 <= slot < self.size:
             raise MismatchError(f"the task set has no slot {slot}")

@@ -1,4 +1,4 @@
-"""Evidence bundles: what an inspection came to, and the file by which anybody can check it again.
+"""Evidence bundles: the result of an inspection, and the file that lets others repeat the check.
 
 A bundle is canonical JSON under its content hash. It names one commitment, and holds the rows concerned and their
 tasks, all with Merkle proofs, or, where the whole file is wrong, the node's own signed upload of that file, or, where

@@ -71,7 +71,7 @@ MAX_LEANING_SHARE: Final = HONEST_SHARE / 2
 """Share of a cell's units that may lean, by any one statistic."""
 
 LEAST_UNITS: Final = 20
-"""Pool units of each model, over all its cells: with fewer nobody has seen how few of them lean."""
+"""Pool units of each model, over all its cells: fewer do not show how rarely honest units lean."""
 
 ROUNDING: Final = 1.001
 """Of margins that are recomputed from what a document says."""
@@ -101,7 +101,7 @@ def parse_calibration(data: bytes) -> Calibration:
     if found.profile not in PROFILES:
         raise MalformedError(f"the calibration is for the profile {found.profile!r}", hint="upgrade muster")
     if found.to_bytes() != data:
-        raise MalformedError("the calibration is not as it was written: its hash is another", hint="write it anew")
+        raise MalformedError("the calibration is not as it was written: its hash is another", hint="write it again")
     return found
 
 

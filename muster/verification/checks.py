@@ -188,7 +188,7 @@ def check_termination(row: CheckedRow) -> Finding | None:
 
 
 def check_reward(row: CheckedRow) -> Finding | None:
-    """Check that the score, its parts, the fuel it took and the length reward are what scoring anew gives.
+    """Check that scoring again gives the row's score, its parts, its fuel and its length reward.
 
     A score that another machine could have come to otherwise is not judged. Raises UnreachableError when this machine
     cannot run the scorer. The row of a sealed task says nothing of its score, which validators grade.
@@ -231,7 +231,7 @@ def _check_score(row: CheckedRow) -> Finding | None:
 def _check_native(row: CheckedRow) -> Finding | None:
     """Check a score that a native program led to, which may depend on the machine, the clock and chance.
 
-    What every one of some runs here says otherwise is rejected, and nobody is accused of it.
+    The row is rejected if every one of NATIVE_RUNS runs here disagrees; it is no ground for a case.
     """
     finding = None
     for _ in range(0 if row.accusing else NATIVE_RUNS):

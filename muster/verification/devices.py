@@ -9,7 +9,7 @@ from muster.verification.profiles import PROFILES, Profile
 def check_device(profile: Profile, device: str) -> None:
     """Raise ConfigError when a worker or validator on this kind of device (`cpu`, `cuda`) is not allowed by a profile.
 
-    The trainer is not concerned: nobody replays what it computes.
+    Does not apply to the trainer: its computations are not replayed.
     """
     if device in profile.devices:
         return

@@ -1,4 +1,4 @@
-"""Verify evidence against a node, so that anybody can check an accusation without trusting anybody.
+"""Verify evidence against a node, so that an accusation can be checked without trust in the accuser.
 
 `verify_evidence` runs the checks again, from a bundle (`muster.verification.bundles`), the chain and the document of
 the run's task set: for a juror, and for `muster slash verify`. Neither fetches a shard of tasks.

@@ -1,7 +1,7 @@
 """Evidence against a validator that graded wrongly: what it signed, and a row that shows it.
 
 A bundle of the reason `wrong_grade` names the commitment that was graded and holds one of its rows with its Merkle
-proof, and the grades with their validator's statement. Whoever has the epoch's master grades the row anew. The court
+proof, and the grades with their validator's statement. With the epoch's master the row can be graded again. The court
 has checked the statement's signature; `validator` and `grades` are what its case names.
 """
 
@@ -48,7 +48,7 @@ def make_grade_bundle(
 async def verify_grade_evidence(
     data: bytes, commitment: CommittedWork, validator: str, grades: bytes, context: VerificationContext
 ) -> Inspection:
-    """Verify what is shown against a validator that graded a commitment, by grading the row anew.
+    """Verify evidence against a validator that graded a commitment: grade the row again.
 
     Raises CannotVerifyError for reasons that are not the evidence's, and what `context.draw` raises.
     """
@@ -68,7 +68,7 @@ async def verify_grade_evidence(
     except CheckError as error:
         return Inspection(why=f"the evidence does not count: {error}")
 
-    # 2. The row is one that anybody would grade, and its task is shown.
+    # 2. The row is one to grade, and its task is shown.
     rules = context.rules.at(commitment.step)
     if len(rows) != 1 or rows[0].position >= rules.terms.positions:
         return Inspection(why="the evidence shows no row of the commitment, or several")

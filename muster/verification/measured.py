@@ -32,7 +32,7 @@ _BROKEN: Final = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What NumPy raises for a file that is none of its own, or not whole."""
+"""What NumPy raises for a file that is damaged or in another format."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """A probe: rows that a node's engine generates and a replay judges, outside of any run. The files that carry it.
 
 `python -m worker.probe SPEC ROWS` generates what a spec asks for and writes a rollout file;
-`python -m validator.probe SPEC ROWS REPORT` replays that file and writes a report. Whoever starts them (`muster doctor
+`python -m validator.probe SPEC ROWS REPORT` replays that file and writes a report. Their caller (`muster doctor
 --engine`, a calibration) writes the spec and reads the report; the two may run on different machines.
 
 Spec and report are JSON. A relative `model` of a spec begins at the folder of the spec's own file.
@@ -39,7 +39,7 @@ MAX_ROWS: Final = FileLimits().rows
 """Most requests of a spec, all calls together."""
 
 NO_NODE: Final = "0x" + "00" * 20
-"""The node that a probe's rows are drawn for: no key has this address, so nobody can commit them."""
+"""The node that a probe's rows are drawn for: no key has this address, so the rows cannot be committed."""
 
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 M = TypeVar("M", bound=Message)
@@ -177,7 +177,7 @@ def worst_statistic(rows: Sequence[ProbedRow], profile: Profile) -> WorstStatist
 
 
 def run_requests(rules: Rules, *, entropy: bytes, count: int) -> list[ProbeRequest]:
-    """Return requests as the run draws them by a step's entropy, of its first work class, for a node nobody has."""
+    """Return requests as the run draws them by a step's entropy, of its first work class, for NO_NODE."""
     source = DrawSource(NO_NODE, entropy, 0)
     requests: list[ProbeRequest] = []
     while len(requests) < count:

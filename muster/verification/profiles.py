@@ -117,7 +117,7 @@ PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU
 
 
 def profile_for(dtype: str) -> str:
-    """Return the name of the profile by which the work of a model in this dtype is judged, where nobody chooses one."""
+    """Return the name of the default profile for a model in this dtype."""
     return BF16.name if dtype == BF16.dtype else CPU_FP32.name
 
 

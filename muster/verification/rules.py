@@ -98,7 +98,7 @@ class Rules:
     tokenizer: PreTrainedTokenizerBase
     model: ModelFacts
     shown: Mapping[int, Task | None] | None = None
-    """Tasks by slot, where evidence brings its own; no others are looked for then. None: of no use to anybody."""
+    """Tasks by slot, if evidence brings its own; no others are looked up then. None: the task is unusable."""
     _prompts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
     _tasks: dict[int, Task] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The last tasks that were read: the rows of a group ask for the same one."""
@@ -125,8 +125,8 @@ class Rules:
     def task(self, slot: int) -> Task:
         """Return a drawn task.
 
-        Raises MalformedError when it is of no use to anybody: its line is no task, or the chat template refuses its
-        messages. Raises UnreachableError when it cannot be read here: that is never the work's fault.
+        Raises MalformedError for an unusable task: its line is no task, or the chat template refuses its messages.
+        Raises UnreachableError when it cannot be read here: that is never the work's fault.
         """
         task = self._tasks.get(slot)
         if task is None:
@@ -143,7 +143,7 @@ class Rules:
         return task
 
     def score(self, slot: int, completion: np.ndarray) -> Score:
-        """Score a completion's tokens by the environment of a drawn task: 0 where the task is of no use to anybody.
+        """Score a completion's tokens by the environment of a drawn task: 0 for an unusable task.
 
         Raises UnreachableError when that cannot be done here, and as `make_environment`.
         """

@@ -1,4 +1,4 @@
-"""Tasks in evidence: one line each, with the proof that the run's task set has it. Nobody fetches a shard for them.
+"""Tasks in evidence: one line each, with the proof that the run's task set has it. They need no shard.
 
 The run's terms name the task set's document, the document names the root of every shard, and the proof leads to the
 root of the shard that holds the slot. A validator has the document anyway: it is what opening a run begins with.
@@ -47,8 +47,8 @@ def show_tasks(task_set: TaskSet, slots: Sequence[int]) -> list[ShownTask]:
 def read_tasks(shown: Sequence[ShownTask], rows: Sequence[Rollout], task_set: TaskSet) -> dict[int, Task | None]:
     """Return the tasks shown for rows, by slot: exactly those that the rows name. Raises CheckError.
 
-    None where what the set has at a slot is of no use to anybody. What proves a task is the set's document, which the
-    run's terms name: nothing is read from a shard.
+    None where the set's task at a slot is unusable. The set's document, which the run's terms name, proves a task: no
+    shard is read.
     """
     wanted = list(dict.fromkeys(row.task for row in rows))
     if sorted(one.slot for one in shown) != sorted(wanted):

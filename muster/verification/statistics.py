@@ -65,7 +65,7 @@ FLOAT32: Final = 2.0**-22
 """Relative error of a log-probability through float32's exponentials and sums."""
 
 LEAST: Final = 1e-5
-"""Nats below which two log-probabilities, or two noised logits, are not told apart."""
+"""Nats below which two log-probabilities, or two noised logits, count as equal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +192,7 @@ def scaled_errors(errors: TokenErrors, profile: Profile) -> ScaledErrors:
     rounding = profile.logit_rounding * errors.magnitudes
     expected_gaps = np.hypot(state_errors[0] * errors.gap_scales, rounding) + LEAST
     least = LEAST + FLOAT32 * errors.magnitudes
-    # What LEAST makes of the log-odds, by the less sure of the two: a claim far from sure is told apart from sure ones.
+    # LEAST in log-odds, by the less sure of the two: a claim far from sure still differs from sure ones.
     less_sure = np.minimum(errors.logprobs, np.where(np.isfinite(errors.claimed), errors.claimed, 0.0)).astype(
         np.float64
     )

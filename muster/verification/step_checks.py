@@ -1,4 +1,4 @@
-"""A step's check: what a worker asks about rows of its own before it commits any of the step, line by line in JSON.
+"""A step's check: a worker's questions about its rows before it commits any of the step, line by line in JSON.
 
 `python -m validator.step_check` answers. It is a process beside the worker's engine, which stays: starting one takes
 longer than a small step.

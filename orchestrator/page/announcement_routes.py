@@ -19,7 +19,7 @@ announced = APIRouter(prefix="/v1/runs/{run}", tags=["announcements"])
 
 @announced.post("/names", **takes(NodeName))
 async def name_node(request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnyone) -> Ack:
-    """Name a node; the name is signed by the node's operator, the request by anybody. 200 when it is known."""
+    """Name a node. The node's operator signs the name; any key may sign the request. 200 when it is known."""
     named = await read_message(NodeName, request, caller, limit=MAX_SIGNED_BYTES)
     return acknowledge(response, await service.announcements.receive_name(run, named))
 

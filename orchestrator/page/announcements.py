@@ -132,7 +132,7 @@ class Announcements:
         if NodeName.model_validate_json(kept.document) == announced:
             return False
         if announced.named <= kept.named:
-            raise problems.conflict(f"a name of {node} that is as late or later is known", "sign it anew")
+            raise problems.conflict(f"a name of {node} that is as late or later is known", "sign it again")
         return True
 
     def _write_name(self, connection: Connection, announced: NodeName, signer: str) -> bool:

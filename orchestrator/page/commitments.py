@@ -54,7 +54,7 @@ class VerdictLine(Message):
 
 
 class Command(Message):
-    """How anybody finds the same."""
+    """A command that reproduces a result."""
 
     does: str
     """As a sentence."""
@@ -201,7 +201,7 @@ def why(
     if status == "accepted":
         return f"Accepted: {accepts} validators inspected it and found nothing wrong."
     if status == "void":
-        return "Void: nobody found it wrong, but its node was convicted, and all of its work is void."
+        return "Void: no validator found it wrong, but its node was convicted, and all of its work is void."
     if status == "rejected":
         counted = next((line for line in given if not line.accepted and line.reason == reason), None)
         if counted is None:
@@ -209,7 +209,7 @@ def why(
         row = "" if counted.position is None else f" (row {counted.position})"
         return f"Rejected by {counted.name or counted.validator}: {counted.means}{row}."
     if not has_file:
-        return "Pending: storage does not have its file, so nobody can inspect it."
+        return "Pending: storage does not have its file, so it cannot be inspected."
     opened = next((case for case in accused if case.outcome == "open"), None)
     if opened is not None:
         return f"Pending: case {opened.id} about it is open."

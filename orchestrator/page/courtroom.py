@@ -264,7 +264,7 @@ def _open_state(case: CaseRow, now: int) -> str:
         so_far = f"{case.commits} of {case.jury} have"
         return f"Judges look at the evidence and commit to votes until {_utc(case.commit_ends)}: {so_far}.{receipt}"
     if now >= case.reveal_ends or case.reveals == case.commits:
-        return "Voting is over: anybody may have the court end the case, and validators do."
+        return "Voting is over: any account may have the court end the case, and validators do."
     return f"Judges reveal their votes until {_utc(case.reveal_ends)}: {case.reveals} of {case.commits} have."
 
 

@@ -92,7 +92,7 @@ def chart_svg(page: SeriesPage, name: str) -> str:
     )
     body = [f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>', _label(16, 26, name, "name")]
     if series is None:
-        said = f"Nobody has reported {name} yet."
+        said = f"No reports of {name} yet."
         body.append(_label(WIDTH / 2, HEIGHT / 2, "no numbers yet", "quiet", "middle"))
     else:
         said = described(series)

@@ -12,29 +12,29 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "The run": {
         "run": "One training of one model under terms that never change, with an escrow that pays for the work.",
         "step": "A published state of the model. Step 0 is the one the run began with; its roots are on chain.",
-        "checkpoint": "The weights of a step, as files that anybody can fetch and check against the root on chain.",
+        "checkpoint": "The weights of a step, as public files that can be checked against the root on chain.",
         "policy step": "The step whose weights wrote a rollout.",
         "doubted": "Validators say that honest machines differ on the weights of this step. That is its "
-        "trainer's fault: work of it may be rejected, accuses nobody, and is paid.",
+        "trainer's fault: work of it may be rejected, but is paid and is no ground for a case.",
         "orchestrator": "The service behind this page: nodes exchange files and verdicts here. It decides nothing "
         "about money or guilt; the contracts do.",
         "trainer": "The process that turns accepted work into the next step.",
         "run owner": "Who created the run and pays its escrow.",
         "escrow": "Tokens that the owner put into the contract. Pay is reserved there as soon as work is committed, "
         "so a claim can always be paid.",
-        "cost per step": "Pay of the commitments made at one step that nobody refuted; the median of the newest steps.",
+        "cost per step": "Pay of the unrefuted commitments made at one step; the median of the newest steps.",
         "demand": "How much accepted or waiting work the trainer has, and whether it wants more.",
         "block": "The newest block of the chain that this orchestrator has read.",
     },
     "Who takes part": {
-        "node": "A key that is registered for this run, as a worker or a validator, with a stake of its own.",
+        "node": "A key that is registered for this run, as a worker or a validator, with its own stake.",
         "worker": "A node that generates rollouts and commits to them.",
         "validator": "A node that inspects the work of workers, accuses cheaters and judges others' cases.",
         "operator": "The key that owns stakes and earnings of nodes. It is cold: working does not need it.",
         "name": "What an operator calls a node, signed with the operator's key. Two nodes may have the same name: the "
         "address tells them apart.",
         "relay": "A server that passes weights on. It cannot change them: every piece is checked on arrival.",
-        "machine": "What a node says that it runs on. Nobody checks it, and nothing is paid by it.",
+        "machine": "The hardware that a node claims. The claim is not checked, and does not affect pay.",
         "author": "Who signed tasks that this run trains on.",
         "uptime": "Share of the hours since a worker joined in which it made a commitment.",
     },
@@ -42,7 +42,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "rollout": "One answer that the model wrote to one task, with its log-probabilities and its activation proof.",
         "group": "Several rollouts of the same task: the trainer learns from how they differ.",
         "commitment": "A worker's promise on chain: the root over a file of rollouts. Each pays the same.",
-        "draw": "Task, budget and random numbers of every rollout follow from the chain. Nobody chooses their work.",
+        "draw": "Task, budget and random numbers of every rollout follow from the chain. No worker chooses its work.",
         "thinking budget": "The number of tokens that the prompt announces for thinking.",
         "reward": "What the task's own scorer says that an answer is worth, from 0 to 1. Everybody computes the same "
         "number.",
@@ -70,7 +70,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Inspection": {
         "verdict": "A validator's signed judgement of one commitment.",
         "measured, limit": "What a check measured, and from which value on it rejects.",
-        "evidence": "A file with which anybody can run the check again.",
+        "evidence": "A public file with which the check can be run again.",
         "case": "An accusation on chain: validators vote, first hidden and then shown.",
         "proof": "Something false that the contract could see by itself: no vote is needed.",
         "convicted": "Found guilty: a part of the stake is lost, unsettled pay is void, and the key can never join "
@@ -84,9 +84,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "window": f"The {WINDOW_HOURS} hours after the end of an hour in which its work can still be accused; "
         f"{UNSEALED_WINDOW_HOURS} if it is not sealed.",
         "maturing": "Pay that is in the window.",
-        "claimable": "Pay whose window has passed: anybody may claim it for the operator.",
+        "claimable": "Pay whose window has passed: any account may claim it for the operator.",
         "claimed": "Pay that was paid out.",
-        "last day": "Pay of the commitments of the hour that has begun and the 23 before it, that nobody refuted.",
+        "last day": "Pay of the unrefuted commitments of the current hour and the 23 before it.",
         "test tokens": "All tokens here are test money. They are worth nothing.",
     },
     "Weights": {

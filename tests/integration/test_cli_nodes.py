@@ -176,7 +176,7 @@ def test_a_notification_by_hand(machine: Machine) -> None:
     assert "secret" not in shown.stdout
     assert "http://127.0.0.1/…" in shown.stdout
     unset = machine.json("notify", "test", status=78)
-    assert unset["error"] == "no webhook is set: nobody is told anything"
+    assert unset["error"] == "no webhook is set: no notifications are sent"
 
 
 @pytest.mark.parametrize(("role", "node", "last"), [("worker", "w1", "open cases"), ("validator", "v1", "cases won")])

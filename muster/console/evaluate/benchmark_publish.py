@@ -120,7 +120,7 @@ async def prepare_publisher(
             hint="name the trainer's or the owner's wallet: --operator WALLET",
         )
 
-    # 2. Ask now: the evaluation may end when nobody is there.
+    # 2. Ask now: the evaluation may end unattended.
     about = {"benchmark": options.name, "run": run, "step": number}
     role = "the run's trainer" if signer.address == terms.trainer else "the run's owner"
     shown = {**about, "signed by": f"{signer.address}, {role}", "seen by": "everybody who opens the run's page"}

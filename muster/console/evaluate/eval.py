@@ -144,7 +144,7 @@ async def evaluate(
         subject = await asyncio.to_thread(_of_files, model, tasks, step)
     else:
         if model is not None:
-            raise UsageError("--run has a model and tasks of its own", hint="leave out MODEL and TASKS, or --run")
+            raise UsageError("--run already sets the model and the tasks", hint="leave out MODEL and TASKS, or --run")
         subject = await _of_run(session, run, step)
     sampling = typed.sampling(answers, subject.defaults)
 

@@ -50,7 +50,8 @@ async def serve(
     require("worker")
     if not is_local(host) and api_key_file is None:
         raise UsageError(
-            f"at {host} anybody could use the model", hint="add --api-key-file FILE, or leave --host at 127.0.0.1"
+            f"at {host} any machine of the network can use the model",
+            hint="add --api-key-file FILE, or leave --host at 127.0.0.1",
         )
     key = None if api_key_file is None else read_secret(api_key_file)
     step = _step(model, run)
@@ -98,7 +99,9 @@ def _step(model: str | None, run: int | None) -> int | None:
             raise UsageError(f"{model} is no folder, and a step is one of a run", hint="add --run")
         return None
     if model is not None and not model.isdecimal():
-        raise UsageError(f"--run has models of its own, and {model} is no step", hint="name a step, or leave out --run")
+        raise UsageError(
+            f"--run serves a step of the run, and {model} is no step", hint="name a step, or leave out --run"
+        )
     return None if model is None else int(model)
 
 

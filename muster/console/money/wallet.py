@@ -51,7 +51,7 @@ def new(session: Session, wallet: Wallet, password_file: PasswordFile = None) ->
     signer = create_keystore(path, new_password(password_file))
     session.result(
         {"address": signer.address, "keystore": str(path)},
-        f"{signer.address}\nkept in {path}; nobody can recover it without the file and its password: back up both",
+        f"{signer.address}\nkept in {path}; it cannot be recovered without the file and its password: back up both",
     )
 
 

@@ -1,7 +1,7 @@
 """muster doctor --engine: measure whether this node's engine passes inspection, before it has a stake to lose.
 
 Generates rows with the real engine on this machine's hardware, as a worker of the run would, and replays them as a
-validator would, each in a process of its own. Writes nothing on chain and needs no key.
+validator would, in two separate processes. Writes nothing on chain and needs no key.
 """
 
 from __future__ import annotations

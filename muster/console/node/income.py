@@ -17,7 +17,7 @@ def validator_income(terms: Terms, judges: int) -> dict[str, str]:
     bounty = terms.validator_stake * terms.slash_bps * terms.bounty_bps // BASIS_POINTS**2
     return {
         "earns": (
-            f"nothing while nobody cheats; {Tokens(terms.bounty)} for each worker whose conviction it brings about "
+            f"nothing without cheating; {Tokens(terms.bounty)} for each worker whose conviction it brings about "
             f"({Tokens(bounty)} for a validator), {Tokens(least)} to {Tokens(most)} for each case that it judges with "
             "the majority; inspecting and sealing earn nothing"
         ),

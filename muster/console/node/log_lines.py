@@ -1,7 +1,7 @@
 """What the log of a worker's or validator's process says of it, line by line. Pure.
 
-A log holds what strangers wrote: reasons of an orchestrator, names of files. Whoever prints any of it uses
-`muster.runtime.printable`.
+A log holds text of strangers: reasons of an orchestrator, names of files. Print it through `muster.runtime.printable`
+only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WARNINGS: Final = 3
 """Last warnings that are kept."""
 WARNED: Final = ("warning", "error", "critical")
 ALARMS: Final = ("error", "critical")
-"""Of third parties, whose lines name a logger: libraries warn of much that nobody can mend."""
+"""Levels that count for libraries, whose lines name a logger: a library's warning asks for no action."""
 RATE_SECONDS: Final = 300.0
 """Over which tokens are counted."""
 

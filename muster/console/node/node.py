@@ -44,7 +44,7 @@ class NodeRow:
     status: str = ""
     accepted: int | None = None
     pending: int | None = None
-    """Commitments that nobody has judged for good yet."""
+    """Commitments without a final verdict."""
     rejected: int | None = None
     in_window: Tokens | None = None
     """Token wei of commitments that are not settled."""

@@ -1,4 +1,4 @@
-"""muster notify: what an operator is told through a webhook."""
+"""muster notify: the notifications that an operator gets through a webhook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def test(session: Session) -> None:
     url = webhook_of(settings.notify)
     if not url:
         hint = "set notify.webhook, or notify.webhook_file: a file (mode 0600) whose first line is the URL"
-        raise ConfigError("no webhook is set: nobody is told anything", hint=hint)
+        raise ConfigError("no webhook is set: no notifications are sent", hint=hint)
     notifier = Notifier(url, settings.notify, name=settings.name or "muster", run=settings.run)
     await notifier.send_test()
     session.result({"sent": True, "host": notifier.host, "events": settings.notify.events})

@@ -39,7 +39,7 @@ RESTART_SECONDS: Final = 30
 """Pause before a process that failed is started again."""
 
 STOP_SECONDS: Final = {"worker": 20, "validator": 20, "orchestrator": 30, "trainer": 60, "origin": 20}
-"""After which a process that was told to end is killed. What it had begun, its journal knows."""
+"""Seconds from SIGTERM until a process is killed. Its journal keeps unfinished work."""
 
 FINAL: Final = {"worker": (3, 78), "validator": (3, 78), "orchestrator": (78,), "trainer": (78,), "origin": (78,)}
 """Exit codes after which starting again changes nothing, besides 0: the key was convicted, the settings cannot work."""
@@ -172,12 +172,12 @@ async def registered_role(session: Session) -> ServiceRole:
 
 
 def check_unattended(session: Session) -> None:
-    """Raise ConfigError where the process would ask for a password, which nobody could type."""
+    """Raise ConfigError if the process would ask for a password: a service has no terminal."""
     keys = session.settings.keys
     if keys.keystore is None and keys.raw_key_file is None:
         raise ConfigError("no key is set", hint="set keys.keystore and keys.password_file")
     if keys.keystore is not None and keys.password_file is None:
-        hint = "write it to a file of its own, chmod 600 it, and set keys.password_file to its path"
+        hint = "write it to a file, chmod 600 the file, and set keys.password_file to its path"
         raise ConfigError("a service cannot ask for the password of keys.keystore", hint=hint)
     if keys.password_file is not None:
         read_secret(keys.password_file)

@@ -36,7 +36,7 @@ def status_of(role: str, address: str) -> NodeStatus:
 
 
 def pending_of(report: NodeReport) -> int:
-    """Return how many commitments nobody has judged for good yet."""
+    """Return the number of commitments without a final verdict."""
     return max(0, report.commitments - report.accepted - sum(report.rejected.values()))
 
 

@@ -84,7 +84,7 @@ async def watch(
 
 
 def live(console: Console, draw: Callable[[], RenderableType]) -> Live:
-    """Return what shows a picture on a terminal, anew with each `refresh`: no thread draws by itself."""
+    """Return a live display that redraws the terminal at each `refresh`: no thread draws by itself."""
     return Live(console=console, get_renderable=draw, auto_refresh=False)
 
 

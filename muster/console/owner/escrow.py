@@ -81,7 +81,7 @@ async def reveal_master(
         int | None, typer.Option(min=1, help="Reveal up to this epoch; else the epochs that are over.")
     ] = None,
 ) -> None:
-    """Reveal the masters of private tests whose epoch is over: from then on anybody can check all grades.
+    """Reveal the masters of private tests whose epoch is over: all their grades can then be checked.
 
     Until the masters of all epochs that have begun are revealed, you can neither withdraw nor close. The last epoch
     goes on for ever: name it by --epoch when you end the run. What is revealed too early is private no more.

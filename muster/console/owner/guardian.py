@@ -50,7 +50,7 @@ async def show(session: Session) -> None:
             await chain.head(),
         )
         if not int(guardian, 16):
-            raise CheckError("these contracts have no guardian: nobody can pause them")
+            raise CheckError("these contracts have no guardian: they cannot be paused")
         session.result(
             {"guardian": guardian, "paused": until > head.timestamp, "paused_until": Moment(until) if until else None}
         )

@@ -61,7 +61,8 @@ async def prove(
     """Show the contract what it can itself see wrong in a rollout file: the node is convicted at once.
 
     That is a row that was not drawn, an empty or too long completion, a reward that cannot be, or a position that is
-    there twice or not at all. Anybody may; the bounty goes to your free balance. Exit code 3 when nothing is wrong.
+    there twice or not at all. Open to every account; the bounty goes to your free balance. Exit code 3 when nothing is
+    wrong.
     """
     from muster.contracts import runs
     from muster.rollouts.leaves import rollout_tree
@@ -110,7 +111,7 @@ async def dismiss(
         typer.Option(help="The storage's receipt, as JSON; else the orchestrator is asked.", exists=True),
     ] = None,
 ) -> None:
-    """End a case about missing data by the storage's receipt that it has the file. Anybody may.
+    """End a case about missing data by the storage's receipt that it has the file. Open to every account.
 
     A worker's process does so by itself, with the receipts of its journal.
     """

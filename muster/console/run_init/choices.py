@@ -29,7 +29,7 @@ NEW_CONTEXT: Final = 512
 """Of a model that is made here. Mirrors `muster.models.init.CONTEXT`, which imports torch."""
 OPEN: Final = "open"
 OWNER: Final = "owner"
-"""Who may validate: anybody who locks a stake, or whom the run's owner admits."""
+"""Who may validate: any operator that locks a stake, or the operators that the run's owner admits."""
 
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9a-fA-F:]{2,39}\]")
 

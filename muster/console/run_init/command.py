@@ -36,7 +36,7 @@ async def init(
     send: Annotated[
         bool, typer.Option("--send", help="Send a public run's transactions as well; else they are printed.")
     ] = False,
-    anew: Annotated[
+    restart: Annotated[
         bool, typer.Option("--anew", help="Begin a local run again: its chain and states are removed.")
     ] = False,
     unmeasured: Annotated[
@@ -57,8 +57,8 @@ async def init(
     design = design_of(choices, known_context(choices))
     if start and not design.is_local:
         raise UsageError("a public run is started by its three processes", hint=f"muster run init {folder} names them")
-    if anew and not design.is_local:
-        raise UsageError("only a local run can begin anew", hint="another run begins in another folder")
+    if restart and not design.is_local:
+        raise UsageError("only a local run can begin again", hint="another run begins in another folder")
 
     # 2. What it means, before anything is written.
     plan = RunInit(session, place, known, choices, design)
@@ -70,7 +70,7 @@ async def init(
     check_free(place.path)
     place.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FolderLock(place.state):
-        if anew:
+        if restart:
             place.reset_chain()
         await plan.prepare(calibration, addresses, unmeasured=unmeasured)
         await open_and_start(plan, start=start, send=send)

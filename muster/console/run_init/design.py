@@ -1,7 +1,7 @@
-"""What a run will be, of what its owner chose: every value decided, and its terms. Pure.
+"""The design of a run, from its owner's choices: every value decided, and its terms. Pure.
 
-What nobody chose follows from the network, from the model being new or made by others, and from the economics
-(`muster.protocol.incentives`). What the contract would refuse is refused here (`muster.protocol.term_bounds`).
+Values without a choice follow from the network, from the model (new or pretrained), and from the economics
+(`muster.protocol.incentives`). Terms that the contract would refuse are refused here (`muster.protocol.term_bounds`).
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def cautions(terms: Terms, parts: RunParts) -> list[str]:
             f"{COVERED_HOURS} hours are needed where hours are sealed"
         )
     if terms.worker_stake > FAUCET:
-        said.append(f"nobody can join in a day: the faucet gives {Tokens(FAUCET)}, and the stake is more")
+        said.append(f"joining takes more than a day: the faucet gives {Tokens(FAUCET)} a day, and the stake is more")
     if terms.case_fee == smaller_burn(terms):
         said.append("the case fee is all that a conviction burns: a larger stake leaves more")
     return said

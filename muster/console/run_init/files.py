@@ -82,7 +82,7 @@ def owner_settings(design: RunDesign, name: str, run: int, model: Path, base: Pa
 
 
 def _trainer(design: RunDesign) -> dict[str, object]:
-    """Return what the trainer is told besides its recipe."""
+    """Return the trainer's settings, its recipe included."""
     values: dict[str, object] = {
         "trainer.recipe": design.recipe,
         "trainer.batch_groups": design.batch_groups,
@@ -122,7 +122,7 @@ README_FILES: Final = f"""  choices.toml          what you chose; edit it, or ty
   run/                  what every newcomer is given: tasks, tokenizer, configuration
   .muster/, weights/    databases, files and states of the processes
 
-A key is a keystore (NAME.json) and its password (NAME.password). Nobody can recover a key without both.
+A key is a keystore (NAME.json) and its password (NAME.password). A key cannot be recovered without both.
 """
 
 
@@ -140,7 +140,7 @@ Made by muster run init. Typed again, it goes on where it was, and shows what is
 The long way
 ------------
 
-Each step is a command of its own, typed in this folder. docs/use/own-a-run.md explains them.
+Each step is one command, typed in this folder. docs/use/own-a-run.md explains them.
 
 {step_lines(steps)}
 """

@@ -51,7 +51,7 @@ class RunInit:
     terms: Terms | None = None
     edited: list[str] = field(default_factory=list)
     """Files that a person has edited, and that are left as they are."""
-    told: list[str] = field(default_factory=list)
+    cautioned: list[str] = field(default_factory=list)
     """Cautions that were shown."""
 
     @property
@@ -89,10 +89,10 @@ class RunInit:
         return self.session.preview(title, sentences(self.design, foreseen))
 
     def _caution(self, terms: Terms) -> None:
-        """Tell what the owner should know about terms that the contract takes; each once."""
+        """Show cautions about terms that the contract accepts, each once."""
         for caution in cautions(terms, self.parts):
-            if caution not in self.told:
-                self.told.append(caution)
+            if caution not in self.cautioned:
+                self.cautioned.append(caution)
                 self.session.note(f"mind: {caution}")
 
     def dry_run_document(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class RunInit:
 
     async def prepare(self, calibration: Path | None, addresses: Path | None, *, unmeasured: bool = False) -> None:
         """Make keys, tasks, model and calibration, and choose the terms; write every file. Raises as its parts do."""
-        # 1. What was chosen, as long as it may be: whoever is interrupted goes on with it.
+        # 1. The choices, while they can still change: an interrupted command resumes from them.
         if not self.is_fixed:
             write_choices(self.folder.choices, self.choices)
         self.keys = await owner.owner_keys(self.folder, self.choices, self.design.chain_id)
@@ -151,7 +151,7 @@ class RunInit:
             if changed:
                 raise ConfigError(
                     f"{self.folder.terms} was edited, and options would change {', '.join(differing)} as well",
-                    hint="change them there; or remove the file, to have it written anew",
+                    hint="change them there; or remove the file: it is then written again",
                 )
             self.edited.append(self.folder.terms.name)
             return there

@@ -3,7 +3,7 @@
     README.txt            what each file is, and the long way for this run
     choices.toml          what the owner chose
     run.toml              the terms
-    orchestrator.toml     settings of the three processes, each with a key of its own
+    orchestrator.toml     settings of the three processes, each with its own key
     weights.toml
     trainer.toml
     addresses.json        where the contracts are, once they are deployed

@@ -57,7 +57,7 @@ async def owner_keys(folder: RunFolder, choices: RunChoices, chain_id: int) -> O
     if choices.operator is None:
         return OwnerKeys(await asyncio.to_thread(address_of, folder, OWNER), trainer, storage)
     wallet = owner_wallet(folder, choices)
-    if wallet.keystore is not None:  # its address is told without the password
+    if wallet.keystore is not None:  # a keystore shows its address without the password
         return OwnerKeys(read_address(wallet.keystore), trainer, storage)
     return OwnerKeys((await owner_signer(folder, choices, chain_id)).address, trainer, storage)
 
@@ -114,10 +114,10 @@ async def open_run(
     """
     # 1. Gas, which a local chain gives, and the contracts.
     if folder.progress.run and not await is_deployed(settings):
-        anew = f"muster run init {folder.path} --anew begins a local trial again; keys, tasks and model stay"
+        restart = f"muster run init {folder.path} --anew begins a local trial again; keys, tasks and model stay"
         raise ConfigError(
             f"run {folder.progress.run} of this folder is on a chain that is not there any more",
-            hint=anew if design.is_local else "check chain.rpc_url in orchestrator.toml, and addresses.json",
+            hint=restart if design.is_local else "check chain.rpc_url in orchestrator.toml, and addresses.json",
         )
     if design.is_local:
         await give_gas(settings, [signer.address, terms.trainer])

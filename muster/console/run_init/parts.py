@@ -125,7 +125,8 @@ async def _make_model(session: Session, folder: RunFolder, design: RunDesign) ->
     if design.model == NEW_MODEL:
         made_of += f" {design.seed} {','.join(map(str, design.budgets))} {folder.progress.made_of['tasks']}"
     if not _is_made(folder, "model", target, made_of):
-        # A process of its own, because torch is large; written beside, so that what an interruption left is no model.
+        # A separate process, because torch is large. Written beside the target, so an interruption leaves no partial
+        # model there.
         unfinished = target.with_name(".model.part")
         shutil.rmtree(unfinished, ignore_errors=True)
         if design.model == NEW_MODEL:

@@ -101,7 +101,7 @@ QUESTIONS: Final[Sequence[Question]] = (
     Question(
         "validators",
         "Who may validate",
-        _says(f"{OPEN}: whoever locks a stake; {OWNER}: whom you admit; or the address of whoever keeps the list"),
+        _says(f"{OPEN}: any operator with a stake; {OWNER}: those that you admit; or the address of the list's keeper"),
     ),
     Question("pay", "Pay for a commitment, in MUST", _says("the same for each; stake, fee and deposit follow from it")),
     Question("steps", "Steps that the escrow should pay for", _cost_of_a_step, _whole),

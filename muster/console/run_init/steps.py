@@ -54,7 +54,7 @@ class OwnerStep:
     title: str
     commands: tuple[str, ...] = ()
     done: bool | None = None
-    """None: it is nothing that is done once, or nobody can know."""
+    """None: the step repeats, or its state is unknown."""
     gas: int = 0
     note: str = ""
 
@@ -119,7 +119,7 @@ def owner_steps(
         *_service_steps(),
         OwnerStep(
             "Tell volunteers",
-            note=f"the run's page is {design.orchestrator_url}/; whoever wants to join types muster up "
+            note=f"the run's page is {design.orchestrator_url}/; volunteers join with muster up "
             f"{design.orchestrator_url}. A run takes work once four validators of different operators have joined.",
         ),
     ]

@@ -60,5 +60,5 @@ def sentences(design: RunDesign, terms: Terms) -> dict[str, str]:
         "escrow": f"{it['escrow']}: {fewest:,} steps at least, which take {it['escrow_seconds']} or longer; "
         f"{usual:,} where every group has a signal",
         "window": "pay is reserved until it matures: of an escrow a worker at full speed keeps "
-        f"{it['reserved_sealed']} reserved where hours are sealed, {it['reserved_unsealed']} where nobody seals",
+        f"{it['reserved_sealed']} reserved where hours are sealed, {it['reserved_unsealed']} without seals",
     }

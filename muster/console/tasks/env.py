@@ -188,7 +188,7 @@ def admit(
 def refuse(
     session: Session,
     environment: HashArgument,
-    reason: Annotated[str, typer.Option(help="What its author is told.")],
+    reason: Annotated[str, typer.Option(help="Reason shown to its author.")],
     url: UrlOption = None,
     run: RunOption = None,
 ) -> None:

@@ -21,7 +21,7 @@ VERIFIERS: Final = "verifiers"
 PACKAGES: Final = (REASONING_GYM, VERIFIERS)
 
 COUNT: Final = 500
-"""Tasks of each dataset of reasoning-gym, unless told."""
+"""Tasks of each dataset of reasoning-gym, by default."""
 NEAR: Final = 1.0
 """Of reasoning-gym: its puzzles share their wording, so only those with the same words in a row are nearly equal."""
 
@@ -46,7 +46,7 @@ def exported_source(
     seed: int,
     settings: Sequence[str],
 ) -> Iterator[ExportedSource]:
-    """Yield what a package's tasks are, exported in an environment of its own. Raises as `exported` and the rooms."""
+    """Yield a package's tasks, exported in a separate environment. Raises as `exported` and the rooms."""
     if len(given) > 1:
         raise UsageError(f"{source} is scored by one environment", hint="give --environment once, or not at all")
     make = _reasoning_gym if source == REASONING_GYM else _verifiers

@@ -112,8 +112,8 @@ def import_(
         check_replaceable(out)
         with exported_source(source, str(file), given, count=count, seed=seed, settings=setting or ()) as made:
             options = replace(options, manifests=made.manifests)
-            told = TaskSource(allowed, origin or made.origin, note)
-            task_set = import_set(made.format, made.rows, out, told, report, options)
+            source_note = TaskSource(allowed, origin or made.origin, note)
+            task_set = import_set(made.format, made.rows, out, source_note, report, options)
 
     # 3. Say what became of the rows.
     _tell(session, out, task_set, report, round(time.monotonic() - begun, 1))
@@ -134,7 +134,7 @@ def _format(
     from muster.console.tasks.import_options import fields_of, run_reference
 
     if (field or name) and source != MAPPED:
-        raise UsageError(f"{source} has columns of its own", hint="--field and --name go with the source mapped")
+        raise UsageError(f"the columns of {source} are fixed", hint="--field and --name go with the source mapped")
     if source in PACKAGES:
         return None
     if count is not None or setting:

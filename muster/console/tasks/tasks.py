@@ -95,13 +95,15 @@ def seal(
     tasks: Annotated[Path, typer.Argument(help="Folder of a task set, finished: mixed, filtered and checked.")],
     part: Annotated[list[str], typer.Option("--part", help="Training part whose references are sealed.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write.")],
-    masters: Annotated[Path, typer.Option(help="New file for the secret that opens them. Keep it; show it to nobody.")],
+    masters: Annotated[
+        Path, typer.Option(help="New file for the secret that opens them. Keep it, and keep it secret.")
+    ],
     epochs: Annotated[int, typer.Option(min=1, help="Epochs that the tasks are shared out over.")] = 1,
     epoch_steps: Annotated[
         int, typer.Option("--epoch-steps", min=0, help="Steps of an epoch but the last; needed with --epochs.")
     ] = 0,
 ) -> None:
-    """Seal the references of a part: nobody can read them before you reveal an epoch's master on chain.
+    """Seal the references of a part: they stay unreadable until you reveal an epoch's master on chain.
 
     Prints the three terms that go into the run's terms file.
     """

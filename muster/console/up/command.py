@@ -95,9 +95,9 @@ def check_request(session: Session, request: UpRequest) -> None:
 
 
 def ask_wallet(session: Session, target: NodeTarget, request: UpRequest) -> OperatorWallet | None:
-    """Return the operator's wallet with its password where it has something to do; None where it has not.
+    """Return the operator's wallet with its password if the setup needs it, else None.
 
-    A node that joined before starts without it where nobody can give the password.
+    A node that joined before starts without it if the command is unattended and has no password.
     """
     left = asyncio.run(steps_of_registered(session, target, request))
     attended = request.password_file is not None or sys.stdin.isatty()

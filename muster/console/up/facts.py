@@ -16,7 +16,7 @@ from muster.errors import ConfigError
 from muster.protocol.terms_file import ZERO_ADDRESS
 
 UNKNOWN: Final = to_checksum_address(keccak(b"muster up: an address that is not made yet")[12:])
-"""In place of such an address: it holds nothing, unlike the zero address, and nobody has its key."""
+"""Stands for such an address: unlike the zero address it holds nothing, and it has no key."""
 
 
 async def read_facts(

@@ -1,8 +1,8 @@
 """Where a node's files are on this machine, and which of its nodes a command means.
 
-A node has a folder of its own below ~/.muster/nodes: settings, address book, the node's key with its password, the
-process's state and log. All paths in its settings are relative to the folder, so it can be moved. A node is found by
-what it is (chain, contracts, run, role), and by its name where there are several.
+Each node has a folder below ~/.muster/nodes: settings, address book, the node's key with its password, the process's
+state and log. All paths in its settings are relative to the folder, so it can be moved. A node is found by its chain,
+contracts, run and role, and by its name if there are several.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prepare a node on disk and find out what is left to do on chain, before anybody is asked.
+"""Prepare a node on disk and find the remaining steps on chain, before any question is asked.
 
 The order matters where the command is killed: the password of the node's key, the key, the settings. Nothing is staked
 before all of it is there.
@@ -112,7 +112,7 @@ async def make_node(
         operator = await asyncio.to_thread(wallet.unlock, chain_id)
         if wallet.is_new:
             session.note(f"made {wallet.path}, the operator's key, which owns stake and earnings")
-            session.note("  back up the file and its password: nobody can recover either")
+            session.note("  back up the file and its password: neither can be recovered")
 
     # 2. The node.
     if not was_made:

@@ -1,8 +1,8 @@
 """Keep a node's process running: start it, start it again when it dies, and end it with the command.
 
-The process leads a session of its own, so that Ctrl-C reaches the command alone, which then ends it politely. What it
-started is noted in the node's folder. So a command that was killed leaves a process that the next one finds and ends
-before it starts another.
+The process leads a separate session, so Ctrl-C reaches the command alone, which then ends it gracefully. The process
+that it started is noted in the node's folder: if the command is killed, the next one finds and ends that process before
+it starts another.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def last_words(node: LocalNode, start: int) -> tuple[str, str]:
 
 
 def start_in_background(node: LocalNode) -> dict[str, Any]:
-    """Run the node's `muster up` in a session of its own, which outlives this one; return its process number.
+    """Run the node's `muster up` in a new session, which outlives this one; return its process number.
 
     Raises CheckError where it does not take the node's folder over.
     """

@@ -82,9 +82,9 @@ class NodeTarget:
 
 
 def find_target(session: Session, request: UpRequest) -> NodeTarget:
-    """Find the node; ask for the run's address where nothing says it. Nothing is written.
+    """Find the node; ask for the run's address if it is not known. Writes nothing.
 
-    Raises UsageError where nobody can be asked or several nodes are meant, and as `fetch_run`.
+    Raises UsageError without a terminal to ask on or if several nodes match, and as `fetch_run`.
     """
     folder = nodes_folder() if request.folder is None else request.folder.expanduser().absolute()
     if request.url is None and (known := _known(folder, request)) is not None:

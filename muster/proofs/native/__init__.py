@@ -95,5 +95,5 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    told = (line for line in lines if line.startswith(("flags", "Features", "model name")))
-    return "\n".join([platform.machine(), *sorted(set(told))])
+    features = (line for line in lines if line.startswith(("flags", "Features", "model name")))
+    return "\n".join([platform.machine(), *sorted(set(features))])

@@ -1,4 +1,4 @@
-"""A difference between two steps, as a version of its own that travels like any other.
+"""A difference between two steps, as a version that travels like any other.
 
 Two kinds make the same promise: `muster.shardcast.delta.frames`, what changed between any two steps, and
 `muster.shardcast.delta.adapter`, the low-rank adapter that a run trains. Either holds

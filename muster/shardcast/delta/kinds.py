@@ -1,4 +1,4 @@
-"""The kinds of difference there are, told apart by the files that they hold."""
+"""The kinds of difference; the files of one show its kind."""
 
 from __future__ import annotations
 

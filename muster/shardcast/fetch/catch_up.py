@@ -1,11 +1,11 @@
-"""Fetch a step by what has changed since one that is here, and only the rest whole.
+"""Fetch a step as differences to a local one, and only the rest whole.
 
     fetched = await fetch_step(Wanted(root, run, step, sources, dest), chain_root)
 
-Differences are looked up, fetched and applied first. Each shard that comes out as the anchored manifest says is put
+Differences are looked up, fetched and applied first. Each resulting shard that matches the anchored manifest is stored
 where the ordinary fetch would have put it. Then the ordinary fetch gets what is missing, all of it if need be: it
-believes nothing on the disk but what was hashed under the same lock. So nothing here can make anybody load a wrong
-byte; whatever goes wrong costs time. An old step that nobody offers whole is made of differences to an older one.
+trusts only shards that were hashed under the same lock. So an error here costs time, and never makes a node load a
+wrong byte. An old step that no source offers whole is made of differences to an older one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def fetch_step(wanted: Wanted, anchored: Anchored) -> FetchedVersion:
             try:
                 fetched = await fetch_rest(retry=delta.offers.retry)
             except (UnreachableError, MismatchError) as error:
-                # 3. Of what nobody offers whole, all that differences give.
+                # 3. No source offers the rest whole: use every difference.
                 if not await delta.run(whole=False):
                     why = "; ".join([*delta.tried, f"whole: {error}"])
                     raise type(error)(f"step {step} cannot be had: {why}", hint=error.hint) from error

@@ -1,8 +1,8 @@
 """Get one version into a folder from several sources at once: what client and relay have in common.
 
-Every source has a few connections, and each takes the next shard that nobody is fetching, so a source's share is what
-it delivers. At the end a shard that takes unusually long is asked for a second time elsewhere. A shard is held in
-memory until its hash is known and only then written, so wrong bytes never touch the disk.
+Every source has a few connections. Each connection takes the next unclaimed shard, so faster sources deliver more. At
+the end a shard that takes unusually long is also requested elsewhere. A shard is held in memory until its hash is known
+and only then written, so wrong bytes never touch the disk.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Download:
                 self._found(manifest, shard)
         await self._fetch_missing(version)
         await asyncio.to_thread(version.sync)
-        version.finish()  # in this thread: nobody on this loop sees the old path after the rename
+        version.finish()  # in this thread: no other task of this loop sees the old path after the rename
         await asyncio.to_thread(sync, self.folder)
         return version
 

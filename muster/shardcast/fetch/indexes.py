@@ -18,7 +18,7 @@ PAGE_SECONDS: Final = 3.0
 wait."""
 
 MAX_PAGES: Final = 16
-"""Pages kept, and asked for at the same time: anybody may ask a relay for any."""
+"""Pages kept, and requested at the same time: clients may ask a relay for any page."""
 
 
 class UpstreamPages:
@@ -64,7 +64,7 @@ class UpstreamPages:
                     while len(self._known) > MAX_PAGES:
                         del self._known[next(iter(self._known))]
                 finally:
-                    self._turns.pop(number, None)  # whoever waits for it finds the answers
+                    self._turns.pop(number, None)  # waiting tasks find the answers
             elif self._turns.get(number) is turn:
                 del self._turns[number]
         return answers

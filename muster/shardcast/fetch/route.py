@@ -1,9 +1,9 @@
 """Choose the route to a step that costs the fewest bytes among those that are possible.
 
-A route is the step whole, where somebody offers it whole, or a whole step to begin with, held or offered, and the
-differences that lead on from it. Where nobody offers the step whole any more, a route may cost more than the step: up
-to MAX_CHAIN_STEPS times its bytes in differences, and one whole step to begin with. Publishers keep old steps within
-these limits (`muster.shardcast.retention`).
+A route is the step whole, if a source offers it whole, or another whole step, held or offered, and the differences that
+lead from there. If no source offers the step whole any more, a route may cost more than the step: up to MAX_CHAIN_STEPS
+times its bytes in differences, and one whole step to begin with. Publishers keep old steps within these limits
+(`muster.shardcast.retention`).
 
 Offers come from strangers. A wrong one costs some bytes and then leads back here, without what was wrong; it never
 changes what is accepted in the end. A wrong route is tried before a right one only if it is offered as cheaper, and no

@@ -208,7 +208,7 @@ class Source:
 
 
 class Stream:
-    """One connection's worth of a source: shard after shard, through a buffer of its own."""
+    """One connection to a source: shard after shard, through one buffer."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -312,7 +312,7 @@ class Pool(AsyncClosing):
         asked = {asyncio.ensure_future(source.index(page)): source.url for source in self.sources}
         try:
             answered, _ = await asyncio.wait(asked, timeout=seconds)
-        finally:  # of all, also when this is cancelled: else asyncio logs what nobody retrieves
+        finally:  # also when this is cancelled: else asyncio logs exceptions that were never retrieved
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)

@@ -7,7 +7,7 @@ OpenZeppelin's Merkle root (`muster.protocol.merkle`) over one leaf for the head
             base: 0 for a full checkpoint, else base_step + 1
     shard   (1, index, file, offset, size, blake3 of its bytes)
 
-so whoever knows the root from the chain can check the manifest as a whole, and one shard with a proof alone.
+so the root from the chain verifies the manifest as a whole, and one shard with a proof alone.
 
 Canonical bytes are JSON with sorted keys, no blanks and ASCII only. A manifest in any other form is refused: one root,
 one sequence of bytes. Everything here treats a manifest as an attacker's until its root is the anchored one.

@@ -43,7 +43,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class IndexEntry(Message):
-    """A version, as an index names it. Untrusted: whoever fetches it checks it against the chain."""
+    """A version, as an index names it. Untrusted: each fetch checks it against the chain."""
 
     root: Hash
     run: UInt32
@@ -142,7 +142,7 @@ def partial_path(folder: Path, root: bytes) -> Path:
 
 
 def lock_path(folder: Path, root: bytes) -> Path:
-    """Return the file that is locked by whoever writes a partial version."""
+    """Return the file that a writer of a partial version locks."""
     return folder / f".{hex_hash(root)}.lock"
 
 
@@ -185,7 +185,7 @@ def prune(folder: Path, keep: int, protect: Collection[bytes] = ()) -> list[byte
 
 
 def remove_leftovers(folder: Path, protect: Collection[bytes] = ()) -> None:
-    """Remove incomplete versions that nobody is fetching and that are not in `protect`, and half-removed ones."""
+    """Remove incomplete versions that are neither being fetched nor in `protect`, and half-removed ones."""
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.name.startswith(_REMOVED):
             shutil.rmtree(path, ignore_errors=True)
@@ -196,7 +196,7 @@ def remove_leftovers(folder: Path, protect: Collection[bytes] = ()) -> None:
 
 
 def remove_version(path: Path) -> None:
-    """Remove a version. Its name goes first, so that nobody takes a half-removed folder for a complete one."""
+    """Remove a version. It is renamed first, so that no half-removed folder looks complete."""
     doomed = path.with_name(f"{_REMOVED}{path.name}")
     try:
         path.rename(doomed)

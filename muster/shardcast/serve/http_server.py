@@ -212,7 +212,7 @@ class FileServer:
             return FileProblem(500, "the server cannot read what was asked for").reply()
 
     async def _send(self, reply: Reply, scope: Any, connection: BoundedProtocol, send: Send) -> None:
-        """Send an answer. Raises FileProblem when the body stays incomplete, ConnectionError when nobody reads it."""
+        """Send an answer. Raises FileProblem when the body stays incomplete, ConnectionError when the client leaves."""
         headers = {"Content-Length": str(reply.length), **reply.headers}
         lines = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         content = b"" if scope["method"] == "HEAD" or reply.body else reply.content
@@ -235,7 +235,7 @@ class FileServer:
                 available = await body.ready(position, reply.stop)
             await connection.flow.drain()  # until the buffer has left
             size = min(PIECE_BYTES, available - position)
-            async with self._turn:  # whoever leaves while waiting owes nothing
+            async with self._turn:  # a client that leaves while it waits spends nothing
                 await asyncio.sleep(self._rate_limit.spend(0))
                 self._rate_limit.spend(size)
             if connection.transport.is_closing():

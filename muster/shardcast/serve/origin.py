@@ -53,7 +53,7 @@ class Origin:
 
 
 class LocalVersions(Origin):
-    """The same over a folder that a node fetches into, where nobody writes an index."""
+    """The same over a folder that a node fetches into, which has no index file."""
 
     def _read(self, page: int | None) -> Index:
         return index_of([entry_of(manifest) for _, manifest in described(self.folder)])

@@ -46,7 +46,7 @@ async def serving(settings: Settings) -> AsyncIterator[tuple[int, asyncio.Task[N
 async def _chain_anchor(settings: Settings) -> AsyncIterator[Anchor]:
     """Yield a check of manifests against the checkpoints that the chain has.
 
-    Of a difference the chain knows the steps only: it is relayed unseen, and whoever applies it finds out.
+    Of a difference the chain knows the steps only: it is relayed unchecked, and its receiver checks the result.
     """
     from muster.chain.client import Chain
 

@@ -114,7 +114,7 @@ class IncomingFile(OpenFile):
 
 @dataclass(eq=False)
 class Relay:
-    """A `VersionStore` over a folder of its own, filled from upstreams. Use as an async context manager.
+    """A `VersionStore` over one folder, filled from upstreams. Use as an async context manager.
 
     settings: names folder and upstreams, and bounds what it takes of its machine and how long it holds a request.
     run: versions of other runs are refused; None accepts any. anchor: checks a manifest against the chain.
@@ -335,7 +335,7 @@ class Relay:
 
 
 def _problem_of(error: MusterError, pool: Pool) -> FileProblem:
-    """Return the answer to whoever asks for a version that could not be fetched."""
+    """Return the answer to a request for a version that could not be fetched."""
     if isinstance(error, MismatchError):
         return FileProblem(502, "upstream sends something else", hint="fetch from another source")
     if isinstance(error, UnreachableError):

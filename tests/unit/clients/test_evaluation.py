@@ -397,7 +397,7 @@ async def test_a_measurement_of_nothing_or_of_two_things_is_refused(
         await eval.evaluate(session, model_dir)
     with pytest.raises(UsageError, match="--step names a step of a run"):
         await eval.evaluate(session, model_dir, tasks_folder, step=3)
-    with pytest.raises(UsageError, match="--run has a model"):
+    with pytest.raises(UsageError, match="--run already sets"):
         await eval.evaluate(session, model_dir, tasks_folder, run=1)
     with pytest.raises(UsageError, match="is a folder"):
         await eval.evaluate(session, model_dir, tasks_folder, out=tasks_folder.parent)

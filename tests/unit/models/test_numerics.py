@@ -36,7 +36,7 @@ def test_what_is_not_in_force_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
     try:
         unpin_numerics()
         monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)
-        with pytest.raises(MusterError, match="although told to"):
+        with pytest.raises(MusterError, match="although it is set to"):
             pin_numerics()
     finally:
         monkeypatch.undo()

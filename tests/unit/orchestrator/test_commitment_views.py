@@ -134,7 +134,7 @@ async def test_one_sentence_says_why(run: SampleRun) -> None:
     async def why(index: int = 0) -> str:
         return (await view(run, index)).why
 
-    assert await why() == "Pending: storage does not have its file, so nobody can inspect it."
+    assert await why() == "Pending: storage does not have its file, so it cannot be inspected."
     await run.upload("wanda", 0)
     assert await why() == "Pending: 0 of the 2 validators that must accept it have accepted."
     await run.judge("vera", "wanda", 0)
@@ -151,7 +151,7 @@ async def test_one_sentence_says_why(run: SampleRun) -> None:
     assert await why(2) == "Pending: case 6 about it is open."
     await run.resolve(5, "wanda", Outcome.GUILTY)
     await run.convict("wanda", voided=(0, 2))
-    assert await why(0) == "Void: nobody found it wrong, but its node was convicted, and all of its work is void."
+    assert await why(0) == "Void: no validator found it wrong, but its node was convicted, and all of its work is void."
     assert (await view(run, 0)).settled is True
 
 

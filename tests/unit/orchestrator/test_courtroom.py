@@ -123,7 +123,7 @@ async def test_the_state_follows_the_courts_phases(run: SampleRun) -> None:
     assert await state(COMMIT_ENDS) == f"{reveals_until}: 0 of 2 have."
     await run.vote(1, "viktor", guilty=True)
     assert await state(COMMIT_ENDS) == f"{reveals_until}: 1 of 2 have."
-    over = "Voting is over: anybody may have the court end the case, and validators do."
+    over = "Voting is over: any account may have the court end the case, and validators do."
     assert await state(REVEAL_ENDS) == over
     await run.vote(1, "vito", guilty=False)
     assert await state(COMMIT_ENDS) == over, "whoever committed has revealed"

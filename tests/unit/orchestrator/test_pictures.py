@@ -85,7 +85,7 @@ def test_a_chart_says_what_it_shows_to_who_does_not_see_it() -> None:
 def test_without_numbers_a_chart_says_so() -> None:
     for empty in (page(), page(series("kl", [])), page(series("reward", [1.0]))):
         root = parsed(chart_svg(empty, "kl"))
-        assert root.findtext(f"{SVG}desc") == "Nobody has reported kl yet."
+        assert root.findtext(f"{SVG}desc") == "No reports of kl yet."
         assert texts(root) == ["kl", "no numbers yet", "run 3"]
 
 

@@ -29,7 +29,7 @@ def test_the_defaults_are_taken_where_they_are_for() -> None:
     check_bounds(LOCAL, CHAIN_ANVIL)
     with pytest.raises(ConfigError, match="the term commit_phase is 60 and must be 46,800 to 129,600") as refused:
         check_bounds(LOCAL, CHAIN_BASE_SEPOLIA)
-    assert refused.value.hint == "nobody has to be awake for a case of a public run"
+    assert refused.value.hint == "a case of a public run must not require an operator to be awake"
 
 
 @pytest.mark.parametrize(

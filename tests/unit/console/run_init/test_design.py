@@ -105,7 +105,7 @@ def test_an_owner_may_choose_another_stake_and_is_told_what_it_covers() -> None:
     assert said.startswith("the stake covers 2.7 hours of a worker at full speed")
     dear = terms(merged(PUBLIC, RunChoices(stake="10001")))
     assert cautions(dear, RunParts()) == [
-        "nobody can join in a day: the faucet gives 10,000 MUST, and the stake is more"
+        "joining takes more than a day: the faucet gives 10,000 MUST a day, and the stake is more"
     ]
     assert dear.worker_stake > FAUCET
     assert cautions(terms(PUBLIC), RunParts(longest_prompt=1_025)) == [

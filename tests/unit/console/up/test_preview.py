@@ -52,7 +52,7 @@ def test_a_validator_s_preview_on_a_public_chain() -> None:
         "stake": "200 MUST; a conviction takes 100 MUST of it",
         "unbonding": "the stake comes back 7 days after you retire",
         "earns": (
-            "nothing while nobody cheats; 10 MUST for each worker whose conviction it brings about "
+            "nothing without cheating; 10 MUST for each worker whose conviction it brings about "
             "(20 MUST for a validator), 0.25 MUST to 3.666667 MUST for each case that it judges with the majority; "
             "inspecting and sealing earn nothing"
         ),
