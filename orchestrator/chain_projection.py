@@ -1,6 +1,6 @@
 """Write the chain's events into the database: members, checkpoints, commitments, cases, payments.
 
-Applying an event twice is the same as applying it once, so the cursor may deliver again what it is not sure of.
+Applying an event is idempotent, so the cursor may deliver an event twice when in doubt.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ async def run_probe(module: str, *arguments: Path | str, environment: Mapping[st
     )
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            _, said = await process.communicate()
+            _, errors = await process.communicate()
     except TimeoutError as error:
         raise CheckError(f"{module} did not end within {PROBE_SECONDS / 3600:g} hours") from error
     finally:
@@ -40,7 +40,7 @@ async def run_probe(module: str, *arguments: Path | str, environment: Mapping[st
             process.kill()
             await process.wait()
     if process.returncode:
-        raise failure(module, process.returncode, said.decode(errors="replace"))
+        raise failure(module, process.returncode, errors.decode(errors="replace"))
     return time.monotonic() - started
 
 

@@ -55,8 +55,8 @@ def anvil_command(
     Without `block_time` every transaction is mined at once. Another `chain_id` rehearses another chain. `states`:
     folder for the states of older blocks, which Anvil otherwise leaves in the home folder when it is killed.
     `latest_only`: keep the newest block's state alone. Every state holds the hashes of all blocks, so keeping a number
-    of states takes more memory with every block. `saved`: file that the chain goes on from, if it is there, and that
-    keeps it.
+    of states takes more memory with every block. `saved`: file that the chain resumes from, if it exists, and is saved
+    to.
     """
     command = [str(find_anvil()), "--host", "127.0.0.1", "--port", str(port), "--chain-id", str(chain_id), "--quiet"]
     if states is not None:

@@ -289,7 +289,7 @@ class TxSender:
         )
 
     async def _keep_alive(self, sent: Sent) -> None:
-        """Broadcast again what the endpoint has forgotten."""
+        """Broadcast a transaction again if the endpoint has dropped it."""
         if await self.web3.provider.request("eth_getTransactionByHash", sent.hashes[-1]) is None:
             self._log.info("broadcasting again", call=sent.call.label, nonce=sent.nonce)
             await self._broadcast(sent)

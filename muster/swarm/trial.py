@@ -113,7 +113,7 @@ class Trial(RunningSwarm):
 
     request: TrialRequest
     went_on: bool = False
-    """Whether its chain goes on from an earlier start."""
+    """Whether its chain resumed from an earlier start."""
     keys: Mapping[str, Signer] = field(default_factory=dict)
     """Of nodes and their operators, by name."""
 

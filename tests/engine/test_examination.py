@@ -164,7 +164,7 @@ def test_a_filter_that_is_interrupted_and_goes_on_keeps_what_one_in_one_go_keeps
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=BOUND)
     assert process.returncode == 130, out + err
-    assert "the same command goes on from there" in err
+    assert "run the same command to resume" in err
     assert len(engines) == 1
     assert not any(one.is_running() for one in engines)
     assert not (folder / "kept").exists()

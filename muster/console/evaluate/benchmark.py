@@ -226,7 +226,7 @@ async def _answer(
                     show(one.task + 1)
     finally:
         if 0 < records.count < request.count:
-            session.note(f"{records.count} of {request.count} items are answered; the same command goes on from there")
+            session.note(f"{records.count} of {request.count} items are answered; run the same command to resume")
 
 
 @contextmanager

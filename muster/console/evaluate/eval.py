@@ -105,8 +105,8 @@ async def evaluate(
     """
     # 1. Check the options.
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        what = "is a folder" if out.is_dir() else "is in no folder that is there"
-        raise UsageError(f"{out} {what}", hint="name a file with --out, in a folder that is there")
+        what = f"{out} is a folder" if out.is_dir() else f"the folder of {out} does not exist"
+        raise UsageError(what, hint="name a file with --out, in a folder that exists")
     if not publish and (unused := [name for name, value in _for_publishing(session).items() if value]):
         raise UsageError(f"{', '.join(unused)} is for --publish", hint="leave it out, or add --publish")
     contests = {"--since": since, "--until": until, "--platform": platform}

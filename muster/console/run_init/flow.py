@@ -1,4 +1,4 @@
-"""What `muster run init` does with choices: each stage looks first at what is done, and goes on from there."""
+"""The stages of `muster run init`: each first checks what is done, and resumes from there."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class RunFolder:
         self.weights = self.path / "weights"
         self.state = self.path / ".muster"
         self.chain = self.state / "chain.json"
-        """What a local chain goes on from."""
+        """Saved state that a local chain resumes from."""
         self._progress = self.state / "init.json"
 
     def settings(self, name: str) -> Path:

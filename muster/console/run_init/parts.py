@@ -222,8 +222,8 @@ async def _limits(
     if not needs_calibration(PROFILES[profile], model):
         return profile_hash(profile)
     session.note(
-        f"measuring honest work on this model, which its limits follow from: this takes long, and goes on from "
-        f"{folder.measured} when it is interrupted; --calibration takes one that was made on a faster machine"
+        f"measuring honest work on this model, to derive its limits: this takes long, and an interrupted measurement "
+        f"resumes from {folder.measured}; --calibration takes one that was made on a faster machine"
     )
     length = min(CALIBRATION_LENGTH, design.max_completion_tokens)
     grid = await asyncio.to_thread(

@@ -131,7 +131,7 @@ def _ask_one(question: Question, choices: RunChoices, ask: Ask, tell: Tell) -> R
             answered = merged(choices, make_choices({question.name: question.parse(typed)}))
             terms_of(_design(answered), RunParts(context=known_context(answered)), EXAMPLE_KEYS)
         except MusterError as error:
-            tell(f"that cannot be: {error}")
+            tell(f"invalid value: {error}")
             continue
         return answered
 

@@ -108,7 +108,7 @@ async def _answers(session: Session, request: EvalRequest, journal: AnswerJourna
                 found.append(one)
     finally:
         if 0 < len(found) < request.count:
-            session.note(f"{len(found)} of {request.count} tasks are answered; the same command goes on from there")
+            session.note(f"{len(found)} of {request.count} tasks are answered; run the same command to resume")
     return found
 
 

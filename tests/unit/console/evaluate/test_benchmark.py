@@ -112,7 +112,7 @@ async def test_an_interrupted_evaluation_ends_in_the_same_result(
     await evaluate(Oracle(), out=Path("whole/result.json"))
     with pytest.raises(MusterError, match="killed"):
         await evaluate(Oracle(breaks_after=3))
-    assert "3 of 8 items are answered; the same command goes on from there" in capsys.readouterr().err
+    assert "3 of 8 items are answered; run the same command to resume" in capsys.readouterr().err
     assert not Path("result.json").exists()
     for changed in (
         {"typed": replace(SHORT, seed=1)},

@@ -97,7 +97,7 @@ def test_answers_that_cannot_be_are_explained_and_asked_for_again(tmp_path_facto
         steps=12,
         host="x.example",
     )
-    refused = [line.removeprefix("that cannot be: ") for line in told if line.startswith("that cannot be: ")]
+    refused = [line.removeprefix("invalid value: ") for line in told if line.startswith("invalid value: ")]
     assert len(refused) == len(asked) - len(QUESTIONS) == 10
     assert refused[3].startswith(
         "prompts of up to 1 tokens and completions of up to 600 do not fit the model's context"
