@@ -51,7 +51,7 @@ def test_a_name_that_is_none_is_refused() -> None:
         import_module("muster.verification").audit_everything  # noqa: B018
 
 
-def test_nothing_is_imported_before_a_name_is_used() -> None:
+def test_faces_import_no_module_before_a_name_is_used() -> None:
     code = f"import sys, {', '.join(FACES)}; print(*(name for name in sys.modules if name.startswith('muster.')))"
     output = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True).stdout
     assert sorted(output.split()) == sorted(FACES)

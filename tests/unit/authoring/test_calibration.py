@@ -176,7 +176,7 @@ def test_a_folder_is_of_one_grid(model: Path, tmp_path: Path) -> None:
             claim_folder(mine)
 
 
-def test_another_machine_or_version_measures_anew(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_of_another_machine_are_not_reused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = grid(model, tmp_path / "kept")
     claim_folder(mine)
     (tmp_path / "kept" / "a.npz").write_bytes(b"cell")
@@ -185,7 +185,7 @@ def test_another_machine_or_version_measures_anew(model: Path, tmp_path: Path, m
         claim_folder(mine)
 
 
-def test_what_is_asked_for_names_its_model(model: Path, tmp_path: Path) -> None:
+def test_grid_identity_names_its_model(model: Path, tmp_path: Path) -> None:
     found = grid(model, tmp_path)
     assert found.model_hash == model_hash(model)
     assert found.identity()["model_hash"] == "0x" + model_hash(model).hex()

@@ -38,7 +38,7 @@ def test_ours_over_a_yardstick_is_by_medians() -> None:
     assert relative("wait", 9.0, limit=3.0, target=2.0, unit="s", at_most=True)["holds"] is False
 
 
-def test_what_must_not_be_is_counted_and_listed() -> None:
+def test_forbidden_findings_are_counted_and_listed() -> None:
     found = none("escapes", ["one", "other"], kinds=7)
     assert (found["ratio"], found["holds"], found["found"], found["kinds"]) == (2.0, False, ["one", "other"], 7)
     assert (none("rejected", 0, "rows")["holds"], "found" in none("rejected", 0, "rows")) == (True, False)

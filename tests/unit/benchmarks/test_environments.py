@@ -52,10 +52,10 @@ def test_canaries_notice_what_is_done_to_them() -> None:
 
 
 def test_a_few_scorings_are_the_same_in_unlike_processes() -> None:
-    told = determinism.measure(host_rounds=2, call_rounds=1, step=25)
-    assert (told["different"], told["which"]) == (0, [])
-    assert {"code", "instruction", "math", "reasoning_gym"} <= set(told["by_environment"])
-    assert told["total"] >= 4 * len(determinism.cases()[::25])
+    report = determinism.measure(host_rounds=2, call_rounds=1, step=25)
+    assert (report["different"], report["which"]) == (0, [])
+    assert {"code", "instruction", "math", "reasoning_gym"} <= set(report["by_environment"])
+    assert report["total"] >= 4 * len(determinism.cases()[::25])
 
 
 def test_a_score_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ def test_three_percent_more_is_a_regression() -> None:
     assert found.startswith("claim, max: 516 gas")
 
 
-def test_new_and_lost_operations_are_told() -> None:
+def test_new_and_lost_operations_are_reported() -> None:
     now, before = snapshot({"claim": [1]}), snapshot({"commit": [1]})
     assert regressions(now, before) == ["claim is not in the snapshot", "commit is measured no more"]
 

@@ -84,16 +84,16 @@ def test_a_part_that_fails_or_hangs_says_so(tmp_path: Path) -> None:
 
 
 def test_a_part_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    told, sleeps = tmp_path / "pid", "import time; time.sleep(600)"
+    pid, sleeps = tmp_path / "pid", "import time; time.sleep(600)"
     starts = (
         f"import os, subprocess, sys; p = subprocess.Popen([sys.executable, '-S', '-c', {sleeps!r}]); "
-        f"open({str(told)!r} + '.part', 'w').write(str(p.pid)); os.rename({str(told)!r} + '.part', {str(told)!r}); "
+        f"open({str(pid)!r} + '.part', 'w').write(str(p.pid)); os.rename({str(pid)!r} + '.part', {str(pid)!r}); "
         + sleeps
     )
     process = subprocess.Popen([sys.executable, "-S", "-c", starts], start_new_session=True)
-    wait_until(told.exists)
+    wait_until(pid.exists)
     end(process)
-    wait_until(lambda: not is_running(int(told.read_text())))
+    wait_until(lambda: not is_running(int(pid.read_text())))
     assert process.returncode == -15
 
 

@@ -32,7 +32,7 @@ def test_eight_keys_gain_a_hundredth_at_most_where_what_was_not_picked_stays() -
     assert abs(saved("by node", draws, 8, 1_000)) <= 0.01
 
 
-def test_what_is_not_picked_stays_the_next_of_its_key() -> None:
+def test_unpicked_draw_stays_next_for_its_key() -> None:
     assert shop_by_node(Given([9, 1, 1, 1], [5, 6, 7, 8, 10, 2]), 2, 6) == 5 + 6 + 7 + 8 + 9 + 1
 
 
@@ -41,7 +41,7 @@ def test_looking_ahead_finds_the_least_of_all_orders() -> None:
     assert shop_ahead(Given([9, 9, 9], [5, 1, 7], [2, 8, 8]), 3, 3) == 2 + 5 + 1
 
 
-def test_where_the_step_decides_a_node_still_goes_forward() -> None:
+def test_node_still_advances_when_the_step_decides() -> None:
     class BySteps(Draws):
         """Step 0 is the shortest, and then the newest has the longest draw."""
 

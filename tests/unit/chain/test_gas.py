@@ -43,7 +43,7 @@ def test_a_node_s_ether_lasts_for_hours_at_its_pace_and_is_low_a_day_ahead() -> 
     assert (unknown.hours, unknown.low, unknown.refill) == (None, True, f"muster node gas --node {ADDRESS}")
 
 
-def test_what_some_hours_need_is_never_less_than_what_is_low() -> None:
+def test_gas_need_is_never_below_the_low_mark() -> None:
     assert held(0, hourly=10 * TRANSACTION_GAS).needed(48) == 480 * ONE
     assert held(0, hourly=TRANSACTION_GAS).needed(24) == LOW_TRANSACTIONS * ONE
     assert held(0).needed(48) == LOW_TRANSACTIONS * ONE

@@ -1,4 +1,4 @@
-"""Keys: files nobody else can read, created once, and a signer that shows nothing."""
+"""Keys: private files, created once, and a signer that reveals no secret."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_signer_never_shows_its_key() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0x12", "zz" * 32, "00" * 32, KEY + "00"])
-def test_what_is_no_key_is_refused_without_quoting_it(text: str) -> None:
+def test_invalid_key_is_refused_without_quoting_it(text: str) -> None:
     with pytest.raises(ConfigError, match="not a private key") as caught:
         Signer.from_key(text)
     assert not text or text not in str(caught.value)
@@ -126,7 +126,7 @@ def test_a_key_file_is_complete_or_not_there(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", WRITE, path], timeout=BOUND)
     assert (killed.returncode, path.exists()) == (-9, False)
     write_secret(path, "another")
-    assert read_secret(path) == "another", "what was killed is in nobody's way"
+    assert read_secret(path) == "another", "leftovers of a killed process do not block a new file"
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP])

@@ -140,21 +140,21 @@ def test_every_event_is_there_and_decodes(module: ModuleType) -> None:
     assert {kind.__name__ for kind in module.EVENTS} == {item["name"] for item in items}
     for item in items:
         kind = getattr(module, item["name"])
-        told = {part["name"]: SAMPLES[part["type"]] for part in item["inputs"]}
-        log = log_of(item, told)
+        values = {part["name"]: SAMPLES[part["type"]] for part in item["inputs"]}
+        log = log_of(item, values)
         event = decode_log(kind, log)
         assert event.at == Place(7, bytes([1]) * 32, bytes([2]) * 32, 3)
-        assert {name: getattr(event, snake(name)) for name in told} == told
-        assert [field.name for field in fields(kind)] == ["at", *(snake(name) for name in told)]
+        assert {name: getattr(event, snake(name)) for name in values} == values
+        assert [field.name for field in fields(kind)] == ["at", *(snake(name) for name in values)]
         with pytest.raises(MalformedError, match=f"does not decode as {kind.__name__}"):
             decode_log(kind, log | {"topics": [*log["topics"], log["topics"][0]]})
 
 
-def log_of(item: dict, told: dict) -> dict:
+def log_of(item: dict, values: dict) -> dict:
     """A log of an event with these values, encoded by its ABI and nothing of ours."""
-    words = [encode([part["type"]], [told[part["name"]]]) for part in item["inputs"] if part["indexed"]]
+    words = [encode([part["type"]], [values[part["name"]]]) for part in item["inputs"] if part["indexed"]]
     rest = [part for part in item["inputs"] if not part["indexed"]]
-    data = encode([part["type"] for part in rest], [told[part["name"]] for part in rest])
+    data = encode([part["type"] for part in rest], [values[part["name"]] for part in rest])
     return {
         "topics": ["0x" + word.hex() for word in (keccak(text=abi_to_signature(item)), *words)],
         "data": "0x" + data.hex(),

@@ -36,7 +36,7 @@ from worker.answering import check_context, longest_prompt
 SAMPLING = Sampling(
     samples=8, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=0, profile="cpu-fp32-projection-v3"
 )
-NOBODY = "0x" + "00" * 20
+ZERO_ADDRESS = "0x" + "00" * 20
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +131,13 @@ def test_questions_are_the_tasks_that_are_left_of_the_right_set(tasks_folder: Pa
         replace(questions, root=bytes(32)).load()
 
 
-async def test_where_everything_is_answered_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_engine_is_not_started_when_all_tasks_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/no/such/python")
     assert [one async for one in ask(EvalRequest(Path("m"), Path("t"), bytes(32), "train", 3, SAMPLING, first=3))] == []
 
 
-async def test_what_the_answering_process_finds_wrong_is_raised_here(tasks_folder: Path, model_dir: Path) -> None:
-    """The real process, up to where it would start an engine."""
+async def test_error_of_the_answering_process_is_raised_here(tasks_folder: Path, model_dir: Path) -> None:
+    """The test runs the real process up to the start of its engine."""
     questions = EvalRequest(model_dir, tasks_folder, bytes(32), "train", 3, SAMPLING)
     with pytest.raises(MismatchError, match="has the root") as caught:
         await anext(ask(questions))
@@ -180,7 +180,7 @@ def test_a_stretched_context_is_left_to_the_engine(tmp_path: Path) -> None:
         check_context(tmp_path, 32, 64)
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path, model_dir: Path) -> None:
+def test_folder_without_a_checkpoint_is_refused(tmp_path: Path, model_dir: Path) -> None:
     with pytest.raises(ConfigError, match="no checkpoint folder") as caught:
         model_hashes(tmp_path / "absent")
     assert "muster model init" in caught.value.hint
@@ -283,16 +283,16 @@ async def test_a_filtered_set_is_a_task_set_like_any_other(
     monkeypatch.setattr(tasks_filter, "sample_tasks", Oracle(right))
     out = Path("kept")
     await tasks_filter.filter_(session, tasks_folder, model_dir, out)
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     wanted = [one for one, count in zip(task_set.train, right, strict=True) if 0.1 <= count / 8 <= 0.8]
-    kept = TaskSet.open(out, bytes.fromhex(told["root"][2:]))
+    kept = TaskSet.open(out, bytes.fromhex(report["root"][2:]))
     assert list(kept.train) == wanted
     assert list(kept.held_out) == list(task_set.held_out)
-    assert kept.size == told["train"] == 27
-    assert (told["too_hard"], told["too_easy"], told["held_out"], told["from_train"]) == (5, 8, 20, 40)
-    assert told["from_root"] == "0x" + task_set.root.hex()
-    assert [row["tasks"] for row in told["histogram"]] == [5, 5, 5, 5, 4, 4, 4, 4, 4]
-    assert [row["kept"] for row in told["histogram"]] == [False, *[True] * 6, False, False]
+    assert kept.size == report["train"] == 27
+    assert (report["too_hard"], report["too_easy"], report["held_out"], report["from_train"]) == (5, 8, 20, 40)
+    assert report["from_root"] == "0x" + task_set.root.hex()
+    assert [row["tasks"] for row in report["histogram"]] == [5, 5, 5, 5, 4, 4, 4, 4, 4]
+    assert [row["kept"] for row in report["histogram"]] == [False, *[True] * 6, False, False]
 
 
 async def test_an_interrupted_filter_goes_on_where_it_was(
@@ -379,15 +379,15 @@ async def test_a_measurement_says_what_was_asked_and_what_it_came_to(
     right = [index % 5 for index in range(20)]
     monkeypatch.setattr(eval, "sample_tasks", Oracle(right))
     await eval.evaluate(session, model_dir, tasks_folder, samples=4, k="1,2,4", limit=10, out=Path("result.json"))
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     expected = [mean_pass_at_k(right[:10], 4, k) for k in (1, 2, 4)]
-    assert told["pass_at_k"] == [
+    assert report["pass_at_k"] == [
         {"k": k, "value": of.value, "low": of.low, "high": of.high} for k, of in zip((1, 2, 4), expected, strict=True)
     ]
-    assert [row["value"] for row in told["pass_at_k"]] == [0.5, pytest.approx(2 / 3), 0.8]
-    assert (told["part"], told["tasks"], told["mean_tokens"], told["finished"]) == ("held-out", 10, 10.0, 1.0)
-    assert told["task_root"] == "0x" + task_set.root.hex()
-    assert json.loads(Path("result.json").read_text()) == told | {"right": right[:10]}
+    assert [row["value"] for row in report["pass_at_k"]] == [0.5, pytest.approx(2 / 3), 0.8]
+    assert (report["part"], report["tasks"], report["mean_tokens"], report["finished"]) == ("held-out", 10, 10.0, 1.0)
+    assert report["task_root"] == "0x" + task_set.root.hex()
+    assert json.loads(Path("result.json").read_text()) == report | {"right": right[:10]}
 
 
 async def test_a_measurement_of_nothing_or_of_two_things_is_refused(

@@ -71,7 +71,7 @@ async def test_other_bytes_than_the_terms_name_are_refused(calibration: Calibrat
     terms = naming(calibration.hash)
     with pytest.raises(MismatchError, match="is not the calibration that the run's terms name"):
         await fetched(Files(loose.to_bytes()), terms, tmp_path)
-    # Nothing of it is kept: the next attempt begins anew.
+    # The folder stays empty: the next attempt starts over.
     assert list(tmp_path.iterdir()) == []
     assert (await fetched(Files(calibration.to_bytes()), terms, tmp_path)).pool.activation == 0.0002
     # A file that was changed on disk is not used, and fetched again.
@@ -93,7 +93,7 @@ async def test_a_calibration_of_another_model_or_temperature_is_refused(
             await fetched(files, terms, tmp_path)
 
 
-async def test_what_is_no_calibration_is_refused(calibration: Calibration, tmp_path: Path) -> None:
+async def test_invalid_calibration_is_refused(calibration: Calibration, tmp_path: Path) -> None:
     unknown = calibration.model_copy(update={"profile": "gpu-v9"}).to_bytes()
     for data, said in (
         (b"{}", "not a calibration"),

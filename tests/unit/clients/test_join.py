@@ -41,7 +41,7 @@ def test_the_longest_base_comes_first(url: str, bases: list[str]) -> None:
         "file:///etc",
     ],
 )
-def test_what_is_no_url_of_an_orchestrator(url: str) -> None:
+def test_invalid_orchestrator_url_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="is no URL") as caught:
         base_urls(url)
     assert caught.value.hint.startswith("copy it from the join box")
@@ -61,9 +61,7 @@ def test_a_password_in_a_url_is_not_taken_and_not_shown() -> None:
         ("http://run.example/leaderboard", ""),
     ],
 )
-async def test_of_two_runs_behind_one_proxy_the_one_that_was_typed(
-    url: str, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_typed_run_is_found_when_two_share_a_proxy(url: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is served at the root, the other below /second."""
 
     class Answers:

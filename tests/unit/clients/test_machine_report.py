@@ -190,9 +190,7 @@ async def test_it_says_how_long_the_ether_lasts_where_that_can_be_read(served: O
 @pytest.mark.parametrize(
     "error", [UnreachableError("no answer"), RefusedError("not a member", status=403, title="Not a member")]
 )
-async def test_what_could_not_be_reported_is_reported_next_time(
-    served: Orchestrator, clock: Clock, error: Exception
-) -> None:
+async def test_failed_report_is_sent_next_time(served: Orchestrator, clock: Clock, error: Exception) -> None:
     meter = MachineMeter(clock)
     made = reporter(served, meter, clock)
     meter.add_received("http://a", 100)

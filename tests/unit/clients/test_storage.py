@@ -24,7 +24,7 @@ ABC = "0xba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 @pytest.fixture(params=["folder", "s3"])
 def store(request, tmp_path) -> ContentStore:
-    """One in a folder, and one on a real S3 server in a bucket of its own."""
+    """A store in a folder, and a store in a fresh bucket of a real S3 server."""
     if request.param == "folder":
         return ContentStore(f"file:{tmp_path}/store")
     bucket = request.getfixturevalue("moto_server").new_bucket()
@@ -80,7 +80,7 @@ async def test_kinds_are_apart(store, tmp_path):
     assert [name async for name in ContentStore(store.url, "none").names()] == []
 
 
-async def test_what_is_missing_is_a_storage_error(store):
+async def test_missing_file_is_a_storage_error(store):
     assert not await store.exists(ABC)
     with pytest.raises(StorageError, match=f"no file {ABC}"):
         await store.get(ABC)
@@ -131,7 +131,7 @@ async def test_check_says_whether_writing_works(store):
     assert await kept(store) == []
 
 
-async def test_many_who_ask_at_once_whether_writing_works_are_all_told_that_it_does(store):
+async def test_concurrent_write_checks_all_pass(store):
     await asyncio.gather(*(store.check() for _ in range(50)))
     assert await kept(store) == []
 
@@ -168,7 +168,7 @@ asyncio.run(main())
 
 
 def test_a_full_disk_has_a_hint_and_leaves_nothing(tmp_path):
-    """A real full file system: a tmpfs of 100 KB in a mount namespace of its own."""
+    """A real full file system: a tmpfs of 100 KB in a separate mount namespace."""
     script = f'mount -t tmpfs -o size=100k none "{tmp_path}" && exec "{sys.executable}" -c "$0" "{tmp_path}"'
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, _FILL],

@@ -70,7 +70,7 @@ async def test_a_file_that_exists_with_other_bytes_is_not_taken_for_kept(tmp_pat
         await store.put(data)
 
 
-def test_a_storage_url_that_names_no_folder_is_told_so(tmp_path: Path) -> None:
+def test_storage_url_that_names_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("file", "loop", "file/inside"):

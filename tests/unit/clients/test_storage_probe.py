@@ -31,7 +31,7 @@ async def test_a_server_that_is_right_passes_and_stays_empty(moto_server, use_s3
     assert await kept(url) == []
 
 
-async def test_what_was_kept_before_stays(moto_server, use_s3):
+async def test_probe_keeps_existing_files(moto_server, use_s3):
     url = use_s3(moto_server.new_bucket())
     name = await ContentStore(url).put(b"abc")
     await probe(url)
@@ -91,7 +91,7 @@ async def test_missing_credentials_are_named(use_s3, moto_server, monkeypatch):
     assert caught.value.hint == "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 
-async def test_nobody_at_the_endpoint(use_s3, moto_server):
+async def test_unreachable_endpoint_has_a_hint(use_s3, moto_server):
     url = use_s3(dataclasses.replace(moto_server, url=f"http://127.0.0.1:{free_port()}"))
     with pytest.raises(StorageError, match="cannot create a file") as caught:
         await probe(url)

@@ -33,7 +33,7 @@ async def drain(chunks) -> int:
     return sum([len(chunk) async for chunk in chunks])
 
 
-async def test_nothing_waits_longer_than_its_bound(moto_server, use_s3):
+async def test_every_storage_call_ends_within_its_bound(moto_server, use_s3):
     bucket = moto_server.new_bucket()
     big = os.urandom(2 << 20)
     async with Link(bucket.url).carrying() as silent, Link(bucket.url).carrying() as stalling:
@@ -78,7 +78,7 @@ def test_a_write_has_a_second_more_for_every_mebibyte():
     assert write_seconds(64 * WRITE_BYTES_PER_SECOND) == 74
 
 
-def test_what_the_environment_says_about_http_is_kept():
+def test_http_options_of_the_environment_are_kept():
     ours = {"timeout": "1h", "connect_timeout": "5s"}
     assert client_options({}) == ours
     assert client_options({"AWS_ENDPOINT_URL": "https://s3.example.org"}) == ours

@@ -41,7 +41,7 @@ def test_commands_without_the_chain_import_neither_web3_nor_eth_account(words: l
     assert done.stderr.splitlines()[-1] == "imported:"
 
 
-def test_what_reads_a_chain_imports_neither_web3_nor_eth_account() -> None:
+def test_chain_reader_imports_neither_web3_nor_eth_account() -> None:
     code = "import sys, muster.console.node.worker; assert 'muster.chain.client' in sys.modules; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=True)
     assert {"web3", "eth_account"} & set(done.stdout.split()) == set()

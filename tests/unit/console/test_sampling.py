@@ -24,5 +24,5 @@ def test_bytes_done_and_in_all_on_a_terminal() -> None:
     assert "step 3" in drawn(force_terminal=True)
 
 
-def test_nothing_where_nobody_looks() -> None:
+def test_no_progress_without_a_terminal() -> None:
     assert drawn(force_terminal=False) == ""

@@ -62,10 +62,10 @@ def test_every_line_of_a_guide_is_typed_somewhere_or_says_why_not() -> None:
     guides = [label(page) for page in PAGES if page.parent == DOCS / "use" and lines_of(label(page))]
     assert sorted(guides) == sorted(TABLE)
     nouns = the_command().commands  # type: ignore[attr-defined]
-    for page, told in TABLE.items():
+    for page, kinds in TABLE.items():
         lines = lines_of(page)
-        assert {*told} <= {"placeholders", "more", "ctrl_c", "status", "not_run"}, page
-        for start in (start for kind in told.values() for start in kind):
+        assert {*kinds} <= {"placeholders", "more", "ctrl_c", "status", "not_run"}, page
+        for start in (start for starts in kinds.values() for start in starts):
             assert any(start in line for line in lines), f"{page} shows no {start}"
         for line in lines:
             reason = reason_not_to_run(page, line)

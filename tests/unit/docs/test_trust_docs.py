@@ -60,14 +60,14 @@ def test_the_table_of_privileged_calls_is_what_the_sources_check() -> None:
             for check, role in CHECKS.items():
                 if check in head or check in body:
                     checked[role].add(name)
-    told = defaultdict(set)
+    documented = defaultdict(set)
     for role, calls in re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", TRUST, re.MULTILINE):
-        told[role] |= {name.split(".")[-1] for name in ticked(calls)}
-    assert {role: names for role, names in told.items() if names} == checked
+        documented[role] |= {name.split(".")[-1] for name in ticked(calls)}
+    assert {role: names for role, names in documented.items() if names} == checked
 
 
 @pytest.mark.usefixtures("built_contracts")
-def test_what_is_not_privileged_is_said_to_be_for_everybody() -> None:
+def test_unprivileged_calls_are_documented_as_public() -> None:
     calls = {
         item["name"]
         for contract in ("registry", "runs", "court")
@@ -76,9 +76,9 @@ def test_what_is_not_privileged_is_said_to_be_for_everybody() -> None:
     }
     table = {name.split(".")[-1] for name in ticked("".join(re.findall(r"^\|.*$", TRUST, re.MULTILINE)))}
     [sentence] = re.findall(r"^Everything else \((.+?)\)", TRUST, re.MULTILINE | re.DOTALL)
-    anybody = set(ticked(sentence))
-    assert anybody & table == set()
-    assert calls - table == anybody
+    public = set(ticked(sentence))
+    assert public & table == set()
+    assert calls - table == public
 
 
 def test_every_name_on_the_page_of_invariants_exists() -> None:

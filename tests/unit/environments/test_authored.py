@@ -1,4 +1,4 @@
-"""An author's source in the component: what it sees, what it cannot do, and that its score is one of its own parts."""
+"""An author's source in the component: its inputs, its restrictions, and the parts of its score."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ def test_parts_are_in_the_order_of_their_names(score: Callable[..., Score]) -> N
         ("(", "stopped: trap: the source is no valid Python"),
     ],
 )
-def test_what_goes_wrong_in_a_source_is_a_zero_with_a_reason(
-    score: Callable[..., Score], body: str, reason: str
-) -> None:
+def test_failing_source_scores_zero_with_a_reason(score: Callable[..., Score], body: str, reason: str) -> None:
     found = score(body, fuel=2 * 10**9)
     assert found.parts == (0,)
     assert reason in found.reason

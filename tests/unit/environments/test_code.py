@@ -98,7 +98,7 @@ def test_it_stops_at_the_first_test_that_fails(code: Environment, environment_of
         {"error": []},
     ],
 )
-def test_whatever_the_sandbox_returns_is_only_compared(code: Environment, value: Any) -> None:
+def test_sandbox_value_is_only_compared(code: Environment, value: Any) -> None:
     assert code.score(DOUBLE, block("pass"), answering(value)[0]).parts == (0,)
 
 

@@ -69,6 +69,6 @@ def test_without_thinking_the_answer_is_all_that_is_written(
         {"answer": "12", "choices": 4},
     ],
 )
-def test_a_task_whose_answer_nobody_could_give_is_refused(reference: dict[str, object]) -> None:
+def test_task_with_an_impossible_answer_is_refused(reference: dict[str, object]) -> None:
     with pytest.raises(MalformedError):
         SORTING.check(ask("sort 21", **reference))

@@ -155,7 +155,9 @@ SEAS = {
 }
 
 
-def test_a_language_is_told_from_all_others(environment_of: Callable[..., Environment], call: ScorerCall) -> None:
+def test_language_is_distinguished_from_all_others(
+    environment_of: Callable[..., Environment], call: ScorerCall
+) -> None:
     environment = environment_of("instruction", **PUBLISHED)
     for language, text in SEAS.items():
         followed = {

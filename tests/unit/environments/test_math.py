@@ -90,7 +90,7 @@ def test_the_reference_scores_one_and_nothing_scores_nothing(
         assert environment.score(task, "</think>", no_call).parts == (0,)
 
 
-def test_what_is_compared_here_is_what_the_component_finds(
+def test_host_comparison_agrees_with_the_component(
     environment_of: Callable[..., Environment], call: ScorerCall
 ) -> None:
     rng = Random(5)
@@ -139,7 +139,7 @@ def test_other_numbers_are_left_to_the_component(text: str) -> None:
         ("number", "1 + 2 = 3.50", ("3.50", "latex")),
     ],
 )
-def test_what_the_component_is_asked(
+def test_component_receives_the_answer_and_its_format(
     environment_of: Callable[..., Environment], option: str, text: str, asked: tuple[str, str]
 ) -> None:
     payloads: list[Any] = []

@@ -143,7 +143,7 @@ def test_the_configuration_changes_the_tolerance(gym: Environment, call: ScorerC
     assert [gym.score(task, "</think>1.55", call).parts for task in (rough, exact)] == [(MICRO,), (0,)]
 
 
-def test_what_cannot_be_scored_is_refused_with_the_reason(gym: Environment) -> None:
+def test_unscorable_entry_is_refused_with_the_reason(gym: Environment) -> None:
     assert not DATASETS & set(REFUSED)
     assert len(DATASETS) + len(REFUSED) == 106
     for reference, reason in (

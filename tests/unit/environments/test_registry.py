@@ -23,7 +23,7 @@ def test_every_default_manifest_makes_its_environment(name: str) -> None:
     assert sum(manifest.weights.values()) == MICRO
 
 
-def test_what_there_is() -> None:
+def test_registry_holds_every_environment() -> None:
     names = {"arithmetic", "authored", "choice", "code", "instruction", "math", "reasoning_gym", "sorting"}
     assert set(ENVIRONMENTS) == names
     with pytest.raises(ConfigError, match="no environment 'chess'"):

@@ -34,7 +34,7 @@ def test_every_manifest_is_scored_by_its_own_environment() -> None:
         )
 
 
-def test_what_no_environment_can_follow_is_refused() -> None:
+def test_unknown_environment_or_option_is_refused() -> None:
     with Scorers() as scorers:
         with pytest.raises(ConfigError, match="no environment 'poetry'"):
             scorers.score(EnvironmentManifest("poetry", weights={"correct": MICRO}), ask("x"), "")
@@ -45,7 +45,7 @@ def test_what_no_environment_can_follow_is_refused() -> None:
 
 
 def test_a_component_that_is_not_here_is_no_fault_of_the_completion() -> None:
-    """It raises, so nobody is rejected for it."""
+    """It raises, so no work is rejected."""
     with Scorers() as scorers, pytest.raises((CheckError, UnreachableError)):
         scorers.score(default_manifest("code", HASH), DOUBLE, PROGRAM)
 

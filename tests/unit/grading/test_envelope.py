@@ -16,7 +16,7 @@ ABOUT = about_master(b"\x01" * 32, 3, 2)
 
 
 @given(st.binary(min_size=32, max_size=32))
-def test_what_is_sealed_to_a_key_is_opened_by_it(master: bytes) -> None:
+def test_sealed_master_opens_with_its_key(master: bytes) -> None:
     envelope = seal_master(master, ME.public_key, ABOUT)
     assert len(envelope) == ENVELOPE_BYTES == 81
     assert open_master(envelope, ME, ABOUT) == master
@@ -37,7 +37,7 @@ def test_each_envelope_is_another_one() -> None:
     ],
     ids=["key", "epoch", "run", "domain"],
 )
-def test_it_opens_for_nobody_and_nothing_else(who: Signer, about: bytes) -> None:
+def test_envelope_refuses_another_key_epoch_run_or_domain(who: Signer, about: bytes) -> None:
     with pytest.raises(MismatchError, match="another key, run or epoch"):
         open_master(seal_master(MASTER, ME.public_key, ABOUT), who, about)
 

@@ -42,7 +42,7 @@ def test_a_sealed_task_opens_to_what_it_was(reference: dict, name: str, part: st
     assert opened.to_line() == task.to_line()
 
 
-def test_nothing_of_the_reference_is_in_the_line() -> None:
+def test_sealed_line_hides_the_reference() -> None:
     line = seal_task(TASK, MASTER, "p").to_line()
     assert b"forty" not in line
     assert b"reference" not in line
@@ -85,7 +85,7 @@ def test_a_changed_bit_is_void(byte: int, bit: int) -> None:
 
 
 def sealed_text(text: bytes) -> Task:
-    """A task whose ciphertext is good, of a text that nobody's `seal_task` would write."""
+    """A task with a valid ciphertext of a text that `seal_task` never writes."""
     key = task_key(MASTER, "p", TASK.id)
     about = b"\0\0\0\x01p\0\0\0\x02t1"
     cipher = AESGCM(key).encrypt(bytes(12), text, about)

@@ -32,7 +32,7 @@ def test_a_validators_own_grades_are_read() -> None:
 
 
 @pytest.mark.parametrize("read", READERS, ids=["signed", "committed"])
-def test_nobody_elses_and_no_others_are(read: Callable[[Domain, ShownGrades], object]) -> None:
+def test_forged_or_changed_grades_are_refused(read: Callable[[Domain, ShownGrades], object]) -> None:
     theirs = show(right_text(), ANOTHER).statement.signature
     forged = SHOWN.model_copy(update={"statement": SHOWN.statement.model_copy(update={"signature": theirs})})
     with pytest.raises(MismatchError, match="signed by"):

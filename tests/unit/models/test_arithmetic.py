@@ -191,7 +191,7 @@ def test_tf32_keeps_ten_bits_of_mantissa(value: float, rounded: float) -> None:
     assert found == (rounded if value != 3.0e38 else pytest.approx(value, rel=EPSILON))
 
 
-def test_what_has_fewer_bits_is_not_changed_by_tf32() -> None:
+def test_tf32_keeps_narrower_dtypes_unchanged() -> None:
     drawn = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     for dtype in (torch.bfloat16, torch.float16):
         assert torch.equal(tf32(drawn.to(dtype)), drawn.to(dtype))

@@ -182,9 +182,7 @@ def test_a_score_is_decoded_in_parts_that_a_cache_can_hold(task_set: TaskSet, mo
         sizes.clear()
 
 
-def test_what_a_checkpoint_says_about_sampling_does_not_change_its_greedy_score(
-    task_set: TaskSet, tmp_path: Path
-) -> None:
+def test_generation_config_does_not_change_greedy_completions(task_set: TaskSet, tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     save_model(make_model(tokenizer, SMALL, seed=6), tokenizer, tmp_path)
     prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, 8)).long() for _, task in task_set.train[:4]]

@@ -76,7 +76,7 @@ def test_bfloat16_is_rounded_to_the_nearest(weight: float, added: float, becomes
     assert merged(adapter, torch.tensor([[weight]]), "BF16").item() == becomes
 
 
-def test_what_is_not_finite_stays_so() -> None:
+def test_merge_keeps_non_finite_values() -> None:
     adapter = Adapter(1, 1.0, {NAME: Pair(floats([1.0]), floats([float("nan")], [float("inf")], [3e38]))})
     for dtype in DTYPES:
         out = merged(adapter, torch.tensor([[1.0], [1.0], [3e38]]), dtype)[:, 0]
@@ -167,7 +167,7 @@ GOOD = {"peft_type": "LORA", "r": 2, "lora_alpha": 4.0}
         (GOOD, {"embedding": np.zeros((1, 1), np.float32)}, "more than pairs"),
     ],
 )
-def test_what_is_no_adapter_is_refused(
+def test_invalid_adapter_is_refused(
     config: dict[str, Any], tensors: dict[str, np.ndarray[Any, Any] | None], says: str, tmp_path: Path
 ) -> None:
     good = {"A.weight": np.zeros((2, 4), np.float32), "B.weight": np.zeros((5, 2), np.float32)}

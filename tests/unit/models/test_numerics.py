@@ -32,7 +32,7 @@ def test_one_shortcut_is_enough_not_to_be_pinned(shortcut: str) -> None:
         pin_numerics()
 
 
-def test_what_is_not_in_force_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ineffective_setting_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         unpin_numerics()
         monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)

@@ -73,7 +73,7 @@ def test_error_measures_the_relative_distance(level: float) -> None:
     assert compare(PROJECTION, encode(PROJECTION, moved, 5), states, 5).error == pytest.approx(level, rel=0.1)
 
 
-def test_a_token_whose_state_is_off_is_told_from_those_that_only_rounding_moved() -> None:
+def test_wrong_state_is_distinguished_from_rounding() -> None:
     states = some_states(200)
     moved = states.clone()
     moved[70] += 0.1 * some_states(1, seed=3)[0]
@@ -182,7 +182,7 @@ def test_kernel_and_twin_differ_by_rounding_only(
 
 
 @needs_kernel
-def test_where_there_is_a_compiler_there_is_a_kernel() -> None:
+def test_kernel_loads_when_a_compiler_exists() -> None:
     assert load("projection") is not None
 
 
@@ -199,7 +199,7 @@ def test_bfloat16_states_lose_nothing_but_the_rounding_of_the_proof() -> None:
     assert np.allclose(numbers, exact, rtol=6e-4, atol=1e-6)
 
 
-def test_what_is_handed_to_a_kernel_lives_as_long_as_the_call() -> None:
+def test_kernel_argument_lives_as_long_as_the_call() -> None:
     """An array that nothing else holds would be freed before the kernel reads it."""
     held = address(np.arange(1 << 20, dtype=np.uint64))
     churn = [np.full(1 << 20, 7, dtype=np.uint64) for _ in range(4)]

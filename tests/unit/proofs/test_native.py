@@ -15,7 +15,7 @@ needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="there is 
 
 @pytest.fixture
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Make a folder of kernels of its own, with one in it."""
+    """Create a temporary folder with one kernel."""
     (tmp_path / "twice.c").write_text("int twice(int x) { return 2 * x; }\n")
     monkeypatch.setattr(native, "FOLDER", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -46,9 +46,7 @@ def test_a_changed_source_is_another_library(room: Path) -> None:
 
 
 @needs_compiler
-def test_what_is_turned_off_damaged_or_open_to_others_is_done_without(
-    room: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disabled_damaged_or_exposed_kernel_is_not_loaded(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = native.build("twice")
     monkeypatch.setenv("MUSTER_NATIVE", "0")
     assert native.load("twice") is None
@@ -63,7 +61,7 @@ def test_what_is_turned_off_damaged_or_open_to_others_is_done_without(
 
 
 @needs_compiler
-def test_what_does_not_compile_says_why(room: Path) -> None:
+def test_compile_error_is_reported(room: Path) -> None:
     (room / "twice.c").write_text("int twice(int x) { return y; }\n")
     with pytest.raises(subprocess.CalledProcessError) as caught:
         native.build("twice")

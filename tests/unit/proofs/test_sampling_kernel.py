@@ -74,7 +74,7 @@ def assert_equals_twin(logits: torch.Tensor, seeds: torch.Tensor, positions: tor
 
 
 @pytest.mark.skipif(compiler() is None or os.environ.get("MUSTER_NATIVE") == "0", reason="no compiled kernels here")
-def test_where_there_is_a_compiler_there_is_a_kernel() -> None:
+def test_kernel_loads_when_a_compiler_exists() -> None:
     assert load("sampler") is not None
 
 
@@ -170,7 +170,7 @@ def test_a_token_outside_the_vocabulary_is_refused() -> None:
 
 
 def test_sampling_works_without_a_kernel() -> None:
-    """In a process of its own: what is loaded stays loaded."""
+    """A loaded kernel stays loaded, so the test uses a separate process."""
     program = (
         "import torch; from muster.proofs.native import load; from muster.proofs.seeded_sampling import choose;"
         "assert load('sampler') is None;"

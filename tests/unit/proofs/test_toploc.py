@@ -360,15 +360,15 @@ def test_entries_above_the_boundary_count_by_their_distance(steps: int) -> None:
     assert error_of(moved, ABOVE | TIED) == (steps + 2) / SPREAD
 
 
-def test_where_all_kept_entries_tie_all_of_them_count() -> None:
+def test_tied_entries_all_count() -> None:
     flat = dict.fromkeys(range(400), 7)
     assert error_of(flat, flat) == 0
     assert error_of(dict.fromkeys(range(400), 8), flat) == 1
     assert error_of(dict.fromkeys(range(400), 9) | dict.fromkeys(range(64), 7), flat) == 128 * 2 / 128
 
 
-def test_where_the_larger_entries_are_alike_all_of_them_count() -> None:
-    """Otherwise the constant that equals them would be right about everything that is compared."""
+def test_equal_larger_entries_all_count() -> None:
+    """Otherwise a constant proof with their value would match every compared entry."""
     flat = dict.fromkeys(range(400), 7)
     few = flat | {10: 107}
     large = float(chunk(few).max())
@@ -396,7 +396,7 @@ def test_the_wrong_length_is_a_finding(size: int) -> None:
 
 
 @pytest.mark.parametrize("modulus", [0, 1, 2**15, PRIME - 1, PRIME + 1, 2**16 - 1])
-def test_a_modulus_that_nobody_needs_is_a_finding(modulus: int) -> None:
+def test_unneeded_modulus_is_a_finding(modulus: int) -> None:
     rows = gaussian(40)
     proof = encode(TOPLOC, rows, 0)
     comparison = compare(TOPLOC, proof[:CHUNK] + modulus.to_bytes(2) + proof[CHUNK + 2 :], rows, 0)
@@ -405,7 +405,7 @@ def test_a_modulus_that_nobody_needs_is_a_finding(modulus: int) -> None:
 
 
 @pytest.mark.parametrize(("modulus", "formed"), [(LEAST_MODULUS - 1, False), (LEAST_MODULUS, True), (PRIME + 1, False)])
-def test_where_indices_exceed_the_modulus_others_may_be_needed(modulus: int, formed: bool) -> None:
+def test_modulus_may_shrink_when_indices_exceed_it(modulus: int, formed: bool) -> None:
     rows = gaussian(32, 4096)
     comparison = compare(TOPLOC, modulus.to_bytes(2) + encode(TOPLOC, rows, 0)[2:], rows, 0)
     assert (comparison.problem is None) == formed

@@ -104,7 +104,7 @@ def test_devices(text: str, shown: str) -> None:
     assert clean_device(text) == shown
 
 
-def test_what_is_signed() -> None:
+def test_node_name_struct_lists_its_signed_fields() -> None:
     assert struct_of(NodeName).fields == (
         ("run", "uint32"),
         ("node", "address"),

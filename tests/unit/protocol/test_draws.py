@@ -46,9 +46,7 @@ def terms_of(groups: int, longest: int = 512) -> Terms:
 
 @settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 20), st.integers(0, 300))
-def test_what_a_validator_re_runs_is_the_pool_and_a_sample_of_its_own(
-    block_hash: bytes, groups: int, count: int
-) -> None:
+def test_validator_replays_the_pool_and_its_own_sample(block_hash: bytes, groups: int, count: int) -> None:
     terms = terms_of(groups)
 
     def rows(link: int) -> list[int]:

@@ -36,7 +36,7 @@ PUBLIC = Terms(**PUBLIC_DEFAULTS, **_UNUSED, **_KEYS)
 LOCAL = Terms(**LOCAL_DEFAULTS, **_UNUSED, **_KEYS)
 
 
-def test_of_the_public_defaults() -> None:
+def test_public_defaults_have_the_expected_break_even() -> None:
     found = BreakEven.of(PUBLIC, 0)
     assert found == BreakEven(
         pay=TOKEN // 4, burned=400 * TOKEN, bounty=100 * TOKEN, cover=1_600, deposit=10 * TOKEN, fee=10 * TOKEN
@@ -50,7 +50,7 @@ def test_of_the_public_defaults() -> None:
     assert found.least_saving(8, work=10.0, capital=0.1) == pytest.approx(0.07)
 
 
-def test_of_the_local_defaults() -> None:
+def test_local_defaults_have_the_expected_incentives() -> None:
     found = Incentives.of(LOCAL, 0)
     assert (found.pay, found.cover) == (TOKEN // 20, 8_000)
     assert found.least_detection(0.5) == 0.5 / 8_000
@@ -107,7 +107,7 @@ def test_looking_pays_a_judge_at_one_guilty_case_in_twenty(terms: Terms, judges:
 # --- What a run costs its owner
 
 
-def test_of_the_public_defaults_a_step_costs_two_to_four_tokens() -> None:
+def test_step_costs_two_to_four_tokens_with_public_defaults() -> None:
     costs = RunCosts.of(PUBLIC, 0, batch_groups=64, max_files=16)
     assert costs == RunCosts(pay=TOKEN // 4, files=8, most_files=16, commitments_per_hour=60)
     assert (costs.step, costs.most_step) == (2 * TOKEN, 4 * TOKEN)

@@ -120,7 +120,7 @@ def test_a_grade_is_its_validators_and_opens_its_verdict() -> None:
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_a_grade_of_another_chain_or_deployment_is_nobodys(where: Domain) -> None:
+def test_grade_of_another_chain_or_deployment_is_refused(where: Domain) -> None:
     verdict = a_verdict(grades=grades_commitment(GRADES, SALT, KEY.address))
     with pytest.raises(MismatchError, match="not by its validator"):
         check_grade(HERE, a_grade(where), verdict)

@@ -67,7 +67,7 @@ def test_receipt_is_bound_to_every_field(change):
         check_receipt(HERE, receipt.model_copy(update=change), KEY.address)
 
 
-# Uploads: the storage key alone can frame nobody
+# Uploads: the storage key alone cannot frame a node
 
 
 def an_upload(**changes: object) -> Upload:
@@ -84,7 +84,7 @@ def test_an_upload_is_the_nodes_own_statement():
     assert recover_signer(HERE, upload.request) == OTHER.address
 
 
-def test_the_storage_key_alone_frames_nobody():
+def test_storage_key_alone_cannot_frame_a_node():
     """The owner signs a receipt over a file, root or index that the node never uploaded."""
     upload = an_upload()
     for change in ({"file_hash": HASH}, {"root": "0x" + "00" * 32}, {"index": 4}, {"run": 2}, {"node": KEY.address}):

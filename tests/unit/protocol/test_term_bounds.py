@@ -54,7 +54,7 @@ def test_the_defaults_are_taken_where_they_are_for() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_is_refused_names_the_term_and_what_it_may_be(change: dict[str, Any], said: str) -> None:
+def test_refusal_names_the_term_and_its_range(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         check_bounds(replace(PUBLIC, **change), CHAIN_BASE_SEPOLIA)
     assert refused.value.hint

@@ -15,7 +15,7 @@ SPENT = "all 5 commitments of this hour are made; the next hour begins 2027-01-1
 NEW = "begins at step 9, the second after joining; the newest is step 7"
 
 
-def test_whoever_can_commit_has_no_reason() -> None:
+def test_able_worker_has_no_blocking_reason() -> None:
     assert run_blocking_reason(RUN) == blocking_reason(A, RUN) == ""
     assert RUN.able == [A, A]
     last = replace(A, first_step=7, in_hour=4, unsettled=8, cover=9)
@@ -38,16 +38,16 @@ def test_whoever_can_commit_has_no_reason() -> None:
         ({"escrow_short": True}, "the run's escrow cannot pay for another commitment: its owner must fund it"),
     ],
 )
-def test_what_stops_everybody(changes: dict[str, object], reason: str) -> None:
+def test_run_wide_reason_blocks_every_worker(changes: dict[str, object], reason: str) -> None:
     run = replace(RUN, **changes)
     assert run_blocking_reason(run) == blocking_reason(A, run) == reason
 
 
-def test_a_pause_that_is_over_stops_nobody() -> None:
+def test_expired_pause_blocks_no_worker() -> None:
     assert run_blocking_reason(replace(RUN, paused_until=NOW)) == ""
 
 
-def test_nobody_is_registered() -> None:
+def test_run_without_workers_says_how_to_join() -> None:
     assert run_blocking_reason(replace(RUN, workers={})) == "no worker is registered: muster worker join"
 
 

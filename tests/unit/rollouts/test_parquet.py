@@ -27,7 +27,7 @@ def assert_same(left: Rollout, right: Rollout) -> None:
     assert left.finish_reason == right.finish_reason
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_rollouts_round_trip() -> None:
     rows = [make_row(p, length=p) for p in range(12)]
     data = write_rollouts(rows)
     back = read_rollouts(data, LIMITS)

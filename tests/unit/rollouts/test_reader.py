@@ -1,4 +1,4 @@
-"""The bounded reader against files made to hurt it: each failure is told apart, and the next file is read."""
+"""The bounded reader against hostile files: it distinguishes each failure and reads the next file."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_cpu_time_is_limited_and_the_file_is_blamed() -> None:
         await assert_reads_on(reader)
 
 
-async def test_a_late_answer_is_nobodys_fault() -> None:
+async def test_late_answer_is_not_malformed() -> None:
     async with RolloutReader(wall_seconds=0.0) as reader:
         with pytest.raises(UnreachableError):
             await reader.read(write_rollouts(HONEST), LIMITS)
@@ -122,7 +122,7 @@ async def test_a_cancelled_read_leaves_no_answer_for_the_next(reader: RolloutRea
     await assert_reads_on(reader)
 
 
-def test_a_parser_that_is_killed_from_outside_is_nobodys_fault() -> None:
+def test_parser_killed_from_outside_is_not_malformed() -> None:
     assert status_at_exit(signal.SIGKILL, b"", 1)[0] == ParseStatus.FAILED
     assert status_at_exit(signal.SIGSEGV, b"", 1) == (ParseStatus.MALFORMED, b"the parser died of SIGSEGV")
     assert status_at_exit(signal.SIGXCPU, b"", 1)[0] == ParseStatus.MALFORMED

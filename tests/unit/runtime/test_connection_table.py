@@ -113,7 +113,7 @@ def test_a_trusted_proxy_is_no_stranger() -> None:
         ("a unix socket", "a unix socket"),
     ],
 )
-def test_what_counts_as_one_address(host: str, group: str) -> None:
+def test_address_group_is_the_host_or_its_ipv6_prefix(host: str, group: str) -> None:
     assert address_group(host) == group
 
 

@@ -22,7 +22,7 @@ def run(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=BOUND)
 
 
-def test_nothing_happens_without_the_variable() -> None:
+def test_failpoint_is_inert_without_the_variable() -> None:
     assert run({}).stdout == "survived\n"
 
 

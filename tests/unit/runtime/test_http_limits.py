@@ -1,6 +1,6 @@
-"""Connections of strangers to a server: those that idle, dribble or do not read are cut, the others are not.
+"""Limits on untrusted connections: idle, dribbled and unread ones are cut, and the others are not.
 
-Whoever is refused or cut for room gets an answer, and an early answer is not lost with the body it did not wait for.
+A client that is refused or cut for room gets an answer. An early answer arrives although the body is unread.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ async def cut(streams: Streams) -> bool:
     return True
 
 
-async def test_who_never_asks_is_cut(port: int) -> None:
+async def test_silent_client_is_cut(port: int) -> None:
     assert await cut(await asyncio.open_connection("127.0.0.1", port))
 
 
-async def test_who_dribbles_a_head_is_cut(port: int) -> None:
+async def test_dribbled_head_is_cut(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with suppress(ConnectionError):
         async with asyncio.timeout(PATIENCE):
@@ -152,7 +152,7 @@ async def test_too_long_a_head_is_refused_in_words(port: int, rest: bytes) -> No
     assert await cut(streams)
 
 
-async def test_who_does_not_read_is_cut(port: int) -> None:
+async def test_client_that_does_not_read_is_cut(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
     await asyncio.sleep(2)
@@ -165,8 +165,8 @@ async def test_who_does_not_read_is_cut(port: int) -> None:
     writer.close()
 
 
-async def test_who_reads_too_slowly_is_cut() -> None:
-    """However steadily: here some MB/s, without a second's rest, of an answer that must be taken at 64 MiB/s."""
+async def test_slow_reader_is_cut() -> None:
+    """A steady reader is cut too: it takes about 6 MiB/s of an answer that requires 64 MiB/s."""
     async with serving(ConnectionTable(1000), replace(QUICK, slowest_rate=64 << 20, stall_seconds=3.0)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
         writer.write(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -193,7 +193,7 @@ async def test_a_stream_that_is_quiet_by_itself_is_no_slow_readers() -> None:
         writer.close()
 
 
-async def test_who_reads_gets_all_of_a_long_answer_and_may_go_on() -> None:
+async def test_reader_gets_a_long_answer_and_keeps_the_connection() -> None:
     async with serving(ConnectionTable(1000), PATIENT) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(2):
@@ -278,7 +278,7 @@ async def test_the_connection_goes_on_after_the_rest_of_a_body(port: int) -> Non
 
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
-async def test_who_sends_without_end_is_cut(connection: str) -> None:
+async def test_endless_sender_is_cut(connection: str) -> None:
     limits = replace(PATIENT, discarded_bytes=1 << 20, linger_seconds=PATIENCE)
     async with serving(ConnectionTable(1000), limits) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -294,16 +294,16 @@ async def send_for_ever(writer: asyncio.StreamWriter) -> None:
             await writer.drain()
 
 
-async def test_who_sends_nothing_more_is_cut(port: int) -> None:
+async def test_sender_that_stops_is_cut(port: int) -> None:
     streams = await asyncio.open_connection("127.0.0.1", port)
     streams[1].write(early(1 << 20, "close"))
     assert (await answer(streams))[1] == b"early"
     assert await cut(streams)
-    assert not await ask_anew(port)
+    assert not await ask_on_new_connection(port)
 
 
-async def ask_anew(port: int) -> bytes:
-    """Return what follows the answer to a request of a new connection that asks for its end."""
+async def ask_on_new_connection(port: int) -> bytes:
+    """Return the bytes after the answer on a new connection with `Connection: close`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     await answer((reader, writer))
@@ -313,7 +313,7 @@ async def ask_anew(port: int) -> bytes:
     return rest
 
 
-async def test_what_is_no_http_gets_a_problem_document(port: int) -> None:
+async def test_non_http_input_gets_a_problem_document(port: int) -> None:
     streams = await asyncio.open_connection("127.0.0.1", port)
     streams[1].write(b"what is this\r\n\r\n" + bytes(1 << 20))
     head, body = await answer(streams)
@@ -322,13 +322,13 @@ async def test_what_is_no_http_gets_a_problem_document(port: int) -> None:
     assert await cut(streams)
 
 
-async def test_what_is_no_http_behind_an_early_answer_does_no_harm(port: int) -> None:
+async def test_non_http_input_after_an_early_answer_is_harmless(port: int) -> None:
     streams = await asyncio.open_connection("127.0.0.1", port)
     streams[1].write(b"PUT /early HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n")
     assert (await answer(streams))[1] == b"early"
     streams[1].write(b"no length of a chunk\r\n")
     assert await cut(streams)
-    assert await ask_anew(port) == b""
+    assert await ask_on_new_connection(port) == b""
 
 
 # Room
@@ -407,7 +407,7 @@ async def test_an_answer_on_its_way_is_not_cut_for_room(open_many: OpenMany) -> 
         writer.close()
 
 
-async def test_who_asks_on_without_reading_is_cut(port: int) -> None:
+async def test_client_that_pipelines_without_reading_is_cut(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
     await asyncio.sleep(0.5)  # the whole answer waits in the stream
@@ -478,8 +478,8 @@ async def test_a_refusal_never_lands_within_an_answer(port: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["garbage", "gone"])
-async def test_an_answer_that_nobody_will_read_is_ended(port: int, caplog: pytest.LogCaptureFixture, end: str) -> None:
-    """Another request came with it: that one's end is not the only one that counts."""
+async def test_abandoned_answer_is_ended(port: int, caplog: pytest.LogCaptureFixture, end: str) -> None:
+    """More input follows the request: the server ends the answer as well as that input."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     more = b"\x00 garbage" if end == "garbage" else b"GET / HTTP/1.1\r\nHost: x"
     writer.write(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n" + more + b"\r\n\r\n")

@@ -53,7 +53,7 @@ def test_a_killed_process_leaves_what_it_said_and_frees_its_folder(tmp_path: Pat
         assert journal.value("SELECT name FROM things WHERE name = 'half'") is None
 
 
-def test_who_asks_for_the_holder_keeps_nobody_out(tmp_path: Path) -> None:
+def test_reading_the_lock_holder_does_not_take_the_lock(tmp_path: Path) -> None:
     assert lock_holder(tmp_path / "nowhere") is None
     lock = FolderLock(tmp_path)
     assert lock_holder(tmp_path) == os.getpid()

@@ -108,7 +108,7 @@ async def test_transient_errors_are_tried_again_until_there_is_a_result() -> Non
 
 
 @pytest.mark.parametrize("error", [ConfigError("wrong key"), RevertError("no", name="Jailed", values={})])
-async def test_what_only_the_operator_can_mend_ends_it(error: Exception) -> None:
+async def test_operator_error_ends_the_loop(error: Exception) -> None:
     with pytest.raises(type(error)):
         await PollLoop(Log(), "commit", 0.001, fatal=(RevertError,)).run(polls(error))
 

@@ -1,4 +1,4 @@
-"""Notifications: what is posted, exactly; servers that hang, fail, redirect and close; what is told twice, or never."""
+"""Notifications: the exact posts; servers that hang, fail, redirect and close; messages that repeat, or never do."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def sending(made: Notifier) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def test_what_is_posted() -> None:
+async def test_notification_is_posted_as_json() -> None:
     async with webhook() as server:
         made = notifier(server.url)
         async with sending(made):
@@ -86,7 +86,7 @@ async def test_what_is_posted() -> None:
     assert "content-type: application/json\r\n" in server.heads[0].lower()
 
 
-def test_discord_gets_its_own_field_and_pings_nobody() -> None:
+def test_discord_gets_its_own_field_and_no_mentions() -> None:
     for host, is_discord in (("discord.com", True), ("canary.discord.com", True), ("notdiscord.com", False)):
         made = notifier(f"https://{host}/api/webhooks/1/secret")
         made.tell("claimed", "through 3", "@everyone worker-1 claimed 1 MUST")
@@ -136,7 +136,7 @@ async def test_an_endless_answer_is_not_read() -> None:
     assert server.posts[0]["kind"] == "test"
 
 
-async def test_the_same_is_told_once_an_hour_or_once_until_it_is_over() -> None:
+async def test_repeat_is_sent_once_an_hour_or_once_until_resolved() -> None:
     clock = Clock()
     made = notifier("https://chat.example.org/x", clock)
     assert made.tell("rejected", "wrong_draw", "a", covers=["commitment 1"])
@@ -155,7 +155,7 @@ async def test_the_same_is_told_once_an_hour_or_once_until_it_is_over() -> None:
     assert [one.text for one in made.queue] == ["a", "another subject", "c", "low", "low again"]
 
 
-async def test_what_was_told_outlives_the_process_and_a_spoilt_file_does_no_harm(tmp_path: Path) -> None:
+async def test_sent_messages_survive_a_restart_and_a_spoilt_file(tmp_path: Path) -> None:
     path, clock = tmp_path / "state" / "notifications.json", Clock()
     async with webhook() as server:
         made = notifier(server.url, clock, NotificationHistory.load(path))
@@ -180,7 +180,7 @@ async def test_what_was_told_outlives_the_process_and_a_spoilt_file_does_no_harm
     assert again.is_known("rejected", "commitment 5")
 
 
-async def test_what_could_not_be_sent_may_be_told_again_in_an_hour() -> None:
+async def test_unsent_message_may_repeat_after_an_hour() -> None:
     clock = Clock()
     async with webhook(answer("404 Not Found")) as server:
         made = notifier(server.url, clock)
@@ -206,7 +206,7 @@ def test_only_what_is_wanted_is_taken() -> None:
     made = notifier("https://chat.example.org/x", events=["accused"])
     assert not made.tell("low_gas", NODE, "low")
     assert made.tell("accused", "case 1", "accused")
-    assert not Notifier().tell("accused", "case 1", "nobody is told")
+    assert not Notifier().tell("accused", "case 1", "no webhook is set")
 
 
 def test_strangers_words_are_cut_and_cleaned() -> None:
@@ -234,7 +234,7 @@ async def test_the_url_is_in_no_log_and_no_error(tmp_path: Path, given: bytes) -
     assert "secret" not in log.read_text() + str(caught.value) + repr(made) + caught.value.hint
 
 
-async def test_a_host_that_nobody_has_is_no_error_of_the_node() -> None:
+async def test_unreachable_webhook_is_no_error_of_the_node() -> None:
     made = notifier("http://127.0.0.1:1/a-secret-path")
     async with sending(made):
         made.tell("accused", "case 1", "first")
@@ -275,17 +275,17 @@ async def ends(error: Exception, settings: Settings, folder: Path) -> None:
     ],
     ids=["configuration", "finished", "crash"],
 )
-async def test_an_end_by_an_error_is_told_before_the_process_ends(
+async def test_error_exit_is_posted_before_the_process_ends(
     tmp_path: Path, error: Exception, text: str, details: dict[str, object]
 ) -> None:
     async with webhook() as server:
-        for _ in range(2):  # a supervisor starts it again: told once
+        for _ in range(2):  # a supervisor restarts it: one post
             with pytest.raises(type(error)):
                 await ends(error, settings(server), tmp_path)
     assert [(post["kind"], post["text"], post["details"]) for post in server.posts] == [("stopped", text, details)]
 
 
-async def test_an_end_by_a_signal_is_not_told_and_a_deaf_webhook_delays_it_little(tmp_path: Path) -> None:
+async def test_signal_exit_is_not_posted_or_delayed_by_a_deaf_webhook(tmp_path: Path) -> None:
     async with webhook(Held()) as server:
         begun = asyncio.Event()
 
@@ -314,7 +314,7 @@ async def test_without_a_webhook_nothing_is_kept_or_sent(tmp_path: Path) -> None
 # Settings
 
 
-def test_the_url_may_be_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
+def test_webhook_file_must_be_private(tmp_path: Path) -> None:
     path = tmp_path / "webhook"
     path.write_text("https://chat.example.org/secret\n")
     path.chmod(0o600)

@@ -18,7 +18,7 @@ from muster.runtime.printable import printable
         ("é 漢字 🙂 a\\x1b", "é 漢字 🙂 a\\x1b"),
     ],
 )
-def test_what_is_not_printed_is_escaped(text: str, shown: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(shown) == shown
 

@@ -17,7 +17,7 @@ from muster.runtime.process import run_process, to_the_end
 from testbed.waiting import BOUND
 
 
-async def test_what_must_be_finished_is_before_the_cancellation_counts() -> None:
+async def test_protected_work_finishes_before_cancellation() -> None:
     done: list[str] = []
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -49,7 +49,7 @@ async def test_undisturbed_it_is_a_plain_call() -> None:
         await to_the_end(fail())
 
 
-async def test_what_goes_wrong_meanwhile_is_the_cause() -> None:
+async def test_error_in_protected_work_is_the_cause() -> None:
     go_on = asyncio.Event()
 
     async def fail() -> None:
@@ -72,7 +72,7 @@ from muster.runtime.process import run_process
 
 async def main(settings):
     print("begun", flush=True)
-    await asyncio.to_thread(threading.Event().wait, 600)  # as an engine that starts: nobody can interrupt it
+    await asyncio.to_thread(threading.Event().wait, 600)  # uninterruptible, like an engine that starts
 
 sys.exit(run_process("busy", "be busy", main, sys.argv[1:], stop_seconds=0.5))
 """
@@ -129,7 +129,7 @@ def test_ctrl_c_ends_the_wait_for_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["-1.0", "nan", "inf"])
-def test_what_is_no_time_to_wait_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_wait_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     async def serve(_: object) -> None:
         raise AssertionError("it must not begin")
 

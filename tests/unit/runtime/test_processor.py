@@ -24,10 +24,10 @@ ASKED = """
 import json, torch
 from muster.models.matmul import choose_matmul
 from muster.runtime.processor import limit_vllm, read_features, used_features
-told = [torch.cpu._is_avx512_supported()]
+supported = [torch.cpu._is_avx512_supported()]
 limit_vllm()
-told += [torch.cpu._is_avx512_supported(), torch.cpu._is_avx512_bf16_supported(), torch.cpu._is_avx2_supported()]
-print(json.dumps([read_features(), used_features(), choose_matmul("auto"), told]))
+supported += [torch.cpu._is_avx512_supported(), torch.cpu._is_avx512_bf16_supported(), torch.cpu._is_avx2_supported()]
+print(json.dumps([read_features(), used_features(), choose_matmul("auto"), supported]))
 """
 
 
@@ -49,7 +49,7 @@ def test_features_are_those_that_every_processor_has_and_torch_uses(
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["all used", "AVX2 used"])
-def test_vllm_is_told_of_no_instructions_that_torch_does_not_use(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_sees_only_instructions_that_torch_uses(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     chip = {"avx2": True, "avx512_f": True, "avx512_bf16": True, "amx_tile": True, "avx10_1": True, "cores": 8}
     monkeypatch.setattr(processor, "lacks_bfloat16", lambda: old)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: MappingProxyType(chip))

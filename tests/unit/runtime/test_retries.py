@@ -14,7 +14,7 @@ from muster.errors import UnreachableError
 from muster.runtime import retries, telemetry
 from muster.runtime.retries import MAX_REMEMBERED, Repeats
 
-NOBODY = "0x" + "00" * 20
+ZERO_ADDRESS = "0x" + "00" * 20
 
 
 def test_the_same_trouble_is_said_once_a_minute_and_counted() -> None:
@@ -25,7 +25,7 @@ def test_the_same_trouble_is_said_once_a_minute_and_counted() -> None:
     assert repeats.count(("chain", "gone"), 120) == 1
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_memory_of_repeats_is_bounded() -> None:
     repeats = Repeats(60)
     for number in range(MAX_REMEMBERED + 1):
         repeats.count(("chain", str(number)), 0)
@@ -39,10 +39,10 @@ async def test_a_service_that_is_gone_is_named_and_its_retries_are_few_lines(
 ) -> None:
     monkeypatch.setattr(retries, "_REPEATS", Repeats())
     telemetry.configure("worker", log_file=tmp_path / "log.jsonl", level="critical")
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        async with OrchestratorClient(url, chain_id=31337, registry=NOBODY, timeout=5) as client:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with OrchestratorClient(url, chain_id=31337, registry=ZERO_ADDRESS, timeout=5) as client:
             for _ in range(2):
                 with pytest.raises(UnreachableError):
                     await client.demand(1)

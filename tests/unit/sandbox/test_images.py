@@ -71,7 +71,7 @@ def test_no_link_stands_for_the_sandboxs_own_folder(tmp_path: Path):
 
 @pytest.mark.parametrize("behind", [file("way/new/x", b"x"), link("way/x", "/etc"), link("way/new/x", "/etc")])
 @pytest.mark.parametrize("first", [True, False])
-def test_nothing_is_written_through_a_link(tmp_path: Path, behind: tuple[tarfile.TarInfo, bytes], first: bool):
+def test_unpacking_never_writes_through_a_link(tmp_path: Path, behind: tuple[tarfile.TarInfo, bytes], first: bool):
     (tmp_path / "outside").mkdir()
     way = link("way", str(tmp_path / "outside"))
     with pytest.raises(MalformedError, match="behind a link"):
@@ -144,7 +144,7 @@ def test_a_document_that_no_command_can_be_made_of_is_refused(tmp_path: Path, do
         unpack(tmp_path, tar(document=document))
 
 
-def test_what_a_killed_process_left_is_deleted(tmp_path: Path):
+def test_leftovers_of_a_killed_process_are_deleted(tmp_path: Path):
     (tmp_path / "cache").mkdir(mode=0o700)
     (tmp_path / "cache" / "image.part" / "lib").mkdir(parents=True)
     (tmp_path / "cache" / "image.part" / "lib" / "old").touch()

@@ -44,7 +44,7 @@ def test_a_program_reads_its_input_and_its_output_is_the_outcome(image: tuple[Pa
 
 
 @walled
-def test_what_this_process_holds_is_not_the_programs_memory(image: tuple[Path, str]):
+def test_host_memory_does_not_count_for_the_program(image: tuple[Path, str]):
     held = b"x" * (1 << 29)  # as much as the program may take: a node that holds a model holds more
     assert run(image, "import sys; sys.exit(3)").value == {"error": "exit status 3"}
     assert len(held) == 1 << 29
@@ -52,13 +52,13 @@ def test_what_this_process_holds_is_not_the_programs_memory(image: tuple[Path, s
 
 @walled
 @pytest.mark.parametrize(("code", "stopped"), [("while True: pass", "time"), ("import os; os._exit(137)", "killed")])
-def test_what_the_machine_ends_is_an_abstention(image: tuple[Path, str], code: str, stopped: str):
+def test_program_stopped_by_the_machine_is_unsure(image: tuple[Path, str], code: str, stopped: str):
     outcome = run(image, code, seconds=1)
     assert (outcome.value, outcome.fuel, outcome.stopped, outcome.unsure) == (None, 0, stopped, True)
 
 
 @walled
-def test_a_native_score_is_told_or_unsure(image: tuple[Path, str]):
+def test_native_score_is_given_or_unsure(image: tuple[Path, str]):
     default = default_manifest("code", image[1])
     scorer = NativeManifest(image[1], seconds=5)
     manifest = replace(default, options={**default.options, "runner": "native"}, scorer=scorer)
@@ -79,7 +79,7 @@ def test_attacks_gain_nothing(image: tuple[Path, str]):
     assert attack_native(*image, kinds).escapes == []
 
 
-def test_nothing_runs_without_the_walls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_native_runner_refuses_to_run_without_walls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(native_walls.shutil, "which", lambda _: None)
     with pytest.raises(ConfigError, match="not run without their walls: bubblewrap is not installed"):
         Native(tmp_path).call(NativeManifest(HASH), {"kind": "stdin", "code": "1", "input": ""})

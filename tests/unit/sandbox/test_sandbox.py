@@ -58,7 +58,7 @@ def test_fuel_that_runs_out_stops_the_call_and_counts_whole(sandbox: Sandbox):
     assert sandbox.call(echo(fuel=needed - 1), 1) == Outcome(None, needed - 1, "fuel")
 
 
-def test_what_exceeds_memory_or_the_bounds_of_a_result_is_stopped_and_the_next_call_is_served(sandbox: Sandbox):
+def test_oversized_call_is_stopped_and_the_next_one_is_served(sandbox: Sandbox):
     assert sandbox.call(echo(memory=1 << 20), 1).stopped == "trap"
     assert sandbox.call(echo(), "x" * MAX_RESULT_BYTES).stopped == "result"
     assert sandbox.call(echo(), 3).value == 3
@@ -102,7 +102,7 @@ def test_a_process_that_was_killed_is_replaced(sandbox: Sandbox):
 
 
 def test_a_sandbox_that_is_closed_ends_the_call_under_way_and_starts_nothing_more():
-    """A worker that is told to stop while it scores: it must not score on in a new process."""
+    """A worker that stops while it scores must not continue in a new process."""
     endless = ScorerManifest(local_component().hash, "code", fuel=MAX_FUEL)
     payload = {"code": "while True: pass", "input": "", "kind": "stdin"}
     with Sandbox() as sandbox, ThreadPoolExecutor(1) as thread:
@@ -139,9 +139,9 @@ def test_the_outer_walls_stand(sandbox: Sandbox):
 def attempted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], dict[str, str]]:
     folder = tmp_path_factory.mktemp("canary")
     (folder / "canary").write_bytes(b"canary")
-    told = run_in_process(folder, 9)
+    attempts = run_in_process(folder, 9)
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("canary", b"canary")]
-    return told
+    return attempts
 
 
 @pytest.mark.parametrize("attempt", PROCESS)

@@ -14,7 +14,7 @@ PAGE = """
 | finding | answer |
 |---|---|
 | `unused-return`, `Registry._add`, `_remove` | both known |
-| `reentrancy`, `Registry.pay` | calls nobody |
+| `reentrancy`, `Registry.pay` | calls no contract |
 
 More text | with a bar |
 """
@@ -40,12 +40,12 @@ def test_findings_with_answers_are_no_complaint(answered: ModuleType) -> None:
     assert answered.complaints(rows, ALL) == []
 
 
-def test_what_has_no_counterpart_is_named(answered: ModuleType) -> None:
+def test_unmatched_finding_or_answer_is_named(answered: ModuleType) -> None:
     rows = answered.rows_of(PAGE)
     assert answered.complaints(rows, [*ALL, ("reentrancy", "_add")]) == ["no answer to `reentrancy` in `_add`"]
     assert answered.complaints(rows, ALL[:2]) == ["nothing is found any more of: `reentrancy`, `Registry.pay`"]
     with pytest.raises(ValueError, match="a row without an answer"):
-        answered.rows_of(PAGE.replace("calls nobody", ""))
+        answered.rows_of(PAGE.replace("calls no contract", ""))
 
 
 def test_findings_are_read_from_the_analyser_s_document(answered: ModuleType) -> None:

@@ -19,9 +19,9 @@ TOKEN_OWN = {"faucet", "burn"}
 
 
 DECLARED = {"token": "IMusterToken", "registry": "IRegistry", "runs": "IRuns", "court": "ISlashCourt"}
-"""The interface that declares a contract's errors. Some names are in two: each is to be expected of its own."""
+"""The interface with each contract's errors. Two interfaces may share a name: a test must expect the right one."""
 MASTERS = set(re.findall(r"error (\w+)\(", (ROOT / "contracts" / "interfaces" / "IMasters.sol").read_text()))
-"""Errors of the court that an interface of their own declares."""
+"""Errors of the court that a separate interface declares."""
 
 
 def test_every_custom_error_is_expected_somewhere_with_its_values() -> None:

@@ -8,7 +8,7 @@ import pytest
 from scripts import rooms
 
 
-def test_what_a_start_leads_to_is_reached_with_its_packages() -> None:
+def test_start_reaches_its_imports_and_their_packages() -> None:
     graph = grimp.ImportGraph()
     for module in ("worker.start", "muster.a", "muster.b.c", "muster.d"):
         graph.add_module(module)

@@ -22,7 +22,7 @@ from testbed.waiting import BOUND
 
 @pytest.fixture
 def set_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """scripts/set_up.py, working in a folder of its own."""
+    """scripts/set_up.py in a temporary folder."""
     spec = importlib.util.spec_from_file_location("set_up", ROOT / "scripts" / "set_up.py")
     assert spec is not None
     assert spec.loader is not None
@@ -68,7 +68,7 @@ def test_steps_run_beside_each_other_after_what_they_need(set_up: ModuleType, tm
     assert len(order) == 4
 
 
-def test_nothing_begins_after_a_step_that_failed(set_up: ModuleType, tmp_path: Path) -> None:
+def test_no_step_begins_after_a_failed_one(set_up: ModuleType, tmp_path: Path) -> None:
     begun = []
 
     def fail() -> None:
@@ -90,7 +90,7 @@ def test_every_step_can_be_reached(set_up: ModuleType, monkeypatch: pytest.Monke
         done.add(step.name)
 
 
-def test_what_pip_was_told_holds_for_uv(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_uv_uses_the_settings_of_pip(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "PIP_INDEX_URL", "UV_DEFAULT_INDEX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(set_up, "PYTHON", sys.executable)

@@ -56,8 +56,8 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = write(tmp_path, "[keys]\nkeystore = '~/.muster/keys/worker-1.json'\n")
     monkeypatch.setenv("HOME", "/home/of-hers")
     assert load_settings(path).keys.keystore == Path("/home/of-hers/.muster/keys/worker-1.json")
-    path = write(tmp_path, "[trainer]\nmodel = '~nobody-here/model'\n")
-    with pytest.raises(ConfigError, match=r"trainer\.model .* cannot expand ~nobody-here: no such user"):
+    path = write(tmp_path, "[trainer]\nmodel = '~no-such-user/model'\n")
+    with pytest.raises(ConfigError, match=r"trainer\.model .* cannot expand ~no-such-user: no such user"):
         load_settings(path)
 
 
@@ -410,7 +410,7 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
             read_settings(write(tmp_path, f"[trainer]\nmismatch_bound = {value}\n"))
 
 
-def test_what_is_built_without_settings_has_the_defaults_of_settings() -> None:
+def test_defaults_in_code_equal_the_defaults_of_settings() -> None:
     shardcast, trainer = Settings().shardcast, Settings().trainer
     assert shardcast.shard_bytes == DEFAULT_SHARD_BYTES
     assert ShardcastSettings(shard_bytes=MAX_SHARD_BYTES)

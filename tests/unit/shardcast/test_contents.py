@@ -1,4 +1,4 @@
-"""What two versions share is told by their manifests, and only by them."""
+"""The manifests of two versions decide which tensors they share."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_the_sign_of_a_zero_counts() -> None:
             assert made(frame, base) == new
 
 
-def test_what_is_not_a_number_comes_back_as_it_was() -> None:
+def test_special_floats_round_trip_bitwise() -> None:
     odd = [0x7F80, 0xFF80, 0x7FC0, 0x7FC1, 0xFFFF, 0x7FFF, 0x0001, 0x8001]
     base, new = numbers(odd * 8, 2), numbers(odd[::-1] * 8, 2)
     assert made(encoded(base, new, TypedSpan(2, 128)), base) == new

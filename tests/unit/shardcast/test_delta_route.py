@@ -49,7 +49,7 @@ def direct(step: int, size: int) -> Offer:
     return offer(step, None, size, root=ROOT)
 
 
-def test_where_a_step_is_offered_whole_no_way_costs_as_much() -> None:
+def test_whole_offer_bounds_the_cost_of_a_route() -> None:
     assert steps([*CHAIN, direct(8, 30)], {5}, 8, whole=30) == (8, [], 30)
     assert steps([*CHAIN, direct(8, 31)], {5}, 8, whole=31) == (5, [6, 7, 8], 30)
     anchor = offer(4, None, WHOLE)
@@ -57,7 +57,7 @@ def test_where_a_step_is_offered_whole_no_way_costs_as_much() -> None:
     assert steps([*CHAIN, anchor, offer(7, None, WHOLE)], set(), 7) == (4, [5, 6, 7], WHOLE + 30), "another step 7"
 
 
-def test_an_old_step_that_nobody_has_whole_may_cost_more_than_a_step_within_bounds() -> None:
+def test_old_step_without_a_whole_offer_may_cost_more() -> None:
     anchor = offer(0, None, WHOLE)
     chain = [offer(step, step - 1, WHOLE // 2) for step in range(1, 2 * MAX_CHAIN_STEPS + 2)]
     last = 2 * MAX_CHAIN_STEPS

@@ -98,7 +98,7 @@ def test_publishing_again_changes_nothing_and_mends_a_difference(tmp_path: Path)
     assert sorted(entry.name for entry in published.iterdir() if entry.name[0] != "0") == ["index.json"]
 
 
-def test_a_difference_to_a_step_that_was_written_again_is_made_anew(tmp_path: Path) -> None:
+def test_difference_is_rebuilt_when_its_step_is_rewritten(tmp_path: Path) -> None:
     made = publish_steps(tmp_path, 2)
     published = tmp_path / "published"
     write_step(tmp_path / "other", 7)
@@ -176,7 +176,7 @@ def chosen(
     return sorted(root[1] for root in roots if not root[0]), sorted(root[1] for root in roots if root[0])
 
 
-def test_what_is_kept_is_what_wanted_steps_can_be_made_of() -> None:
+def test_versions_that_wanted_steps_need_are_kept() -> None:
     assert chosen(shelf(10), 10, keeping(4, 2)) == ([0, 4, 8, 9], list(range(1, 10)))
     assert chosen(shelf(10), 4, keeping(4, 1)) == ([4, 8, 9], [5, 6, 7, 8, 9]), "7 and 6 are made from 4"
     assert chosen(shelf(10, missing={6}), 10, keeping(4, 1)) == ([0, 4, 6, 8, 9], [1, 2, 3, 4, 5, 7, 8, 9])

@@ -202,7 +202,7 @@ async def test_about_the_service(origin: Running, client: httpx2.AsyncClient, tm
         "*",
     ],
 )
-async def test_nothing_outside_the_versions_is_served(origin: Running, path: str) -> None:
+async def test_paths_outside_the_versions_are_not_found(origin: Running, path: str) -> None:
     target = path.replace("ROOT", origin.manifest.id)
     answer = await raw(origin.port, f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 404 ")
@@ -223,12 +223,12 @@ async def test_nothing_outside_the_versions_is_served(origin: Running, path: str
         (b"DELETE /v1/weights/index.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
     ],
 )
-async def test_what_is_not_a_plain_get_is_refused(origin: Running, request_: bytes, status: int) -> None:
+async def test_request_other_than_a_plain_get_is_refused(origin: Running, request_: bytes, status: int) -> None:
     answer = await raw(origin.port, request_)
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
-async def test_an_idle_connection_is_closed_and_holds_nobody_up(origin: Running, client: httpx2.AsyncClient) -> None:
+async def test_idle_connection_is_closed_and_delays_no_other(origin: Running, client: httpx2.AsyncClient) -> None:
     clock = asyncio.get_running_loop().time
     started = clock()
     async with connected(origin.port) as (idle, _), connected(origin.port) as (half, writer):
@@ -240,7 +240,7 @@ async def test_an_idle_connection_is_closed_and_holds_nobody_up(origin: Running,
     assert LIMITS.idle_seconds <= clock() - started < 2 * LIMITS.idle_seconds
 
 
-async def test_who_does_not_read_is_hung_up_on(origin: Running) -> None:
+async def test_client_that_does_not_read_is_disconnected(origin: Running) -> None:
     async with connected(origin.port) as (_, writer):
         request = f"GET {origin.target('model.safetensors')} HTTP/1.1\r\nHost: x\r\n\r\n"
         writer.write(4 * request.encode())  # more than the buffers between us hold
@@ -274,8 +274,8 @@ async def serving(path: Path, size: int, limits: ServerLimits) -> AsyncIterator[
         await server.close()
 
 
-async def test_who_takes_each_piece_in_time_gets_everything(tmp_path: Path) -> None:
-    """However much the kernel still holds before it: that is the time of the bytes in it, not of a piece."""
+async def test_steady_reader_gets_everything(tmp_path: Path) -> None:
+    """Bytes that the kernel still buffers do not count against the time for a piece."""
     stall = 2.0
     limits = ServerLimits(idle_seconds=0.5, stall_seconds=stall)
     async with serving(tmp_path / "file", 16 << 20, limits) as running, connected(running.port) as (reader, writer):
@@ -314,8 +314,8 @@ async def test_slow_readers_cost_one_piece_of_memory_each(tmp_path: Path) -> Non
         assert running.accidents == []
 
 
-async def test_who_leaves_takes_the_work_for_them_along() -> None:
-    """Connections are what is bounded: nothing may outlive them."""
+async def test_disconnect_cancels_the_work_for_the_client() -> None:
+    """The server bounds connections, so no work may outlive its connection."""
     events: asyncio.Queue[str] = asyncio.Queue()
 
     async def never(_: FileRequest) -> Reply:
@@ -339,7 +339,7 @@ async def test_who_leaves_takes_the_work_for_them_along() -> None:
         await server.close()
 
 
-async def test_who_asks_and_leaves_uses_up_nothing_of_the_rate(tmp_path: Path) -> None:
+async def test_abandoned_requests_use_no_rate(tmp_path: Path) -> None:
     limits = ServerLimits(rate=4 << 20)
     async with serving(tmp_path / "file", 16 << 20, limits) as running:
         for _ in range(100):  # a piece each would be 25 seconds

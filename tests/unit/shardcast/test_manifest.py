@@ -237,7 +237,7 @@ def test_a_name_that_could_lead_elsewhere_or_be_executed_is_malformed(name: str)
         ("shards.2.hash", "0x" + "AB" * 32, "hash"),
     ],
 )
-def test_what_is_out_of_bounds_is_named(path: str, value: object, why: str) -> None:
+def test_out_of_bounds_value_is_named(path: str, value: object, why: str) -> None:
     with pytest.raises(MalformedError, match=why):
         parse_manifest(canonical(change(path, value)))
 

@@ -1,6 +1,6 @@
-"""Whatever a publisher still owes as evidence can be made by everybody, whatever they hold and whoever they ask.
+"""Every client can rebuild the old steps that a publisher owes as evidence, from any holdings and any source.
 
-A publisher's history with the real retention, the real pages of its index, and the real choice of a route.
+The histories use the real retention, the real index pages and the real choice of a route.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def histories(draw: st.DrawFn) -> tuple[Publisher, int]:
 
 @settings(deadline=None, max_examples=30)
 @given(histories(), st.sets(st.integers(0, 299), max_size=6), st.data())
-def test_whatever_is_owed_can_be_made_by_everybody(
+def test_owed_steps_can_be_rebuilt_by_every_client(
     history: tuple[Publisher, int], holdings: set[int], data: st.DataObject
 ) -> None:
     publisher, last = history
@@ -144,7 +144,7 @@ def test_whatever_is_owed_can_be_made_by_everybody(
             check(route_to(step, held, relay, origin, mirror), step, held, origin)
 
 
-def test_who_holds_the_two_newest_of_240_steps_can_make_every_other() -> None:
+def test_two_newest_of_240_steps_suffice_for_every_other() -> None:
     publisher = Publisher(keeping(seconds=168 * HOUR), newest=16)
     for step in range(240):
         publisher.publish(step, Update(0.5, 30))

@@ -1,4 +1,4 @@
-"""Pages of old steps that a relay asks its upstreams for: a stranger who asks for many keeps nobody waiting."""
+"""A relay requests pages of old steps from its upstreams: a client with many requests delays no other."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_upstreams_are_not_asked_for_pages_beyond_their_newest_step(upstre
     assert (await pages.page(0, [], PAGE_STEPS - 1)).versions == [ENTRY]
 
 
-async def test_who_goes_away_takes_nobody_the_page(upstream: Upstream) -> None:
+async def test_page_still_arrives_when_another_client_leaves(upstream: Upstream) -> None:
     pages = pages_of(upstream)
     asking = [asyncio.create_task(pages.page(0, [])) for _ in range(3)]
     await asyncio.sleep(0)

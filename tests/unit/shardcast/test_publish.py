@@ -46,7 +46,7 @@ def test_a_linked_version_is_the_same_files_and_the_same_root(checkpoint: Path, 
     assert verify_folder(version, manifest.root).problems == ()
 
 
-def test_a_linked_file_can_be_read_by_whoever_could_read_a_copy(checkpoint: Path, tmp_path: Path) -> None:
+def test_linked_file_has_the_mode_of_a_copy(checkpoint: Path, tmp_path: Path) -> None:
     (checkpoint / MODEL).chmod(0o600)  # as the safetensors library leaves it
     modes = []
     for name, link in (("links", True), ("copies", False)):
@@ -56,7 +56,7 @@ def test_a_linked_file_can_be_read_by_whoever_could_read_a_copy(checkpoint: Path
 
 
 @pytest.mark.parametrize("refusal", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
-def test_where_links_are_impossible_files_are_copied(
+def test_files_are_copied_when_links_are_impossible(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
     def refuse(*_: object) -> None:
@@ -69,7 +69,7 @@ def test_where_links_are_impossible_files_are_copied(
     assert not set(inodes(version).values()) & set(inodes(checkpoint).values())
 
 
-def test_what_a_link_in_the_folder_points_to_is_copied(checkpoint: Path, tmp_path: Path) -> None:
+def test_target_of_a_symlink_is_copied(checkpoint: Path, tmp_path: Path) -> None:
     (checkpoint / MODEL).rename(tmp_path / "elsewhere")
     (checkpoint / MODEL).symlink_to(tmp_path / "elsewhere")
     version = version_path(tmp_path / "out", linked(checkpoint, tmp_path / "out").root)

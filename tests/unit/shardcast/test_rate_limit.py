@@ -1,4 +1,4 @@
-"""A bandwidth cap lets its rate through, whoever shares it, and saves nothing up."""
+"""A bandwidth cap grants its full rate to all connections together and saves up no idle time."""
 
 from __future__ import annotations
 

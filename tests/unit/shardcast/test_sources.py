@@ -34,7 +34,7 @@ def test_base_urls_are_used_once_and_without_their_last_slash() -> None:
         "http://⒈a",
     ],
 )
-def test_what_is_no_base_url_is_refused(url: str) -> None:
+def test_invalid_base_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not the base URL of a relay"):
         check_urls([url])
 

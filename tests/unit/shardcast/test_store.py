@@ -42,7 +42,7 @@ def published(checkpoint: Path, folder: Path, step: int = 3, **options: int) -> 
     return publish(checkpoint, folder, 7, step, **{"shard_bytes": SHARD, **options})
 
 
-def test_what_is_published_is_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+def test_published_version_equals_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     manifest = published(checkpoint, tmp_path / "out")
     version = version_path(tmp_path / "out", manifest.root)
     assert contents(version) == contents(checkpoint)
@@ -97,7 +97,7 @@ def test_only_the_newest_versions_are_kept_and_listed(checkpoint: Path, tmp_path
     assert index.versions[0].size == 100_036
 
 
-def test_what_a_killed_publisher_left_is_cleared(checkpoint: Path, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_publisher_are_cleared(checkpoint: Path, tmp_path: Path) -> None:
     left = tmp_path / "out" / ".publishing"
     left.mkdir(parents=True)
     (left / "model.safetensors").write_text("half")

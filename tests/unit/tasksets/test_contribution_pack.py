@@ -66,7 +66,7 @@ def contributions(draw: st.DrawFn) -> Contribution:
 
 @given(contributions())
 @settings(max_examples=up_to(60))
-def test_what_is_written_is_read_and_written_alike(given_one: Contribution) -> None:
+def test_pack_round_trips(given_one: Contribution) -> None:
     pack = write_pack(given_one, AUTHOR)
     found = read_pack(pack.data)
     assert found == pack
@@ -96,7 +96,7 @@ def test_anything_else_is_refused(data: bytes) -> None:
         read_pack(data)
 
 
-# Hostile files, signed by whoever made them
+# Hostile files with valid signatures
 
 
 Change = Callable[[dict[str, Any], dict[str, bytes]], None]
@@ -165,7 +165,7 @@ LINE = TASKS[0].to_line()
         (put("credit", "two\nlines"), "the credit must be one line"),
         (put("credit", ""), "the credit must be one line of 1 to 300"),
         (put("description", "x" * 301), "the description must be one line"),
-        (put("author", "nobody"), "the author is 'nobody', no address"),
+        (put("author", "alice"), "the author is 'alice', no address"),
         (put("author", OTHER.address), "is not named as this environment's and this author's"),
         (put("path", "/etc/passwd"), "must have exactly the fields"),
         (put("tasks", {"bytes": 10**9, "hash": content_hash(b"")}), "tasks in the environment's header is not a size"),
@@ -222,7 +222,7 @@ def test_a_header_in_another_form_is_refused() -> None:
         (DATA + b"x", "66 bytes follow the environment's tasks"),
     ],
 )
-def test_what_is_no_pack_is_refused_before_it_costs_anything(data: bytes, message: str) -> None:
+def test_invalid_pack_is_refused_early(data: bytes, message: str) -> None:
     with pytest.raises(MalformedError, match=message):
         read_pack(data)
 
@@ -243,7 +243,7 @@ def test_a_contribution_has_tasks_and_not_too_many() -> None:
 
 
 @pytest.mark.parametrize("model", [EnvironmentClaim, EnvironmentDecision])
-def test_what_is_signed_is_what_the_page_about_the_protocol_says(model: Any) -> None:
+def test_signed_struct_matches_the_protocol_page(model: Any) -> None:
     struct = struct_of(model)
     written = f"{struct.name}({','.join(f'{kind} {name}' for name, kind in struct.fields)})"
     assert f"    {written}\n" in (ROOT / "docs" / "understand" / "protocol.md").read_text(encoding="utf-8")

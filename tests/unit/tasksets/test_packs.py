@@ -94,7 +94,7 @@ def test_a_shard_has_1_to_1024_tasks(count: int) -> None:
         pack_shard([b"x"] * count, 0)
 
 
-def test_what_can_be_written_can_be_read_whatever_its_depth() -> None:
+def test_written_task_can_be_read_at_any_depth() -> None:
     def nested(depth: int) -> dict[str, object]:
         value: dict[str, object] = {}
         for _ in range(depth):
@@ -164,7 +164,7 @@ def test_a_proven_line_that_is_no_task_is_malformed() -> None:
         {"line": "x", "path": [], "more": 1},
     ],
 )
-def test_what_is_no_proof_is_malformed(document: object) -> None:
+def test_invalid_proof_is_malformed(document: object) -> None:
     with pytest.raises(MalformedError):
         TaskProof.from_document(document)
 

@@ -86,7 +86,7 @@ def test_a_shard_that_arrives_is_kept(made: TaskSet, partial_set: TaskSet) -> No
     assert [*partial_set.held_out] == [*made.held_out]
 
 
-def test_a_task_is_shown_to_whoever_has_the_document(made: TaskSet, partial_set: TaskSet) -> None:
+def test_shown_task_verifies_with_the_document_alone(made: TaskSet, partial_set: TaskSet) -> None:
     for slot, nodes in ((0, 10), (4 * 341, 10), (3, 5)):
         shown = made.shown_task(slot)
         assert len(shown.path) == nodes
@@ -98,7 +98,7 @@ def test_a_task_is_shown_to_whoever_has_the_document(made: TaskSet, partial_set:
 
 
 def test_a_second_leaf_in_another_shard_shows_nothing(tmp_path: Path) -> None:
-    """An owner could put it there, since nobody who works needs that shard; under the part's root it would count."""
+    """An owner could add it, since workers never fetch that shard. Under the part's root it would count."""
     lines = [task.to_line() for task in numbered(4)]
     evil = Task("evil", (ChatMessage("user", "q number 0?"),), {"answer": "1"}).to_line()
     good, _ = pack_shard(lines, 0)
@@ -150,7 +150,7 @@ def test_a_shard_that_is_damaged_on_disk_is_noticed(made: TaskSet, tmp_path: Pat
         copy.task(0)
 
 
-def test_what_is_no_task_set_says_so(tmp_path: Path) -> None:
+def test_invalid_task_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no task set in"):
         TaskSet.open(tmp_path)
     (tmp_path / "file").write_text("")

@@ -80,7 +80,7 @@ def test_statuses_are_those_that_follow_from_verdicts_and_cases(url: str) -> Non
         commitments.c.node, commitments.c.index
     )
 
-    async def decide_anew() -> tuple[list, list]:
+    async def decide_again() -> tuple[list, list]:
         database = await Database.open(url, ABOUT)
         queries = Queries(database, 1, TERMS, batch_groups=8, demand_batches=2)
 
@@ -97,7 +97,7 @@ def test_statuses_are_those_that_follow_from_verdicts_and_cases(url: str) -> Non
         finally:
             await database.close()
 
-    before, after = asyncio.run(decide_anew())
+    before, after = asyncio.run(decide_again())
     assert before == after
     assert set(Counter(status for _, _, status, _ in before)) == {"accepted", "pending", "rejected", "void"}
 
@@ -132,7 +132,7 @@ def test_nodes_keep_their_hours_and_payments(connection: Connection) -> None:
     assert {kind for _, kind in paid} == {"claim", "slash", "void"}
 
 
-def test_what_members_did_is_counted(connection: Connection) -> None:
+def test_member_actions_are_counted(connection: Connection) -> None:
     kept = {(row.address, row.kind): row.count for row in connection.execute(select(tables.counts))}
     counted: Counter[tuple[str, str]] = Counter()
     for validator, accepted in connection.execute(select(*tables.verdicts.c["validator", "accepted"])):
@@ -220,7 +220,7 @@ def test_buckets_hold_the_numbers_of_the_reports(connection: Connection) -> None
                 assert row.total == pytest.approx(math.fsum(inside))
 
 
-def test_a_metric_that_nobody_reported_has_no_bucket() -> None:
+def test_unreported_metric_has_no_bucket() -> None:
     assert list(buckets_of({"x": np.full(3, np.nan)})) == []
 
 

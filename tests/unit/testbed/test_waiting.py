@@ -48,7 +48,7 @@ async def test_the_first_true_value_is_what_was_waited_for() -> None:
     assert await asyncio.to_thread(wait_until, lambda: next(values)) == 9
 
 
-async def test_what_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timeout_names_the_missing_condition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "BOUND", 0.02)
     with pytest.raises(AssertionError, match=r"not within 0\.02 s: a spring"):
         await until(lambda: False, "a spring")

@@ -1,4 +1,4 @@
-"""What the trainer does with work that it is told was accepted, and was not: it never uses it, and says so."""
+"""Work that is falsely reported as accepted: the trainer never uses it, and reports it as refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testbed.samples.trainer import FORGED, RUN, STEP, Chain, Orchestrator, acce
 from testbed.samples.trainer import NODE as WORKER
 
 
-async def test_a_file_that_nobody_accepted_is_refused_unread_until_its_step_is_past() -> None:
+async def test_unaccepted_file_is_refused_unread_until_its_step_is_past() -> None:
     client = Orchestrator()
     accepted_work = accepted_work_of(Chain(), client)
     looked = await accepted_work.poll(0, ())
@@ -80,7 +80,11 @@ class Seen(Chain):
 
 @pytest.mark.parametrize(
     "trouble",
-    [RefusedError("down", status=500, title="Internal"), UnreachableError("nobody"), ChainError("the node is behind")],
+    [
+        RefusedError("down", status=500, title="Internal"),
+        UnreachableError("no answer"),
+        ChainError("the node is behind"),
+    ],
     ids=["refused", "unreachable", "chain"],
 )
 async def test_trouble_of_others_refuses_no_file(trouble: MusterError, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +118,7 @@ async def test_the_word_of_a_validator_counts_while_its_stake_is_there(status: S
     [Seen(Status.NONE), Seen(Status.JAILED), Seen(Status.WITHDRAWN), Seen(Status.ACTIVE, committed=False)],
     ids=["unknown", "convicted", "gone", "uncommitted"],
 )
-async def test_what_the_chain_does_not_show_is_looked_at_again_and_refused_in_the_end(
-    chain: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_work_missing_on_chain_is_rechecked_then_refused(chain: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     accepted_work = accepted_work_of(chain, Accepting(signed()))
     for _ in range(2):
         assert (await accepted_work.poll(0, ())).refused == ()

@@ -67,10 +67,10 @@ def accepted_work(client: Orchestrator) -> AcceptedWork:
     return accepted_work_of(Chain(), client)
 
 
-async def test_refused_files_are_told_while_the_trainer_waits(
+async def test_refused_files_are_reported_while_the_trainer_waits(
     accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path
 ) -> None:
-    """Demand counts a file until it is told to be spent: untold, enough of them would stop all work for good."""
+    """Demand counts a file until the trainer reports it as spent. Enough unreported files would stop all work."""
     settings = Settings.model_validate({"trainer": {"state_dir": tmp_path, "poll_seconds": 1}})
     trainer = trainer_with(settings, client, accepted_work)
     metadata = CheckpointMetadata(step=STEP, batch_root=NO_BATCH)
@@ -78,9 +78,9 @@ async def test_refused_files_are_told_while_the_trainer_waits(
     await trainer.publisher.report(metadata, {"reward": 0.5}, {"wait": 1.0}, [], finished=False)
     waiting = asyncio.create_task(trainer.batcher.fill(learner, ON_CHAIN))
     try:
-        told = asyncio.create_task(client.told_twice.wait())
-        await asyncio.wait([waiting, told], return_when=asyncio.FIRST_COMPLETED)
-        assert told.done()
+        reported = asyncio.create_task(client.told_twice.wait())
+        await asyncio.wait([waiting, reported], return_when=asyncio.FIRST_COMPLETED)
+        assert reported.done()
     finally:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -93,7 +93,7 @@ async def test_refused_files_are_told_while_the_trainer_waits(
 async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
     accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can begin in a run that publishes nothing: the trainer publishes the same weights once more."""
+    """New workers need a new checkpoint to start: the trainer publishes the same weights once more."""
     options = {"state_dir": tmp_path, "poll_seconds": 1, "idle_seconds": 10}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
     learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
@@ -187,7 +187,7 @@ async def test_waiting_is_counted_from_when_the_step_is_on_chain(
         (RefusedError("gone", status=404, title="NotFound"), True),
         (MismatchError("another root"), True),
         (RefusedError("down", status=503, title="Busy"), False),
-        (UnreachableError("nobody"), False),
+        (UnreachableError("no answer"), False),
     ],
     ids=["gone", "changed", "busy", "silent"],
 )
@@ -272,12 +272,12 @@ def test_weights_that_are_published_once_more_are_no_updates(accepted_work: Acce
         ({"newcomers": 1, "able_workers": 1, "quiet": 2 * PATIENCE}, "waits"),
     ],
     ids=[
-        "nobody is new",
-        "nobody else could work",
+        "no newcomer",
+        "no other able worker",
         "the orchestrator lags",
         "work is inspected",
         "others rest",
-        "others rest, nobody is new",
+        "others rest, no newcomer",
         "work is here",
         "not on chain",
         "others worked a moment ago",
@@ -314,10 +314,10 @@ async def test_weights_are_published_again_for_newcomers(
     trainer.close()
 
 
-async def test_newcomers_make_nobodys_work_stale(
+async def test_newcomers_do_not_make_work_of_others_stale(
     accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While others could work, one newcomer after the other gets two steps in `idle_seconds`, and no more."""
+    """While other workers are able, newcomers get at most two steps in `idle_seconds`."""
     options = {"state_dir": tmp_path, "poll_seconds": 1, "idle_seconds": 600}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
     monkeypatch.setattr("trainer.batcher.NEWCOMER_SECONDS", 0.0)
@@ -332,10 +332,10 @@ async def test_newcomers_make_nobodys_work_stale(
     trainer.close()
 
 
-async def test_newcomers_get_no_steps_without_end_while_nobody_could_work(
+async def test_steps_for_newcomers_are_bounded_when_no_worker_is_able(
     accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An orchestrator that names a newcomer for ever, or a stranger who always registers another, costs so much gas."""
+    """A false newcomer, or a stranger who keeps registering workers, costs a bounded amount of gas."""
     options = {"state_dir": tmp_path, "poll_seconds": 1, "idle_seconds": 600}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
     client.newcomers, client.able_workers = 1, 0

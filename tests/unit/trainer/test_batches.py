@@ -97,8 +97,8 @@ def test_metrics_are_over_all_rollouts():
     assert (metrics["staleness/0"], metrics["staleness/1"], "staleness/2" in metrics) == (0.0, 1.0, False)
 
 
-def test_the_reward_is_told_by_parts_where_there_are_several(tmp_path: Path):
-    """Two parts of a task set, one of them with two parts of a score: a row of each, by exact means."""
+def test_reward_is_reported_by_part_when_there_are_several(tmp_path: Path):
+    """The set has two parts, and one of them scores two parts: each gets a row with its exact mean."""
     both = EnvironmentManifest("sorting", options={"thinking": "tags"}, weights={"correct": 600_000, "format": 400_000})
     parts = [
         NewPart("easy", ARITHMETIC, numbered(3, "e"), 1, [SOURCE]),

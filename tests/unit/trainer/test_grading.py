@@ -56,6 +56,8 @@ UNCOMMITTED = show(right_text(), FIRST, salt="0x" + "06" * 32)
     ],
     ids=["another's", "rejecting", "another salt", "no commitment", "another text", "forged", "copied"],
 )
-def test_nobody_else_is(verdict: Verdict, statement: Grade, text: str | None, why: str) -> None:
+def test_validator_without_a_matching_grade_is_not_believed(
+    verdict: Verdict, statement: Grade, text: str | None, why: str
+) -> None:
     with pytest.raises(MismatchError, match=why):
         graders_of(WHERE, work([verdict], [statement], text))

@@ -97,8 +97,8 @@ def test_a_resumed_run_multiplies_as_it_began(
     take(learner_at(initial, tmp_path / "resumed", lora_rank=2, ranks=NarrowRanks(), matmul=begun), 0)
     with capture_logs() as lines:
         resumed = learner_at(initial, tmp_path / "resumed", lora_rank=2, ranks=NarrowRanks(), matmul="auto")
-    told = {"event": "the run multiplies bfloat16 as it began", "matmul": begun, "here": later}
-    assert [line for line in lines if line.items() >= told.items()]
+    expected = {"event": "the run multiplies bfloat16 as it began", "matmul": begun, "here": later}
+    assert [line for line in lines if line.items() >= expected.items()]
     take(resumed, 1)
     assert resumed.checkpoints.read(2).matmul == resumed.recipe.update.matmul == begun
     there, here = weights(straight), weights(resumed)
@@ -106,8 +106,8 @@ def test_a_resumed_run_multiplies_as_it_began(
     assert any(not torch.equal(there[name], value) for name, value in weights(other).items())
 
 
-def test_what_is_written_is_the_step_however_far_training_is_by_then(initial: Path, tmp_path: Path):
-    """Steps are taken as fast as they can be; each that reaches the disk has the bits of a run that waited for it."""
+def test_written_step_is_exact_while_training_continues(initial: Path, tmp_path: Path):
+    """Training does not wait for the disk. Each written step has the same bits as in a run that waits."""
     waiting, hurrying = learner_at(initial, tmp_path / "a"), learner_at(initial, tmp_path / "b")
     kept = {}
     for step in range(4):
@@ -194,8 +194,8 @@ async def test_a_score_that_cannot_be_taken_does_not_stop_training(
     for tasks, scored in ((mute, True), (broken, False)):
         handoff = StepHandoff()
         await trainer._score(learner, tasks, handoff)  # noqa: SLF001
-        told = handoff.score.result()
-        assert (told[0]["held_out/reward"] if told else None) == (0.0 if scored else None)
+        scores = handoff.score.result()
+        assert (scores[0]["held_out/reward"] if scores else None) == (0.0 if scored else None)
     monkeypatch.setattr(trainer._scorers, "score", failing)  # noqa: SLF001
     handoff = StepHandoff()
     await trainer._score(learner, mute, handoff)  # noqa: SLF001
@@ -323,8 +323,8 @@ def test_weights_that_are_not_finite_are_not_written(initial: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("place", ["state", "model"])
-def test_a_disk_that_refuses_is_told_by_name(initial: Path, tmp_path: Path, place: str):
-    """Wherever the writing of a step fails: in torch.distributed.checkpoint, or in safetensors."""
+def test_failed_write_names_the_step(initial: Path, tmp_path: Path, place: str):
+    """The write fails in torch.distributed.checkpoint, or in safetensors."""
     learner = learner_at(initial, tmp_path)
     learner.written()
     building = learner.checkpoints.building(1).parent
@@ -379,7 +379,7 @@ async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial
     assert calls == [("publish", 1), ("report", 1)]
     next(learner.checkpoints.state(1).glob("*.distcp")).unlink()
     await trainer.hand_off_older(learner_at(initial, tmp_path))
-    assert len(calls) == 2  # what cannot be read is told, and left to the chain
+    assert len(calls) == 2  # an unreadable step is logged, and left to the chain
 
 
 def test_a_model_that_drops_out_drops_nothing_here(tmp_path: Path):

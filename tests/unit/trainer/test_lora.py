@@ -47,7 +47,7 @@ def test_an_adapted_policy_is_the_same_until_it_learns(initial: Path) -> None:
     assert names == {f"{name}.{part}" for name in maps for part in ("down", "up")}
 
 
-def test_what_is_published_is_the_adapted_model(initial: Path, tmp_path: Path) -> None:
+def test_published_model_includes_the_adapter(initial: Path, tmp_path: Path) -> None:
     learner = learner_at(initial, tmp_path, lora_rank=RANK)
     for step in range(2):
         learner.train_step(*batch_of(step), {})

@@ -92,7 +92,7 @@ def test_a_rollout_that_disagrees_beyond_the_bound_is_left_out_whole() -> None:
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
-def test_a_rollout_that_is_not_a_number_poisons_nobody(poison: float) -> None:
+def test_non_finite_rollout_does_not_poison_the_batch(poison: float) -> None:
     clean = batch([1.0, 1.1], [1.0, 1.0], [0, 1], tokens=2)
     behaviour = clean.behaviour_logprobs.clone()
     behaviour[1] = poison
@@ -315,8 +315,8 @@ def test_no_poison_reaches_the_gradient_through_a_mask(terms: LossTerms, poison:
 
 
 @given(st.lists(st.tuples(st.floats(-3, 0), st.floats(-3, 3)), min_size=1, max_size=16))
-def test_what_claims_do_to_gradients_through_a_mask_is_bounded(tokens: list[tuple[float, float]]) -> None:
-    """Whatever samplers claim, a token's slope is 0 or within α to β times its own; by difference, 0 or its own."""
+def test_claimed_logprobs_have_a_bounded_effect_through_a_mask(tokens: list[tuple[float, float]]) -> None:
+    """For every claim, a token's slope is 0 or its own times α to β. With the difference mask it is 0 or its own."""
     old = torch.tensor([logprob for logprob, _ in tokens])
     claimed = old + torch.tensor([lie for _, lie in tokens])
     clean = batch([1.0] * len(tokens), [1.0] * len(tokens))
@@ -327,7 +327,7 @@ def test_what_claims_do_to_gradients_through_a_mask_is_bounded(tokens: list[tupl
         assert all(slope == 0.0 or least * 0.999 <= slope <= largest * 1.001 for slope in slopes)
 
 
-def test_what_a_token_weighs_by_hand() -> None:
+def test_token_weight_matches_values_computed_by_hand() -> None:
     batch_of = {"tokens": 100, "rollouts": 4, "limit": 50}
     assert token_weight("tokens", length=10, **batch_of) == 0.01
     assert token_weight("rollouts", length=10, **batch_of) == 0.025

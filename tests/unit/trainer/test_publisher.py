@@ -71,7 +71,7 @@ def revert(name: str) -> RevertError:
 
 @pytest.mark.parametrize(
     "trouble",
-    [UnreachableError("nobody"), ChainError("step 3 is not published"), revert("StepTooSoon")],
+    [UnreachableError("no answer"), ChainError("step 3 is not published"), revert("StepTooSoon")],
     ids=["silent", "behind", "too soon"],
 )
 async def test_a_step_that_the_chain_does_not_take_now_is_published_later(tmp_path: Path, trouble: MusterError) -> None:
@@ -82,7 +82,7 @@ async def test_a_step_that_the_chain_does_not_take_now_is_published_later(tmp_pa
     assert len(chain.published) == 1
 
 
-async def test_a_node_that_lags_behind_is_asked_again_and_a_folder_that_lacks_a_step_is_told(
+async def test_lagging_node_is_asked_again_and_a_step_gap_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = model_in(tmp_path)
@@ -99,12 +99,12 @@ async def test_an_outage_of_the_chain_is_sat_out_longer_than_what_it_says(
 ) -> None:
     monkeypatch.setattr("trainer.publisher.PUBLISH_SECONDS", 0.05)
     model, metadata = model_in(tmp_path), CheckpointMetadata(step=3, batch_root=NO_BATCH)
-    chain = Chain(*[UnreachableError("nobody")] * 20)
+    chain = Chain(*[UnreachableError("no answer")] * 20)
     await publisher_on(chain, tmp_path).publish(metadata, model, None)
     assert len(chain.published) == 1
     monkeypatch.setattr("trainer.publisher.OUTAGE_SECONDS", 0.1)
-    with pytest.raises(UnreachableError, match="nobody"):
-        await publisher_on(Chain(*[UnreachableError("nobody")] * 10_000), tmp_path).publish(metadata, model, None)
+    with pytest.raises(UnreachableError, match="no answer"):
+        await publisher_on(Chain(*[UnreachableError("no answer")] * 10_000), tmp_path).publish(metadata, model, None)
 
 
 @pytest.mark.parametrize("name", ["TooFewValidators", "ValidatorsTooNew"])
@@ -121,9 +121,7 @@ async def test_validators_are_waited_for_however_long_they_take(
     assert [line["event"] for line in said] == ["publishing later", "published"], "said once"
 
 
-async def test_what_ends_the_trainer_in_the_end_is_what_the_chain_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_final_error_is_the_one_of_the_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.publisher.PUBLISH_SECONDS", 0.1)
     chain = Chain(*[ChainError("is another program sending with this key?", hint="stop it")] * 10_000)
     with pytest.raises(ChainError, match="another program") as caught:
@@ -134,7 +132,7 @@ async def test_what_ends_the_trainer_in_the_end_is_what_the_chain_said(
 
 
 @pytest.mark.parametrize("trouble", [UnfundedError("no gas"), revert("NotTrainer")], ids=["unfunded", "another key"])
-async def test_what_time_does_not_mend_ends_the_trainer(tmp_path: Path, trouble: MusterError) -> None:
+async def test_permanent_error_ends_the_trainer(tmp_path: Path, trouble: MusterError) -> None:
     chain = Chain(trouble)
     with pytest.raises(type(trouble)):
         await publisher_on(chain, tmp_path).publish(
@@ -148,7 +146,7 @@ async def test_what_time_does_not_mend_ends_the_trainer(tmp_path: Path, trouble:
     [(0.09, LEFT_OUT, False), (0.11, 0.0, True), (0.0, LEFT_OUT + 0.01, True)],
     ids=["near", "far", "many left out"],
 )
-def test_samplers_that_disagree_are_told(tmp_path: Path, mismatch_kl: float, left_out: float, warns: bool) -> None:
+def test_sampler_mismatch_is_a_warning(tmp_path: Path, mismatch_kl: float, left_out: float, warns: bool) -> None:
     settings = Settings.model_validate({"trainer": {"state_dir": tmp_path, "mismatch_alarm": 0.1}})
     trainer = Trainer(settings, cast(Any, None), cast(Any, None), rules().terms, Ranks())
     metrics = {"mismatch_kl": mismatch_kl, "rollouts": 100.0, "dropped_rollouts": 100 * left_out}

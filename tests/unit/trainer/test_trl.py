@@ -92,7 +92,7 @@ def test_the_loss_and_its_gradient_are_trls(case: dict[str, Any]) -> None:
     assert torch.allclose(gradient, flat(case["gradient"]), rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_compared_covers_every_way_to_weigh_both_ratios_both_bounds_and_the_reference() -> None:
+def test_cases_cover_every_normaliser_ratio_bound_and_reference() -> None:
     keys = ("loss_type", "importance_sampling_level")
     assert {tuple(case[key] for key in keys) for case in CASES} == {
         (kind, level) for kind in NORMALISERS for level in ("token", "sequence")

@@ -68,7 +68,7 @@ def court_of(journal: ValidatorJournal, chain: CourtChain, *bundles: bytes) -> C
 
 
 @pytest.mark.parametrize("judges", [True, False])
-async def test_cases_on_evidence_that_nobody_has_shield_nobody(
+async def test_cases_without_evidence_do_not_block_an_accusation(
     journal: ValidatorJournal, clock: Clock, judges: bool
 ) -> None:
     chain = CourtChain(open_cases=2, judges=judges)
@@ -181,9 +181,7 @@ async def test_missing_data_waits_for_a_case_about_the_same(
 
 
 @pytest.mark.parametrize("challenger", [ME, OTHER])
-async def test_what_the_contract_sees_itself_waits_for_no_case(
-    journal: ValidatorJournal, clock: Clock, challenger: str
-) -> None:
+async def test_proof_on_chain_waits_for_no_case(journal: ValidatorJournal, clock: Clock, challenger: str) -> None:
     chain = CourtChain(open_cases=2)
     make_accusation(journal, BAD, FOUND, EVIDENCE, due=1.0)
     make_accusation(journal, *bad_rows(budget=9), due=2.0)

@@ -1,4 +1,4 @@
-"""What a validator judges by: a storage that sends other tasks makes nobody guilty, and nobody innocent."""
+"""The inputs of a validator's verdict: a storage that sends other tasks neither convicts nor clears a node."""
 
 from __future__ import annotations
 

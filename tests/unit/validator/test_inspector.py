@@ -31,7 +31,7 @@ from validator.pool import PoolJudge
 ACCUSER_KEY = Signer.from_key(b"\x03" * 32)
 
 
-def test_what_accuses_comes_before_what_rejects_and_then_the_order_of_the_checks() -> None:
+def test_accusing_findings_come_first_then_the_order_of_checks() -> None:
     slight = Finding("sampling_mismatch", 1, 1.2, 1.0, accuse=False)
     forged = Finding("wrong_logprobs", 2, 9.0, 1.0)
     noisy = [Finding("activation_mismatch", p, m, 1.0) for p, m in ((3, 2.0), (4, 5.0))]
@@ -100,8 +100,8 @@ async def inspect(
     return work, found
 
 
-async def test_what_no_row_shows_a_pool_of_steps_shows_and_its_evidence_holds(journal: ValidatorJournal) -> None:
-    """Each row is far below what rejects a row. After six steps work is not used, after eleven its node is accused."""
+async def test_pool_shows_what_no_row_shows_and_its_evidence_holds(journal: ValidatorJournal) -> None:
+    """Each row is far below the rejecting limit. After six steps work is not used; after eleven its node is accused."""
     context = Context(sums=LEANING)
     inspector = inspector_of(context, journal)
     for index in range(12):
@@ -112,11 +112,11 @@ async def test_what_no_row_shows_a_pool_of_steps_shows_and_its_evidence_holds(jo
     assert evidence is not None
     assert (await verify_evidence(evidence, Kind.SAMPLING_MISMATCH, work, context)).guilty
 
-    # Where a file of the pool cannot be had the commitment is not used, and accuses nobody yet.
+    # If a file of the pool is unavailable, the commitment is not used and its node is not accused yet.
     context.uploads.pop(4)
     found = await inspector.inspect(work, 11, suspect=False, missing_counts=True)
     assert (found.finding is not None, found.guilty, found.pool) == (True, False, None)
-    # Where a row is rejected by itself, that row is named.
+    # If a row is rejected by itself, the finding names that row.
     context.findings = lambda _step, rows: (
         [Finding("wrong_logprobs", rows[0].position, 13.0, 12.0, accuse=False)] + [None] * (len(rows) - 1)
     )

@@ -78,8 +78,8 @@ def test_a_pool_has_whole_steps_that_another_one_follows(journal: ValidatorJourn
     assert ends() == [(None, 0, 2, 3), (2, 3, 5, 6)]
 
 
-def test_what_a_reorg_may_draw_otherwise_is_forgotten(journal: ValidatorJournal) -> None:
-    """Rows follow from the block after their commitment, a unit from the block after the commitment that ends it."""
+def test_draws_that_a_reorg_may_change_are_forgotten(journal: ValidatorJournal) -> None:
+    """Rows depend on the block after their commitment, a unit on the block after its last commitment."""
     works = [work(index, step=index, block=10 + index) for index in range(4)]
     receive(journal, *works)
     for c in pending(journal):
@@ -141,7 +141,7 @@ def test_verdicts_are_reported_until_they_are_taken(journal: ValidatorJournal) -
     assert journal.accusations(9000.0) == []
 
 
-def test_nothing_is_reported_about_what_a_reorg_took_back(journal: ValidatorJournal) -> None:
+def test_reorged_commitment_is_not_reported(journal: ValidatorJournal) -> None:
     receive(journal, work(0, block=20))
     reject(journal, pending(journal)[0], accuse_at=None)
     receive(journal, rewound_to=15)
@@ -211,7 +211,7 @@ def test_a_file_that_came_late_is_inspected_by_other_rows(
     assert [one.verdict.reason for one in journal.unsent(2000.0, 9)] == ["sampling_mismatch"]
 
 
-def test_what_was_not_missing_or_is_void_is_not_inspected_again(journal: ValidatorJournal) -> None:
+def test_commitment_not_missing_or_void_is_not_inspected_again(journal: ValidatorJournal) -> None:
     receive(journal, work(0))
     missing(journal)
     receive(journal, opened(1), CaseResolved(place(40), 1, NODE, Outcome.CURED, 0, 2, 3))
@@ -341,7 +341,7 @@ def test_the_same_case_opened_again_keeps_its_vote_and_takes_over_its_times(jour
     assert (case.commit_ends, case.reveal_ends, case.jury, case.challenger) == (107, 207, 4, ME)
 
 
-def test_who_did_not_judge_in_one_block_may_in_another(journal: ValidatorJournal) -> None:
+def test_ballot_resets_when_a_case_moves_to_another_block(journal: ValidatorJournal) -> None:
     receive(journal, opened(1, challenger=ME))
     journal.set_ballot(journal.cases()[0], "no judge")
     receive(journal, opened(1, challenger=ME))
@@ -373,7 +373,7 @@ def test_an_hour_is_ready_when_everything_in_it_is_judged(journal: ValidatorJour
     assert journal.vouched(7) == []
 
 
-def test_what_a_reorg_took_back_is_not_vouched_for_again(journal: ValidatorJournal) -> None:
+def test_reorged_commitment_is_not_vouched_for_again(journal: ValidatorJournal) -> None:
     receive(journal, work(0, hour=5), work(1, hour=5))
     for c in pending(journal):
         journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None)

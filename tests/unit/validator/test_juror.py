@@ -41,7 +41,7 @@ def juror_of(journal: ValidatorJournal, chain: CourtChain, context: Any) -> Juro
     return Juror(chain, journal, context, stagger_seconds=0)  # type: ignore[arg-type]
 
 
-async def test_what_has_a_deadline_comes_before_what_may_take_long(journal: ValidatorJournal, clock: Clock) -> None:
+async def test_deadlines_come_before_long_work(journal: ValidatorJournal, clock: Clock) -> None:
     chain = CourtChain()
     receive(journal, case_of(1), case_of(2, index=4))
     journal.seal_ballot(journal.cases()[1], True, bytes(32))
@@ -84,7 +84,7 @@ async def test_the_case_whose_votes_are_due_first_is_looked_at_first(journal: Va
 async def test_a_vote_is_sealed_committed_revealed_and_collected_over_restarts(
     journal: ValidatorJournal, clock: Clock
 ) -> None:
-    """Each turn is a juror of its own: what it goes on from is in the journal and on chain."""
+    """Each turn uses a new juror, which resumes from the journal and the chain."""
     chain = CourtChain(collectable=7)
     receive(journal, case_of(1))
     votes = []
@@ -138,10 +138,10 @@ async def test_a_juror_tries_again_to_fetch_the_evidence_and_votes_it_down_at_la
     assert (case.ballot, case.guilty) == ("sealed", False), "nothing shows guilt, and silence costs"
 
 
-async def test_what_the_chain_cannot_answer_is_no_abstention(
+async def test_unreachable_chain_is_no_abstention(
     journal: ValidatorJournal, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the draw nothing is known about the evidence: the turn fails, and the next one begins anew."""
+    """Without the draw the evidence stays unverified: the turn fails, and the next one starts over."""
     chain = CourtChain()
     receive(journal, case_of(1))
     context = CourtContext(chain, EVIDENCE)
@@ -213,7 +213,7 @@ async def test_a_juror_shows_a_receipt_from_before_the_commitment_instead_of_vot
         (BallotState.NONE, Outcome.DISMISSED, False),
     ],
 )
-async def test_who_revealed_reports_who_did_not(
+async def test_revealing_juror_reports_absent_ones(
     journal: ValidatorJournal, ballot: BallotState, outcome: Outcome, reported: bool
 ) -> None:
     chain = CourtChain(others=[OTHER], ballot=ballot)

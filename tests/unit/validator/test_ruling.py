@@ -95,7 +95,7 @@ def test_the_next_step_of_a_juror(record: dict[str, Any], state: dict[str, Any],
         (INNOCENT, {}, Action.OPEN),
         (INNOCENT | {"ballot": "revealed"}, {}, Action.OPEN),
         (SEALED, {"opinion": False}, Action.WAIT),
-        # The juror verifies the evidence of a case in which it may vote first; what it cannot verify shields nobody.
+        # The juror first verifies the evidence of a case it may vote on. Unverifiable evidence blocks no new case.
         ({}, {}, Action.WAIT),
         ({}, {"opinion": True}, Action.WAIT),
         ({}, {"tried": True}, Action.OPEN),
@@ -116,7 +116,7 @@ def test_the_next_step_of_a_juror(record: dict[str, Any], state: dict[str, Any],
         (MISSING, {"same_charge": True, "opinion": False}, Action.OPEN),
         (MISSING, {"same_charge": True, "mine": True}, Action.WAIT),
         (MISSING | SEALED, {"same_charge": True}, Action.WAIT),
-        # A case that should have ended long ago was taken by a reorg, or nobody ends it.
+        # An overdue case was removed by a reorg, or is never resolved.
         ({}, {"mine": True, "now": 200 + RETRY_SECONDS - 1}, Action.WAIT),
         ({}, {"mine": True, "now": 200 + RETRY_SECONDS}, Action.OPEN),
         (SEALED, {"now": 200 + RETRY_SECONDS}, Action.OPEN),

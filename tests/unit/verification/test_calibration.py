@@ -52,7 +52,7 @@ def sample() -> Calibration:
 # --- Limits
 
 
-def test_where_nothing_is_measured_the_limits_are_the_least_ones() -> None:
+def test_limits_are_the_floor_without_measurements() -> None:
     assert pool(derived(cell([EXACT] * 20))) == FLOOR
 
 
@@ -269,7 +269,7 @@ def test_a_stranger_s_document_is_refused(sample: Calibration, changes: dict, sa
         parse_calibration(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
 
 
-def test_what_is_no_document_at_all_is_refused(sample: Calibration) -> None:
+def test_invalid_document_is_refused(sample: Calibration) -> None:
     for data in (b"", b"{", b"[]", b"1", b"\xff\xfe", b"null", sample.to_bytes()[:-1], b"[" * 100_000):
         with pytest.raises(MalformedError, match="not a calibration"):
             parse_calibration(data)
@@ -278,7 +278,7 @@ def test_what_is_no_document_at_all_is_refused(sample: Calibration) -> None:
 
 
 def test_a_document_that_was_written_otherwise_is_refused(sample: Calibration) -> None:
-    """Storage names the file by its bytes: terms made from another spelling would name a file that nobody has."""
+    """Storage names the file by its bytes: terms made from another spelling would name a missing file."""
     for data in (sample.to_bytes() + b"\n", json.dumps(sample.model_dump(mode="json"), indent=2).encode()):
         with pytest.raises(MalformedError, match="not as it was written"):
             parse_calibration(data)

@@ -248,8 +248,8 @@ def test_a_score_that_another_processor_could_have_come_to_is_not_judged() -> No
     assert (finding.reason, finding.position) == ("wrong_reward", STOPPED)
 
 
-def test_a_native_score_rejects_and_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may depend on the machine, the clock and chance. What accuses is found all the same, and comes first."""
+def test_native_score_rejects_without_accusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A native score may depend on the machine, the clock and chance. Accusing findings still come first."""
     monkeypatch.setattr(EnvironmentManifest, "is_native", property(lambda _: True))
     rows = with_row(STOPPED, task_reward=0, parts=np.array([0], np.int64))
     finding = inspect(rows)
@@ -268,20 +268,20 @@ def test_a_native_program_that_says_otherwise_only_now_and_then_is_not_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(EnvironmentManifest, "is_native", property(lambda _: True))
-    told: list[Score] = []
+    scores: list[Score] = []
 
     class Wavering(Scorers):
         def score(self, manifest: EnvironmentManifest, task: Task, completion: str) -> Score:
-            told.append(super().score(manifest, task, completion))
-            return told[-1] if len(told) % 3 == 0 else replace(told[-1], fuel=told[-1].fuel + 1)
+            scores.append(super().score(manifest, task, completion))
+            return scores[-1] if len(scores) % 3 == 0 else replace(scores[-1], fuel=scores[-1].fuel + 1)
 
     rows = honest_rows()
     assert check_file(rows, committed(rows), drawn(), replace(rules(), scorers=Wavering())) is None
-    assert len(told) == 3 * len(rows)
+    assert len(scores) == 3 * len(rows)
 
 
-def test_a_task_that_nobody_can_score_is_worth_nothing_alike_to_everybody(tmp_path: Path) -> None:
-    """Its owner published it: honest work on it is good, and a reward that is claimed for it is not."""
+def test_unscorable_task_is_worth_zero_for_every_node(tmp_path: Path) -> None:
+    """The fault is the owner's: honest work on the task is accepted, and a claimed reward is not."""
     sorting = rules().task_set.manifest(0)
     made = write_task_set(tmp_path / "tasks", [NewPart("sort", sorting, [ask("sort 21", wrong="12")])])
     broken = replace(rules(), task_set=made)

@@ -1,4 +1,4 @@
-"""Profiles hold for kinds of device, and nobody starts on another."""
+"""Profiles hold for kinds of device, and no node starts on another kind."""
 
 from __future__ import annotations
 

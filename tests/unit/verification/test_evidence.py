@@ -1,4 +1,4 @@
-"""Evidence: what holds is confirmed by whoever re-runs it, and what an accuser made up convicts nobody."""
+"""Evidence: a replay confirms true evidence, and invented evidence never convicts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def cannot_verify(bundle: EvidenceBundle, commitment: CommittedWork, conte
     ],
     ids=["wrong_draw", "wrong_prompt", "out_of_bounds", "wrong_termination", "wrong_reward"],
 )
-async def test_what_a_static_check_found_is_found_again(rows: list[Rollout]) -> None:
+async def test_static_finding_is_confirmed(rows: list[Rollout]) -> None:
     finding = check_file(rows, committed(rows), drawn(), rules())
     assert finding is not None
     assert finding.position is not None
@@ -80,8 +80,8 @@ async def test_what_a_static_check_found_is_found_again(rows: list[Rollout]) -> 
 
 
 @pytest.mark.parametrize("reason", ["wrong_reward", "malformed"])
-async def test_scoring_anew_keeps_nobody_else_waiting(reason: Reason, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A validator goes on following the chain while a stranger's programs run, for minutes maybe."""
+async def test_rescoring_does_not_block_the_event_loop(reason: Reason, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A validator keeps following the chain while a stranger's programs run, perhaps for minutes."""
     rows, moved = honest_rows(), threading.Event()
 
     def score(self: Scorers, manifest: EnvironmentManifest, task: Task, completion: str) -> Score:
@@ -98,7 +98,7 @@ async def test_scoring_anew_keeps_nobody_else_waiting(reason: Reason, monkeypatc
     assert (await verified(bundle, commitment, context)).guilty is False
 
 
-async def test_honest_rows_convict_nobody_whatever_the_accuser_says() -> None:
+async def test_honest_rows_never_convict() -> None:
     rows = honest_rows()
     for reason in ("wrong_draw", "wrong_prompt", "out_of_bounds", "wrong_termination", "wrong_reward"):
         bundle, commitment = accuse(rows, Finding(reason, 4), 4)
@@ -118,7 +118,7 @@ async def test_a_replay_convicts_only_beyond_the_accusing_threshold() -> None:
     assert (await verified(bundle, commitment, between)).guilty is False
 
 
-async def test_who_cannot_replay_abstains() -> None:
+async def test_juror_without_a_replay_abstains() -> None:
     bundle, commitment = accuse(honest_rows(), sampling_mismatch(7), 7)
     assert await cannot_verify(bundle, commitment, Context(down=True))
 
@@ -131,7 +131,7 @@ async def test_rows_that_fail_a_static_check_are_not_replayed() -> None:
     assert context.replayed == 0
 
 
-async def test_rows_of_another_commitment_convict_nobody() -> None:
+async def test_rows_of_another_commitment_do_not_convict() -> None:
     bad = changed(4, budget=9)
     bundle, _ = accuse(bad, Finding("wrong_draw", 4), 4)
     honest = committed(honest_rows())
@@ -163,7 +163,7 @@ async def test_a_committed_row_beyond_the_commitment_is_malformed() -> None:
     assert inspection.finding.reason == "malformed"
 
 
-async def test_made_up_rows_and_proofs_convict_nobody() -> None:
+async def test_made_up_rows_and_proofs_do_not_convict() -> None:
     bundle, commitment = accuse(changed(4, budget=9), Finding("wrong_draw", 4), 4)
     for changes in (
         {"rows": ""},
@@ -229,7 +229,7 @@ async def test_swapped_data_is_found_again() -> None:
     assert inspection.finding.reason == "wrong_root"
 
 
-async def test_a_good_file_convicts_nobody() -> None:
+async def test_good_file_does_not_convict() -> None:
     data, commitment = write_rollouts(honest_rows()), committed(honest_rows())
     context = Context(files={content_hash(data): data})
     for reason in ("malformed", "wrong_root"):
@@ -252,13 +252,13 @@ async def test_missing_data_is_cured_by_the_data() -> None:
 
 
 @pytest.mark.parametrize("text", ["é", "\u0000", "====", "AAA", "AAAA" * 9, "Zm9v\n"])
-async def test_rows_that_are_no_rows_convict_nobody_and_end_no_juror(text: str) -> None:
+async def test_malformed_rows_neither_convict_nor_crash_a_juror(text: str) -> None:
     bundle, commitment = accuse(honest_rows(), sampling_mismatch(0), 0)
     inspection = await verified(bundle.model_copy(update={"rows": text}), commitment)
     assert inspection.guilty is False
 
 
-async def test_evidence_of_another_kind_than_the_case_convicts_nobody() -> None:
+async def test_evidence_of_another_kind_does_not_convict() -> None:
     bundle, commitment = accuse(changed(4, budget=9), Finding("wrong_draw", 4), 4)
     inspection = await verify_evidence(bundle.to_bytes(), Kind.MALFORMED, commitment, Context())
     assert (inspection.guilty, inspection.why) == (False, "the evidence is of wrong_draw, the case of malformed")
@@ -280,7 +280,7 @@ async def test_a_wrong_reward_is_judged_by_the_task_in_the_evidence_and_by_no_ot
         inspection = await verified(bundle.model_copy(update={"tasks": tasks}), commitment)
         assert (inspection.guilty, inspection.finding) == (False, None)
         assert why in inspection.why
-        # Whoever has the shard does not look into it either.
+        # A juror that has the shard gives the same answer.
         data = bundle.model_copy(update={"tasks": tasks}).to_bytes()
         assert (await verify_evidence(data, Kind.WRONG_REWARD, commitment, Context())).why == inspection.why
 

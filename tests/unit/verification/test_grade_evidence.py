@@ -1,4 +1,4 @@
-"""Evidence of a wrong grade: it convicts whom it should, and nobody whom it should not."""
+"""Evidence of a wrong grade: it convicts the validator that signed the grade, and no other."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_row_beside_the_wrong_one_shows_nothing() -> None:
     assert not (await judged(bundle(shown, position=4), shown)).guilty
 
 
-async def test_nobody_is_convicted_of_being_unsure() -> None:
+async def test_unsure_grade_does_not_convict() -> None:
     shown = show(graded(reward=0, parts=(), fuel=UNSURE_FUEL))
     assert not (await judged(bundle(shown), shown)).guilty
 
@@ -132,7 +132,7 @@ OF_ANOTHER_WORK = show(graded(reward=500_000), work=replace(work(), index=work()
         (forged(proofs=[[]]), "not under the committed root"),
     ],
 )
-async def test_evidence_that_does_not_hold_convicts_nobody(data: bytes, why: str) -> None:
+async def test_invalid_evidence_does_not_convict(data: bytes, why: str) -> None:
     inspection = await judged(data, WRONG)
     assert not inspection.guilty
     assert re.search(why, inspection.why), inspection.why

@@ -99,7 +99,7 @@ class Hostile:
         return Path.touch, (self.path,)
 
 
-def test_nothing_is_unpickled(tmp_path: Path) -> None:
+def test_measured_file_is_never_unpickled(tmp_path: Path) -> None:
     path, touched = tmp_path / "a.npz", tmp_path / "touched"
     path.write_bytes(pickle.dumps(Hostile(touched)))
     assert "pickle" in refused(path)

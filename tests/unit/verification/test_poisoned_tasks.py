@@ -1,4 +1,4 @@
-"""Tasks that nobody can solve, and completions that break the scorer: a zero with a reason, and nobody stops."""
+"""Unsolvable tasks, and completions that break the scorer: each scores zero with a reason, and no process stops."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("name", REASONS)
-def test_a_task_that_nobody_can_solve_is_worth_nothing_and_says_why(poisoned: Rules, name: str) -> None:
+def test_unsolvable_task_scores_zero_with_a_reason(poisoned: Rules, name: str) -> None:
     slot = slot_of(poisoned.task_set, name)
     score = poisoned.score(slot, SAID)
     assert score.parts == (0,)
@@ -73,7 +73,7 @@ def test_it_has_a_prompt_that_an_engine_takes(poisoned: Rules, name: str) -> Non
         assert prompt.tolist() == [end_token(poisoned.tokenizer)]
 
 
-def test_of_a_prompt_that_is_too_long_the_end_is_left(poisoned: Rules) -> None:
+def test_long_prompt_keeps_its_end(poisoned: Rules) -> None:
     text = str(poisoned.tokenizer.decode(poisoned.prompt(slot_of(poisoned.task_set, "too-long"), 8)))
     assert text.endswith("2121<|budget|>8<|assistant|><think>")
 
@@ -101,7 +101,7 @@ def test_honest_rows_of_it_pass_and_a_claimed_reward_does_not(poisoned: Rules, n
         assert finding.reason == "wrong_reward"
 
 
-def test_a_template_that_refuses_a_task_stops_nobody(tmp_path: Path) -> None:
+def test_task_that_the_template_refuses_scores_zero(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}" + str(tokenizer.chat_template)
     task_set = write_task_set(
@@ -116,7 +116,7 @@ def test_a_template_that_refuses_a_task_stops_nobody(tmp_path: Path) -> None:
     )
 
 
-def test_a_prompt_beyond_the_embedding_stops_nobody(poisoned: Rules) -> None:
+def test_prompt_beyond_the_embedding_becomes_the_end_token(poisoned: Rules) -> None:
     slot = slot_of(poisoned.task_set, "endless")
     whole = poisoned.prompt(slot, 8)
     small = replace(poisoned, model=replace(poisoned.model, vocabulary=int(whole.max())))
@@ -129,8 +129,8 @@ def test_a_prompt_beyond_the_embedding_stops_nobody(poisoned: Rules) -> None:
 # --- Evidence
 
 
-def kinds_of_use_to_nobody() -> dict[str, NewPart]:
-    """A part whose one task is of no use for each reason that is in its line."""
+def unusable_parts() -> dict[str, NewPart]:
+    """Return one part for each reason that makes a task unusable, with one such task."""
     manifest = rules().task_set.manifest(0)
     asked = task("a", "sort 21", answer="12")
     return {
@@ -140,11 +140,11 @@ def kinds_of_use_to_nobody() -> dict[str, NewPart]:
     }
 
 
-@pytest.mark.parametrize("kind", kinds_of_use_to_nobody())
-async def test_evidence_judges_a_row_of_it_as_whoever_has_the_shard_does(tmp_path: Path, kind: str) -> None:
-    """An honest row convicts nobody, whatever an accuser shows, and a wrong prompt convicts."""
+@pytest.mark.parametrize("kind", unusable_parts())
+async def test_juror_without_the_shard_reaches_the_same_verdict(tmp_path: Path, kind: str) -> None:
+    """An honest row never convicts, and a wrong prompt does."""
     made = rules()
-    task_set = write_task_set(tmp_path / "tasks", [kinds_of_use_to_nobody()[kind]])
+    task_set = write_task_set(tmp_path / "tasks", [unusable_parts()[kind]])
     poisoned = replace(made, task_set=task_set)
     prompt = poisoned.prompt(0, drawn().groups[0].budget)
     assert prompt.tolist() == [end_token(made.tokenizer)]
@@ -211,7 +211,7 @@ def test_a_completion_that_breaks_its_call_is_worth_nothing_and_the_next_is_scor
 
 
 def test_a_machine_that_cannot_score_abstains(code: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a zero nor a verdict: whoever asks tries again later."""
+    """It returns neither a zero nor a verdict: the caller tries again later."""
     monkeypatch.setattr("muster.sandbox.client.ATTEMPTS", 1)
     monkeypatch.setattr("sys.executable", "/bin/false")
     monkeypatch.setattr("muster.sandbox.client.in_namespaces", lambda command, readable: list(command))

@@ -54,8 +54,8 @@ async def test_a_pool_that_leans_convicts_by_rows_that_the_chain_has_drawn(
     assert (inspection.finding.threshold, "of 11 steps at least 10" in inspection.why) == (CONVICT, True)
 
 
-async def test_a_pool_of_honest_rows_convicts_nobody_and_costs_little(journal: ValidatorJournal) -> None:
-    """Ten of eleven are needed: the second that does not lean decides."""
+async def test_honest_pool_does_not_convict_and_costs_little(journal: ValidatorJournal) -> None:
+    """A conviction needs ten of eleven units, so the second honest unit decides."""
     bundle, work, context = await pool_case(journal, sums=STRAIGHT)
     inspection = await verified(bundle, work, context)
     assert not inspection.guilty
@@ -63,7 +63,7 @@ async def test_a_pool_of_honest_rows_convicts_nobody_and_costs_little(journal: V
     assert context.replayed == 2
 
 
-async def test_a_few_steps_that_lean_convict_nobody_and_are_not_replayed(journal: ValidatorJournal) -> None:
+async def test_few_leaning_steps_do_not_convict_and_are_not_replayed(journal: ValidatorJournal) -> None:
     bundle, work, context = await pool_case(journal, steps=8)
     inspection = await verified(bundle, work, context)
     assert not inspection.guilty
@@ -71,8 +71,8 @@ async def test_a_few_steps_that_lean_convict_nobody_and_are_not_replayed(journal
     assert context.replayed == 0
 
 
-async def test_what_is_replayed_first_follows_from_the_block_of_the_case(journal: ValidatorJournal) -> None:
-    """One step of eleven does not lean: whether it is asked about differs between blocks."""
+async def test_block_of_the_case_decides_the_replay_order(journal: ValidatorJournal) -> None:
+    """One step of eleven does not lean. The block decides whether it is replayed."""
     bundle, work, context = await pool_case(journal)
     context.sums_of_step = {3: STRAIGHT}
     asked = set()
@@ -122,8 +122,8 @@ async def test_rows_that_are_equal_count_in_one_step_alone(
     assert "do not show it together" in inspection.why
 
 
-async def test_steps_on_which_honest_machines_differ_convict_nobody(journal: ValidatorJournal) -> None:
-    """Its weights are the trainer's fault: the unit counts as honest."""
+async def test_steps_with_honest_disagreement_do_not_convict(journal: ValidatorJournal) -> None:
+    """The trainer's weights are at fault: the unit counts as honest."""
     bundle, work, context = await pool_case(journal)
     context.honest = replace(LEANING, gaps=0.8 * LEANING.gaps)
     inspection = await verified(bundle, work, context)

@@ -1,4 +1,4 @@
-"""Pools: many rows that are each a little off are seen together, and honest work is not, whoever chooses its window."""
+"""Pools: they detect many rows that are each slightly wrong, and clear honest work in every choice of window."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_evidence_is_a_supermartingale_where_one_unit_in_thirty_leans(count: int
     assert after == pytest.approx(10 ** evidence(seen, count), rel=1e-9)
 
 
-def test_of_honest_nodes_whose_rows_of_a_step_lean_together_none_is_convicted() -> None:
-    """100,000 nodes over a window, one unit in thirty leans: the bound says at most one in a hundred is rejected."""
+def test_honest_nodes_with_leaning_steps_are_not_convicted() -> None:
+    """Of 100,000 nodes, one unit in thirty leans over a window. The bound rejects at most one node in a hundred."""
     table = np.array([[pool_evidence(k, n) if k <= n else -9.0 for k in range(WINDOW + 1)] for n in range(WINDOW + 1)])
     random, most, seen = np.random.default_rng(7), np.full(100_000, -9.0), np.zeros(100_000, int)
     for count in range(1, WINDOW + 1):
@@ -137,7 +137,7 @@ def test_each_statistic_accuses_by_itself_a_little_above_its_limit_and_not_below
     ("counted", "reason"), [("gaps_beyond", "sampling_mismatch"), ("logprobs_beyond", "wrong_logprobs")]
 )
 def test_one_row_a_unit_that_a_single_token_rejects_accuses_in_the_end(counted: str, reason: str) -> None:
-    """So nobody stays between the limits that reject and accuse: their means are those of honest work."""
+    """No node can stay between the rejecting and the accusing limit while its means look honest."""
     rows = [sums(UNIT_TOKENS)] * 7
     found = judge_pool([unit(i, *rows, sums(UNIT_TOKENS, **{counted: 1})) for i in range(12)], BF16, about=12)
     assert found is not None
@@ -213,7 +213,7 @@ def test_a_juror_is_asked_for_no_more_than_it_takes_to_convict() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=WINDOW), st.data())
-def test_what_a_judge_shows_a_juror_takes(lean: list[bool], data: st.DataObject) -> None:
+def test_juror_accepts_what_a_judge_shows(lean: list[bool], data: st.DataObject) -> None:
     about = data.draw(st.integers(0, len(lean)))
     pool = [leaning(i, 1)[0] if one else honest(i, 1)[0] for i, one in enumerate(lean)]
     found = judge_pool(pool, BF16, about=about)
@@ -223,7 +223,7 @@ def test_what_a_judge_shows_a_juror_takes(lean: list[bool], data: st.DataObject)
         assert needed < len(found.leaning)
 
 
-def test_what_a_journal_keeps_is_what_was_pooled() -> None:
+def test_pooled_rows_round_trip_through_json() -> None:
     kept = (PooledRow(b"\x07" * 32, sums(3, 0.1, 0.2, 0.3, -0.4, gaps_beyond=1)), PooledRow(b"", sums(9)))
     assert rows_from_json(rows_to_json(kept)) == kept
 

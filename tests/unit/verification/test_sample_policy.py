@@ -79,7 +79,7 @@ def test_detection_agrees_with_drawing() -> None:
     assert seen / tries == pytest.approx(detection(128, 13, 16, 0.6), abs=0.015)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_counts_are_refused() -> None:
     for lies, sample in ((129, 1), (1, 129), (-1, 1), (1, -1)):
         with pytest.raises(ValueError, match="among 128 rows"):
             detection(128, lies, sample)

@@ -164,8 +164,8 @@ def test_gaps_are_licensed_by_the_row_s_others_and_log_probabilities_by_twice_th
         assert found(own).logprob_worst == pytest.approx(math.log(1.5) / (expected(licence) + blur), rel=1e-4)
 
 
-def test_one_outlier_among_the_states_accuses_nobody() -> None:
-    """One token whose state is off by itself, as in models with outlier channels; all of them are another matter."""
+def test_single_state_outlier_does_not_accuse() -> None:
+    """One wrong state, as in models with outlier channels, does not accuse. A shift of all states does."""
     for tokens in (1, 16, 512):
         errors = row(tokens)
         one = row_statistics(replace(errors, states=at(errors.states, 0, 0.6**2)), BF16).activation

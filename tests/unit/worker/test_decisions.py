@@ -130,7 +130,7 @@ def test_the_end_is_the_end(facts: NodeState, code: int) -> None:
     assert caught.value.exit_code == code
 
 
-def test_a_worker_that_was_late_with_a_file_is_told_why_it_has_nothing_to_do() -> None:
+def test_late_worker_gets_the_reason_it_has_no_work() -> None:
     with pytest.raises(FinishedError, match="brought a file only when it was accused"):
         waiting_reason(but(left=True))
     with pytest.raises(FinishedError, match="this worker has retired"):
@@ -159,7 +159,7 @@ def test_another_role_or_run_is_a_mistake() -> None:
             waiting_reason(facts)
 
 
-def test_what_still_counts() -> None:
+def test_entry_counts_only_while_its_step_is_valid() -> None:
     assert FACTS.oldest_step == 5
     assert still_counts(ENTRY, FACTS, ANCHOR)
     assert not still_counts(ENTRY, but(steps=9), ANCHOR), "beyond the async level"
@@ -170,7 +170,7 @@ def test_what_still_counts() -> None:
     assert not still_counts(ENTRY, replace(but(steps=10), closes_at=FACTS.now + 1), ANCHOR), "two steps too old"
     assert not still_counts(ENTRY, but(last_step=6), ANCHOR), "a later step was committed"
     assert not still_counts(ENTRY, but(joined_step=6), ANCHOR), "before the node joined"
-    assert not still_counts(ENTRY, FACTS, b"\x06" * 32), "the step was published anew"
+    assert not still_counts(ENTRY, FACTS, b"\x06" * 32), "the step was republished"
     assert not still_counts(ENTRY, FACTS, None), "the step is gone"
     assert not still_counts(ENTRY, but(next=8), ANCHOR), "committed already"
     assert but(steps=2, last_step=0).oldest_step == 1

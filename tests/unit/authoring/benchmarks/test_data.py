@@ -108,7 +108,7 @@ def test_a_limit_takes_the_first_items(load: Loader) -> None:
         assert [item.id for item in data.items] == ["gsm8k/1", "gsm8k/2", "gsm8k/3"]
 
 
-def test_an_instruction_that_nobody_knows_is_left_out_with_the_reason(load: Loader) -> None:
+def test_unknown_instruction_is_left_out_with_the_reason(load: Loader) -> None:
     rows = [IFEVAL[0] | {"instruction_id_list": ["language:unknown"]}, IFEVAL[0] | {"key": 1}]
     with load("ifeval", rows) as data:
         assert dict(data.report.left_out) == {"has an unknown instruction 'language:unknown'": 1}

@@ -96,12 +96,12 @@ def test_anything_but_one_text_is_refused(kind: str) -> None:
         read_tests(packed(HOSTILE[kind]))
 
 
-def test_what_unpacks_to_too_much_is_refused_before_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_text_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pickled_text, "MAX_TEXT_BYTES", 1 << 20)
     assert len(unpacked(packed(pickle.dumps("x" * 1_000_000)))) == 1_000_000
     with pytest.raises(MalformedError, match="unpack to more than 1048576 bytes"):
         unpacked(packed(pickle.dumps("x" * (1 << 20))))
-    # A thousand layers within each other: only the outer one is opened.
+    # Of two nested layers, only the outer one is decompressed.
     bomb = zlib.compress(zlib.compress(b"\0" * 200_000_000))
     with pytest.raises(MalformedError):
         unpacked(base64.b64encode(bomb).decode())
@@ -129,7 +129,7 @@ def test_tests_hold_a_bounded_number_of_values() -> None:
     assert read_tests(json.dumps([test] * 3)) == [test] * 3
 
 
-def test_what_functions_are_given_holds_a_bounded_number_of_values() -> None:
+def test_function_arguments_hold_a_bounded_number_of_values() -> None:
     def converted(text: str, output: str = "0") -> BenchmarkItem:
         row = {"question_content": "?", "starter_code": "", "metadata": '{"func_name": "f"}', "private_test_cases": []}
         tests = [{"input": text, "output": output}]

@@ -102,7 +102,7 @@ def test_gpqas_letters(text: str, strict: str | None, flexible: str | None) -> N
         ("nothing", None),
     ],
 )
-def test_what_a_vote_compares(text: str, answer: str | None) -> None:
+def test_vote_compares_normalised_answers(text: str, answer: str | None) -> None:
     assert expression(text, ITEM) == answer
 
 

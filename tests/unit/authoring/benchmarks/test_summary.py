@@ -31,8 +31,8 @@ def test_pass_at_k_votes_and_lengths() -> None:
         record(0, MICRO, 0, 0, answers="ABAA"),
         record(MICRO, 0, 0, 0, answers="A---"),
     ]
-    told = summarize(BENCHMARKS["gsm8k"], records, 4, (1, 4))
-    figures = {(one["rule"], one["measure"]): one["value"] for one in told["figures"]}
+    summary = summarize(BENCHMARKS["gsm8k"], records, 4, (1, 4))
+    figures = {(one["rule"], one["measure"]): one["value"] for one in summary["figures"]}
     assert figures == {
         ("strict", "pass@1"): pytest.approx(4 / 12),
         ("strict", "pass@4"): 1.0,
@@ -41,9 +41,9 @@ def test_pass_at_k_votes_and_lengths() -> None:
         ("flexible", "pass@4"): 0.0,
         ("flexible", "maj@4"): 0.0,
     }
-    assert (told["items"], told["mean_tokens"], told["cut_off"]) == (3, 10.0, 0.75)
-    assert told["stopped"] == {"strict": 0, "flexible": 12}
-    assert all(one["low"] <= one["value"] <= one["high"] for one in told["figures"])
+    assert (summary["items"], summary["mean_tokens"], summary["cut_off"]) == (3, 10.0, 0.75)
+    assert summary["stopped"] == {"strict": 0, "flexible": 12}
+    assert all(one["low"] <= one["value"] <= one["high"] for one in summary["figures"])
 
 
 def test_a_vote_of_equal_counts_goes_to_the_first() -> None:
@@ -54,8 +54,8 @@ def test_a_vote_of_equal_counts_goes_to_the_first() -> None:
 
 def test_instructions_are_counted_one_by_one() -> None:
     records = [record(MICRO // 3, units=3), record(MICRO, units=1), record(2 * MICRO // 3, units=3)]
-    told = summarize(BENCHMARKS["ifeval"], records, 1, (1,))
-    figures = {(one["rule"], one["measure"]): one["value"] for one in told["figures"]}
+    summary = summarize(BENCHMARKS["ifeval"], records, 1, (1,))
+    figures = {(one["rule"], one["measure"]): one["value"] for one in summary["figures"]}
     assert figures[("strict", "pass@1")] == pytest.approx(1 / 3)
     assert figures[("strict", "units")] == pytest.approx(4 / 7)
     assert figures[("loose", "units")] == 1.0

@@ -144,7 +144,7 @@ def test_a_pure_source_that_uses_sets_and_hashes_is_not_blamed(checked: Checked,
         ),
     ],
 )
-def test_what_a_scorer_must_not_do_is_found(checked: Checked, body: str, found: dict[str, str]) -> None:
+def test_forbidden_scorer_behaviour_is_found(checked: Checked, body: str, found: dict[str, str]) -> None:
     results = checked(one_part(body, fuel=300_000_000))
     for check, fault in found.items():
         assert results[check].count >= len(TASKS)

@@ -66,7 +66,7 @@ def test_more_tries_never_do_worse_and_the_interval_holds_the_estimate(case: tup
 
 
 @pytest.mark.parametrize(("samples", "right", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 5), (4, 2, 0)])
-def test_what_no_answers_can_show_is_refused(samples: int, right: int, k: int) -> None:
+def test_impossible_counts_are_refused(samples: int, right: int, k: int) -> None:
     with pytest.raises(ValueError, match="pass@"):
         pass_at_k(samples, right, k)
 

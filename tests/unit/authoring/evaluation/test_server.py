@@ -40,7 +40,7 @@ def test_the_key_is_in_the_environment_and_not_in_the_command(monkeypatch: pytes
         ("", False, "http://:8000/v1"),
     ],
 )
-def test_who_reaches_a_host_is_known(host: str, local: bool, url: str) -> None:
+def test_host_decides_locality_and_url(host: str, local: bool, url: str) -> None:
     assert is_local(host) is local
     assert ServerSpec(Path("/model"), "m", host, 8000).url == url
 
@@ -67,7 +67,7 @@ async def test_a_server_that_ends_at_once_is_an_error_and_no_wait(monkeypatch: p
         (["model", "--run", "1"], "model is no step"),
     ],
 )
-def test_what_cannot_be_served_is_a_usage_error(words: list[str], says: str, tmp_path: Path) -> None:
+def test_unservable_model_is_a_usage_error(words: list[str], says: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "muster", "serve", "--port", "0", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND, check=False)
     assert done.returncode == 2, done.stderr

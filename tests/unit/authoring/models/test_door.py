@@ -137,7 +137,7 @@ def test_a_template_that_cannot_show_a_task_is_refused(folder: Path, template: s
         check_checkpoint(folder)
 
 
-def test_of_named_templates_the_default_is_used(folder: Path) -> None:
+def test_default_is_used_among_named_templates(folder: Path) -> None:
     tokenizer, task = load_tokenizer(folder), ask("2 + 3")
     expected = prompt_text(tokenizer, task, 8)
     tokenizer.chat_template = {"tool_use": "other", "default": tokenizer.chat_template}
@@ -147,7 +147,7 @@ def test_of_named_templates_the_default_is_used(folder: Path) -> None:
         prompt_text(tokenizer, task, 8)
 
 
-def test_a_template_is_told_whether_to_think(folder: Path) -> None:
+def test_template_receives_the_thinking_flag(folder: Path) -> None:
     tokenizer = load_tokenizer(folder)
     tokenizer.chat_template = "{{ messages[0].content }} {{ thinking_budget }} {{ enable_thinking }}"
     assert prompt_text(tokenizer, ask("2"), 8).endswith("True")

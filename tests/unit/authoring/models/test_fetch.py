@@ -52,7 +52,7 @@ def quiet(_: str) -> None:
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Path:
-    """A checkpoint folder as anybody may have it."""
+    """A plain checkpoint folder, as users download it."""
     folder = tmp_path / "plain"
     write_model(folder, seed=0)
     (folder / "LICENSE.txt").write_text(LICENCE)
@@ -274,7 +274,7 @@ def test_a_folder_is_written_by_one_process_and_whole_or_not_at_all(tmp_path: Pa
     assert not left.exists()
 
 
-def test_what_is_no_model_is_a_usage_error(tmp_path: Path) -> None:
+def test_source_without_a_model_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for source, revision in (("nothing", None), ("./no/folder", None), ("smollm2-135m", "main")):
         with pytest.raises(UsageError):

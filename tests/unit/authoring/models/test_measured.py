@@ -61,7 +61,7 @@ def test_a_fault_names_the_first_row_that_shows_it(changes: dict[str, object], f
     assert bool(found) == bool(fault)
 
 
-def test_what_was_measured_of_other_weights_does_not_count(tmp_path: Path) -> None:
+def test_measurement_of_other_weights_is_ignored(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     assert read_measured(model) is None
     own = check_of(model_hash(model).hex())

@@ -75,9 +75,9 @@ async def test_a_result_says_what_it_depends_on(
     session: Session, model_dir: Path, file: Path, oracle: Oracle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await eval.evaluate(session, model_dir, "gsm8k", data=[file], samples=4, typed=SHORT, out=Path("result.json"))
-    told = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     written = json.loads(Path("result.json").read_text())
-    assert {name: value for name, value in told.items() if name not in ("model", "out", "seconds")} == written
+    assert {name: value for name, value in document.items() if name not in ("model", "out", "seconds")} == written
     figures = {(one["rule"], one["measure"]): one["value"] for one in written["figures"]}
     assert figures == {(rule, "pass@1"): 0.5 for rule in ("strict", "flexible")} | {
         (rule, measure): value
@@ -143,7 +143,7 @@ async def test_without_out_equal_evaluations_share_their_records(
     assert oracle.asked == 2 * len(GSM8K)
 
 
-async def test_what_is_trained_on_is_refused_by_name(
+async def test_items_in_the_training_set_are_refused_by_name(
     session: Session, model_dir: Path, file: Path, oracle: Oracle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = own_manifest("arithmetic", {"thinking": "none"})
@@ -156,8 +156,8 @@ async def test_what_is_trained_on_is_refused_by_name(
     assert "--skip-trained" in caught.value.hint
     assert oracle.asked == 0
     await eval.evaluate(session, model_dir, "gsm8k", skip_trained=True, **options)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["items"], told["trained_on"]) == (7, ["gsm8k/3"])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["items"], document["trained_on"]) == (7, ["gsm8k/3"])
     assert not any(GSM8K[2]["question"] in prompt for prompt in oracle.prompts)
 
 
@@ -165,8 +165,8 @@ async def test_a_length_limit_that_the_model_lacks_gives_way(
     session: Session, model_dir: Path, file: Path, oracle: Oracle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await eval.evaluate(session, model_dir, "gsm8k", data=[file])
-    told = json.loads(capsys.readouterr().out)
-    assert 0 < told["sampling"]["max_tokens"] < 512 < BENCHMARKS["gsm8k"].max_tokens
+    document = json.loads(capsys.readouterr().out)
+    assert 0 < document["sampling"]["max_tokens"] < 512 < BENCHMARKS["gsm8k"].max_tokens
 
 
 async def test_options_that_make_no_sense_are_refused(session: Session, model_dir: Path, file: Path) -> None:

@@ -58,7 +58,7 @@ def test_why_it_waits_ends_with_the_loop_that_goes_on() -> None:
     assert log.waits == "CoverShort"
     log.take({"event": "ended", "exit_code": 0}, 0)
     assert log.waits == "", "it ends with its process"
-    log.take(waiting("offer", "a loop that nobody waits for"), 0)
+    log.take(waiting("offer", "a loop that blocks no other"), 0)
     assert log.waits == ""
 
 
@@ -78,7 +78,7 @@ def test_a_validator_s_verdicts() -> None:
     ]
 
 
-def test_a_new_process_begins_anew_but_its_warnings_stay() -> None:
+def test_new_process_resets_the_state_but_keeps_warnings() -> None:
     warning = {"level": "warning", "event": "the key is low on gas"}
     log = log_of(
         warning,

@@ -79,7 +79,7 @@ def test_ages(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-1m", "1w", "1m2s", "١m"])
-def test_what_is_no_age(text: str) -> None:
+def test_invalid_age_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError):
         parse_age(text)
 
@@ -87,7 +87,7 @@ def test_what_is_no_age(text: str) -> None:
 HOSTILE_KEY: Any = {"key\x1b[1m": 1}
 
 
-def test_what_could_steer_a_terminal_is_escaped(machine: Machine) -> None:
+def test_terminal_control_characters_are_escaped(machine: Machine) -> None:
     hostile = "\x1b[2J\x1b]0;own\x07\u202eevil\u2066\nnext\r\u2028\x9b31m\x7f\U000e0041"
     write(machine, line(hostile, reason=hostile, **HOSTILE_KEY))
     done = machine.type("logs")
@@ -104,7 +104,7 @@ def test_an_exception_stands_below_its_line() -> None:
     assert text == "1970-01-01 00:00:00 worker-1 error: failed\n    Traceback\n      File \\x1b[1m"
 
 
-def test_where_no_log_is_written(machine: Machine) -> None:
+def test_missing_log_is_an_error_with_a_hint(machine: Machine) -> None:
     missing = machine.json("logs", status=78)
     assert missing["error"] == "no log at node.jsonl yet"
     machine.settings("")

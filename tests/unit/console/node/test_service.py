@@ -56,7 +56,7 @@ def test_a_unit_to_the_letter() -> None:
     assert trainer == expected
 
 
-def test_what_no_supervisor_of_a_swarm_starts_again_no_service_does() -> None:
+def test_service_never_restarts_on_a_final_code_of_the_swarm() -> None:
     for role, codes in FINAL.items():
         assert set(ROLES[role].final) - {0} <= set(codes)  # systemd itself leaves a process that ended with 0
 
@@ -230,7 +230,7 @@ def test_a_manager_that_refuses_is_unreachable(machine: Machine) -> None:
         ("keystore = 'key.json'\npassword_file = 'open'", "others may read open (mode 0644)"),
     ],
 )
-def test_what_would_ask_for_a_password_is_refused(machine: Machine, keys: str, error: str) -> None:
+def test_service_that_needs_a_password_is_refused(machine: Machine, keys: str, error: str) -> None:
     (machine.folder / "open").write_text("password\n")
     (machine.folder / "open").chmod(0o644)
     machine.settings(f"[keys]\n{keys}\n")

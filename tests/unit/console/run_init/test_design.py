@@ -98,7 +98,7 @@ def test_stake_fee_and_deposit_follow_from_the_pay() -> None:
     assert slow.burned == 28 * TOKEN
 
 
-def test_an_owner_may_choose_another_stake_and_is_told_what_it_covers() -> None:
+def test_chosen_stake_is_reported_with_what_it_covers() -> None:
     agreed = terms(merged(PUBLIC, RunChoices(stake="100")))
     assert (agreed.worker_stake, agreed.validator_stake) == (100 * TOKEN, 100 * TOKEN)
     (said,) = cautions(agreed, RunParts())
@@ -122,7 +122,7 @@ def test_an_owner_may_choose_another_stake_and_is_told_what_it_covers() -> None:
         ({"budgets": (60_000,)}, "128 rollouts of 121,024 tokens may take 235 MiB; a commitment's file has at most 64"),
     ],
 )
-def test_what_the_contract_or_a_file_would_refuse_is_refused_here(changed: dict[str, Any], said: str) -> None:
+def test_terms_beyond_contract_or_file_limits_are_refused(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         terms(merged(PUBLIC, make_choices(changed)))
     assert refused.value.hint
@@ -145,7 +145,7 @@ def test_a_public_run_needs_a_host_that_others_reach() -> None:
         make_choices({"host": "http://run.example.org:8600"})
 
 
-def test_who_admits_validators() -> None:
+def test_validators_option_sets_the_admitter() -> None:
     assert terms(PUBLIC).admitter == ZERO_ADDRESS
     assert terms(merged(PUBLIC, RunChoices(validators="owner"))).admitter == KEYS.owner
     somebody = "0x" + "ab" * 20
@@ -216,7 +216,7 @@ def test_terms_are_within_the_contracts_bounds_or_refused_with_a_reason(chosen: 
     assert all(bound.holds for bound in bounds(agreed, local=design.is_local))
     it = economics(design, agreed)
     assert it["cover"] * it["pay"] <= it["conviction_burns"]
-    assert it["bounty"] >= it["pay"], "nobody gains by keeping a false commitment quiet"
+    assert it["bounty"] >= it["pay"], "hiding a false commitment gains nothing"
     assert it["jury_deposit"] >= 4 * it["pay"]
     assert it["escrow_steps"][0] == design.steps
 

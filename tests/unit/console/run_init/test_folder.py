@@ -31,7 +31,7 @@ def test_a_file_that_a_person_edited_is_left_as_it_is(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     path = folder.settings("trainer")
     assert folder.write(path, "a = 1\n")
-    assert folder.write(path, "a = 2\n"), "nobody touched it"
+    assert folder.write(path, "a = 2\n"), "the file was not edited"
     path.write_text("a = 3 # mine\n")
     assert folder.is_edited(path)
     assert not folder.write(path, "a = 4\n")
@@ -40,7 +40,7 @@ def test_a_file_that_a_person_edited_is_left_as_it_is(tmp_path: Path) -> None:
     assert again.progress == folder.progress, "what was written is on disk"
     path.write_text("a = 4\n")
     assert again.write(path, "a = 4\n")
-    assert not again.is_edited(path), "as it should be, whoever wrote it"
+    assert not again.is_edited(path), "the file has the expected content"
     path.unlink()
     assert again.write(path, "a = 5\n")
 
@@ -61,7 +61,7 @@ def test_unreadable_progress_is_an_error(tmp_path: Path) -> None:
         _ = RunFolder(tmp_path).progress
 
 
-def test_a_trial_that_begins_anew_keeps_what_is_not_of_its_chain(tmp_path: Path) -> None:
+def test_restarted_trial_keeps_files_independent_of_its_chain(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     gone = [folder.chain, folder.addresses, folder.weights / "v", tmp_path / "nodes" / "n", tmp_path / "journals" / "j"]
     kept = [folder.key("owner"), folder.tasks / "taskset.json", folder.terms, folder.state / "models" / "m"]
@@ -122,7 +122,7 @@ def test_the_steps_of_an_empty_chain_say_what_each_takes() -> None:
     assert not any("admit" in line for line in said)
 
 
-def test_what_is_done_is_marked() -> None:
+def test_completed_steps_are_marked_done() -> None:
     rich = {"reachable": True, "deployed": True, "run": 7, "price": 10**7, "owner_ether": 0, "trainer_ether": 10**18}
     said = lines(ChainStatus(**rich, funded=4_000 * TOKEN))  # type: ignore[arg-type]
     assert [line.split(")")[0] for line in said if line[0].isdigit() and ". (" in line] == [
@@ -134,7 +134,7 @@ def test_what_is_done_is_marked() -> None:
     assert any(line.startswith("     muster run fund 4000 7 ") for line in partly)
 
 
-def test_the_list_of_validators_is_kept_by_whoever_the_terms_name() -> None:
+def test_admitter_in_the_terms_keeps_the_validator_list() -> None:
     owner = lines(ChainStatus(run=7), RunChoices(**PUBLIC.model_dump(exclude_none=True) | {"validators": "owner"}))
     assert any(line.startswith("     muster run admit OPERATOR 7 --config orchestrator.toml") for line in owner)
     address = "0x" + "ab" * 20

@@ -25,10 +25,10 @@ def answering(answers: Mapping[str, list[str]]) -> tuple[Callable[[str, str], st
     return ask, asked
 
 
-def test_whoever_presses_enter_gets_the_defaults_of_a_local_run() -> None:
+def test_enter_key_selects_the_local_defaults() -> None:
     ask, asked = answering({})
-    told: list[str] = []
-    chosen = ask_all(RunChoices(), ask, told.append)
+    messages: list[str] = []
+    chosen = ask_all(RunChoices(), ask, messages.append)
     assert asked == [
         ("Network (local, base-sepolia)", "local"),
         ("Model", "new"),
@@ -40,11 +40,11 @@ def test_whoever_presses_enter_gets_the_defaults_of_a_local_run() -> None:
         ("Pay for a commitment, in MUST", "0.05"),
         ("Steps that the escrow should pay for", "1000"),
     ]
-    assert len(told) == len(asked), "a line of explanation each"
-    assert told[-1] == "a step costs 0.1 MUST to 0.2 MUST; more can be added at any time"
+    assert len(messages) == len(asked), "one line of explanation per question"
+    assert messages[-1] == "a step costs 0.1 MUST to 0.2 MUST; more can be added at any time"
     assert (chosen.network, chosen.budgets, chosen.pay, chosen.steps) == ("local", (8, 12, 16), "0.05", 1000)
-    assert ask_all(chosen, ask, told.append) == chosen
-    assert len(asked) == len(told) == 9, "nothing is asked twice"
+    assert ask_all(chosen, ask, messages.append) == chosen
+    assert len(asked) == len(messages) == 9, "each question is asked once"
 
 
 def test_defaults_follow_from_what_was_answered_before() -> None:
@@ -77,14 +77,14 @@ def test_answers_that_cannot_be_are_explained_and_asked_for_again(tmp_path_facto
             "Title": ["x" * 81, "Digits"],
             "Model": [str(model)],
             "Thinking budgets": ["8,a", "300", "8,12"],
-            "Who": ["nobody", "owner"],
+            "Who": ["friends", "owner"],
             "Pay": ["1,5", "0", "0.5"],
             "Steps": ["many", "12"],
             "Host": ["", "http://x", "x.example"],
         }
     )
-    told: list[str] = []
-    chosen = ask_all(RunChoices(), ask, told.append)
+    messages: list[str] = []
+    chosen = ask_all(RunChoices(), ask, messages.append)
     assert chosen == RunChoices(
         network="base-sepolia",
         title="Digits",
@@ -97,7 +97,7 @@ def test_answers_that_cannot_be_are_explained_and_asked_for_again(tmp_path_facto
         steps=12,
         host="x.example",
     )
-    refused = [line.removeprefix("invalid value: ") for line in told if line.startswith("invalid value: ")]
+    refused = [line.removeprefix("invalid value: ") for line in messages if line.startswith("invalid value: ")]
     assert len(refused) == len(asked) - len(QUESTIONS) == 10
     assert refused[3].startswith(
         "prompts of up to 1 tokens and completions of up to 600 do not fit the model's context"

@@ -118,7 +118,7 @@ def test_a_node_is_found_by_what_it_is_and_else_gets_a_free_name(
     assert choose_place(NODES, there, {}, WORKER, name).folder == NODES / chosen
 
 
-def test_no_second_node_is_made_beside_one_that_cannot_be_read_or_told_apart() -> None:
+def test_unreadable_or_ambiguous_node_blocks_a_second_one() -> None:
     broken = {"run-1-worker": ConfigError("run-1-worker/muster.toml is not TOML")}
     for name in (None, "run-1-worker"):
         with pytest.raises(ConfigError, match="is not TOML"):

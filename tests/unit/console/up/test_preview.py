@@ -85,7 +85,7 @@ def test_a_validator_s_preview_on_a_public_chain() -> None:
         (2, (1, 2, 10**12), "what workers earn is not known: the orchestrator's numbers cannot be"),
     ],
 )
-def test_what_workers_earn(workers: int, amounts: tuple[int, int, int], sentence: str) -> None:
+def test_worker_earnings_are_one_sentence(workers: int, amounts: tuple[int, int, int], sentence: str) -> None:
     low, median, high = (amount * TOKEN for amount in amounts)
     assert earnings_sentence(DayEarnings(run=1, workers=workers, low=low, median=median, high=high)) == sentence
     assert earnings_sentence(None) == "what workers earn is not known yet"

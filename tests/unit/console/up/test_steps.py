@@ -1,4 +1,4 @@
-"""What is left to do until a node works: the same command decides it anew, whatever was done before it."""
+"""The set-up steps that a node still needs: each run of the command recomputes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_newcomer_needs_everything() -> None:
         ({"status": Status.ACTIVE, "short": 0}, SetupSteps()),
     ],
 )
-def test_what_is_done_is_not_done_again(done: dict[str, Any], left: SetupSteps) -> None:
+def test_completed_steps_are_not_repeated(done: dict[str, Any], left: SetupSteps) -> None:
     assert steps_left(facts(**done)) == left
     assert left.nothing == (left == SetupSteps())
 
