@@ -1,4 +1,4 @@
-"""What an outside author may import: three rooms export names, and no other room does."""
+"""The public imports of outside authors: three packages export names, and no other does."""
 
 from __future__ import annotations
 

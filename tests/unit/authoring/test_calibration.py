@@ -1,4 +1,4 @@
-"""What a calibration asks an engine for, and what it refuses before it has measured anything."""
+"""A calibration's requests to an engine, and its refusals before any measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of environments: tiny versions of its attacks and scorings, and that it notices what it looks for."""
+"""The benchmark of environments: tiny versions of its attacks and scorings, and proof that it detects faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What picking one's draws saves: much where the step decides, next to nothing where the node's own order does."""
+"""The saving from picking draws: large when the step decides them, and almost none when the node's order does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benchmarks.shopping import Draws, saved, shop_ahead, shop_by_node, shop_by_
 
 
 class Given(Draws):
-    """Draws that are given: the work of each key's commitments, one after the other, whatever the step."""
+    """Fixed draws: the work of each key's commitments in order, at every step."""
 
     def __init__(self, *keys: list[int]) -> None:
         super().__init__(0)

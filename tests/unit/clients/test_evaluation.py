@@ -154,7 +154,7 @@ async def test_a_process_that_ends_without_a_word_is_an_error_with_a_next_step(
     assert "out of memory" in caught.value.hint
 
 
-# --- What is refused at the start
+# --- Refusals at the start
 
 
 def test_an_answer_that_does_not_fit_the_context_is_refused_with_what_fits(model_dir: Path, task_set: TaskSet) -> None:
@@ -244,11 +244,11 @@ def test_a_journal_that_is_no_folder_is_refused(tmp_path: Path) -> None:
         AnswerJournal(tmp_path / "out.answers", IDENTITY)
 
 
-# --- The commands, with answers that are made up where an engine would be
+# --- The commands, with answers of a fake engine
 
 
 class Oracle:
-    """Stands for the engine: how many answers to each task are right is written down. Counts what it was asked."""
+    """A fake engine with a fixed number of right answers to each task. It counts its requests."""
 
     def __init__(self, right: list[int], breaks_after: int | None = None, unended: int = 0) -> None:
         self.right = right

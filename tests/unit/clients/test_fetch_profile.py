@@ -1,4 +1,4 @@
-"""What a node judges by: a profile that it knows, or the calibration that the run's terms name, fetched once."""
+"""A node judges by a known profile, or by the calibration in the run's terms, which it fetches once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL = b"\x05" * 32
 
 
 class Files:
-    """A storage that answers every request with one file, and remembers what was asked for."""
+    """A storage that answers every request with one file, and records the requests."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""What a node says of its machine: how fast it generates, from whom it received, how often it says so."""
+"""A node's report about its machine: its generation rate, its sources and its interval."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def store(request, tmp_path) -> ContentStore:
 
 
 async def kept(store: ContentStore) -> list[str]:
-    """The paths of everything in the store, of whatever kind."""
+    """Return the paths of all objects in the store."""
     backend, _ = open_backend(store.url)
     return sorted([entry["path"] async for page in obstore.list(backend) for entry in page])
 

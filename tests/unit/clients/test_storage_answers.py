@@ -1,4 +1,4 @@
-"""Answers of an S3 server that are no good: each becomes an error of ours, and none is taken for a kept file."""
+"""Bad answers of an S3 server: each becomes a Muster error, and none counts as a stored file."""
 
 from __future__ import annotations
 

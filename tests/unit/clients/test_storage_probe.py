@@ -1,4 +1,4 @@
-"""The probe of a store: it passes what is right, and names what is broken. Real servers."""
+"""The probe of a store passes a working one and names the fault of a broken one. The servers are real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command that never touches the chain imports."""
+"""The imports of a command that never uses the chain."""
 
 from __future__ import annotations
 

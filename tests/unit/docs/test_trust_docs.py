@@ -1,4 +1,4 @@
-"""What trust.md and invariants.md in docs/understand/ say of the contracts and their tests is what is there."""
+"""trust.md and invariants.md in docs/understand/ match the contracts and their tests."""
 
 from __future__ import annotations
 

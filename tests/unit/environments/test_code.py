@@ -60,7 +60,7 @@ def answering(*values: Any) -> tuple[ScorerCall, list[Any]]:
     return call, asked
 
 
-# What is asked of the component
+# Requests to the component
 
 
 def test_the_expected_output_never_enters_the_sandbox(code: Environment) -> None:

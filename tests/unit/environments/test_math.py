@@ -1,4 +1,4 @@
-"""Mathematical answers: what is compared here agrees with math-verify in the component, and hostile ones end."""
+"""Mathematical answers: the host comparison agrees with math-verify in the component, and hostile answers end."""
 
 from __future__ import annotations
 

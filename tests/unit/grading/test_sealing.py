@@ -1,4 +1,4 @@
-"""Sealed references: what comes back, what is void, and that nothing of the text is in the line."""
+"""Sealed references: they round-trip, invalid ones are void, and the line hides the text."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_init_reaches_its_target_and_equal_seeds_give_equal_bytes(tmp_path: Path
     assert reports[0].accuracy == reports[1].accuracy >= 0.05
     assert reports[0].steps == reports[1].steps
     assert model_hash(tmp_path / "a") == model_hash(tmp_path / "b")
-    # What was measured in memory is what the folder scores.
+    # The saved folder scores the same as the model in memory.
     model, tokenizer = load_model(tmp_path / "a"), load_tokenizer(tmp_path / "a")
     score = greedy_score(model, tokenizer, easy.held_out, Scorers(), budgets=(4,), max_tokens=8)
     assert score.reward == reports[0].accuracy

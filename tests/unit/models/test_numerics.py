@@ -1,4 +1,4 @@
-"""Numerics are pinned whatever was set before, and a process in which that does not hold computes nothing."""
+"""Numerics are pinned over earlier settings, and a process that cannot pin them computes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels are built where there is a compiler, and done without where there is none."""
+"""Kernels are built when a compiler exists, and skipped otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that a node may have, and devices as they are shown."""
+"""Valid names of a node, and the displayed names of devices."""
 
 from __future__ import annotations
 

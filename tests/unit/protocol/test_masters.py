@@ -142,7 +142,7 @@ def test_a_grade_of_another_commitment_opens_nothing(name: str, value: object) -
 
 
 def test_a_commitment_copied_from_another_validator_cannot_be_opened() -> None:
-    """A lazy validator that repeats what it saw of OTHER, and then learns OTHER's grades and salt."""
+    """A lazy validator repeats OTHER's commitment, and later learns OTHER's grades and salt."""
     verdict = a_verdict(grades=grades_commitment(GRADES, SALT, OTHER.address))
     with pytest.raises(MismatchError, match="does not open"):
         check_grade(HERE, a_grade(), verdict)

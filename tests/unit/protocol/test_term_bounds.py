@@ -1,4 +1,4 @@
-"""What the contract would refuse is refused before, with the term, its bounds and the reason."""
+"""Terms that the contract would refuse are refused earlier, with the term, its bounds and the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rollout file: what is written is read back bit for bit, and what is not exactly that is refused."""
+"""The rollout file: it round-trips bit for bit, and every deviation is refused."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_one_row_group_only() -> None:
 
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "lz4", {"seed": "snappy"}])
 def test_zstd_only(codec: str | dict[str, str]) -> None:
-    """Two machines must not differ in what they can read."""
+    """Every machine must accept the same files."""
     zstd = dict.fromkeys((field.name for field in SCHEMA), "zstd")
     compression = zstd | codec if isinstance(codec, dict) else codec
     with pytest.raises(MalformedError, match="not by zstd alone"):
@@ -181,7 +181,7 @@ def test_a_high_compression_ratio_is_refused_by_what_it_declares() -> None:
 
 
 def test_a_dictionary_bomb_is_refused_by_what_it_decodes_to() -> None:
-    """One large value, referred to by every row: small however it is counted until it is decoded."""
+    """Every row refers to one large value: the file looks small until it is decoded."""
     rows = [replace(make_row(p), proof=bytes(900_000)) for p in range(16)]
     data = parquet(table_of(rows), use_dictionary=True, dictionary_pagesize_limit=1 << 22)
     with pytest.raises(MalformedError, match=r"decodes to 14.* bytes; at most 1048576"):

@@ -1,4 +1,4 @@
-"""Failpoints kill a real process, once where a folder is given, and refuse unknown names."""
+"""Failpoints kill a real process, only once when a folder is given, and refuse unknown names."""
 
 from __future__ import annotations
 

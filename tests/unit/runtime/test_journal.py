@@ -1,4 +1,4 @@
-"""Journals and locks: what they say is on disk is there after SIGKILL, and one process has a folder at a time."""
+"""Journals and locks: confirmed writes survive SIGKILL, and one process holds a folder at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The poll loop: when it polls again, what it waits for, what it logs, and what ends it."""
+"""The poll loop: its interval, its waits, its log lines and the errors that end it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG = 60.0
 
 
 class Log:
-    """Keeps what it is given, by level."""
+    """A log that keeps its lines by level."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, dict[str, Any]]] = []

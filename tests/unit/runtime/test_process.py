@@ -1,4 +1,4 @@
-"""Ending in order: what must not be left half done is not, however often somebody says stop."""
+"""Orderly shutdown: protected work finishes, even after repeated stop requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chip has, from /proc/cpuinfo's own words, and what torch uses of it, emulated or not."""
+"""The features of the chip in /proc/cpuinfo, and those that torch uses, emulated or not."""
 
 from __future__ import annotations
 

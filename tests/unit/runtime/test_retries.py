@@ -1,4 +1,4 @@
-"""What the log says of requests that are tried again: to whom, why, and only now and then."""
+"""Log lines about retried requests: the target, the reason, and a limited rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unpacking images: a stranger's archive writes into its own folder, within bounds, or not at all."""
+"""Unpacking images: an untrusted archive writes only into its folder and within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second sandbox: what a native program comes to, and that nothing runs without its walls."""
+"""The native sandbox: the outcomes of a program, and the refusal to run without walls."""
 
 from __future__ import annotations
 

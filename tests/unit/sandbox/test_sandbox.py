@@ -1,4 +1,4 @@
-"""The sandbox: what one call may use, what it comes to, and what its process can still do."""
+"""The sandbox: the limits of one call, its outcomes, and the remaining rights of its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Set-up: what decides that a step is done, what is passed on to uv, and what is refused with a reason."""
+"""Set-up: the test for a completed step, the settings for uv, and refusals with a reason."""
 
 from __future__ import annotations
 

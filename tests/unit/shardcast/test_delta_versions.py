@@ -53,7 +53,7 @@ def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Ma
     return folder, publish_steps(folder, 3)
 
 
-# What is published
+# Publishing
 
 
 def test_a_difference_is_a_small_version_that_makes_the_step(run_fixture: tuple[Path, list[Manifest]]) -> None:
@@ -147,7 +147,7 @@ def test_a_damaged_step_is_not_what_a_difference_is_made_of(
         write_frames(base, TargetStep(damaged, made[1]), tmp_path)
 
 
-# What is kept
+# Retention
 
 
 def test_old_steps_are_kept_as_anchors_and_differences(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_every_wanted_step_that_could_be_made_still_can(
     assert makeable(held) & set(wanted) <= makeable([h for h in held if h.root in roots])
 
 
-# Where the numbers are
+# Offsets of the numbers
 
 
 def test_numbers_are_found_in_safetensors_and_nowhere_else(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def root_of(step: int, base: int | None) -> bytes:
 
 @dataclass(frozen=True)
 class Update:
-    """What a trainer publishes after a while."""
+    """One update that a trainer publishes."""
 
     hours: float
     """Since the update before."""

@@ -1,4 +1,4 @@
-"""Which sources of weights are asked at all: their list comes from an orchestrator, which is a stranger."""
+"""The choice of weight sources: their list comes from an untrusted orchestrator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions on disk: published all at once, verified byte for byte, bounded in number, resumed from what is there."""
+"""Versions on disk: published atomically, verified byte for byte, bounded in number and resumed."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _signature(header: dict[str, Any], content: bytes, key: Signer) -> bytes:
     claim = EnvironmentClaim.model_construct(**fields, content=content_hash(content), signature=UNSIGNED)
     try:
         return bytes.fromhex(sign_message(key, ANYWHERE, claim).signature[2:])
-    except Exception:  # noqa: BLE001 - what cannot even be signed must be refused before its signature is looked at
+    except Exception:  # noqa: BLE001 - an unsignable pack must be refused before its signature is checked
         return bytes(65)
 
 

@@ -1,4 +1,4 @@
-"""A synthetic run is what an orchestrator would have written: statuses follow from verdicts, tallies from statuses."""
+"""A synthetic run has the records of a real orchestrator: statuses follow from verdicts, tallies from statuses."""
 
 from __future__ import annotations
 

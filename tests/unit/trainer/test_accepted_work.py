@@ -42,7 +42,7 @@ VALIDATOR = Signer.from_key(b"\x05" * 32)
 
 
 def signed(validator: str = VALIDATOR.address) -> Verdict:
-    """One validator's word for the file; it is signed by the bytes of its address, however they are spelt."""
+    """One validator's acceptance of the file. Its signature covers the address bytes, in any spelling."""
     unsigned = verdict_of(step=STEP, node=WORKER, root="0x" + "01" * 32, file_hash=FORGED, validator=validator)
     return sign_message(VALIDATOR, WHERE, unsigned)
 
@@ -62,7 +62,7 @@ class Accepting(Orchestrator):
 
 
 class Seen(Chain):
-    """What a chain node shows of the one validator and of the commitment."""
+    """A chain node's view of the one validator and of the commitment."""
 
     def __init__(self, status: Status, *, committed: bool = True) -> None:
         self.status = status

@@ -1,4 +1,4 @@
-"""What the trainer waits for before it takes a step, and when it waits no longer."""
+"""The trainer's wait before a step, and the conditions that end it."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ async def test_a_closed_batch_is_given_up_only_when_its_files_are_gone_or_change
 async def test_work_that_teaches_nothing_is_given_up_after_a_while(
     accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path
 ) -> None:
-    """A task set that is solved, or hopeless: the files would satisfy demand for ever, and no step would come."""
+    """With a solved or hopeless task set, the files would satisfy demand for ever without a step."""
     options = {"state_dir": tmp_path, "poll_seconds": 1, "batch_wait_seconds": 10}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
     await trainer.publisher.report(CheckpointMetadata(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)

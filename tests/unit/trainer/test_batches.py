@@ -1,4 +1,4 @@
-"""Batches: what is waited for, what is too stale, what is anchored, and what a batch is like."""
+"""Batches: the wait for files, the limit of staleness, the anchor, and the metrics of a batch."""
 
 from __future__ import annotations
 

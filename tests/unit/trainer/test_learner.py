@@ -1,4 +1,4 @@
-"""The learner on disk: equal batches give equal bytes, a resumed run goes on bit for bit, damage is noticed."""
+"""The learner on disk: equal batches give equal bytes, a run resumes bit for bit, and damage is detected."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Pat
 def test_a_resumed_run_multiplies_as_it_began(
     begun: Matmul, later: Matmul, initial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the setting is by then, and whatever the processor has: `auto` would choose the other way here."""
+    """The resumed run keeps its way to multiply, although `auto` would choose the other here."""
     monkeypatch.setattr("muster.models.matmul.lacks_bfloat16", lambda: later == "float32")
     straight, other = (
         learner_at(initial, tmp_path / way, lora_rank=2, ranks=NarrowRanks(), matmul=way) for way in (begun, later)

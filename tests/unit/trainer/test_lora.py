@@ -1,4 +1,4 @@
-"""Training an adapter: the model stays, the pairs learn, and what is published is what every node makes of them."""
+"""Training an adapter: the model stays, the pairs learn, and the published model equals the merge of every node."""
 
 from __future__ import annotations
 

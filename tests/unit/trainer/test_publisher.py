@@ -1,4 +1,4 @@
-"""What the trainer does when the chain does not take a step at once, and what it says of samplers that disagree."""
+"""The trainer when the chain delays a step, and its warning about sampler mismatch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an inspection comes to, and what an inspector needs to begin one."""
+"""The result of an inspection, and the inputs that an inspector needs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def inspector_of(context: Context, journal: ValidatorJournal) -> Inspector:
 async def inspect(
     inspector: Inspector, context: Context, journal: ValidatorJournal, index: int, each: int = 1
 ) -> tuple[CommittedWork, Inspection]:
-    """Inspect a node's next commitment, and keep what pools take of it."""
+    """Inspect a node's next commitment, and keep its rows for the pools."""
     work = context.commit(thinking_rows(index, 3 + index // each), index)
     receive(journal, WorkCommitted(place(work.block), 1, work.node, work.step, index, 0, work.root))
     found = await inspector.inspect(work, index, suspect=False, missing_counts=True)

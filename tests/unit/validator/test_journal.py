@@ -1,4 +1,4 @@
-"""The validator's journal: what is promised is on disk first, and nothing is used twice."""
+"""The validator's journal: it writes promises to disk first, and uses no entry twice."""
 
 from __future__ import annotations
 

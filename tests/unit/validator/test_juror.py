@@ -1,4 +1,4 @@
-"""A juror's way through a case: what comes first, what is written down, what it sends."""
+"""A juror's steps through a case: their order, the journal entries and the transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done next about a case, for every state it can be in and either question."""
+"""The next action on a case, for each of its states and both questions."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_next_step_of_a_juror(record: dict[str, Any], state: dict[str, Any],
         ({}, {"opinion": True}, Action.WAIT),
         ({}, {"tried": True}, Action.OPEN),
         ({}, {"tried": True, "opinion": True}, Action.OPEN),
-        # Who has no vote forms an opinion of the evidence.
+        # A validator without a vote still verifies the evidence.
         *[({"ballot": ballot}, {}, Action.VERIFY) for ballot in ("no judge", "late")],
         *[({"ballot": ballot}, {"tried": True}, Action.VERIFY) for ballot in ("no judge", "late")],
         *[({"ballot": ballot}, {"opinion": True}, Action.WAIT) for ballot in ("no judge", "late")],

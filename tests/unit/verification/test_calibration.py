@@ -1,4 +1,4 @@
-"""Calibrations: which limits follow from what was measured, what they say of cheats, and which documents are none."""
+"""Calibrations: the limits from measurements, the verdicts on cheats, and invalid documents."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_errors_of_log_probabilities_have_two_limits() -> None:
 
 
 def test_rows_are_put_together_into_units_of_256_tokens() -> None:
-    """Short rows: 3 x 100 tokens are a unit, and what is left at the end is none."""
+    """Short rows: 3 x 100 tokens form a unit, and the remainder is ignored."""
     rows = [errors(100, distance=d) for d in (0.0001, 0.0002, 0.0003)] * LEAST_UNITS + [errors(100, distance=0.0009)]
     found = derived(cell(rows))
     mean = math.sqrt((0.0001**2 + 0.0002**2 + 0.0003**2) / 3)

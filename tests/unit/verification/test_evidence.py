@@ -313,7 +313,7 @@ class LargeFiles(Context):
 
 
 async def test_rows_have_no_room_for_a_whole_file() -> None:
-    """What an accuser packs into kilobytes takes no more of a juror than the largest rows that can be shown."""
+    """Compressed evidence costs a juror no more than the largest valid rows."""
     most, size = 2 * MAX_ROWS * MAX_ROW_BYTES, 2 * MAX_ROW_BYTES
     bundle, commitment = accuse(
         [replace(row, proof=bytes(size)) for row in honest_rows()], sampling_mismatch(0), *range(MAX_ROWS)

@@ -1,4 +1,4 @@
-"""Files of measured cells: exactly what was written, and nothing else is read as one."""
+"""Files of measured cells: valid files round-trip, and every other file is refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     for data in (b"", b"PK", b"PK\x03\x04", b"no cell", whole[:-1], whole[: len(whole) // 2]):
         path.write_bytes(data)
         refused(path)
-    for at in range(40, len(whole), 97):  # nothing but one of our errors, wherever a byte is wrong
+    for at in range(40, len(whole), 97):  # a wrong byte at any place raises a Muster error
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         with contextlib.suppress(MalformedError):
             read_cell(path)

@@ -132,7 +132,7 @@ async def test_steps_with_honest_disagreement_do_not_convict(journal: ValidatorJ
 
 
 async def test_an_accuser_cannot_choose_what_is_in_a_pool(journal: ValidatorJournal) -> None:
-    """Each of these leaves out, adds or exchanges what the chain does not let it."""
+    """Each of these omits, adds or exchanges entries against the chain."""
     bundle, work, context = await pool_case(journal, each=2)
     pool = bundle.pool
     assert pool is not None

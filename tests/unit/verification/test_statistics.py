@@ -26,7 +26,7 @@ LEAST = np.full(1, 1e-5)
 
 
 def row(tokens: int, *, probability: float = 0.5, scale: float = 5.0, magnitude: float = 20.0) -> TokenErrors:
-    """Return a row whose claims are exactly what is recomputed."""
+    """Return a row whose claims equal the recomputed values."""
     logprobs = np.full(tokens, math.log(probability), dtype=np.float32)
     zeros, scales = np.zeros(tokens, dtype=np.float32), np.full(tokens, scale, dtype=np.float32)
     return TokenErrors(

@@ -1,4 +1,4 @@
-"""What a worker decides, and what its journal keeps: one root per index, whatever happens in between."""
+"""A worker's decisions and its journal: one root per index, across every interruption."""
 
 from __future__ import annotations
 

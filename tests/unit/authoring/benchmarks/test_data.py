@@ -1,4 +1,4 @@
-"""Published files: every schema is read, and what cannot be an item is left out with the reason."""
+"""Published files: every schema is read, and invalid rows are left out with a reason."""
 
 from __future__ import annotations
 

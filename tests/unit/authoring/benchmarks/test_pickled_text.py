@@ -1,4 +1,4 @@
-"""LiveCodeBench's packed tests: one pickled text is read, and whatever else a pickle may be does nothing."""
+"""LiveCodeBench's packed tests: one pickled text is read, and every other pickle is refused unexecuted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of a contributed environment: the good one passes, and each that is not good is found, with its task.
+"""The checks of a contributed environment: a good one passes, and each fault is found with its task.
 
 Everything here is scored by the real component. What a source may depend on within one build of it does not vary, so
 the impure ones are found by the guest's other settings; that they score alike without these is asserted beside it.

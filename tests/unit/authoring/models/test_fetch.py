@@ -265,7 +265,7 @@ def test_a_folder_is_written_by_one_process_and_whole_or_not_at_all(tmp_path: Pa
         with pytest.raises(ConfigError, match="another process is writing"), written_whole(target):
             pytest.fail("two would write one folder")
     assert (target / "a").read_text() == "a"
-    # What a killed process left does not get into the next result.
+    # Leftovers of a killed process do not reach the next result.
     left = tmp_path / ".other.part"
     (left / "deep").mkdir(parents=True)
     (left / "deep" / "file").write_text("old")

@@ -1,4 +1,4 @@
-"""The measured room of the door: which rows are tried, what is made of them, and what is kept."""
+"""The measured margin of a model: the row lengths it tries, the measurement and its file."""
 
 from __future__ import annotations
 

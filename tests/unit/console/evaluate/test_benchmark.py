@@ -1,4 +1,4 @@
-"""muster eval with a benchmark: results, resuming, what is trained on; answers are made up where an engine would be."""
+"""muster eval with a benchmark: results, resuming and items in the training set. A fake engine answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOLD = [row["answer"].rpartition("#### ")[2] for row in GSM8K]
 
 
 class Oracle:
-    """Stands for the engine: every other sample is right. Keeps what it was asked."""
+    """A fake engine: every other sample is right. It records its prompts."""
 
     def __init__(self, breaks_after: int | None = None) -> None:
         self.breaks_after, self.asked, self.prompts = breaks_after, 0, []

@@ -1,4 +1,4 @@
-"""What the log of a node's process says: the step, the rate, why it waits, its verdicts, its end."""
+"""The state of a node from its log: the step, the rate, the reason for a wait, its verdicts and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""muster logs: what is shown, and how; hostile values; a file that is cut or replaced while it is followed."""
+"""muster logs: its output, hostile values, and a file that is cut or replaced while it is followed."""
 
 from __future__ import annotations
 

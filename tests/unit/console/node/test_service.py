@@ -1,4 +1,4 @@
-"""muster service: the unit, to the letter; odd paths; what is refused; and what systemctl is asked to do."""
+"""muster service: the exact unit, odd paths, refusals, and the calls of systemctl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run will be, of what its owner chose: exact values, what is refused, and settings that load."""
+"""The design of a run from its owner's choices: exact values, refusals, and settings that load."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_local_run_keeps_a_pace_that_its_workers_can_keep() -> None:
     assert decided(RunChoices(local_workers=4)).min_step_interval == 9
 
 
-# --- Whatever is chosen
+# --- Every choice
 
 amounts = st.decimals("0.01", "5000", places=2).map(str)
 answers = st.fixed_dictionaries(

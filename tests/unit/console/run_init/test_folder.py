@@ -1,4 +1,4 @@
-"""The folder of an owner's run: what a person edited is left alone, keys are made once, steps name what is done."""
+"""The folder of an owner's run: edited files stay, keys are created once, and steps record progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an owner is asked, with which defaults, and what becomes of answers that cannot be."""
+"""The questions to an owner: their defaults, and the handling of invalid answers."""
 
 from __future__ import annotations
 

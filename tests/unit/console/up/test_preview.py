@@ -1,4 +1,4 @@
-"""What a person reads before a stake is locked, to the letter."""
+"""The exact preview before a stake is locked."""
 
 from __future__ import annotations
 
