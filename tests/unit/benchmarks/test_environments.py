@@ -1,4 +1,4 @@
-"""The benchmark of environments: tiny versions of its attacks and scorings, and proof that it detects faults."""
+"""The benchmark of environments: tiny versions of its attacks and scorings, and the faults that it detects."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ async def test_client_that_does_not_read_is_disconnected(origin: Running) -> Non
 
 @dataclass
 class Serving:
-    """Serve one file of random bytes, and collect the complaints of the loop and the logs."""
+    """A server of one file of random bytes, and the complaints of the loop and the logs."""
 
     server: FileServer
     port: int
