@@ -1,4 +1,4 @@
-"""Who is answered when there is no room for everybody: health, the trainer, members, strangers; address by address."""
+"""Admission under load: which requests get a place, by kind of caller and by address."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_places_are_handed_on_address_by_address() -> None:
     assert await slots.acquire("a")
     waiting = [asyncio.create_task(use(party)) for party in ("a", "a", "a", "b", "c")]
     await until_waiting()
-    assert order == ["b"], "an address has half of the slots, and others the rest"
+    assert order == ["b"], "one address gets at most half of the slots"
     for freed, expected in (("b", "c"), ("a", "a"), ("c", ""), ("a", "a"), ("a", "a")):
         slots.release(freed)
         await until_waiting()
@@ -56,21 +56,21 @@ async def test_a_queue_has_a_bound_and_one_address_half_of_it(monkeypatch: pytes
     assert await slots.acquire("b")
     waiting = [asyncio.create_task(slots.acquire("a")) for _ in range(2)]
     await until_waiting()
-    assert not await slots.acquire("a"), "half of the queue is one address's"
+    assert not await slots.acquire("a"), "one address gets at most half of the queue"
     waiting += [asyncio.create_task(slots.acquire(party)) for party in ("b", "c")]
     await until_waiting()
     assert not await slots.acquire("d"), "the queue is full"
-    assert await asyncio.gather(*waiting) == [False] * 4, "nobody waits for ever"
+    assert await asyncio.gather(*waiting) == [False] * 4, "every wait has a bound"
     slots.release("a")
     assert await slots.acquire("d")
 
 
-async def test_who_no_longer_waits_loses_nobody_a_place() -> None:
+async def test_cancelled_waiter_gives_its_place_back() -> None:
     slots = Slots(1, 8)
     assert await slots.acquire("a")
     gone = asyncio.create_task(slots.acquire("b"))
     await until_waiting()
-    slots.release("a")  # handed to b, which is cancelled before it hears of it
+    slots.release("a")  # the slot passes to b, which is cancelled before it runs
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
@@ -84,7 +84,7 @@ class Connection(SimpleNamespace):
 
 
 class Crowd:
-    """An application that answers when told to, behind an Admission with one place for each kind."""
+    """An application that answers once `go` is set, behind an Admission with one place for each kind."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -150,13 +150,13 @@ async def test_a_signature_makes_the_connection_a_members() -> None:
     crowd.go.set()
     connection, crowd.recognised = crowd.connection(), MEMBER
     await crowd.request("/", connection)
-    assert connection.owner is None, "nothing was signed"
+    assert connection.owner is None, "the request has no signature"
     await crowd.request("/", connection, muster_signature="0x")
     assert connection.owner == MEMBER
 
 
-async def test_who_looks_at_the_page_takes_nobody_elses_place() -> None:
-    """Members look as strangers do: what is made for people may wait, and work may not."""
+async def test_page_requests_take_no_place_from_work() -> None:
+    """Members share the places of the page with strangers: pages may wait, work may not."""
     crowd = Crowd()
     looking = asyncio.create_task(crowd.request("/leaderboard", crowd.connection("a")))
     await until_waiting()
@@ -173,7 +173,7 @@ async def test_who_looks_at_the_page_takes_nobody_elses_place() -> None:
     assert sorted(crowd.answered) == ["/leaderboard", "/v1/files/0xaa", "/v1/join", "/v1/runs/7/demand"]
 
 
-def test_every_route_of_the_page_and_no_other_is_its() -> None:
+def test_page_pattern_matches_exactly_the_page_routes() -> None:
     def paths(*routers: APIRouter) -> list[str]:
         routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
         return [re.sub("{[^}]*}", "7", route.path) for route in routes if "GET" in route.methods]
@@ -184,7 +184,7 @@ def test_every_route_of_the_page_and_no_other_is_its() -> None:
     assert [path for path in paths(about, files, judgements, runs, contributed) if admission.PAGE.fullmatch(path)] == []
 
 
-async def test_watchers_have_slots_of_their_own_and_wait_for_none() -> None:
+async def test_watchers_have_separate_slots_and_no_queue() -> None:
     crowd = Crowd()
     four = Admission(crowd.admission, crowd.recognise, crowd.table, 4).slots_by_kind["watcher"]
     crowd.admission.slots_by_kind["watcher"] = four
@@ -192,7 +192,9 @@ async def test_watchers_have_slots_of_their_own_and_wait_for_none() -> None:
     await until_waiting()
     for name in ("a", "a"):
         start, _ = await crowd.request("/v1/runs/7/live", crowd.connection(name))
-        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1"), "an address has half of them"
+        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1"), (
+            "one address gets at most half of them"
+        )
     watching.append(asyncio.create_task(crowd.request("/v1/runs/7/live", crowd.connection(owner=MEMBER))))
     await until_waiting()
     assert (await crowd.request("/v1/runs/7/live", crowd.connection("c")))[0]["status"] == 503, "there are four"
@@ -204,7 +206,7 @@ async def test_watchers_have_slots_of_their_own_and_wait_for_none() -> None:
 
 
 @pytest.mark.parametrize(("path", "kind"), [("/v1/runs/7/live", "watcher"), ("/v1/runs/7/lives", "stranger")])
-async def test_who_watches_is_told_by_the_path(path: str, kind: str) -> None:
+async def test_path_decides_who_is_a_watcher(path: str, kind: str) -> None:
     crowd = Crowd()
     assert await crowd.admission.party(scope_of(crowd.connection("a")) | {"path": path}) == (kind, "a")
 
@@ -226,12 +228,12 @@ async def test_behind_a_trusted_proxy_requests_count_and_not_connections() -> No
     assert await crowd.admission.party(forwarded) == ("stranger", "203.0.113.9")
     added = scope_of(connection, x_forwarded_for="192.0.2.7")
     added["headers"].append((b"x-forwarded-for", b"203.0.113.9"))
-    assert await crowd.admission.party(added) == ("stranger", "203.0.113.9"), "HAProxy adds a line of its own"
+    assert await crowd.admission.party(added) == ("stranger", "203.0.113.9"), "HAProxy adds a second header line"
     assert await crowd.admission.party(scope_of(connection)) == ("stranger", "proxy")
     reading = scope_of(connection) | {"path": "/v1/files/0x00"}
-    assert await crowd.admission.party(reading) == ("reader", "proxy"), "slow readers of files hold up no questions"
+    assert await crowd.admission.party(reading) == ("reader", "proxy"), "slow downloads do not block other requests"
     direct = scope_of(crowd.connection("a"), x_forwarded_for="203.0.113.9")
-    assert await crowd.admission.party(direct) == ("stranger", "a"), "who is not trusted names no address"
+    assert await crowd.admission.party(direct) == ("stranger", "a"), "only a trusted proxy may name the address"
 
 
 def scope_of(connection: Any, **headers: str) -> Any:

@@ -1,4 +1,4 @@
-"""What members say of themselves: whose word counts, how often, and how far their numbers can drive a sum."""
+"""Announcements of members: whose count, how often, and how far their numbers can drive a sum."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ async def test_a_node_is_named_once_a_minute_and_by_later_names_only(
     assert await rows(database, node_names, "node", "name", "named") == [(NODE.address, "second", int(START + 60))]
     assert await said.receive_name(RUN, name("", clock.now)) is True
     assert await rows(database, node_names, "name") == [("",)]
-    told = [json.loads(data) for (data,) in await rows(database, events, "data")]
-    assert told == [{"node": NODE.address, "name": text} for text in ("first", "second", "")]
+    recorded = [json.loads(data) for (data,) in await rows(database, events, "data")]
+    assert recorded == [{"node": NODE.address, "name": text} for text in ("first", "second", "")]
     assert {kind for (kind,) in await rows(database, events, "kind")} == {"named"}
 
 
@@ -154,7 +154,7 @@ async def test_names_that_are_refused(
     assert [one async for one in said.names.names()] == []
 
 
-async def test_a_name_that_was_changed_after_signing_is_anothers(said: Announcements) -> None:
+async def test_name_changed_after_signing_is_refused(said: Announcements) -> None:
     with pytest.raises(RefusedError, match=r"^the name is signed by") as caught:
         await said.receive_name(RUN, name("mine").model_copy(update={"name": "thine"}))
     assert caught.value.status == 403
@@ -162,11 +162,11 @@ async def test_a_name_that_was_changed_after_signing_is_anothers(said: Announcem
         await said.receive_name(RUN, name("mine").model_copy(update={"signature": "0x" + "ff" * 64 + "1b"}))
 
 
-async def test_a_minute_ahead_is_what_clocks_may_differ(said: Announcements) -> None:
+async def test_name_dated_one_minute_ahead_is_accepted(said: Announcements) -> None:
     assert await said.receive_name(RUN, name("mine", START + 60)) is True
 
 
-async def test_of_names_in_storage_the_operators_latest_is_restored(said: Announcements, database: Database) -> None:
+async def test_restore_takes_the_operators_latest_name(said: Announcements, database: Database) -> None:
     kept = [name("old", START - 2), name("new", START - 1), name("thief", START, key=OTHER)]
     kept += [name("other run", START, run=8), name("stranger", node=OTHER.address)]
     asked: list[str] = []
@@ -215,7 +215,7 @@ async def test_only_active_nodes_report_a_machine(said: Announcements) -> None:
         await said.receive_machine(caller(), RUN, report(run=8))
 
 
-async def test_what_was_received_is_added_up_by_listed_source(
+async def test_received_bytes_are_summed_by_listed_source(
     said: Announcements, database: Database, directory: RelayDirectory, clock: Clock
 ) -> None:
     version = database.version
@@ -228,17 +228,17 @@ async def test_what_was_received_is_added_up_by_listed_source(
         (ELSEWHERE, 5, START + 120),
         (RELAY, 120, START + 120),
     ]
-    assert database.version == version, "answers that are kept for many stay what they are"
+    assert database.version == version, "cached answers stay valid"
 
 
 @pytest.mark.parametrize("url", ["", "a\x00b", "http://\x00", "http://a.example/\u202e", "https://", "ftp://a.example"])
 async def test_sources_without_a_valid_url_are_left_out(said: Announcements, database: Database, url: str) -> None:
-    """A zero byte is one that PostgreSQL takes in no text."""
+    """PostgreSQL accepts no zero byte in a text."""
     assert await said.receive_machine(caller(b"1"), RUN, report((url, 5), (RELAY, 7))) is True
     assert await rows(database, served, "url", "bytes") == [(RELAY, 7)]
 
 
-async def test_a_source_that_was_counted_is_known_to_a_new_process(
+async def test_counted_source_is_known_to_a_new_process(
     said: Announcements, database: Database, directory: RelayDirectory, clock: Clock, tmp_path: Path
 ) -> None:
     directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
@@ -256,7 +256,7 @@ async def test_a_report_that_is_sent_again_counts_once(said: Announcements, data
     assert await said.receive_machine(caller(b"1"), RUN, one) is False
     assert await rows(database, served, "bytes") == [(100,)]
     clock.now += 1
-    assert await said.receive_machine(caller(b"1"), RUN, one) is True, "as much was received again"
+    assert await said.receive_machine(caller(b"1"), RUN, one) is True, "a minute later it reports new bytes"
     assert await said.receive_machine(caller(b"2"), RUN, one) is True
     assert await rows(database, served, "bytes") == [(200,)], "no time has passed since the last one"
 
@@ -314,12 +314,12 @@ async def test_sources_of_a_node_are_bounded(
     ]
 
 
-async def test_of_each_member_the_url_that_it_offered_last_is_known(directory: RelayDirectory) -> None:
+async def test_last_offered_url_of_each_member_is_listed(directory: RelayDirectory) -> None:
     a, b, c = (f"https://{name}.example" for name in "abc")
     for address, url in ((OTHER.address, f"{a}/"), (NODE.address, a), (OTHER.address, b)):
         directory.offer(caller(address=address), RUN, RelayOffer(run=RUN, url=url))
         assert directory.has_listed(url.rstrip("/"))
-    assert directory.has_listed(a), "another member offers it still"
+    assert directory.has_listed(a), "another member still offers it"
     directory.offer(caller(address=NODE.address), RUN, RelayOffer(run=RUN, url=c))
     assert [directory.has_listed(url) for url in (RELAY, a, b, c)] == [True, False, True, True]
 
@@ -344,9 +344,9 @@ async def test_scores_of_the_trainer_and_the_owner_are_kept_the_latest_counts(
         (3, "gsm8k", 0.625, int(START) + 1),
     ]
     [kind] = {kind for (kind,) in await rows(database, events, "kind")}
-    told = [json.loads(data) for (data,) in await rows(database, events, "data")]
+    recorded = [json.loads(data) for (data,) in await rows(database, events, "data")]
     assert kind == "scored"
-    assert told[1] == {"step": 3, "benchmark": "gsm8k", "score": 0.625, "low": 0.25, "high": 0.75}
+    assert recorded[1] == {"step": 3, "benchmark": "gsm8k", "score": 0.625, "low": 0.25, "high": 0.75}
 
 
 @pytest.mark.parametrize(

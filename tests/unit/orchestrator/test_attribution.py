@@ -1,4 +1,4 @@
-"""Whose tasks a commitment drew: as the draw says, whatever becomes of it; nothing where nobody is named."""
+"""Attribution of drawn tasks to their authors: whatever the verdict, and only in sets that name authors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 def document(tmp_path: Path) -> TaskSetDocument:
-    """Three parts: one of nobody, one of Ada, one of Bob, drawn 2 : 1 : 1."""
+    """Three parts, drawn 2 : 1 : 1: one without an author, one by Ada, one by Bob."""
     manifest = default_manifest("sorting")
 
     def part(name: str, author: str, weight: int, tasks: int) -> NewPart:
@@ -82,13 +82,13 @@ async def followed(database: Database, known: Attribution, commitments: int = 6)
 
 
 async def kept(database: Database) -> int | None:
-    """How many rows are kept of what commitments drew."""
+    """Return the number of stored credits."""
     count = select(func.count()).select_from(tables.credits)
     return await database.read(lambda connection: connection.execute(count).scalar())
 
 
 def expected(document: TaskSetDocument, commitments: range) -> Counter[str]:
-    """Counted by the draws that workers and validators use."""
+    """Count rollouts per author with the draw that workers and validators use."""
     found: Counter[str] = Counter()
     for index in commitments:
         base = draw_base(chain_id=31337, runs=RUNS, run=1, entropy=ENTROPY, node=WORKER, index=index)
@@ -121,7 +121,7 @@ async def test_rollouts_are_counted_by_the_author_of_their_tasks(database: Datab
     assert [line.accepted for line in lines] == sorted((line.accepted for line in lines), reverse=True)
 
 
-async def test_in_a_run_with_private_tests_the_step_says_whose_part_a_slot_is(tmp_path: Path) -> None:
+async def test_step_decides_the_part_of_a_slot_with_private_tests(tmp_path: Path) -> None:
     manifest, masters = default_manifest("sorting"), Masters(2, bytes(32))
     tasks = {author: [ask(f"{author} {i}", answer="1") for i in range(6)] for author in (ADA, BOB)}
     parts = [
@@ -153,7 +153,9 @@ async def test_reading_the_chain_twice_counts_once_and_a_reorg_forgets(
     assert await kept(database) == 0  # another block may have given the step another entropy
 
 
-async def test_a_task_set_that_comes_later_is_made_up_for(database: Database, document: TaskSetDocument) -> None:
+async def test_complete_credits_earlier_work_when_task_set_arrives(
+    database: Database, document: TaskSetDocument
+) -> None:
     unknown, known = attribution(None), attribution(document)
     await followed(database, unknown)
     assert await database.read(unknown.lines) == []

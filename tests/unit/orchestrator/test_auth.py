@@ -1,4 +1,4 @@
-"""Which nonces are new: once until they expire, and a bounded number for each signer."""
+"""Nonces: each is new once until it expires, and each signer has a bounded number."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_nonces_are_new_once_until_they_expire(database: Database) -> None
     assert await remember(database, WORKER, 1, expiry, now) == "replayed"
     assert await remember(database, VALIDATOR, 1, expiry, now) == "new"
     assert await remember(database, WORKER, 1, expiry, expiry - 0.1) == "replayed"
-    # After its expiry the request is refused for that; the table need not remember it.
+    # An expired request is refused anyway, so the table need not remember its nonce.
     assert await remember(database, WORKER, 2, expiry + 90, expiry + 60) == "new"
     assert await count(database) == 1
 

@@ -1,4 +1,4 @@
-"""What the page says of a whole run: each number as it follows from what happened, each list a slice of a ranking."""
+"""The boards of a run: numbers that follow from its events, and lists that are slices of a ranking."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ NOW = 101 * HOUR_SECONDS + 60
 OWN, SHARED = "https://own.example", "https://shared.example"
 
 
-class Told:
-    """A run in which something of everything has happened, and its boards."""
+class BoardsRun:
+    """A run and its boards; `happen` records at least one event of every kind."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.run = ToldRun(database, folder)
@@ -95,13 +95,13 @@ class Told:
         await self.report(0, {"reward": 0.25}, [])
         await self.report(1, {"reward": 0.5, "held_out/reward": 0.75}, [file_hash(1)])
         await self.report(2, {"reward": 0.625}, [])
-        await self.database.write(self._said)
+        await self.database.write(self._record_members)
 
     async def report(self, step: int, metrics: dict[str, float | None], batch: list[str]) -> None:
         await self.run.record_report(1_000.0 + 30 * step, step=step, metrics=metrics, batch=batch)
 
-    def _said(self, connection: Connection) -> None:
-        """What members say: names, machines, bytes, scores; and tokens of a file."""
+    def _record_members(self, connection: Connection) -> None:
+        """Write what members announce (names, machines, bytes, scores) and the tokens of a file."""
         tallies.count_tokens(connection, file_hash(1), ANNE, 700)
         names = [(ANNE, "Zürich #4"), (WILL, "ada")]
         for node, name in names:
@@ -135,13 +135,13 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told_url(new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A database in which it has happened; tests of it only read."""
-    url, folder = new_database_url(), tmp_path_factory.mktemp("told")
+def run_url(new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database of the whole run, which tests only read."""
+    url, folder = new_database_url(), tmp_path_factory.mktemp("run")
 
     async def write() -> None:
         database = await Database.open(url, "a test")
-        await Told(database, folder).happen()
+        await BoardsRun(database, folder).happen()
         await database.close()
 
     asyncio.run(write())
@@ -149,16 +149,16 @@ def told_url(new_database_url: Callable[[], str], tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture
-async def told(told_url: str, tmp_path: Path) -> AsyncIterator[Told]:
-    database = await Database.open(told_url, "a test")
-    yield Told(database, tmp_path)
+async def run(run_url: str, tmp_path: Path) -> AsyncIterator[BoardsRun]:
+    database = await Database.open(run_url, "a test")
+    yield BoardsRun(database, tmp_path)
     await database.close()
 
 
 @pytest.fixture
-async def empty(database_url: str, tmp_path: Path) -> AsyncIterator[Told]:
+async def empty(database_url: str, tmp_path: Path) -> AsyncIterator[BoardsRun]:
     database = await Database.open(database_url, "a test")
-    yield Told(database, tmp_path)
+    yield BoardsRun(database, tmp_path)
     await database.close()
 
 
@@ -181,8 +181,8 @@ def validator(rank: int, address: str, **changes: Any) -> ValidatorLine:
     return ValidatorLine(**(line | changes))
 
 
-async def test_workers_stand_with_what_became_of_their_work(told: Told) -> None:
-    page = await told.boards.workers("accepted", 0, 100)
+async def test_worker_lines_count_outcomes_of_work(run: BoardsRun) -> None:
+    page = await run.boards.workers("accepted", 0, 100)
     assert (page.run, page.order, page.offset, page.total) == (1, "accepted", 0, 3)
     assert page.workers == [
         worker(
@@ -197,8 +197,8 @@ async def test_workers_stand_with_what_became_of_their_work(told: Told) -> None:
     ]  # fmt: skip
 
 
-async def test_validators_stand_with_verdicts_cases_votes_and_seals(told: Told) -> None:
-    page = await told.boards.validators("inspections", 0, 100)
+async def test_validator_lines_count_verdicts_cases_votes_and_seals(run: BoardsRun) -> None:
+    page = await run.boards.validators("inspections", 0, 100)
     assert page.total == 3
     assert page.validators == [
         validator(1, VERA, inspections=2, accepts=1, rejections=1, won=1, seals=1, device="A100"),
@@ -218,27 +218,27 @@ async def test_validators_stand_with_verdicts_cases_votes_and_seals(told: Told) 
         ("name", [ANNE, BERT, CLEO]),
     ],
 )
-async def test_workers_are_ranked_in_each_order(told: Told, order: Any, expected: list[str]) -> None:
-    page = await told.boards.workers(order, 0, 100)
+async def test_workers_are_ranked_in_each_order(run: BoardsRun, order: Any, expected: list[str]) -> None:
+    page = await run.boards.workers(order, 0, 100)
     assert [(line.rank, line.address) for line in page.workers] == list(enumerate(expected, 1))
 
 
-async def test_a_page_and_a_search_are_slices_of_the_ranking(told: Told) -> None:
-    """Whoever is found keeps its rank; who has no name comes last by name."""
-    second = await told.boards.workers("accepted", 1, 1)
+async def test_a_page_and_a_search_are_slices_of_the_ranking(run: BoardsRun) -> None:
+    """A search keeps the ranks; nodes without a name come last in the order by name."""
+    second = await run.boards.workers("accepted", 1, 1)
     assert (second.total, [line.rank for line in second.workers]) == (3, [2])
-    for search, found in (("ZÜRICH", [ANNE]), ("0x33333", [CLEO]), (" #4 ", [ANNE]), ("nobody", [])):
-        page = await told.boards.workers("accepted", 0, 100, search)
+    for search, found in (("ZÜRICH", [ANNE]), ("0x33333", [CLEO]), (" #4 ", [ANNE]), ("unknown", [])):
+        page = await run.boards.workers("accepted", 0, 100, search)
         assert (page.total, [line.address for line in page.workers]) == (len(found), found)
-    assert (await told.boards.workers("accepted", 0, 100, "0x33333")).workers[0].rank == 3
-    assert (await told.boards.workers("accepted", 7, 100)).workers == []
-    assert [line.address for line in (await told.boards.validators("name", 0, 9)).validators] == [WILL, VERA, XENA]
-    assert [line.address for line in (await told.boards.validators("won", 0, 9)).validators] == [VERA, XENA, WILL]
-    assert (await told.boards.validators("lost", 0, 9)).validators[0].address == WILL
+    assert (await run.boards.workers("accepted", 0, 100, "0x33333")).workers[0].rank == 3
+    assert (await run.boards.workers("accepted", 7, 100)).workers == []
+    assert [line.address for line in (await run.boards.validators("name", 0, 9)).validators] == [WILL, VERA, XENA]
+    assert [line.address for line in (await run.boards.validators("won", 0, 9)).validators] == [VERA, XENA, WILL]
+    assert (await run.boards.validators("lost", 0, 9)).validators[0].address == WILL
 
 
-async def test_the_overview_adds_up(told: Told) -> None:
-    found = await told.boards.overview()
+async def test_the_overview_adds_up(run: BoardsRun) -> None:
+    found = await run.boards.overview()
     assert (found.title, found.about, found.owner, found.trainer) == ("Sums", "Adds numbers.", OWNER, TRAINER)
     assert (found.chain_id, found.addresses, found.block, found.block_time) == (31337, {"runs": OTHER}, 30, NOW)
     assert (found.step, found.reported, found.step_seconds) == (3, 1_060.0, 30.0)
@@ -252,7 +252,9 @@ async def test_the_overview_adds_up(told: Told) -> None:
         MachineKind(device="A100", devices=3, nodes=2),
     ]
     assert found.pay == [2 * TOKEN, TOKEN]
-    assert found.step_cost == 8 * TOKEN, "Anne's and Cleo's at step 0; step 3 is under way, Bert's count no more"
+    assert found.step_cost == 8 * TOKEN, (
+        "the pay of Anne and Cleo at step 0; step 3 is under way and Bert's work is void"
+    )
     assert (found.escrow_free, found.claimed, found.in_window) == (90 * TOKEN, 2 * TOKEN, 10 * TOKEN)
     assert (found.slashed, found.open_cases, found.convicted) == (50, 1, 1)
     assert (found.metrics, found.metrics_step) == ({"held_out/reward": 0.75, "reward": 0.625}, 2)
@@ -263,11 +265,11 @@ async def test_the_overview_adds_up(told: Told) -> None:
     ]
 
 
-async def test_the_trainer_and_relays_are_told_of(told: Told) -> None:
-    """A relay by what nodes of other operators say; URLs that nobody offered are not listed."""
+async def test_trainer_and_relays_are_listed(run: BoardsRun) -> None:
+    """Bytes of a relay are those that other operators' nodes report; only offered URLs are listed."""
     member = NodeRecord(CLEO, OPERATOR, "worker", "active", file_hash(0))
-    told.directory.offer(Caller(CLEO, request_of(), member, is_trainer=False), 1, RelayOffer(run=1, url=SHARED))
-    found = await told.boards.others()
+    run.directory.offer(Caller(CLEO, request_of(), member, is_trainer=False), 1, RelayOffer(run=1, url=SHARED))
+    found = await run.boards.others()
     assert [line.model_dump() for line in found.trainers] == [
         {"address": TRAINER, "steps": 4, "updates": 1, "last": 1_060.0}
     ]
@@ -278,17 +280,17 @@ async def test_the_trainer_and_relays_are_told_of(told: Told) -> None:
     assert found.authors == []
 
 
-async def test_an_address_leads_to_its_parts_and_the_nodes_it_operates(told: Told) -> None:
-    found = await told.boards.address(OPERATOR)
+async def test_an_address_leads_to_its_parts_and_the_nodes_it_operates(run: BoardsRun) -> None:
+    found = await run.boards.address(OPERATOR)
     assert [(node.address, node.role, node.status) for node in found.nodes] == [
         *((ANNE, "worker", "active"), (BERT, "worker", "jailed"), (CLEO, "worker", "active")),
         *((node, "validator", "active") for node in VALIDATORS),
     ]
     assert (found.parts, found.total, found.accepted_groups, found.tokens) == ([], 6, 8, 700)
-    workers = (await told.boards.workers("since", 0, 9)).workers
+    workers = (await run.boards.workers("since", 0, 9)).workers
     assert (found.day, found.earned) == (sum(line.day for line in workers), 2 * TOKEN)
     assert found.in_window == 10 * TOKEN
-    parts = {one: (await told.boards.address(one)).parts for one in (TRAINER, OWNER, OTHER)}
+    parts = {one: (await run.boards.address(one)).parts for one in (TRAINER, OWNER, OTHER)}
     assert [(part.text, part.href) for part in parts[TRAINER]] == [
         ("Publishes the steps of this run: its trainer", "/steps"),
         ("Signs that files were stored, and the run's document", "/join"),
@@ -297,11 +299,11 @@ async def test_an_address_leads_to_its_parts_and_the_nodes_it_operates(told: Tol
     assert [part.text for part in parts[OTHER]] == ["Is the contract runs"]
     for unknown in (file_hash(0)[:42], ZERO_ADDRESS):
         with pytest.raises(RefusedError, match=f"{unknown} is no node of run 1"):
-            await told.boards.address(unknown)
+            await run.boards.address(unknown)
 
 
-async def test_the_feed_tells_what_is_notable_newest_first(told: Told) -> None:
-    feed = await told.boards.feed()
+async def test_feed_lists_notable_events_newest_first(run: BoardsRun) -> None:
+    feed = await run.boards.feed()
     kinds = [line.kind for line in feed.lines]
     assert kinds[:5] == ["step", "fined", "claimed", "case opened", "rejected"]
     assert not {"committed", "sealed", "voted", "convicted", "refuted"} & set(kinds)
@@ -311,30 +313,30 @@ async def test_the_feed_tells_what_is_notable_newest_first(told: Told) -> None:
     assert [line.kind for line in feed.pinned] == on_top
 
 
-async def test_all_events_are_read_page_by_page_and_kind_by_kind(told: Told) -> None:
-    first = await told.boards.events("", None, 5)
-    rest = await told.boards.events("", first.before, 500)
-    whole = await told.boards.events("", None, 500)
+async def test_all_events_are_read_page_by_page_and_kind_by_kind(run: BoardsRun) -> None:
+    first = await run.boards.events("", None, 5)
+    rest = await run.boards.events("", first.before, 500)
+    whole = await run.boards.events("", None, 500)
     assert (len(first.lines), rest.before) == (5, None)
     assert [*first.lines, *rest.lines] == whole.lines
     assert [line.id for line in whole.lines] == sorted((line.id for line in whole.lines), reverse=True)
     assert {"committed", "sealed", "voted"} <= {line.kind for line in whole.lines}
-    sealed = await told.boards.events("sealed", None, 500)
+    sealed = await run.boards.events("sealed", None, 500)
     assert sealed.lines == [line for line in whole.lines if line.kind == "sealed"] != []
 
 
-async def test_cases_and_convictions_stay_on_top_for_a_day(told: Told) -> None:
+async def test_cases_and_convictions_stay_on_top_for_a_day(run: BoardsRun) -> None:
     now = time.time()
     feeds = [
-        await told.database.read(lambda one, at=at: read_overview_feed(one, at))
+        await run.database.read(lambda one, at=at: read_overview_feed(one, at))
         for at in (now + PINNED_SECONDS - 600, now + PINNED_SECONDS + 600)
     ]
     assert [len(feed.pinned) for feed in feeds] == [6, 0]
     assert {line.kind for line in feeds[1].lines} >= PINNED
 
 
-async def test_what_is_sent_live_is_what_the_boards_say(told: Told) -> None:
-    source = LiveSource(told.database, told.queries, told.follower, told.boards)
+async def test_live_state_matches_the_boards(run: BoardsRun) -> None:
+    source = LiveSource(run.database, run.queries, run.follower, run.boards)
     found = await source.read(0, 5)
     assert [line.kind for line in found.lines] == ["claimed", "fined", "step", "step", "step"]
     assert (found.is_whole, found.last) == (False, found.lines[-1].id)
@@ -355,14 +357,14 @@ async def test_what_is_sent_live_is_what_the_boards_say(told: Told) -> None:
     assert ([line.id for line in two.lines], two.is_whole) == ([line.id for line in found.lines[3:]], True)
 
 
-async def test_what_is_sent_live_is_read_anew_with_every_write_and_block(told: Told) -> None:
-    source = LiveSource(told.database, told.queries, told.follower, told.boards)
+async def test_live_mark_changes_with_every_write_and_block(run: BoardsRun) -> None:
+    source = LiveSource(run.database, run.queries, run.follower, run.boards)
     marks = [source.mark(), source.mark()]
-    await told.database.write(lambda _: None)
+    await run.database.write(lambda _: None)
     marks.append(source.mark())
-    told.follower.head_number += 1
+    run.follower.head_number += 1
     marks.append(source.mark())
-    told.follower.stale_since = 1_700_000_000.0
+    run.follower.stale_since = 1_700_000_000.0
     marks.append(source.mark())
     assert marks[0] == marks[1]
     assert len(set(marks)) == 4
@@ -371,22 +373,22 @@ async def test_what_is_sent_live_is_read_anew_with_every_write_and_block(told: T
     assert state.shown["blocked"] == "What the swarm does now is not known: the chain is not read."
 
 
-async def test_charts_reach_to_the_newest_step(told: Told) -> None:
-    page = await told.boards.series(["reward", "nothing"], 0, None, 10)
+async def test_charts_reach_to_the_newest_step(run: BoardsRun) -> None:
+    page = await run.boards.series(["reward", "nothing"], 0, None, 10)
     assert (page.first, page.last) == (0, 2)
     assert [(one.name, one.steps, one.mean) for one in page.series] == [
         ("reward", [0, 1, 2], [0.25, 0.5, 0.625]),
         ("nothing", [], []),
     ]
-    assert (await told.boards.series(["reward"], 7, None, 10)).last == 7
-    plain, packed = await told.boards.series_json(["reward", "nothing"], 0, None, 10)
+    assert (await run.boards.series(["reward"], 7, None, 10)).last == 7
+    plain, packed = await run.boards.series_json(["reward", "nothing"], 0, None, 10)
     assert SeriesPage.model_validate_json(plain) == page
     assert gzip.decompress(packed) == plain
-    metrics = await told.boards.metrics()
+    metrics = await run.boards.metrics()
     assert (metrics.newest, metrics.names) == (2, ["held_out/reward", "reward", "benchmark/humaneval"])
 
 
-async def test_of_a_run_in_which_nothing_has_happened_there_is_everything_too(empty: Told) -> None:
+async def test_boards_of_an_empty_run_are_complete(empty: BoardsRun) -> None:
     found = await empty.boards.overview()
     assert (found.step, found.reported, found.step_cost, found.metrics_step) == (None, None, None, None)
     assert found.blocked == "the trainer has not published the first checkpoint yet"
@@ -398,25 +400,25 @@ async def test_of_a_run_in_which_nothing_has_happened_there_is_everything_too(em
 
 
 @pytest.mark.parametrize(("takes", "kept"), [(0.0, 1.0), (0.05, 5.0), (3.0, 10.0)])
-async def test_a_crowd_costs_one_reading_and_a_costly_one_is_kept_for_longer(
-    told: Told, monkeypatch: pytest.MonkeyPatch, takes: float, kept: float
+async def test_callers_share_a_read_and_costly_reads_are_kept_longer(
+    run: BoardsRun, monkeypatch: pytest.MonkeyPatch, takes: float, kept: float
 ) -> None:
     reads = 0
 
     def read_slowly(*arguments: Any) -> Any:
         nonlocal reads
         reads += 1
-        told.now += takes
+        run.now += takes
         return members_module.read_members(*arguments)
 
     monkeypatch.setattr(boards_module, "read_members", read_slowly)
-    pages = await asyncio.gather(*(told.boards.workers("accepted", 0, 1) for _ in range(50)))
+    pages = await asyncio.gather(*(run.boards.workers("accepted", 0, 1) for _ in range(50)))
     assert (reads, {page.total for page in pages}) == (1, {3})
-    told.now = kept - 0.01
-    await told.boards.workers("name", 0, 1)
+    run.now = kept - 0.01
+    await run.boards.workers("name", 0, 1)
     assert reads == 1
-    told.now = kept + 1.01
-    await told.boards.validators("won", 0, 1)
+    run.now = kept + 1.01
+    await run.boards.validators("won", 0, 1)
     assert reads == 2
 
 

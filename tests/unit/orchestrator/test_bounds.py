@@ -1,4 +1,4 @@
-"""What one member may take of an orchestrator: slow uploads, evidence that nothing names, wrong links."""
+"""Limits on one member's use of an orchestrator: slow uploads, unnamed evidence, wrong links."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def caller(address: str, body: bytes = b"x", role: str = "validator") -> Caller:
 
 @pytest.fixture
 def verdicts(tmp_path: Path) -> Verdicts:
-    nobody: Any = None
-    return Verdicts(WHERE, nobody, nobody, nobody, storage_url=f"file:{tmp_path}")
+    unused: Any = None
+    return Verdicts(WHERE, unused, unused, unused, storage_url=f"file:{tmp_path}")
 
 
 def verdict(validator: str, link: int, preimage: bytes) -> Verdict:
@@ -51,7 +51,7 @@ def verdict(validator: str, link: int, preimage: bytes) -> Verdict:
 def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts) -> None:
     for i in range(MAX_UNNAMED):
         verdicts.expect_evidence(caller(ANNE, b"%d" % i))
-    verdicts.expect_evidence(caller(ANNE, b"0"))  # again, after an answer that was lost
+    verdicts.expect_evidence(caller(ANNE, b"0"))  # again, because the answer was lost
     with pytest.raises(RefusedError, match="no verdict names 256 bundles") as refused:
         verdicts.expect_evidence(caller(ANNE, b"one more"))
     assert refused.value.status == 429
@@ -71,12 +71,12 @@ async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verd
 
 
 async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
-    nobody: Any = None
+    unused: Any = None
     queries: Any = SimpleNamespace(terms=rules().terms, chain=ChainState(now=9, read_at=time.monotonic()))
     settings = OrchestratorSettings(
         storage_url=f"file:{tmp_path}", state_dir=tmp_path, uploads_at_once=8, upload_seconds=60
     )
-    uploads = Uploads(WHERE, nobody, queries, nobody, settings)
+    uploads = Uploads(WHERE, unused, queries, unused, settings)
     uploads.spool.mkdir()
 
     class Slow:
@@ -112,7 +112,7 @@ async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
 
 
 def upload(announced: int, receive: Callable[[], Awaitable[dict[str, Any]]]) -> AsyncIterator[bytes]:
-    """A body whose header announces so many bytes, and that has a tenth of a second besides what they need."""
+    """Return a body whose header announces so many bytes; its limit is what they need plus 0.1 s."""
     headers = [(b"content-length", str(announced).encode())]
     request = Request({"type": "http", "method": "PUT", "headers": headers}, receive)
     return chunks(request, limit=1 << 20, seconds=0.1)
@@ -139,11 +139,11 @@ async def test_a_slow_connection_s_body_is_waited_for(monkeypatch: pytest.Monkey
 
 
 async def test_there_is_no_receipt_while_the_chain_cannot_be_read(tmp_path: Path) -> None:
-    """The second in it would be too early, and a late file would count as one that was in time."""
-    nobody: Any = None
+    """Its time would be too early, and a late file would count as punctual."""
+    unused: Any = None
     queries: Any = SimpleNamespace(terms=rules().terms, chain=ChainState(now=9, read_at=time.monotonic() - 31))
     settings = OrchestratorSettings(storage_url=f"file:{tmp_path}", state_dir=tmp_path)
-    uploads = Uploads(WHERE, nobody, queries, nobody, settings)
+    uploads = Uploads(WHERE, unused, queries, unused, settings)
     with pytest.raises(RefusedError, match="the chain cannot be read, so a receipt could not say when") as refused:
-        await uploads.take(nobody, caller(ANNE, role="worker"), NOTHING, 0, NOTHING)
+        await uploads.take(unused, caller(ANNE, role="worker"), NOTHING, 0, NOTHING)
     assert refused.value.status == 429

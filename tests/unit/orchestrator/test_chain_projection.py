@@ -1,4 +1,4 @@
-"""The database and the chain's events in it: its version, at-least-once delivery, reorgs."""
+"""The projection of chain events into the database: its version, repeated delivery and reorgs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def hash_of(number: int) -> str:
 
 
 def history() -> list[Event]:
-    """One of everything, one event a block."""
+    """Return one event of each kind, one a block."""
     makers = [
         lambda at: Registered(at, WORKER, OPERATOR, 1, Role.WORKER, 0, 100, bytes(32)),
         lambda at: Registered(at, VALIDATOR, OPERATOR, 1, Role.VALIDATOR, 0, 100, b"\x07" * 32),
@@ -121,7 +121,7 @@ async def apply(database: Database, queries: Queries, *events: Event) -> None:
 
 
 async def content(database: Database) -> dict[str, list[tuple]]:
-    """Every row of every table, but for when we learned of it."""
+    """Return every row of every table, without the time and the id of its arrival."""
     found = {}
     for table in (*tables.FROM_CHAIN, tables.events, tables.meta):
         columns = [
@@ -192,7 +192,7 @@ async def test_many_writers_take_turns(database):
 
 
 async def test_two_processes_take_turns(database: Database, database_url: str) -> None:
-    """Another connection writes between the reading and the writing of a transaction: it waits, nothing is lost."""
+    """A write of another connection waits until the current transaction ends, so no update is lost."""
     other = await Database.open(database_url, ABOUT)
     await database.write(lambda c: upsert(c, tables.meta, {"key": "n", "value": "0"}))
 
@@ -218,7 +218,7 @@ async def test_a_failed_write_changes_nothing(database):
     assert ("half",) not in await rows_of(database, select(tables.meta.c.key))
 
 
-async def test_the_story_is_bounded(database, monkeypatch):
+async def test_event_log_is_bounded(database, monkeypatch):
     monkeypatch.setattr(event_log, "MAX_EVENTS", 300)
 
     def write(connection: Connection) -> None:
@@ -235,7 +235,7 @@ async def test_the_story_is_bounded(database, monkeypatch):
 # The chain's events
 
 
-async def test_everything_is_written_down(database, queries):
+async def test_every_event_reaches_its_tables(database, queries):
     await apply(database, queries, *history())
     found = await content(database)
     assert [(row[0], row[2], row[4], row[8]) for row in found["nodes"]] == [
@@ -276,7 +276,7 @@ async def test_everything_is_written_down(database, queries):
     assert (await queries.demand()).wanted is False  # the run is closed
 
 
-async def test_a_late_file_costs_its_node_the_fee_what_was_unsettled_and_its_place(database, queries):
+async def test_late_file_costs_the_fee_the_unsettled_pay_and_the_place(database, queries):
     opened = CaseOpened(
         place(5), 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, Kind.DATA_MISSING, 0, b"\x05" * 32, 3, 0, 0
     )
@@ -302,20 +302,20 @@ async def test_a_late_file_costs_its_node_the_fee_what_was_unsettled_and_its_pla
     lines = {line.address: line for line in summary.nodes}
     assert (lines[WORKER].fined, lines[WORKER].voided, lines[WORKER].slashed) == (10, 7, 0)
     assert lines[VALIDATOR].fined == 2
-    told = [(row[0], json.loads(row[1])) for row in found["events"] if row[0] in ("fined", "absent")]
-    assert ("absent", {"case": 9, "judge": VALIDATOR, "expelled": False}) in told
-    assert ("fined", {"node": WORKER, "amount": 10}) in told
+    penalties = [(row[0], json.loads(row[1])) for row in found["events"] if row[0] in ("fined", "absent")]
+    assert ("absent", {"case": 9, "judge": VALIDATOR, "expelled": False}) in penalties
+    assert ("fined", {"node": WORKER, "amount": 10}) in penalties
 
 
-async def test_what_a_judge_did_stands_in_one_row(database, queries):
-    """In whatever order it is delivered, and however often."""
-    did = [
+async def test_votes_of_a_judge_are_one_row_in_any_order(database, queries):
+    """The order and the number of deliveries do not matter."""
+    votes = [
         VoteCommitted(place(20), 9, OPERATOR, bytes(32)),
         VoteRevealed(place(21), 9, OPERATOR, False),
         VoteCommitted(place(22), 9, VALIDATOR, bytes(32)),
         AbsenceReported(place(23), 9, VALIDATOR, OPERATOR, True),
     ]
-    await apply(database, queries, *history()[:8], *did, *reversed(did))
+    await apply(database, queries, *history()[:8], *votes, *reversed(votes))
     assert (await content(database))["votes"] == [
         (9, VALIDATOR, None, True, hash_of(22), None),
         (9, OPERATOR, False, False, hash_of(20), hash_of(21)),
@@ -323,7 +323,7 @@ async def test_what_a_judge_did_stands_in_one_row(database, queries):
 
 
 async def test_demand_says_who_is_new_and_who_can_work(database, queries):
-    """Who joins after step 0 begins at step 2; who has made the hour's commitments begins in the next."""
+    """A node that joins after step 0 begins at step 2; a worker without commitments left waits for the next hour."""
 
     def joined(number: int, name: str) -> Registered:
         return Registered(place(number), name, OPERATOR, 1, Role.WORKER, 0, 100, bytes(32))
@@ -351,10 +351,10 @@ async def test_demand_says_who_is_new_and_who_can_work(database, queries):
     report = await queries.node_report(WORKER)
     assert report.blocked == "all 9 commitments of this hour are made; the next hour begins 1970-01-01 06:00 UTC"
     queries.chain = ChainState(now=6 * 3_600)
-    assert await counts() == (0, 2), "nothing was written: the hour alone is new"
+    assert await counts() == (0, 2), "only the hour is new"
 
 
-async def test_an_escrow_that_is_short_is_said(database, queries):
+async def test_node_report_names_a_short_escrow(database, queries):
     await apply(database, queries, *history()[:3])
     queries.chain = ChainState(free_escrow=1, min_validators=1)
     assert (await queries.node_report(WORKER)).blocked == ""
@@ -382,7 +382,7 @@ async def test_a_database_of_another_version_is_refused(
     assert "it is rebuilt from chain and storage" in refused.value.hint
 
 
-async def test_delivered_twice_is_delivered_once(database, queries):
+async def test_repeated_delivery_changes_nothing(database, queries):
     await apply(database, queries, *history())
     once = await content(database)
     await apply(database, queries, *history())
@@ -390,7 +390,7 @@ async def test_delivered_twice_is_delivered_once(database, queries):
     assert await content(database) == once
 
 
-async def test_a_reorg_forgets_and_reads_anew(database, queries):
+async def test_reorg_clears_chain_tables_and_reads_again(database, queries):
     await apply(database, queries, *history())
     once = await content(database)
     await put_verdict(database)
@@ -403,7 +403,7 @@ async def test_a_reorg_forgets_and_reads_anew(database, queries):
     assert await content(database) == once
 
 
-async def test_other_runs_are_passed_over(database, queries):
+async def test_events_of_other_runs_are_ignored(database, queries):
     other = [
         Registered(place(1), WORKER, OPERATOR, 2, Role.WORKER, 0, 100, bytes(32)),
         CheckpointPublished(place(2), 2, 0, b"\x01" * 32, bytes(32), bytes(32), bytes(32)),
@@ -422,14 +422,14 @@ async def test_other_runs_are_passed_over(database, queries):
 
 
 async def test_a_verdict_that_was_here_before_the_commitment_counts(database, queries):
-    """As after a rebuild from storage: verdicts first, chain later."""
+    """A rebuild from storage reads verdicts before the chain."""
     await put_verdict(database)
     await apply(database, queries, *history()[:4])
     assert await status_of(database, 0) == ("accepted", None)
 
 
 async def test_a_verdict_for_another_root_does_not_count(database, queries):
-    """A reorg replaced the commitment: what was said of the old one says nothing of the new one."""
+    """A reorg replaced the commitment, so verdicts on the old root do not apply."""
     await put_verdict(database, root="0x" + "0f" * 32)
     await apply(database, queries, *history()[:4])
     assert await status_of(database, 0) == ("pending", None)
@@ -441,7 +441,7 @@ async def test_a_workers_verdict_does_not_count(database, queries):
     assert await status_of(database, 0) == ("pending", None)
 
 
-async def test_convicting_a_validator_takes_its_word_back(database, queries):
+async def test_conviction_cancels_a_validators_verdicts(database, queries):
     await put_verdict(database, accepted=False, reason="wrong_reward")
     await apply(database, queries, *history()[:5])
     assert await status_of(database, 0) == ("rejected", "wrong_reward")
@@ -449,7 +449,7 @@ async def test_convicting_a_validator_takes_its_word_back(database, queries):
     assert await status_of(database, 0) == ("pending", None)
 
 
-async def test_a_registration_seen_again_brings_nobody_back(database, queries):
+async def test_repeated_registration_leaves_a_node_jailed(database, queries):
     await apply(database, queries, *history())
     await apply(database, queries, history()[0])
     member = await database.read(lambda connection: member_of(connection, WORKER))
@@ -457,7 +457,7 @@ async def test_a_registration_seen_again_brings_nobody_back(database, queries):
     assert member.status == "jailed"
 
 
-async def test_cursors_of_another_database_begin_anew(database, queries):
+async def test_cursor_of_another_database_restarts_at_zero(database, queries):
     for after in (None, "", "nonsense", "other.7", f"{database.identity}.", f"{database.identity}.-1", "a.b.c"):
         page = await queries.verdict_page(after)
         assert (page.verdicts, page.cursor) == ([], f"{database.identity}.0")
@@ -466,8 +466,8 @@ async def test_cursors_of_another_database_begin_anew(database, queries):
 
 
 async def test_a_cursor_may_be_larger_than_any_id(database: Database, queries: Queries) -> None:
-    nobody: Any = None
-    summaries = Summaries(database, queries, nobody, 31337)
+    unused: Any = None
+    summaries = Summaries(database, queries, unused, 31337)
     await apply(database, queries, *history()[:1])
     assert (await summaries.events_after(0)).cursor == 1
     assert await summaries.events_after((1 << 53) - 1) == EventPage(events=[], cursor=(1 << 53) - 1)

@@ -1,4 +1,4 @@
-"""What a commitment is worth: every rule of orchestrator.commitment_status, with its negative."""
+"""The status of a commitment: every rule of orchestrator.commitment_status, with its negative."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_rejection_ends_when_its_own_case_ends_not_guilty():
     assert judge(yes(A), no(C), cases=(CaseState(C, "not_guilty"),)) == PENDING
 
 
-def test_a_receipt_ends_what_anybody_said_of_missing_data_and_nothing_else():
+def test_receipt_clears_only_rejections_for_missing_data():
     shown = (CaseState(D, "dismissed"),)
     assert judge(no(A, "data_missing"), yes(B), yes(C), cases=shown) == ACCEPTED
     assert judge(no(A, "data_missing"), cases=shown) == PENDING
@@ -64,25 +64,25 @@ def test_a_receipt_ends_what_anybody_said_of_missing_data_and_nothing_else():
     assert judge(no(A, "data_missing"), yes(B), yes(C), cases=(CaseState(D, "moot"),)).state == "rejected"
 
 
-def test_a_late_file_makes_nobodys_data_missing_count():
-    """The case was cured: the file is there, and the verdicts of who did not find it are about nothing any more."""
+def test_cured_case_clears_only_rejections_for_missing_data():
+    """In a cured case the file has arrived, so verdicts that it is missing no longer apply."""
     shown = (CaseState(D, "cured"),)
     assert judge(no(A, "data_missing"), yes(B), yes(C), cases=shown) == ACCEPTED
     assert judge(no(A, "wrong_reward"), yes(B), yes(C), cases=shown).state == "rejected"
 
 
-def test_somebody_elses_lost_case_releases_nothing():
-    """A friend of the accused opens a case in order to lose it."""
+def test_lost_case_clears_no_other_validators_rejection():
+    """A friend of the accused may open a case only to lose it."""
     assert judge(yes(A), yes(B), no(C), cases=(CaseState(D, "not_guilty"),)).state == "rejected"
 
 
-def test_an_open_case_holds_it_out():
+def test_open_case_blocks_acceptance():
     assert judge(yes(A), yes(B), cases=(CaseState(D, "open"),)) == PENDING
     both = (CaseState(C, "not_guilty"), CaseState(D, "open"))
     assert judge(yes(A), yes(B), no(C), cases=both).state == "rejected"
 
 
-def test_the_convicted_have_no_say():
+def test_convicted_validators_do_not_count():
     assert judge(yes(A), yes(B, trusted=False)) == PENDING
     assert judge(yes(A), yes(B), no(C, trusted=False)) == ACCEPTED
 
@@ -93,23 +93,23 @@ def test_a_jailed_nodes_work_is_void_but_its_rejections_stay_named():
     assert judge(no(A), jailed=True) == CommitmentStatus("rejected", "wrong_reward")
 
 
-opinions = st.lists(st.builds(Opinion, st.sampled_from("abcd"), st.booleans(), st.just("x"), st.booleans()))
+opinion_lists = st.lists(st.builds(Opinion, st.sampled_from("abcd"), st.booleans(), st.just("x"), st.booleans()))
 outcomes = st.sampled_from([outcome.name.lower() for outcome in Outcome])
-cases = st.lists(st.builds(CaseState, st.sampled_from("abcd"), outcomes))
+case_lists = st.lists(st.builds(CaseState, st.sampled_from("abcd"), outcomes))
 
 
-@given(opinions, cases, st.booleans(), st.integers(1, 4))
-def test_nothing_contested_is_ever_accepted(told, about, jailed, required):
-    found = commitment_status(told, about, jailed=jailed, accepts_required=required)
+@given(opinion_lists, case_lists, st.booleans(), st.integers(1, 4))
+def test_contested_commitment_is_never_accepted(opinions, cases, jailed, required):
+    found = commitment_status(opinions, cases, jailed=jailed, accepts_required=required)
     if found.state == "accepted":
         assert not jailed
-        assert all(case.outcome != "open" for case in about)
-        cleared = {case.challenger for case in about if case.outcome == "not_guilty"}
-        assert all(o.validator in cleared for o in told if o.trusted and not o.accepted)
-        assert len({o.validator for o in told if o.trusted and o.accepted}) >= required
+        assert all(case.outcome != "open" for case in cases)
+        cleared = {case.challenger for case in cases if case.outcome == "not_guilty"}
+        assert all(o.validator in cleared for o in opinions if o.trusted and not o.accepted)
+        assert len({o.validator for o in opinions if o.trusted and o.accepted}) >= required
 
 
-@given(opinions, cases, st.booleans(), st.integers(1, 4), st.sampled_from("efgh"))
-def test_one_more_rejection_never_helps(told, about, jailed, required, newcomer):
-    rejected = commitment_status([*told, no(newcomer)], about, jailed=jailed, accepts_required=required)
+@given(opinion_lists, case_lists, st.booleans(), st.integers(1, 4), st.sampled_from("efgh"))
+def test_one_more_rejection_never_helps(opinions, cases, jailed, required, newcomer):
+    rejected = commitment_status([*opinions, no(newcomer)], cases, jailed=jailed, accepts_required=required)
     assert rejected.state == "rejected"

@@ -1,4 +1,4 @@
-"""A commitment's page: draws as workers and validators compute them, verdicts with their meaning, what repeats them."""
+"""A commitment's page: its draws, its verdicts with their meaning, and commands that repeat them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLASSES = (WorkClass(10_000, (8, 16)), WorkClass(20_000, (16, 32)))
 
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory) -> TaskSetDocument:
-    """Two parts of nobody's: what is drawn is known without authors."""
+    """Two parts without authors: draws do not depend on them."""
     manifest, source = default_manifest("sorting"), TaskSource("MIT", "here")
     parts = [
         NewPart(name, manifest, [ask(f"{name} {i}", answer="1") for i in range(count)], weight, [source])
@@ -91,7 +91,7 @@ async def test_an_entropy_that_is_not_known_draws_nothing(run: SampleRun) -> Non
     assert (found.draws_from, found.groups) == (None, [])
 
 
-async def test_what_stands_of_the_chain_and_of_its_file(run: SampleRun) -> None:
+async def test_view_has_chain_and_file_facts(run: SampleRun) -> None:
     file_hash = await run.upload("wanda", 1, size=77)
     await run.report(2, {}, [file_hash])
     found = await view(run, 1)
@@ -210,6 +210,6 @@ async def test_cases_and_proofs_about_it_are_named_with_what_repeats_them(run: S
         f"muster validator verify {address('wanda')}:1 --url https://run.example",
         "muster slash verify 5 --url https://run.example",
     ]
-    # While a case is open pay is frozen, whichever commitment it is about.
+    # An open case freezes the pay of every commitment of its node.
     assert found.matures_at == (HOUR + 1 + 72 + 24) * 3600 + 7200
     assert (await view(run, 2)).matures_at == found.matures_at

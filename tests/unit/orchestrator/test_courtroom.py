@@ -1,4 +1,4 @@
-"""Cases as people read them: charge, phase, votes and end, by the court's own rules."""
+"""Cases on the page: charge, phase, votes and outcome, by the rules of the court."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_without_a_verdict_the_charge_names_no_row(run: SampleRun) -> None
     assert (found.measured, found.threshold) == (None, None)
 
 
-async def test_a_wrong_grade_is_about_somebody_elses_commitment(run: SampleRun) -> None:
+async def test_wrong_grade_case_names_the_graded_commitment(run: SampleRun) -> None:
     await run.open_case(1, "vera", "viktor", 2, Kind.WRONG_GRADE, work_of="wanda")
     await run.happen(GradeAccused, 1, address("viktor"), address("wanda"), bytes(32))
     await run.name("viktor", "Viktor")
@@ -126,7 +126,7 @@ async def test_the_state_follows_the_courts_phases(run: SampleRun) -> None:
     over = "Voting is over: any account may have the court end the case, and validators do."
     assert await state(REVEAL_ENDS) == over
     await run.vote(1, "vito", guilty=False)
-    assert await state(COMMIT_ENDS) == over, "whoever committed has revealed"
+    assert await state(COMMIT_ENDS) == over, "every judge that committed has revealed"
     row = (await view(run)).case
     assert (row.commits, row.reveals, row.guilty_votes) == (2, 2, 1)
 
@@ -144,7 +144,7 @@ async def test_a_whole_jury_need_not_wait_except_about_missing_data(run: SampleR
     )
 
 
-async def test_a_conviction_has_what_it_took(run: SampleRun) -> None:
+async def test_conviction_shows_slash_bounty_and_votes(run: SampleRun) -> None:
     await run.open_case(1, "vera", "wanda", 0)
     for judge in JUDGES:
         await run.vote(1, judge)

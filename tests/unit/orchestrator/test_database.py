@@ -1,4 +1,4 @@
-"""What every database must do for the orchestrator, and how one shows that does not do it."""
+"""The database contract of the orchestrator, and how it notices a database that breaks it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SWALLOW = {
         "CREATE TRIGGER swallow BEFORE INSERT ON meta FOR EACH ROW EXECUTE FUNCTION swallow()",
     ],
 }
-"""A database that says yes and keeps nothing."""
+"""Statements that make a database accept an insert and discard its row."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def test_an_insert_knows_whether_it_was_the_first(database: Database) -> N
     assert [await insert("a"), await insert("a"), await insert("b")] == [True, False, True]
 
 
-async def test_of_several_who_insert_at_once_one_is_the_first(database: Database, database_url: str) -> None:
+async def test_one_of_several_concurrent_inserts_is_the_first(database: Database, database_url: str) -> None:
     other = await Database.open(database_url, ABOUT)
     try:
         inserted = await asyncio.gather(
@@ -77,7 +77,7 @@ async def test_the_queries_of_a_read_see_one_state(database: Database, database_
     assert (before, meanwhile, await database.read(rows)) == (3, 3, 4)
 
 
-async def test_nobody_waits_for_a_turn_without_end(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_write_fails_when_its_turn_does_not_come(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TURN_SECONDS", 0.2)
     begun, may_end = Event(), Event()
 
@@ -101,7 +101,7 @@ async def test_a_check_passes_and_leaves_one_row(database: Database) -> None:
     assert await database.read(rows) == 4
 
 
-async def test_many_who_ask_share_one_check(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_callers_share_one_check(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHECK_SECONDS", 60)
     await asyncio.gather(*(database.check() for _ in range(10)))
     query = select(tables.meta.c.value).where(tables.meta.c.key == "probe")
@@ -121,7 +121,7 @@ async def test_a_database_that_keeps_nothing_is_noticed(database: Database, data
         await database.check()
 
 
-async def test_a_database_that_was_exchanged_is_noticed(database: Database) -> None:
+async def test_replaced_database_is_noticed(database: Database) -> None:
     await database.write(lambda c: upsert(c, tables.meta, {"key": "identity", "value": "another"}))
     with pytest.raises(StorageError, match="not the one that was opened at the start"):
         await database.check()
@@ -149,7 +149,7 @@ async def test_tables_that_are_gone_are_noticed(database: Database, database_url
         ("postgresql://me:secret@127.0.0.1:port/db", "postgresql:…"),
     ],
 )
-async def test_what_is_no_database_is_refused_without_its_password(url: str, shown: str) -> None:
+async def test_invalid_url_is_refused_without_its_password(url: str, shown: str) -> None:
     with pytest.raises(ConfigError) as refused:
         await Database.open(url, ABOUT)
     assert str(refused.value).startswith(f"database url {shown!r}")

@@ -1,4 +1,4 @@
-"""What a day earns at present: of workers that are there, by the pay of what nobody refuted."""
+"""A day's earnings: quartiles over active workers, from the pay of their unrefuted commitments."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def test_pay_of_less_than_a_day_is_extended_to_a_day() -> None:
 
 
 def test_before_an_hour_has_passed_the_present_pace_is_an_estimate() -> None:
-    """45 commitments in 25 minutes, as pay of one each: a day has 1,440 minutes."""
+    """A worker earns 45 in 25 minutes; the estimate extends this to the 1,440 minutes of a day."""
     assert earned(45, joined=NOW - 25 * 60) == DayEarnings(
         run=RUN, workers=1, low=2592, median=2592, high=2592, estimated=True
     )
     soon = [WorkerDay(NOW - 299, 50), WorkerDay(NOW - 300, 10)]
-    assert day_earnings(RUN, soon, NOW).median == 10 * DAY // 300, "the other has just come"
+    assert day_earnings(RUN, soon, NOW).median == 10 * DAY // 300, "the other worker joined less than five minutes ago"
     late = [*soon, WorkerDay(NOW - 3600, 3)]
     assert day_earnings(RUN, late, NOW) == DayEarnings(run=RUN, workers=1, low=72, median=72, high=72)
 
 
 @pytest.mark.parametrize("days", [[], [WorkerDay(NOW - 299, 10)], [WorkerDay(0, 0)]])
-def test_without_minutes_of_work_nothing_is_said(days: list[WorkerDay]) -> None:
+def test_earnings_are_zero_without_enough_work(days: list[WorkerDay]) -> None:
     assert day_earnings(RUN, days, NOW) == DayEarnings(run=RUN, workers=0, low=0, median=0, high=0)
 
 
@@ -65,7 +65,7 @@ async def run(database_url: str, tmp_path: Path) -> AsyncIterator[SampleRun]:
     await sample.database.close()
 
 
-async def test_what_counts_is_in_the_database(run: SampleRun) -> None:
+async def test_earnings_count_recent_work_of_active_workers(run: SampleRun) -> None:
     now = (HOUR + 40) * 3600
     run.at(now)
     for hour in (HOUR + 16, HOUR + 17, HOUR + 40):  # the first is a day old

@@ -1,4 +1,4 @@
-"""What is listed of environments that strangers submit, how many, and whose decisions count."""
+"""Submitted environments: which are listed, how many, and whose decisions count."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ async def test_a_version_is_one_pack_for_ever(listed: Environments) -> None:
     refusal = await listed.record(packed(description="another"), 1.0)
     assert isinstance(refusal, RefusedError)
     assert (refusal.status, refusal.hint) == (409, "raise the version in environment.toml")
-    assert await listed.record(packed(key=OTHER), 1.0) is None  # another author's has nothing to do with it
+    assert await listed.record(packed(key=OTHER), 1.0) is None  # another author may use the same name and version
 
 
-async def test_what_waits_is_bounded_per_author_and_in_all(
+async def test_waiting_packs_are_bounded_per_author_and_in_total(
     listed: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "MAX_OF_AUTHOR", 2)
@@ -103,8 +103,8 @@ async def test_what_waits_is_bounded_per_author_and_in_all(
     assert await refusal(packed(4)) == "4 environments are listed: there is no room"
 
 
-async def test_what_is_refused_takes_nobodys_place(listed: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger used to fill the list for ever with what the owner had refused, and keys cost nothing."""
+async def test_refused_pack_frees_its_place(listed: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are free, so refused packs of a stranger must not fill the list for ever."""
     monkeypatch.setattr(room, "MAX_LISTED", 4)
     for version in range(1, 6):
         assert await listed.record(packed(version), 1.0) is None
@@ -117,7 +117,7 @@ async def test_what_is_refused_takes_nobodys_place(listed: Environments, monkeyp
 
 
 def test_strangers_leave_room_for_members() -> None:
-    """Sixteen keys, which cost nothing, used to fill the list of what waits."""
+    """Keys are free, so strangers may fill only half of either list."""
     half, full = room.SubmissionCounts(0, room.MAX_WAITING // 2, 0), room.SubmissionCounts(0, room.MAX_WAITING, 0)
     listed = room.SubmissionCounts(room.MAX_LISTED // 2, 0, 0)
     for counts, member, refused in (
@@ -130,8 +130,8 @@ def test_strangers_leave_room_for_members() -> None:
         assert (room.refusal_of("0xab", counts, "anyone", member=member) is not None) == refused
 
 
-async def test_what_cannot_be_listed_is_not_kept(listed: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An author could fill the storage with packs of one name and version, eight megabytes each."""
+async def test_unlisted_pack_is_not_stored(listed: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an author could fill the storage with 8 MB packs of one name and version."""
     first, second = packed(), packed(description="another")
 
     async def body(request: object, caller: Caller, **_: object) -> bytes:
@@ -154,7 +154,7 @@ async def test_what_cannot_be_listed_is_not_kept(listed: Environments, monkeypat
     ("submissions", "member", "refused"),
     [("anyone", False, False), ("members", True, False), ("members", False, True), ("nobody", True, True)],
 )
-def test_an_owner_may_take_those_of_members_only_or_none(submissions: str, member: bool, refused: bool) -> None:
+def test_owner_may_limit_submissions_to_members_or_none(submissions: str, member: bool, refused: bool) -> None:
     found = room.refusal_of("0xab", room.SubmissionCounts(0, 0, 0), submissions, member=member)
     assert (found is not None) == refused
 

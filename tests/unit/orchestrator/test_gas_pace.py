@@ -1,4 +1,4 @@
-"""How much gas a node takes in an hour: a worker by its last commitments, a validator by what it did in a day."""
+"""Gas of a node per hour: of a worker by its last commitments, of a validator by its transactions in a day."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def gas_of(run: SampleRun, name: str) -> float:
 
 
 async def test_a_worker_s_pace_is_that_of_its_last_twenty_commitments(run: SampleRun) -> None:
-    assert await gas_of(run, "wanda") == 0, "nothing is known of it"
+    assert await gas_of(run, "wanda") == 0, "it has no uploads yet"
     for index in range(LAST_COMMITMENTS + 5):
         await run.commit("wanda")
         await run.record_upload(address("wanda"), index, run.root("wanda", index), run.root("wanda", index))
@@ -43,7 +43,7 @@ async def test_a_worker_s_pace_is_that_of_its_last_twenty_commitments(run: Sampl
         await run.database.write(lambda c, slow=slow: c.execute(slow))
     assert await gas_of(run, "wanda") == pytest.approx(6 * COMMITMENT_GAS)
     await run.database.write(lambda c: c.execute(update(uploads).values(received=uploads.c.received / 1_000)))
-    assert await gas_of(run, "wanda") == 60 * COMMITMENT_GAS, "no more than the terms allow"
+    assert await gas_of(run, "wanda") == 60 * COMMITMENT_GAS, "the terms limit the pace"
 
 
 async def test_a_validator_s_pace_is_of_its_seals_votes_and_accusations_in_a_day(run: SampleRun) -> None:

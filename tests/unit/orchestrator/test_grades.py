@@ -1,4 +1,4 @@
-"""What accepts work in a run with private tests: enough validators show the same grades, and more than any others."""
+"""Acceptance with private tests needs enough validators with the same grades, and more than with any others."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_enough_must_show_the_same_and_more_than_any_others(
     assert status.state == ("accepted" if agreed else "pending")
 
 
-def test_what_the_convicted_and_those_who_reject_show_counts_for_nothing() -> None:
+def test_grades_of_convicted_or_rejecting_validators_do_not_count() -> None:
     opinions = [opinion("v1", A), opinion("v2", A, trusted=False), opinion("v3", A, accepted=False), opinion("v4", B)]
     assert agreed_grades(opinions, 2) is None
     assert agreed_grades([*opinions, opinion("v5", A)], 2) == A
 
 
-def test_a_case_or_a_rejection_still_holds_it_out() -> None:
+def test_case_or_rejection_blocks_acceptance() -> None:
     opinions = [opinion("v1", A), opinion("v2", A)]
 
     def state(opinions: list[Opinion], cases: list[CaseState]) -> str:
@@ -140,12 +140,12 @@ async def test_grades_are_shown_while_their_validator_can_be_accused(database: D
         caller = Caller(address, cast(Any, SimpleNamespace()), record, is_trainer=False)
         return await grades.receive(caller, show(right_text(), GRADERS[number]))
 
-    assert SHOW_HOURS == 48, "of the 72 hours in which a case can be opened a day must be left"
+    assert SHOW_HOURS == 48, "a day must be left of the 72 hours in which a case can open"
     end = (HOUR + 1 + SHOW_HOURS) * HOUR_SECONDS
     queries.chain = ChainState(now=end)
     assert await receive(0)
     queries.chain = ChainState(now=end + 1)
-    assert not await receive(0), "the same again changes nothing"
+    assert not await receive(0), "repeated grades change nothing"
     with pytest.raises(RefusedError, match=f"older than {SHOW_HOURS} hours") as refused:
         await receive(1)
     assert refused.value.status == 409

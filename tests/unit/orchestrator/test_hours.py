@@ -1,4 +1,4 @@
-"""What a worker's hours pay, and when: by the contract's rules, from four numbers and the commitments of each hour."""
+"""Pay of a worker's hours and when it matures, by the rules of the contract."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ def test_the_window_is_the_contracts() -> None:
     assert matures_at(10, 10) == (11 + 24) * HOUR_SECONDS
     assert matures_at(10, 9) == (11 + 72) * HOUR_SECONDS
     assert payable_at(10, 10, 0) == matures_at(10, 10)
-    assert payable_at(10, 10, 120) == (11 + 72 + 24) * HOUR_SECONDS + 120  # what a case may be about is frozen
+    assert (
+        payable_at(10, 10, 120) == (11 + 72 + 24) * HOUR_SECONDS + 120
+    )  # an open case may concern it, so it is frozen
 
 
-def test_what_is_settled_follows_from_one_index() -> None:
+def test_settled_hours_follow_from_one_index() -> None:
     assert [(one.hour, one.unsettled, one.pay, one.state) for one in hours(settled=4)] == [
         (10, 2, 14, "maturing"),
         (12, 3, 21, "maturing"),
         (13, 1, 7, "maturing"),
     ]
-    # Anybody may claim through any index: the hour is then settled in part.
+    # A claim may end at any index, which settles an hour in part.
     assert [(one.hour, one.unsettled, one.pay, one.state) for one in hours(settled=7)] == [
         (10, 0, 14, "settled"),
         (12, 2, 14, "maturing"),
@@ -40,7 +42,7 @@ def test_what_is_settled_follows_from_one_index() -> None:
     assert {one.state for one in hours(settled=10)} == {"settled"}
 
 
-def test_what_a_conviction_voids_are_the_last_ones() -> None:
+def test_conviction_voids_the_last_commitments() -> None:
     assert [(one.hour, one.unsettled, one.pay, one.state) for one in hours(settled=10, voided=3)] == [
         (10, 0, 14, "settled"),
         (12, 0, 14, "void"),  # one of three was claimed before
@@ -72,7 +74,7 @@ def test_a_sealed_hour_matures_after_a_day_and_another_after_three(now: int, sta
     assert [one.pay for one in found] == [2 * PAY, 3 * PAY, PAY]
 
 
-def test_an_open_case_freezes_what_it_may_be_about() -> None:
+def test_open_case_freezes_hours_it_may_concern() -> None:
     frozen = (11 + 72 + 24) * HOUR_SECONDS + 100
     before, after = (hours(settled=4, now=now, sealed_through=13, phases=100) for now in (frozen - 1, frozen))
     assert [one.state for one in before] == ["frozen", "frozen", "frozen"]

@@ -1,4 +1,4 @@
-"""Answers are kept for a while: made once however many ask, made anew when they are old, never when they failed."""
+"""Kept answers: concurrent callers share one, an expired one is made again, a failure is not kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kept(maker: Maker) -> KeptAnswers:
     return KeptAnswers(5.0, lambda: maker.now)
 
 
-async def test_an_answer_is_made_once_however_many_ask(maker: Maker, kept: KeptAnswers) -> None:
+async def test_concurrent_callers_share_one_answer(maker: Maker, kept: KeptAnswers) -> None:
     maker.gate.clear()
     asking = [asyncio.create_task(kept.get("a", maker.make)) for _ in range(100)]
     await asyncio.sleep(0)
@@ -55,7 +55,7 @@ async def test_an_answer_lasts_its_seconds(maker: Maker, kept: KeptAnswers) -> N
     assert await kept.get("a", maker.make) == 2
 
 
-async def test_what_is_too_old_to_be_given_again_is_not_kept(maker: Maker) -> None:
+async def test_expired_answer_is_released(maker: Maker) -> None:
     class Large:
         pass
 
@@ -74,7 +74,7 @@ async def test_what_is_too_old_to_be_given_again_is_not_kept(maker: Maker) -> No
     assert first() is None
 
 
-async def test_a_failure_is_told_and_not_kept(maker: Maker, kept: KeptAnswers) -> None:
+async def test_failure_reaches_every_caller_and_is_not_kept(maker: Maker, kept: KeptAnswers) -> None:
     maker.failing = True
     found = await asyncio.gather(*(kept.get("a", maker.make) for _ in range(3)), return_exceptions=True)
     assert [str(error) for error in found] == ["no"] * 3
@@ -83,7 +83,7 @@ async def test_a_failure_is_told_and_not_kept(maker: Maker, kept: KeptAnswers) -
     assert await kept.get("a", maker.make) == 2
 
 
-async def test_a_caller_that_is_cancelled_cancels_nobody_elses_answer(maker: Maker, kept: KeptAnswers) -> None:
+async def test_cancelled_caller_does_not_cancel_shared_answer(maker: Maker, kept: KeptAnswers) -> None:
     maker.gate.clear()
     asking = [asyncio.create_task(kept.get("a", maker.make)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -95,5 +95,5 @@ async def test_a_caller_that_is_cancelled_cancels_nobody_elses_answer(maker: Mak
 async def test_at_most_so_many_answers_are_kept(maker: Maker, kept: KeptAnswers) -> None:
     for key in range(MAX_KEPT + 1):
         await kept.get(key, maker.make)
-    assert await kept.get(1, maker.make) == 2, "still there"
+    assert await kept.get(1, maker.make) == 2, "it is still kept"
     assert await kept.get(0, maker.make) == MAX_KEPT + 2, "the oldest is gone"

@@ -1,4 +1,4 @@
-"""Streams of the run's state: who gets what and when, over real connections and without; and what ends a stream."""
+"""Live streams of the run's state: their messages, cost and end, with and without real connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from orchestrator.page.live_hub import BUFFER_LINES, FIRST_LINES, LiveHub, Watch
 from testbed.waiting import until
 
 PATIENCE = 20.0
-"""Seconds for what takes a fraction of one, on the clock that server and reader share: that of their event loop."""
+"""Seconds for a step that takes a fraction of one, on the event loop that server and reader share."""
 IDENTITY = "1dea"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -47,7 +47,7 @@ class Story:
         self.filling = ""
 
     def happen(self, *notable: int, newest: int | None = None) -> None:
-        """Let events happen, of which the newest may not be notable."""
+        """Add notable events; the newest event of the run may be a later, routine one."""
         self.events += notable
         self.newest = newest or max(notable, default=self.newest)
         self.changes += 1
@@ -108,7 +108,7 @@ def ids(state: dict[str, Any]) -> list[int]:
 
 
 async def refreshed(hub: LiveHub) -> LiveHub:
-    """Wait until the hub has read what changed."""
+    """Wait until the hub has read the changes."""
     await asyncio.sleep(live_hub.PERIOD_SECONDS)
     await hub.refresh()
     return hub
@@ -129,7 +129,7 @@ async def test_a_new_watcher_gets_the_state_then_what_is_new(story: Story) -> No
     await refreshed(hub)
     where, state = content(await watcher.next_message())
     assert (where, state["block"], ids(state)) == (f"{IDENTITY}.6", 2, [6])
-    assert (state["metrics"], state["metrics_step"]) == ({}, None), "it has them"
+    assert (state["metrics"], state["metrics_step"]) == ({}, None), "unchanged metrics are not sent again"
     story.metrics = {"reward": 0.75}
     story.happen(newest=6)
     await refreshed(hub)
@@ -137,7 +137,7 @@ async def test_a_new_watcher_gets_the_state_then_what_is_new(story: Story) -> No
     assert (ids(state), state["metrics"]) == ([], {"reward": 0.75})
 
 
-async def test_who_lags_gets_the_newest_state_and_all_that_it_missed(story: Story) -> None:
+async def test_lagging_watcher_gets_newest_state_and_missed_events(story: Story) -> None:
     hub = LiveHub(story)
     story.happen(1)
     await hub.refresh()
@@ -154,14 +154,14 @@ async def test_who_lags_gets_the_newest_state_and_all_that_it_missed(story: Stor
     assert slow.seen == quick.seen == 4
 
 
-async def test_of_very_many_events_a_watcher_gets_the_newest(story: Story) -> None:
+async def test_watcher_gets_the_newest_of_many_events(story: Story) -> None:
     hub = LiveHub(story)
     story.happen(*range(1, FIRST_LINES + 11))
     await hub.refresh()
-    watcher, told = watcher_of(hub), watcher_of(hub, 5)
+    watcher, returning = watcher_of(hub), watcher_of(hub, 5)
     _, state = content(await watcher.next_message())
     assert (ids(state), state["skipped"]) == (list(range(11, FIRST_LINES + 11)), 0)
-    assert ids(content(await told.next_message())[1]) == list(range(6, FIRST_LINES + 11))
+    assert ids(content(await returning.next_message())[1]) == list(range(6, FIRST_LINES + 11))
     story.happen(*range(1_001, 1_001 + MAX_LINES + 7))
     await refreshed(hub)
     _, state = content(await watcher.next_message())
@@ -171,7 +171,7 @@ async def test_of_very_many_events_a_watcher_gets_the_newest(story: Story) -> No
     late = watcher_of(hub, 1_050)
     _, state = content(await late.next_message())
     assert (ids(state)[-1], len(ids(state))) == (2_000 + BUFFER_LINES + 3, MAX_LINES)
-    lost = 2_003 - 1_050  # numbers up to the last event that the buffer has lost
+    lost = 2_003 - 1_050  # ids up to the last event that left the buffer
     assert state["skipped"] == lost + BUFFER_LINES - MAX_LINES
 
 
@@ -197,7 +197,7 @@ async def test_a_watcher_that_comes_back_gets_what_it_missed(story: Story, said:
         streams[1].close()
 
 
-async def test_events_that_a_reorg_took_back_are_told_anew(story: Story) -> None:
+async def test_events_undone_by_a_reorg_are_sent_again(story: Story) -> None:
     hub = LiveHub(story)
     story.happen(1, 2, 3)
     await hub.refresh()
@@ -216,7 +216,7 @@ async def test_events_that_a_reorg_took_back_are_told_anew(story: Story) -> None
 # What it costs
 
 
-async def test_nothing_is_read_unwatched_and_once_a_period_for_a_crowd(
+async def test_no_reads_without_watchers_and_one_a_period_for_many(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_hub, "SPREAD", 0.0)
@@ -319,7 +319,7 @@ async def test_a_watcher_that_leaves_is_forgotten(story: Story) -> None:
 async def test_a_stream_whose_connection_was_lost_before_it_began_is_forgotten(story: Story) -> None:
     hub = LiveHub(story)
     closed = socket.socket()
-    closed.close()  # as a connection is once it is lost: what sets an option of it raises
+    closed.close()  # like a lost connection: setting an option raises
     transport = SimpleNamespace(is_closing=lambda: True, get_extra_info=lambda _: closed)
     connection = SimpleNamespace(transport=transport, on_lost=None, flow=SimpleNamespace(write_paused=False))
     answer = await hub.stream("")
@@ -334,7 +334,7 @@ async def test_a_stream_whose_connection_was_lost_before_it_began_is_forgotten(s
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
 
 
-async def test_all_streams_end_at_once_when_told_to_and_later_ones_at_their_beginning(story: Story) -> None:
+async def test_stop_ends_open_streams_and_later_ones_at_once(story: Story) -> None:
     hub = LiveHub(story)
     story.happen(1)
     async with served(hub) as port:
@@ -353,8 +353,8 @@ async def test_all_streams_end_at_once_when_told_to_and_later_ones_at_their_begi
         await until(lambda: hub.count == 0)
 
 
-async def test_a_watcher_that_reads_nothing_is_cut_and_keeps_nothing_waiting(story: Story) -> None:
-    """It fills what the kernel keeps for it; then the server's limits count, and the end of the process waits not."""
+async def test_watcher_that_reads_nothing_is_disconnected(story: Story) -> None:
+    """Once the kernel's buffers are full the server's limits apply, and shutdown does not wait."""
     hub = LiveHub(story)
     story.filling = "x" * 20_000
     async with served(hub, stall_seconds=2.0) as port:
@@ -369,7 +369,7 @@ async def test_a_watcher_that_reads_nothing_is_cut_and_keeps_nothing_waiting(sto
             while hub.count == 2:
                 story.happen(len(story.events) + 1)
                 content(await next_event(quick))
-        assert len(story.events) * len(story.filling) < 2_000_000, "the kernel keeps little"
+        assert len(story.events) * len(story.filling) < 2_000_000, "the kernel buffers little"
         deaf.close()
         quick[1].close()
 
@@ -417,7 +417,7 @@ def request(last_event_id: str) -> bytes:
 
 
 async def watch(port: int, last_event_id: str = "") -> Streams:
-    """Open a stream, up to the end of its head."""
+    """Open a stream and read its head."""
     streams = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     streams[1].write(request(last_event_id))
     async with asyncio.timeout(PATIENCE):
@@ -428,7 +428,7 @@ async def watch(port: int, last_event_id: str = "") -> Streams:
 
 
 async def next_event(streams: Streams) -> bytes:
-    """Return the next message or comment; the one about the time until a retry goes with the first."""
+    """Return the next message or comment; the retry interval comes with the first message."""
     async with asyncio.timeout(PATIENCE):
         size = int(await streams[0].readline(), 16)
         message = await streams[0].readexactly(size)

@@ -1,4 +1,4 @@
-"""A node's page: its commitments, their verdicts and files, and its money as the chain would have it."""
+"""A node's page: its commitments, their verdicts and files, and its money as on chain."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ async def test_a_node_is_identified_as_on_chain(run: SampleRun) -> None:
     assert found.blocked == ""
     assert (await view(run, "vera")).role == "validator"
     facts = await run.queries.facts()
-    assert await run.database.read(lambda c: node_view(c, run.source, address("nobody"), facts)) is None
+    assert await run.database.read(lambda c: node_view(c, run.source, address("unknown"), facts)) is None
 
 
-async def test_why_it_cannot_work_is_what_the_node_report_says(run: SampleRun) -> None:
+async def test_view_and_node_report_give_the_same_blocker(run: SampleRun) -> None:
     run.queries.chain = replace(run.queries.chain, min_validators=2)
     assert (await view(run)).blocked == ""
     await run.join("late")
@@ -84,7 +84,7 @@ async def test_why_it_cannot_work_is_what_the_node_report_says(run: SampleRun) -
         assert (await view(run, name)).blocked == report.blocked == blocked
 
 
-async def test_what_became_of_its_work(run: SampleRun) -> None:
+async def test_view_counts_outcomes_of_work(run: SampleRun) -> None:
     await run.accept("wanda", 0)
     await run.judge("vera", "wanda", 1, "wrong_reward", measured=0.5, threshold=0.25)
     await run.judge("viktor", "wanda", 2)
@@ -147,7 +147,7 @@ async def test_a_commitment_has_its_file_its_verdicts_and_its_use(run: SampleRun
 
 
 async def test_money_follows_from_seals_and_claims(run: SampleRun) -> None:
-    """As in test_hours, and summed."""
+    """The rules are those of test_hours; the view sums them."""
     await run.judge("vera", "wanda", 1, "wrong_reward")
     money = (await view(run)).money
     assert (money.pay, money.maturing, money.claimable, money.claimed) == (PAY, 5 * PAY, 0, 0)
@@ -157,7 +157,7 @@ async def test_money_follows_from_seals_and_claims(run: SampleRun) -> None:
 
     run.at((HOUR + 1 + 24) * 3600, sealed_through=HOUR + 1)
     money = (await view(run)).money
-    assert (money.claimable, money.maturing) == (2 * PAY, 3 * PAY), "the refuted one is paid for: nobody was convicted"
+    assert (money.claimable, money.maturing) == (2 * PAY, 3 * PAY), "without a conviction the refuted one is still paid"
     assert [(hour.hour, hour.state, hour.pay) for hour in money.waiting] == [
         (HOUR, "claimable", 2 * PAY),
         (HOUR + 1, "maturing", PAY),
@@ -198,7 +198,7 @@ async def test_an_open_case_freezes_and_a_conviction_voids(run: SampleRun) -> No
     assert (found.status, found.money.stake) == ("jailed", 0)
 
 
-async def test_a_stake_that_came_back_is_locked_no_more(run: SampleRun) -> None:
+async def test_withdrawn_stake_is_no_longer_locked(run: SampleRun) -> None:
     await run.happen(Retired, address("willi"), RUN, 0)
     assert (await view(run, "willi")).money.stake == 100 * TOKEN
     await run.happen(Withdrawn, address("willi"), address("willi's operator"), 100 * TOKEN)
@@ -215,7 +215,7 @@ async def test_a_validators_money_seals_and_fines(run: SampleRun) -> None:
     assert found.hours == []
 
 
-async def test_what_a_machine_says_counts_for_a_while(run: SampleRun) -> None:
+async def test_machine_report_counts_for_a_limited_time(run: SampleRun) -> None:
     row = {"node": address("wanda"), "device": "H100", "devices": 8, "tokens_per_second": 900.5, "gas_hours": 30.5}
     for received, speed in ((time.time(), 900.5), (time.time() - 3600, 0.0)):
         await run.database.write(lambda c, at=received: upsert(c, machines, {**row, "received": at}))

@@ -1,4 +1,4 @@
-"""What a document tells people to type can be typed: each command goes through the parser of the command line."""
+"""Commands that documents show are valid: the command-line parser accepts each of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from testbed.runs.recorded_run import SampleRun, address
 
 
 def parsed(line: str) -> dict[str, Any]:
-    """Parse a command line as the shell and `muster` do; the arguments of the command that it names."""
+    """Parse a command line as the shell and `muster` do and return the arguments of its command."""
     program, *words = shlex.split(line)
     assert program == "muster"
     command: Any = typer.main.get_command(cli.app)
@@ -41,7 +41,7 @@ def given(line: str, *names: str) -> dict[str, Any]:
 
 @pytest.fixture
 async def commands(tmp_path: Path) -> dict[str, Sequence[str]]:
-    """The commands of one commitment, of a case about it, of one about a grade, and of a step."""
+    """Return the commands of a commitment, of a case about it, of a case about a grade and of a step."""
     database = await Database.open(f"sqlite:///{tmp_path}/orchestrator.db", "a test")
     run = SampleRun(database, tmp_path)
     await run.join("wanda")

@@ -1,4 +1,4 @@
-"""The feed: which events are told, in which words, and that routine is not."""
+"""The feed: which events it shows, with which words, and that it leaves routine out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NODE, JUDGE = "0x00000000000000000000000000000000000000A1", "0x00000000000000000
 NAMES = {JUDGE: "judge \u202eone"}
 
 
-def told(kind: str, data: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Return who, text, link and tone of an event's line; nothing where it has none."""
+def lines_of(kind: str, data: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return who, text, link and tone of the event's line; empty if it has no line."""
     lines = feed_lines([EventLine(id=7, kind=kind, time=1.5, data=data)], NAMES)
     assert all((line.id, line.time, line.kind) == (7, 1.5, kind) for line in lines)
     return [(line.who, line.text, line.href, line.tone) for line in lines]
@@ -85,19 +85,19 @@ def told(kind: str, data: dict[str, Any]) -> list[tuple[str, str, str, str]]:
         ),
     ],
 )
-def test_what_is_notable_is_a_sentence_with_a_link(kind: str, data: dict[str, Any], line: tuple) -> None:
-    assert told(kind, data) == [line]
+def test_notable_event_is_a_sentence_with_a_link(kind: str, data: dict[str, Any], line: tuple) -> None:
+    assert lines_of(kind, data) == [line]
 
 
 @pytest.mark.parametrize("kind", ["committed", "sealed", "voted", "checkpoint", "unheard of"])
 def test_routine_is_left_out(kind: str) -> None:
-    assert told(kind, {"node": NODE, "index": 1, "step": 1, "hour": 3, "case": 1, "guilty": True}) == []
+    assert lines_of(kind, {"node": NODE, "index": 1, "step": 1, "hour": 3, "case": 1, "guilty": True}) == []
 
 
-def test_a_commitment_is_told_to_be_rejected_once() -> None:
+def test_rejected_commitment_has_one_line() -> None:
     data = {"node": NODE, "index": 4, "reason": "wrong_reward", "validator": JUDGE}
-    assert len(told("rejected", data | {"rejections": 1})) == 1
-    assert told("rejected", data | {"rejections": 2}) == []
+    assert len(lines_of("rejected", data | {"rejections": 1})) == 1
+    assert lines_of("rejected", data | {"rejections": 2}) == []
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,12 @@ def test_a_commitment_is_told_to_be_rejected_once() -> None:
         ),
     ],
 )
-def test_the_page_of_all_events_tells_routine_too(
-    kind: str, data: dict[str, Any], who: str, text: str, href: str
-) -> None:
+def test_page_of_all_events_includes_routine(kind: str, data: dict[str, Any], who: str, text: str, href: str) -> None:
     (line,) = feed_lines([EventLine(id=7, kind=kind, time=1.5, data=data)], NAMES, routine=True)
     assert (line.who, line.text, line.href) == (who, text, href)
 
 
-def test_steps_between_two_other_events_are_one_line_and_each_is_told_once() -> None:
+def test_steps_between_other_events_fold_into_one_line() -> None:
     def step(number: int, reward: float) -> tuple[str, dict[str, Any]]:
         return "step", {"step": number, "metrics": {"reward": reward}, "files": 2}
 
@@ -144,7 +142,7 @@ def test_lines_keep_the_order_of_the_events() -> None:
     assert [line.kind for line in feed_lines(events, {})] == ["retired", "withdrawn"]
 
 
-def test_what_the_swarm_waits_for_is_a_sentence() -> None:
+def test_state_sentence_names_what_the_swarm_waits_for() -> None:
     def said(wanted: bool = True, blocked: str = "", **more: Any) -> tuple[str, str]:
         demand = Demand(run=1, step=4, wanted=wanted, waiting_groups=1_024)
         return state_sentence(**{"step": 4_000, "finished": False, "blocked": blocked, "demand": demand, **more})

@@ -1,4 +1,4 @@
-"""What the page makes of numbers, times, addresses and texts; nothing of a stranger's is anything but text."""
+"""How the page renders numbers, times, addresses and texts; text of strangers is always escaped."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_hostile_text_stays_visible_text() -> None:
 
 
 @given(st.text(max_size=200))
-def test_nothing_invisible_is_left_in_what_is_shown(text: str) -> None:
+def test_shown_text_has_no_invisible_characters(text: str) -> None:
     left = [
         letter for letter in render.shown(text) if unicodedata.category(letter)[0] in "CZ" and letter not in " \n\t"
     ]
@@ -145,7 +145,7 @@ def test_special_tokens_are_elements_and_the_rest_is_text() -> None:
 
 
 class Seen(HTMLParser):
-    """Collects the elements of a page, and its text."""
+    """Collect the elements and the text of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Seen(HTMLParser):
 
 
 @given(st.text(max_size=80))
-def test_templates_escape_whatever_a_node_is_called(name: str) -> None:
+def test_templates_escape_node_names(name: str) -> None:
     source = '{% import "macros.html" as ui %}{{ ui.node(address, name) }}'
     seen = Seen()
     seen.feed(render.environment().from_string(source).render(address=ADDRESS, name=name))
@@ -186,7 +186,7 @@ def test_an_explorer_makes_links_of_transactions_and_whole_addresses() -> None:
 
 
 def lead_of(template: str, **values: object) -> tuple[str, str]:
-    """The leading sentence of a page, and what follows it up to the end of the main part, as text."""
+    """Return the leading sentence of a page and the text after it, up to the end of the main part."""
     page = render.environment().get_template(template).render(site=SITE, **values)
     lead, _, rest = page.partition('<p class="lead">')[2].partition("</p>")
     seen = Seen()
@@ -218,7 +218,7 @@ def test_the_page_of_a_refusal_has_its_next_step() -> None:
     assert "Next" not in rest
 
 
-def test_every_word_has_an_anchor_of_its_own() -> None:
+def test_every_word_has_a_unique_anchor() -> None:
     assert len({anchor_of(word) for word in WORDS}) == len(WORDS) == sum(len(words) for words in SECTIONS.values())
     assert anchor_of("measured, limit") == "measured-limit"
     link = render.word("step", "Steps")

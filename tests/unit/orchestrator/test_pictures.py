@@ -1,4 +1,4 @@
-"""Pictures for other sites: where each point stands, what stands on the axes, and that no text in them can be more."""
+"""Pictures for other sites: positions of points, labels of axes, and escaped text."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_points_of_several_steps_stand_in_their_middle_within_a_band() -> None:
     assert texts(root)[1:5] == ["4", "6", "8", "10"]
 
 
-def test_a_chart_says_what_it_shows_to_who_does_not_see_it() -> None:
+def test_chart_describes_itself_to_screen_readers() -> None:
     root = parsed(chart_svg(page(series("kl", [0.001, 0.01], 0.0005)), "kl"))
     assert root.get("role") == "img"
     assert root.findtext(f"{SVG}title") == "kl"

@@ -1,4 +1,4 @@
-"""Answers that many poll for: made once for each version of the database, however many ask at the same time."""
+"""Polled answers: made once for each version of the database, and shared by concurrent callers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODE = "0x" + "11" * 20
 
 
 class Counted(Database):
-    """A database that counts what is read, and fails when told to."""
+    """A database that counts its reads, and fails while `failing` is set."""
 
     reads = 0
     failing = False
@@ -45,7 +45,7 @@ def queries(database: Counted) -> Queries:
     return Queries(database, 1, rules().terms, batch_groups=8, demand_batches=2)
 
 
-async def test_a_crowd_costs_one_look_for_each_version(database: Counted, queries: Queries) -> None:
+async def test_concurrent_callers_share_one_read_per_version(database: Counted, queries: Queries) -> None:
     queries.chain = ChainState(now=3_600)
     first = await asyncio.gather(*(queries.demand() for _ in range(100)))
     assert (database.reads, len({answer.model_dump_json() for answer in first})) == (1, 1)
@@ -54,15 +54,15 @@ async def test_a_crowd_costs_one_look_for_each_version(database: Counted, querie
     assert database.reads == 2
     queries.chain = ChainState(now=7_200)
     await asyncio.gather(*(queries.demand() for _ in range(100)))
-    assert database.reads == 3, "the hour alone is new"
+    assert database.reads == 3, "only the hour is new"
 
 
-async def test_what_limits_workers_is_read_once_for_all_nodes(database: Counted, queries: Queries) -> None:
+async def test_worker_limits_are_read_once_for_all_nodes(database: Counted, queries: Queries) -> None:
     await asyncio.gather(*(queries.node_report(NODE) for _ in range(100)))
     assert database.reads == 101
 
 
-async def test_a_failure_is_told_to_all_who_wait_and_not_kept(database: Counted, queries: Queries) -> None:
+async def test_failure_reaches_every_caller_and_is_not_kept(database: Counted, queries: Queries) -> None:
     database.failing = True
     failures = await asyncio.gather(*(queries.demand() for _ in range(10)), return_exceptions=True)
     assert [str(error) for error in failures] == ["database: gone"] * 10
@@ -71,7 +71,7 @@ async def test_a_failure_is_told_to_all_who_wait_and_not_kept(database: Counted,
     assert (await queries.demand()).run == 1
 
 
-async def test_a_caller_that_is_cancelled_cancels_nobody_elses_answer(database: Counted, queries: Queries) -> None:
+async def test_cancelled_caller_does_not_cancel_shared_answer(database: Counted, queries: Queries) -> None:
     asking = [asyncio.create_task(queries.demand()) for _ in range(2)]
     await asyncio.sleep(0)
     asking[0].cancel()

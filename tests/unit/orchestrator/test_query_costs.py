@@ -1,4 +1,4 @@
-"""What anybody may ask costs the same however long the run is, and whatever step or node is asked for."""
+"""Public queries cost the same for a long run as for a short one, at every step and node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from testbed.samples.messages import verdict_of
 NODE, VALIDATOR, HASH = ("0x" + digit * 40 for digit in "12f")
 ROOT = HASH + "f" * 24
 A_STEP = 20
-"""Commitments of each step, all accepted. The reports have used the files of all but every tenth."""
+"""Commitments of each step, all accepted. Reports have used the files of nine in ten."""
 LEVEL = 2
 VERDICT = verdict_of(node=NODE, root=ROOT, file_hash=ROOT, validator=VALIDATOR, preimage=ROOT, inspected=1)
 
@@ -45,7 +45,7 @@ ROWS = "WITH RECURSIVE n(i) AS (SELECT CAST(:first AS INTEGER) UNION ALL SELECT 
 
 
 class Costs(Database):
-    """A database that notes which statements read it, and on SQLite how many hundred steps these took."""
+    """A database that records its read statements and, on SQLite, their virtual machine steps in hundreds."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -70,9 +70,9 @@ class Costs(Database):
         return 0
 
     async def cost(self, ask: Callable[[], Awaitable[Any]]) -> tuple[int, int]:
-        """How many statements and hundreds of steps it takes to ask."""
+        """Return the number of statements and hundreds of steps of one call."""
         self.statements, self.hundreds = [], 0
-        await self.write(lambda _: None)  # what was answered before is not given again
+        await self.write(lambda _: None)  # drops the kept answers
         await ask()
         return len(self.statements), self.hundreds
 
@@ -109,8 +109,8 @@ async def fill(database: Database, first: int, last: int) -> None:
 
 
 async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(database: Costs, queries: Queries) -> None:
-    nobody: Any = None
-    rollouts = Rollouts(PageSource(database, queries, nobody), nobody)
+    unused: Any = None
+    rollouts = Rollouts(PageSource(database, queries, unused), unused)
     questions: dict[str, Callable[[], Awaitable[Any]]] = {
         "accepted": lambda: queries.accepted(0),
         "demand": queries.demand,
@@ -141,8 +141,8 @@ async def test_only_what_the_async_level_allows_is_listed_and_read_once(database
     assert [len(answer) for answer in answers] == [6, 6, 4, 2, 0, 0]
 
 
-async def test_the_list_is_read_by_the_index_of_what_waits(database: Costs, queries: Queries) -> None:
-    """Also where the async level allows all of the run."""
+async def test_list_uses_the_index_of_waiting_commitments(database: Costs, queries: Queries) -> None:
+    """This holds even if the async level allows the whole run."""
     queries.terms = replace(queries.terms, async_level=255)
     await fill(database, 0, 100)
     await database.cost(lambda: queries.accepted(0))
@@ -160,7 +160,7 @@ async def test_the_list_is_read_by_the_index_of_what_waits(database: Costs, quer
 async def test_a_page_ends_before_the_document_that_no_longer_fits(
     database: Costs, queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But it has one document at least."""
+    """A page has at least one document."""
     await fill(database, 0, 1)
     size, cursor, given = len(VERDICT.model_dump_json()), None, []
     for room in (3 * size, 3 * size - 1, 1, 100 * size):

@@ -1,4 +1,4 @@
-"""Files are read in a process of their own: counted, and row by row as text, whatever strangers wrote into them."""
+"""A separate process reads files: it counts tokens and returns rows as text, whatever the file holds."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_thinking_and_answer_are_apart(tokenizer_path: Path) -> None:
     assert parts(text_row(0, "why", "42"), "none") == (None, f"why{THINK_END}42")
 
 
-def test_the_token_that_ended_it_is_left_out_and_no_other(tokenizer_path: Path) -> None:
+def test_only_the_ending_token_is_left_out(tokenizer_path: Path) -> None:
     light, eos = Tokenizer.from_file(str(tokenizer_path)), text_tokenizer().eos_token_id
     row = text_row(0, completion_tokens=[*ids_of("a"), eos, eos])
     assert read_row(light, row, 1, "none").answer.text == "a<|end|>"
@@ -152,7 +152,7 @@ async def test_hostile_text_comes_back_as_it_was_written(process: ReadingProcess
     assert megabyte.row.answer.text == "A" * MAX_TEXT
 
 
-async def test_what_cannot_be_read_says_why(process: ReadingProcess, files: ContentStore, tmp_path: Path) -> None:
+async def test_unreadable_file_says_why(process: ReadingProcess, files: ContentStore, tmp_path: Path) -> None:
     assert (await process.ask("0x" + "ab" * 32)).failure == "missing"
     garbage = await files.put(b"no rollouts")
     answer = await process.ask(garbage, 0)
@@ -160,7 +160,7 @@ async def test_what_cannot_be_read_says_why(process: ReadingProcess, files: Cont
     assert "not a rollout file" in answer.why
     many = await keep(files, *[text_row(i) for i in range(65)])
     assert (await process.ask(many)).failure == "malformed"
-    assert (await process.ask(await keep(files, text_row(0)), 0)).row is not None, "and goes on"
+    assert (await process.ask(await keep(files, text_row(0)), 0)).row is not None, "the process still answers"
 
 
 async def test_a_file_that_is_damaged_in_storage_is_malformed(process: ReadingProcess, files: ContentStore) -> None:
@@ -186,7 +186,7 @@ async def test_a_process_that_is_killed_is_replaced(process: ReadingProcess, fil
     name = await keep(files, text_row(0))
     first = (await process.ask(name), process.pid)[1]
     assert first is not None
-    os.kill(first, signal.SIGSTOP)  # so that the request is under way when it dies
+    os.kill(first, signal.SIGSTOP)  # keeps the request under way until the process dies
     asking = asyncio.create_task(process.ask(name))
     await asyncio.sleep(0)
     os.kill(first, signal.SIGKILL)
@@ -196,7 +196,7 @@ async def test_a_process_that_is_killed_is_replaced(process: ReadingProcess, fil
     assert process.pid != first
 
 
-async def test_it_ends_when_nobody_asks(
+async def test_process_ends_when_idle(
     process: ReadingProcess, files: ContentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "IDLE_SECONDS", 0.05)
@@ -207,7 +207,7 @@ async def test_it_ends_when_nobody_asks(
 
 
 async def test_two_are_read_at_once_and_few_wait(process: ReadingProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More are refused, with 503."""
+    """Further requests get a 503."""
     under_way, gate = 0, asyncio.Event()
     most = 0
 
@@ -249,6 +249,6 @@ def test_a_tokenizer_counts_by_the_hash_of_the_terms(tmp_path: Path) -> None:
     assert find_tokenizer(tmp_path / "run", terms) == folder / "tokenizer.json"
     assert find_tokenizer(folder, terms) == folder / "tokenizer.json"
     assert find_tokenizer(None, terms) is None
-    (folder / "config.json").write_text("{}")  # all that is no weights counts
+    (folder / "config.json").write_text("{}")  # every file except weights counts
     assert find_tokenizer(tmp_path / "run", terms) is None
     assert find_tokenizer(tmp_path / "elsewhere", terms) is None

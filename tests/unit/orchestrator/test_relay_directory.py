@@ -1,4 +1,4 @@
-"""Who is listed as a relay, for how long, and what it takes to silence one."""
+"""The relay directory: which relays are listed, for how long, and which reports hide one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_owner_relays_come_first_then_the_offers_renewed_last(directory: R
     clock.now = 20
     assert not directory.offer(caller(ANNE), 1, offer()), "renewed"
     assert directory.listed() == [OWN, HER_RELAY, "https://bert.example"]
-    assert directory.offer(caller(ANNE), 1, offer(OWN)), "an address of somebody else's adds nothing"
+    assert directory.offer(caller(ANNE), 1, offer(OWN)), "a URL that is already listed adds nothing"
     assert directory.listed() == [OWN, "https://bert.example"]
 
 
@@ -100,7 +100,7 @@ async def test_the_list_is_bounded(directory: RelayDirectory) -> None:
         ("http://localhost", "not an address of the public network"),
     ],
 )
-async def test_what_nobody_could_or_should_fetch_from_is_refused(directory: RelayDirectory, url: str, why: str) -> None:
+async def test_invalid_or_private_url_is_refused(directory: RelayDirectory, url: str, why: str) -> None:
     with pytest.raises(RefusedError, match=why):
         directory.offer(caller(ANNE), 1, offer(url))
     assert directory.listed() == [OWN]
@@ -127,15 +127,15 @@ async def test_only_active_nodes_of_this_run_offer(directory: RelayDirectory) ->
 async def test_two_operators_hide_an_offer_and_one_does_not(directory: RelayDirectory, clock: Clock) -> None:
     directory.offer(caller(ANNE), 1, offer())
     assert await directory.report(caller(BERT), 1, lie())
-    assert not await directory.report(caller(BERT), 1, lie()), "said before"
+    assert not await directory.report(caller(BERT), 1, lie()), "the report is a repetition"
     assert await directory.report(caller(CLEO, operator=BERT), 1, lie()) is False, "the same operator"
-    assert await directory.report(caller(ANNE), 1, lie()), "one's own relay"
+    assert await directory.report(caller(ANNE), 1, lie()), "a node may report its own relay"
     assert directory.listed() == [OWN, HER_RELAY]
     assert await directory.report(caller(CLEO), 1, lie())
     assert directory.listed() == [OWN]
     clock.now = HIDDEN_SECONDS
     directory.offer(caller(ANNE), 1, offer())
-    assert directory.listed() == [OWN, HER_RELAY], "reports end to count"
+    assert directory.listed() == [OWN, HER_RELAY], "the reports have expired"
 
 
 async def test_the_owner_s_relay_is_never_hidden(directory: RelayDirectory) -> None:
@@ -144,17 +144,17 @@ async def test_the_owner_s_relay_is_never_hidden(directory: RelayDirectory) -> N
     assert directory.listed() == [OWN]
 
 
-async def test_a_report_is_kept_with_its_signature_and_told(directory: RelayDirectory) -> None:
+async def test_report_is_stored_with_its_signature_and_logged(directory: RelayDirectory) -> None:
     directory.offer(caller(ANNE), 1, offer())
     await directory.report(caller(BERT), 1, lie())
     rows = await directory.database.read(lambda connection: connection.execute(select(events)).all())
-    (told,) = [json.loads(row.data) for row in rows if row.kind == "relay misbehaved"]
-    assert (told["relay"], told["by"], told["root"]) == (HER_RELAY, BERT, ROOT)
-    kept = SignedMisbehaviourReport.model_validate_json(await directory.copies.get(told["evidence"], 1 << 20))
+    (event,) = [json.loads(row.data) for row in rows if row.kind == "relay misbehaved"]
+    assert (event["relay"], event["by"], event["root"]) == (HER_RELAY, BERT, ROOT)
+    kept = SignedMisbehaviourReport.model_validate_json(await directory.copies.get(event["evidence"], 1 << 20))
     assert kept == SignedMisbehaviourReport(report=lie(), request=caller(BERT).request)
 
 
-async def test_one_operator_reports_so_many_and_no_more(directory: RelayDirectory, clock: Clock) -> None:
+async def test_reports_of_one_operator_are_bounded(directory: RelayDirectory, clock: Clock) -> None:
     for i in range(MAX_REPORTS):
         directory.offer(caller(ANNE), 1, offer(f"https://relay-{i}.example"))
         assert await directory.report(caller(BERT), 1, lie(f"https://relay-{i}.example"))
@@ -167,6 +167,6 @@ async def test_one_operator_reports_so_many_and_no_more(directory: RelayDirector
     assert await directory.report(caller(BERT), 1, lie())
 
 
-async def test_reports_about_what_is_not_listed_are_refused(directory: RelayDirectory) -> None:
+async def test_report_about_an_unlisted_relay_is_refused(directory: RelayDirectory) -> None:
     with pytest.raises(RefusedError, match="is no relay of run 1"):
         await directory.report(caller(BERT), 1, lie("https://elsewhere.example"))

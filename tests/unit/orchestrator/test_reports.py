@@ -1,4 +1,4 @@
-"""The trainer's reports: what a later one of a step says, and what an earlier one said that it does not."""
+"""The trainer's reports: what a later report of a step replaces and what it keeps."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from testbed.samples.commitments import rules
 USED, OTHER = "0x" + "01" * 32, "0x" + "02" * 32
 
 
-async def told(folder: Path, url: str, *reports: StepReport) -> tuple[StepReport, set[str]]:
-    """What is known of a step, and which files are used up, after these reports."""
+async def recorded(folder: Path, url: str, *reports: StepReport) -> tuple[StepReport, set[str]]:
+    """Record the reports and return the stored report and the hashes of the files used up."""
     queries: Any = SimpleNamespace(terms=rules().terms)
     database = await Database.open(url, "a test")
     try:
@@ -39,31 +39,31 @@ async def told(folder: Path, url: str, *reports: StepReport) -> tuple[StepReport
 async def test_a_trainer_that_starts_again_takes_no_score_and_no_refusal_back(
     tmp_path: Path, database_url: str
 ) -> None:
-    """It reports its newest steps once more, from notes that were written before the scores were taken."""
+    """It repeats its newest reports from notes that are older than the scores."""
     noted = StepReport(run=1, step=3, metrics={"reward": 0.5}, batch=[USED], stages={"update": 2.0})
     scored = noted.model_copy(
         update={"metrics": {"reward": 0.5, "held_out/reward": 0.75}, "stages": {"update": 2.0, "evaluate": 1.0}}
     )
     refused = scored.model_copy(update={"dropped": [OTHER]})
-    report, used = await told(tmp_path, database_url, noted, refused, noted)
+    report, used = await recorded(tmp_path, database_url, noted, refused, noted)
     assert report == refused
     assert used == {USED, OTHER}
 
 
-async def test_of_another_batch_nothing_stays(tmp_path: Path, database_url: str) -> None:
+async def test_report_with_another_batch_replaces_the_earlier_one(tmp_path: Path, database_url: str) -> None:
     first = StepReport(run=1, step=3, metrics={"reward": 0.5, "held_out/reward": 0.75}, batch=[USED])
     again = StepReport(run=1, step=3, metrics={"reward": 0.25}, batch=[OTHER])
-    report, used = await told(tmp_path, database_url, first, again)
+    report, used = await recorded(tmp_path, database_url, first, again)
     assert (report, used) == (again, {OTHER})
 
 
 async def test_charts_have_the_numbers_that_the_report_has_now(tmp_path: Path, database_url: str) -> None:
-    """Those of an earlier report of the same batch too. What cannot be kept is said once."""
+    """Numbers of an earlier report of the same batch stay. A metric that is left out is logged once."""
     noted = StepReport(run=1, step=3, metrics={"reward": 0.5, "re\0ward": 1.0}, batch=[USED])
     scored = noted.model_copy(update={"metrics": {"held_out/reward": 0.75, "kl": None, "re\0ward": 1.0}})
     other = StepReport(run=1, step=4, metrics={"reward": 0.25}, batch=[OTHER])
     with capture_logs() as lines:
-        await told(tmp_path, database_url, noted, scored, noted, other)
+        await recorded(tmp_path, database_url, noted, scored, noted, other)
     database = await Database.open(database_url, "a test")
     try:
         numbers = await database.read(
@@ -79,13 +79,13 @@ async def test_charts_have_the_numbers_that_the_report_has_now(tmp_path: Path, d
 
 
 async def test_a_metric_may_have_any_name(tmp_path: Path, database_url: str) -> None:
-    """PostgreSQL holds no NUL in a text, so none may get there."""
+    """PostgreSQL accepts no NUL in a text, so the stored document must not hold one."""
     odd = StepReport(run=1, step=3, metrics={"re\0ward": 0.5, "größe 奖": 1.5}, batch=[USED])
-    assert await told(tmp_path, database_url, odd, odd) == (odd, {USED})
+    assert await recorded(tmp_path, database_url, odd, odd) == (odd, {USED})
 
 
-async def test_a_source_longer_than_its_column_is_one_source_all_the_same(database_url: str) -> None:
-    """PostgreSQL refuses what SQLite lets pass, and the verdict that was told with it would be told for ever."""
+async def test_sources_longer_than_their_column_stay_distinct(database_url: str) -> None:
+    """PostgreSQL refuses a text that is too long for its column, and the verdict would be sent again for ever."""
     long = "verdict:" + "a" * 100
     database = await Database.open(database_url, "a test")
     try:

@@ -1,4 +1,4 @@
-"""Rollouts as people read them: only of accepted commitments, named by what the chain drew, as text."""
+"""Rollouts on the page: only those of accepted commitments, with the drawn task, as plain text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from testbed.waiting import until
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> TaskSet:
-    """A part that thinks and one that does not; few tasks, so that files have some in common."""
+    """One part with thinking and one without; few tasks, so that files share some."""
     source = TaskSource("MIT", "here")
     thinks = default_manifest("sorting")
     plain = type(thinks)(thinks.name, thinks.version, {**thinks.options, "thinking": "none"}, thinks.weights)
@@ -73,7 +73,7 @@ class Files:
     async def work(
         self, name: str, step: int, change: Callable[[int], dict] | None = None, *, accept: bool = True
     ) -> str:
-        """Commit to a file of rows, upload it, have it accepted; its hash."""
+        """Commit to a file of rows, upload it, have it accepted, and return its hash."""
         index = await self.run.commit(name, step=step)
         tasks = self.tasks(name, index)
         rows = [
@@ -160,7 +160,7 @@ async def test_each_part_of_the_task_set_says_whether_it_thinks(files: Files, do
     assert shown == {"thinks": {False}, "plain": {True}}
 
 
-async def test_a_row_of_private_tests_says_nothing_of_a_score(files: Files) -> None:
+async def test_row_of_private_tests_has_no_score(files: Files) -> None:
     sealed = {"task_reward": 0, "parts": np.zeros(0, np.int64), "fuel": 0}
     found = await files.rollouts.row(await files.work("wanda", 1, lambda _: sealed), 0)
     assert (found.graded, found.reward, found.parts) == (False, 0.0, [])
@@ -178,7 +178,7 @@ async def test_only_accepted_files_are_read(files: Files) -> None:
     await files.work("willi", 1)
     rejected = await files.work("wanda", 1, accept=False)
     await files.run.judge("vera", "wanda", 1, "wrong_reward", step=1)
-    for name in (pending, rejected, hash_of("nobody's")):
+    for name in (pending, rejected, hash_of("unknown")):
         with pytest.raises(RefusedError, match="is not the file of an accepted commitment") as caught:
             await files.rollouts.row(name, 0)
         assert caught.value.status == 404
@@ -256,7 +256,7 @@ async def test_an_early_and_a_late_answer_to_the_same_task(files: Files, documen
 
 
 async def test_a_file_is_not_compared_with_itself(files: Files, document: TaskSetDocument) -> None:
-    """Also where the latest has a task that no other has, before one that the earliest has as well."""
+    """The latest file begins with a task that only it has, before one that it shares with the earliest."""
     await files.work("willi", 0)
     early = {document.locate(task) for task in files.tasks("willi", 0)}
 
@@ -276,7 +276,7 @@ async def test_a_file_is_not_compared_with_itself(files: Files, document: TaskSe
 
 
 async def test_a_pair_with_unlike_rewards_is_shown_before_others(files: Files) -> None:
-    """Of the two first answers to each common task; the newest pair where no two rewards differ."""
+    """Pairs are the first answers to each common task; if all rewards are equal the newest pair is shown."""
     for step, name in ((0, "willi"), (1, "wanda")):
         await files.work(name, step, lambda _: {"task_reward": 0})
     equal = await files.rollouts.compared()
@@ -378,13 +378,13 @@ async def test_old_steps_are_looked_through_in_ranges(files: Files, monkeypatch:
     await looks(8)
     late = await files.work("willi", 0)
     await looks(8)
-    assert late not in await files.counted(), "a sweep an hour"
+    assert late not in await files.counted(), "old steps are swept once an hour"
     now += token_counter.SWEEP_SECONDS
     await looks(8)
     assert late in await files.counted()
 
 
-async def test_nothing_is_counted_while_members_wait(files: Files) -> None:
+async def test_counting_pauses_while_members_wait(files: Files) -> None:
     await files.work("wanda", 1)
     files.counter.is_busy = lambda: True
     assert await files.counter.poll() is False
@@ -426,4 +426,4 @@ async def test_it_counts_while_the_service_runs(files: Files, monkeypatch: pytes
 
         await until(is_counted, "the file is counted")
     await files.run.database.write(lambda connection: connection.execute(delete(file_tokens)))
-    assert await files.counted() == {}, "and nobody counts any more"
+    assert await files.counted() == {}, "counting has stopped"

@@ -1,4 +1,4 @@
-"""What an orchestrator warns of at its start: files that the run's nodes could not begin without."""
+"""Start-up warnings of an orchestrator: files that storage lacks and nodes need to begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of reports as charts read them: as a plain list of the reports has them, whatever came in which order."""
+"""Series of charts equal those of a plain list of the reports, in any order of arrival."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from orchestrator.tables import MAX_METRIC, metric_buckets, scores
 from testbed.suite.examples import up_to
 
 NAMES = ("reward", "kl", "held_out/reward")
-eighths = st.integers(-80, 80).map(lambda number: number / 8)  # whose sums are exact in any order
+eighths = st.integers(-80, 80).map(lambda number: number / 8)  # their sums are exact in any order
 near = st.integers(0, 40), st.integers(0, 5_000), st.sampled_from([7, 8, 63, 64, 511, 512, 262_143, 262_144])
-reports = st.tuples(
+any_report = st.tuples(
     st.one_of(*near), st.dictionaries(st.sampled_from(NAMES), st.one_of(eighths, st.none()), max_size=3)
 )
 Report = tuple[int, dict[str, float | None]]
@@ -41,7 +41,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 def within(url: str, work: Callable[[Connection], Any]) -> Any:
-    """Do something with a database that has no numbers yet."""
+    """Run `work` on a database without numbers."""
 
     async def run() -> Any:
         database = await Database.open(url, "a test")
@@ -54,9 +54,9 @@ def within(url: str, work: Callable[[Connection], Any]) -> Any:
     return asyncio.run(run())
 
 
-def numbers_of(told: list[Report]) -> dict[str, dict[int, float]]:
+def numbers_of(reports: list[Report]) -> dict[str, dict[int, float]]:
     """Return the last number of each metric and step."""
-    last = dict(told)
+    last = dict(reports)
     return {
         name: {step: number for step, metrics in last.items() if (number := metrics.get(name)) is not None}
         for name in NAMES
@@ -67,9 +67,9 @@ def all_buckets(connection: Connection) -> list[tuple]:
     return sorted(tuple(row) for row in connection.execute(select(metric_buckets)))
 
 
-def expected(told: list[Report], first: int, last: int, width: int) -> list[Series]:
+def expected(reports: list[Report], first: int, last: int, width: int) -> list[Series]:
     found = []
-    for name, numbers in numbers_of(told).items():
+    for name, numbers in numbers_of(reports).items():
         points: dict[int, list[float]] = {}
         for step in sorted(numbers):
             if first // width <= step // width <= last // width:
@@ -80,28 +80,28 @@ def expected(told: list[Report], first: int, last: int, width: int) -> list[Seri
     return found
 
 
-@example(told=[(3, {"reward": 1.0, "kl": 2.0}), (3, {"reward": 0.5})], first=0, span=10, points=10)
-@example(told=[(step, {"reward": 1.0}) for step in (0, 7, 8, 15, 16, 17)], first=8, span=7, points=1)
+@example(reports=[(3, {"reward": 1.0, "kl": 2.0}), (3, {"reward": 0.5})], first=0, span=10, points=10)
+@example(reports=[(step, {"reward": 1.0}) for step in (0, 7, 8, 15, 16, 17)], first=8, span=7, points=1)
 @given(
-    told=st.lists(reports, max_size=12),
+    reports=st.lists(any_report, max_size=12),
     first=st.one_of(*near),
     span=st.sampled_from([0, 1, 9, 100, 4_000, 600_000]),
     points=st.integers(1, 50),
 )
 @settings(max_examples=up_to(60))
-def test_a_range_is_what_a_list_of_the_reports_has(
-    shared_url: str, told: list[Report], first: int, span: int, points: int
+def test_range_matches_a_plain_list_of_reports(
+    shared_url: str, reports: list[Report], first: int, span: int, points: int
 ) -> None:
     def work(connection: Connection) -> tuple[Any, ...]:
-        for step, metrics in told:
+        for step, metrics in reports:
             assert series.record(connection, step, metrics) == []
         page = read_series(connection, 1, NAMES, first, first + span, points)
         lists = series.metric_names(connection), series.newest_numbers(connection), all_buckets(connection)
         return page, *lists
 
     page, names, newest, found = within(shared_url, work)
-    numbers = numbers_of(told)
-    assert page.series == expected(told, first, first + span, page.steps_per_point)
+    numbers = numbers_of(reports)
+    assert page.series == expected(reports, first, first + span, page.steps_per_point)
     assert (page.run, page.first, page.last) == (1, first, first + span)
     assert max(len(one.steps) for one in page.series) <= points
     assert names == sorted(name for name in NAMES if numbers[name])
@@ -109,19 +109,19 @@ def test_a_range_is_what_a_list_of_the_reports_has(
     level_of = {
         (name, level, step // BASE**level) for name in names for step in numbers[name] for level in range(LEVELS)
     }
-    assert {row[:3] for row in found} == level_of, "there is no bucket without a number"
+    assert {row[:3] for row in found} == level_of, "every bucket has a number"
 
 
-@given(told=st.lists(reports, min_size=1, max_size=10))
+@given(reports=st.lists(any_report, min_size=1, max_size=10))
 @settings(max_examples=30)
-def test_what_a_later_report_replaced_leaves_no_trace(shared_url: str, told: list[Report]) -> None:
+def test_replaced_report_leaves_no_trace(shared_url: str, reports: list[Report]) -> None:
     def record(connection: Connection, which: list[Report]) -> list[tuple]:
         for step, metrics in which:
             series.record(connection, step, metrics)
         return all_buckets(connection)
 
-    replaced = within(shared_url, lambda connection: record(connection, told))
-    assert replaced == within(shared_url, lambda connection: record(connection, list(dict(told).items())))
+    replaced = within(shared_url, lambda connection: record(connection, reports))
+    assert replaced == within(shared_url, lambda connection: record(connection, list(dict(reports).items())))
 
 
 @given(st.integers(0, 1 << 32), st.integers(0, 1 << 32), st.integers(1, 2_000))
@@ -136,7 +136,7 @@ def test_points_are_no_more_than_asked_for_and_few_rows_are_read(one: int, other
 
 
 async def test_metrics_are_bounded_in_name_size_and_number(database: Database) -> None:
-    """Names that are none, numbers without an end, and more metrics than anybody can look at."""
+    """Invalid names, huge numbers and metrics beyond the limit are left out."""
     odd = ["", "x" * (MAX_METRIC + 1), "re\0ward", "line\nfeed", "\u202ereward", "\ud800"]
     many = {f"m{number:03}": 1.0 for number in range(MAX_NAMES + 5)}
 
@@ -157,8 +157,8 @@ async def test_metrics_are_bounded_in_name_size_and_number(database: Database) -
     assert names == sorted(list(many)[:MAX_NAMES])
 
 
-async def test_published_scores_have_curves_of_their_own(database: Database) -> None:
-    """Each is a point with its interval, and no report can take the place of one."""
+async def test_published_scores_have_separate_curves(database: Database) -> None:
+    """Each score is a point with its interval, and no report can replace it."""
 
     def score(step: int, value: float) -> dict[str, Any]:
         fields = {"run": 1, "step": step, "benchmark": "gsm8k", "score": value, "low": value - 0.1, "high": value + 0.1}
@@ -181,12 +181,12 @@ async def test_published_scores_have_curves_of_their_own(database: Database) -> 
     name = "benchmark/gsm8k"
     ends = Series(name=name, steps=[400, 100_000], mean=[0.5, 0.75], low=[0.4, 0.65], high=[0.6, 0.85])
     assert await drawn(1, 100_000, 500) == ends
-    assert await drawn(0, 100_000, 2) == ends, "the newest, where there are too many"
+    assert await drawn(0, 100_000, 2) == ends, "the newest, if there are too many"
     assert await drawn(0, 399, 500) == Series(name=name, steps=[0], mean=[0.25], low=[0.15], high=[0.35])
 
 
 @pytest.mark.parametrize("name", ["a\0b", "benchmark/\0", "\n", ""])
-async def test_what_no_metric_can_be_called_is_asked_of_no_database(database: Database, name: str) -> None:
-    """PostgreSQL refuses a NUL, which would look as if the database had failed."""
+async def test_impossible_metric_name_is_not_queried(database: Database, name: str) -> None:
+    """PostgreSQL refuses a NUL, which would look like a failed database."""
     found = await database.read(lambda connection: read_series(connection, 1, [name, "reward"], 0, 9, 5))
     assert [(one.name, one.steps) for one in found.series] == [(name, []), ("reward", [])]

@@ -1,4 +1,4 @@
-"""Steps as people read them: chain and report side by side, what they cost, and the files of their batch."""
+"""Steps on the page: chain and report side by side, their cost, and the files of their batch."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_steps_come_in_pages(run: SampleRun) -> None:
     assert (await page(run, 0)).steps == []
 
 
-async def test_a_step_costs_the_pay_of_what_nobody_refuted(run: SampleRun) -> None:
+async def test_step_costs_the_pay_of_unrefuted_commitments(run: SampleRun) -> None:
     await run.commit("wanda", step=1)
     await run.commit("wanda", step=1)
     await run.commit("willi", step=1)
@@ -108,7 +108,7 @@ async def test_a_step_has_the_files_that_it_was_made_of(run: SampleRun) -> None:
         await run.commit(name, step=1)
         await run.upload(name, 0, size=500)
     await run.accept("willi", 0)
-    names = [hash_of("file 0 of willi"), hash_of("file 0 of wanda"), hash_of("nobody's")]
+    names = [hash_of("file 0 of willi"), hash_of("file 0 of wanda"), hash_of("unknown")]
     await run.report(2, {"reward": 0.75}, names, [hash_of("left out")])
     found = await view(run, 2)
     assert [one.model_dump() for one in found.batch] == [
@@ -137,8 +137,8 @@ async def test_a_step_has_the_files_that_it_was_made_of(run: SampleRun) -> None:
     assert (found.metrics, found.stages) == ({"reward": 0.75}, {"publish": 1.5})
 
 
-async def test_who_uploads_anothers_file_is_not_named_for_it(run: SampleRun) -> None:
-    """The accepted upload is the one that the batch has."""
+async def test_copy_of_anothers_file_is_not_credited(run: SampleRun) -> None:
+    """The batch credits the accepted upload of a file."""
     theirs = hash_of("file 0 of willi")
     await run.commit("willi", step=1)
     await run.upload("willi", 0)
@@ -165,7 +165,7 @@ async def test_a_metric_that_is_no_number_of_bytes_is_left_out(run: SampleRun) -
 
 
 async def test_the_page_of_a_large_step_lists_some_of_its_files(run: SampleRun) -> None:
-    """Two thousand lines took the process 70 ms, in which it answers nobody; the document has them all."""
+    """Rendering 2,000 lines blocks the process for 70 ms. The JSON document lists all files."""
     await run.report(3, {}, [hash_of(f"file {number}") for number in range(FILES + 5)])
     found = await view(run, 3)
     assert len(found.batch) == FILES + 5

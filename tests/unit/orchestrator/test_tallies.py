@@ -1,4 +1,4 @@
-"""The counts are at any time what counting the rows gives: after any sequence of what can happen to a run."""
+"""Stored counts equal the counted rows after any sequence of a run's events."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def counted(connection: Connection) -> dict[str, Any]:
 
 
 def kept(connection: Connection) -> dict[str, Any]:
-    """Return what is kept instead."""
+    """Return the stored counts."""
     names = ("tallies", "step_tallies", "hour_tallies", "credit_tallies", "counts")
     found: dict[str, Any] = {
         name: {tuple(row[:-1]): row[-1] for row in rows(connection, tables.metadata.tables[name])} for name in names

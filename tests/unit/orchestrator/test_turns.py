@@ -1,4 +1,4 @@
-"""What strangers look at takes a bounded share of the time, and nothing waits where little is looked at."""
+"""Public pages take a bounded share of the process's time, and light use never waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from testbed.waiting import BOUND
 
 
 class Clock:
-    """A clock that goes on by sleeping and working only."""
+    """A clock that advances only by sleeping and working."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -94,13 +94,13 @@ async def test_one_piece_at_a_time_and_one_that_fails_gives_its_turn_back() -> N
     assert most == 1
 
 
-async def test_pages_that_nobody_asked_for_before_leave_the_loop_its_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for another address each time has each page made; together they take half of the time."""
+async def test_uncached_pages_leave_half_of_the_time_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests for ever new addresses render a page each; together these take half of the time."""
     monkeypatch.setattr(turns, "BURST_SECONDS", 0.05)
     known = RunIdentity(1, 31337, "", "", ZERO_ADDRESS, {}, terms_of(ZERO_ADDRESS, ZERO_ADDRESS))
     site = Site(known, "http://run.example", lambda: 0)
 
-    def chain_time() -> int:  # is asked for while a page is made
+    def chain_time() -> int:  # called while a page is made
         time.sleep(0.05)
         return 0
 

@@ -1,4 +1,4 @@
-"""Which uploads are refused: every rule of orchestrator.uploads, at its edge."""
+"""Refused uploads: every rule of orchestrator.uploads, at its edge."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_only_workers_upload():
 
 
 @pytest.mark.parametrize("status", ["retired", "jailed", "withdrawn"])
-def test_who_left_only_cures_what_it_committed(status):
+def test_departed_node_uploads_only_what_it_committed(status):
     assert refusal(caller(status=status)) == (403, f"{NODE} is {status} and cannot commit")
     assert refusal(caller(status=status), index=2, committed=CommitmentRow(0, ROOT)) is None
 

@@ -1,4 +1,4 @@
-"""When a validator may give a second verdict on a commitment: once its file, which was missing, is there."""
+"""A validator may give a second verdict on a commitment only once its missing file has arrived."""
 
 from __future__ import annotations
 

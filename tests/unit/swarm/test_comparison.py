@@ -1,4 +1,4 @@
-"""The first model against the last one: exact numbers, and texts that nobody vouches for."""
+"""The comparison of the first model with the last: exact numbers and untrusted texts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_text_is_bounded_and_cannot_steer_what_shows_it(text: str, shown: str)
     assert bounded(text) == shown
 
 
-def test_what_a_model_wrote_is_text_in_the_report() -> None:
+def test_model_output_is_plain_text_in_the_report() -> None:
     given = replace(facts(), comparison=document())
     summary = summarise(given)
     page = html(summary, given)

@@ -1,4 +1,4 @@
-"""How long a demo waits: for as long as there is news of some kind, and then no longer."""
+"""A demo waits as long as it gets news of any kind, and no longer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.swarm.running import RunningSwarm
 
 
 class Quiet:
-    """The orchestrator and the supervisor of a swarm whose news, all of one kind, end after so many looks."""
+    """The orchestrator and the supervisor of a swarm; its news, all of one kind, end after `count` polls."""
 
     def __init__(self, kind: str, count: int) -> None:
         self.kind = kind

@@ -1,4 +1,4 @@
-"""The plan of a local swarm: settings that load, names and ports that differ, nothing secret on a command line."""
+"""The plan of a local swarm: valid settings, distinct names and ports, no secret on a command line."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def names(request: SwarmRequest) -> list[str]:
     return [*SERVICES, "trainer", *(node.name for node in nodes(request))]
 
 
-def test_who_takes_part(request_: SwarmRequest) -> None:
+def test_plan_names_every_node(request_: SwarmRequest) -> None:
     assert [(node.name, node.role, node.honest) for node in nodes(request_)] == [
         *((f"validator-{i}", "validator", True) for i in (1, 2, 3, 4)),
         ("worker-1", "worker", True),
@@ -87,13 +87,13 @@ def test_every_settings_file_loads_and_says_what_the_plan_says(request_: SwarmRe
     assert trainer.shardcast.dir == load_settings(Layout(request_.folder).config("origin")).shardcast.dir
 
 
-def test_state_and_logs_are_nobody_elses(request_: SwarmRequest) -> None:
+def test_processes_share_no_state_and_no_logs(request_: SwarmRequest) -> None:
     layout = Layout(request_.folder)
     paths = [path for name in names(request_) for path in (layout.state(name), layout.log(name), layout.output(name))]
     assert len(set(paths)) == len(paths)
 
 
-def test_keys_are_files_of_their_own_and_on_no_command_line(request_: SwarmRequest) -> None:
+def test_keys_are_separate_files_and_on_no_command_line(request_: SwarmRequest) -> None:
     keys = make_keys(request_)
     layout = Layout(request_.folder)
     assert {"owner", *names(request_), *(operator_of(node.name) for node in nodes(request_))} == set(keys)
@@ -136,7 +136,7 @@ def test_the_terms_are_those_of_the_issue() -> None:
 def test_a_swarm_that_lasts_never_runs_out_of_commitments_or_pay(
     request_: SwarmRequest, workers: int, interval: int
 ) -> None:
-    """A node may make 255 commitments an hour; a fifth of what all may make together is to spare."""
+    """A node may make 255 commitments an hour; the plan leaves a fifth of the total unused."""
     lasting = replace(request_, lasting=True, workers=workers)
     chosen = local_terms(lasting)
     assert (chosen["groups_per_commitment"], chosen["min_step_interval"]) == (32, interval)
@@ -145,7 +145,9 @@ def test_a_swarm_that_lasts_never_runs_out_of_commitments_or_pay(
     an_hour = 3600 / interval * 2
     assert an_hour <= 0.8 * workers * chosen["commitments_per_hour"]
     assert an_hour * 24 * 30 * chosen["pay"] < ESCROW or workers > 5, "a month"
-    assert agreed_on(chosen).cover_of(0) == 40_000 >= 73 * chosen["commitments_per_hour"], "hours that nobody seals"
+    assert agreed_on(chosen).cover_of(0) == 40_000 >= 73 * chosen["commitments_per_hour"], (
+        "the cover lasts for unsealed hours"
+    )
     assert settings_of(lasting, "orchestrator", 1)["orchestrator.demand_batches"] == 1
     assert trainer["shardcast.kept_hours"] == 6
     assert "shardcast.whole_versions" not in trainer
@@ -174,14 +176,14 @@ def test_a_swarm_of_language_fetches_its_model_and_fits_its_tasks(request_: Swar
     assert model_process(language).command[-3:] == ("fetch", "smollm2-135m", str(language.layout.model))
     path = tmp_path / "trainer.toml"
     path.write_text(to_toml(trainer))
-    assert load_settings(path).trainer.learning_rate == 6e-5, "each of its settings is one"
+    assert load_settings(path).trainer.learning_rate == 6e-5, "the trainer accepts every setting"
 
 
 def test_the_models_that_are_compared_are_the_first_one_and_the_trainers(request_: SwarmRequest) -> None:
     language = replace(request_, scenario=LANGUAGE, seed=5)
     first, last = eval_requests(language, bytes(32), 48, 12)
     assert (first.model, first.count, first.part, first.show) == (language.layout.model, 48, "held-out", 3)
-    assert replace(first, model=last.model) == last, "both are asked the same, with the same seeds"
+    assert replace(first, model=last.model) == last, "both get the same tasks and seeds"
     assert first.sampling == Sampling(16, (4,), 16, 1.0, 5, "bf16-projection-v3")
     steps = CheckpointStore(language.layout.state("trainer") / "steps")
     assert last.model == steps.model_dir(12), "where the trainer keeps it"
@@ -214,7 +216,7 @@ def test_a_swarm_trains_an_owners_tasks_and_model_in_small_batches(request_: Swa
     assert (kept_up.groups_per_commitment, kept_up.files_per_batch) == (16, 1), "a batch is never less than a file"
 
 
-def test_of_an_owner_who_brings_only_tasks_the_model_is_made(request_: SwarmRequest, tmp_path: Path) -> None:
+def test_model_is_made_when_owner_brings_only_tasks(request_: SwarmRequest, tmp_path: Path) -> None:
     own = replace(request_, scenario=own_scenario(DIGITS, tmp_path / "mine", None, None, 100, 40))
     assert model_process(own).command[4:6] == ("model", "init")
     assert local_terms(own)["profile"] == profile_hash("cpu-fp32-projection-v3")
@@ -228,7 +230,7 @@ def test_an_owners_model_in_float32_is_judged_as_one(tmp_path: Path) -> None:
     assert scenario.families == ("sums", "stories")
 
 
-def test_what_an_owner_cannot_mean_is_refused(tmp_path: Path) -> None:
+def test_contradictory_owner_choices_are_refused(tmp_path: Path) -> None:
     assert own_scenario(DIGITS, None, None, None, None, None) is DIGITS
     with pytest.raises(UsageError, match="these lengths are for your own tasks or model"):
         own_scenario(DIGITS, None, None, None, 100, None)
@@ -266,18 +268,18 @@ def test_toml_says_what_was_meant(tmp_path: Path) -> None:
         load_settings(path)
 
 
-def test_a_swarm_that_is_left_alone_forgets_old_weights_and_a_demo_keeps_all_it_reports_on(
+def test_lasting_swarm_drops_old_weights_and_demo_keeps_all(
     request_: SwarmRequest,
 ) -> None:
     write_settings(request_, 3, names(request_))
     demo = load_settings(Layout(request_.folder).config("trainer")).shardcast
     assert (demo.published_versions, demo.whole_versions) == (47, 47)
     write_settings(replace(request_, lasting=True), 3, ["trainer"])
-    left_alone = load_settings(Layout(request_.folder).config("trainer")).shardcast
-    assert (left_alone.published_versions, left_alone.whole_versions) == (16, 2)
+    lasting = load_settings(Layout(request_.folder).config("trainer")).shardcast
+    assert (lasting.published_versions, lasting.whole_versions) == (16, 2)
 
 
-def test_of_an_interrupted_swarm_logs_and_settings_stay(tmp_path: Path) -> None:
+def test_interrupted_swarm_keeps_logs_and_settings(tmp_path: Path) -> None:
     folder = tmp_path / "swarm"
     fresh_folder(folder)
     kept = {"worker-1/log.jsonl", "worker-1/output.log", "worker-1/muster.toml"}
@@ -296,4 +298,4 @@ def test_of_an_interrupted_swarm_logs_and_settings_stay(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["worker-1"]
     (tmp_path / "letter").write_text("dear")
     keep_logs(tmp_path)
-    assert (tmp_path / "letter").read_text() == "dear", "no swarm made this folder"
+    assert (tmp_path / "letter").read_text() == "dear", "only a swarm's folder is cleared"

@@ -160,7 +160,7 @@ def test_all_is_well() -> None:
         ),
     ],
 )
-def test_what_is_not_as_it_must_be_is_said(changes: dict, sentence: str) -> None:
+def test_problems_name_each_violation(changes: dict, sentence: str) -> None:
     assert sentence in problems(summarise(facts(**changes)), steps=2)
 
 

@@ -1,4 +1,4 @@
-"""The supervisor with real little processes: order, restarts, endings, and nobody else's process touched."""
+"""The supervisor with real processes: start order, restarts and shutdown, without touching other processes."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ def spec(tmp_path: Path, name: str, code: str, **more: object) -> ProcessSpec:
 
 
 def leader_of(folder: Path, name: str) -> Leader:
-    """Return the process that currently runs under a name, as the state file says."""
+    """Return the process that the state file has under a name."""
     state = read_state(folder)
     assert state is not None
     return state.processes[name]
 
 
 def bystander() -> subprocess.Popen[bytes]:
-    """Start a process of somebody else's."""
+    """Start a process outside the supervisor."""
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 
 
 async def test_a_process_is_ready_before_the_next_starts(tmp_path: Path) -> None:
-    told: list[ProcessEvent] = []
+    reported: list[ProcessEvent] = []
     first, second = free_ports(2)
-    async with Supervisor(tmp_path, told.append) as swarm:
+    async with Supervisor(tmp_path, reported.append) as swarm:
         await swarm.start(spec(tmp_path, "chain", LISTEN.format(wait=0.3, port=first), ready_port=first))
         await swarm.start(spec(tmp_path, "service", LISTEN.format(wait=0, port=second), ready_port=second))
-    order = [(event.kind, event.name) for event in told]
+    order = [(event.kind, event.name) for event in reported]
     assert order == [
         ("started", "chain"),
         ("ready", "chain"),
@@ -69,17 +69,17 @@ async def test_a_process_is_ready_before_the_next_starts(tmp_path: Path) -> None
 
 
 async def test_ending_reaches_grandchildren_and_the_stubborn(tmp_path: Path) -> None:
-    told: list[ProcessEvent] = []
+    reported: list[ProcessEvent] = []
     other = bystander()
     try:
-        async with Supervisor(tmp_path, told.append) as swarm:
+        async with Supervisor(tmp_path, reported.append) as swarm:
             await swarm.start(spec(tmp_path, "parent", PARENT))
             await swarm.start(spec(tmp_path, "stubborn", STUBBORN, stop_seconds=0.3))
             parent, stubborn = leader_of(tmp_path, "parent"), leader_of(tmp_path, "stubborn")
             await until(lambda: len(session_members(parent)) == 2)
             await until(lambda: (tmp_path / "stubborn.log").read_text() == "up\n")
         assert session_members(parent) == session_members(stubborn) == []
-        assert {event.name: dict(event.details) for event in told if event.kind == "ended"} == {
+        assert {event.name: dict(event.details) for event in reported if event.kind == "ended"} == {
             "parent": {},
             "stubborn": {"by": "SIGKILL"},
         }
@@ -91,19 +91,19 @@ async def test_ending_reaches_grandchildren_and_the_stubborn(tmp_path: Path) -> 
 
 
 async def test_a_process_that_dies_is_restarted(tmp_path: Path) -> None:
-    told: list[ProcessEvent] = []
-    async with Supervisor(tmp_path, told.append) as swarm:
+    reported: list[ProcessEvent] = []
+    async with Supervisor(tmp_path, reported.append) as swarm:
         await swarm.start(spec(tmp_path, "worker", "import time; time.sleep(600)"))
         before = leader_of(tmp_path, "worker")
         os.kill(before.pid, signal.SIGKILL)
-        await until(lambda: [event.kind for event in told] == ["started", "died", "started", "restarted"])
+        await until(lambda: [event.kind for event in reported] == ["started", "died", "started", "restarted"])
         after = leader_of(tmp_path, "worker")
         assert after != before
         assert is_alive(after)
         state = read_state(tmp_path)
         assert state is not None
         assert state.processes == {"worker": after}
-    assert told[1].details == {"status": -signal.SIGKILL}
+    assert reported[1].details == {"status": -signal.SIGKILL}
     assert not is_alive(after)
 
 
@@ -118,23 +118,23 @@ async def test_a_death_takes_what_the_dead_left_behind(tmp_path: Path) -> None:
 
 
 async def test_restarts_are_bounded_and_the_failure_has_the_last_words(tmp_path: Path) -> None:
-    told: list[ProcessEvent] = []
+    reported: list[ProcessEvent] = []
     code = "print('no such thing'); raise SystemExit(3)"
-    async with Supervisor(tmp_path, told.append) as swarm:
+    async with Supervisor(tmp_path, reported.append) as swarm:
         await swarm.start(spec(tmp_path, "broken", code, restarts=2, back_off=(0.01,)))
         with pytest.raises(SwarmError, match=r"broken died 3 times, with status 3(.|\n)*no such thing") as caught:
             await swarm.guard(asyncio.sleep(BOUND))
     assert caught.value.hint == f"read {tmp_path / 'broken.log'}"
-    assert [event.kind for event in told].count("started") == 3
+    assert [event.kind for event in reported].count("started") == 3
 
 
 async def test_a_final_status_is_no_death(tmp_path: Path) -> None:
-    told: list[ProcessEvent] = []
-    async with Supervisor(tmp_path, told.append) as swarm:
+    reported: list[ProcessEvent] = []
+    async with Supervisor(tmp_path, reported.append) as swarm:
         await swarm.start(spec(tmp_path, "trainer", "pass", final_statuses=(0,)))
-        await until(lambda: told[-1].kind == "finished")
+        await until(lambda: reported[-1].kind == "finished")
         assert not swarm.failure.done()
-    assert [event.kind for event in told] == ["started", "finished"]
+    assert [event.kind for event in reported] == ["started", "finished"]
 
 
 async def test_settings_that_cannot_work_are_not_tried_again(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ async def test_settings_that_cannot_work_are_not_tried_again(tmp_path: Path) -> 
 
 
 async def test_a_process_that_is_not_essential_is_given_up(tmp_path: Path) -> None:
-    told: list[ProcessEvent] = []
-    async with Supervisor(tmp_path, told.append) as swarm:
+    reported: list[ProcessEvent] = []
+    async with Supervisor(tmp_path, reported.append) as swarm:
         await swarm.start(spec(tmp_path, "cheater", "raise SystemExit(1)", restarts=0, essential=False))
-        await until(lambda: told[-1].kind == "given up")
+        await until(lambda: reported[-1].kind == "given up")
         assert not swarm.failure.done()
 
 

@@ -1,4 +1,4 @@
-"""A trainer's numbers: written as they come, read back, drawn."""
+"""A trainer's metrics: written step by step, read back and drawn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def written(folder: Path, *reports: StepReport) -> Path:
     return metrics.path
 
 
-def test_what_later_lines_say_of_a_step_holds_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_later_lines_of_a_step_are_merged(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         report(0, reward=0.5),
@@ -63,7 +63,7 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     assert [one.step for one in read_steps(path)] == [0]
 
 
-def test_what_a_kill_left_of_a_line_is_cut_off_before_the_next_is_written(tmp_path: Path) -> None:
+def test_partial_line_is_cut_off_before_the_next_write(tmp_path: Path) -> None:
     path = written(tmp_path, report(0, reward=0.5))
     with path.open("a") as file:
         file.write('{"step": 1, "metr')
@@ -127,7 +127,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with suppress(OSError):  # it is gone already
         wandb.teardown()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # its client does not wait for a process that was killed
+        warnings.simplefilter("ignore", ResourceWarning)  # its client does not wait for a killed process
         gc.collect()
 
 

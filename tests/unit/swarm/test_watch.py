@@ -1,4 +1,4 @@
-"""What a person sees: lines with names instead of addresses, and a live view that draws whatever it is told."""
+"""Views of a swarm: lines with names instead of addresses, and a live view that draws any state."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_events_in_lines() -> None:
     assert line("committed", node="0x" + "99" * 20, index=1, step=1) == "0x99999999… committed index=1 step=1"
 
 
-def test_a_step_is_told_when_trained_and_when_measured() -> None:
+def test_step_has_a_line_when_trained_and_when_measured() -> None:
     metrics = {"reward": 0.25, "completions/mean_length": 12.5}
     assert line("step", step=1, files=8, metrics=metrics) == "trained step=1 files=8 reward=0.250 length=12.500"
     assert (
@@ -131,7 +131,7 @@ def test_sparkline() -> None:
     assert sparkline([3.0, 3.0]) == "▁▁"
 
 
-def test_why_nothing_moves_is_said_once_and_in_the_live_view() -> None:
+def test_blocked_reason_is_printed_once_and_shown_live() -> None:
     blocked = DOCUMENT | {"blocked": "all commitments of this hour are made"}
     out = io.StringIO()
     view = PlainView(Console(file=out, width=200))
