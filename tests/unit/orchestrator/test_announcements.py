@@ -284,7 +284,7 @@ async def test_bytes_count_no_faster_than_100_gbit_a_second(
     }
 
 
-async def test_sums_stay_within_what_a_database_holds(said: Announcements, database: Database, clock: Clock) -> None:
+async def test_sums_stay_within_database_integers(said: Announcements, database: Database, clock: Clock) -> None:
     for number in range(8):
         clock.now += 3_600
         await said.receive_machine(caller(b"%d" % number), RUN, report((RELAY, (1 << 53) - 1)))

@@ -21,7 +21,6 @@ from muster.errors import RefusedError
 from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.messages import RelayOffer
-from muster.protocol.term_words import ZERO_ADDRESS
 from orchestrator import tables, tallies
 from orchestrator.attribution import Attribution
 from orchestrator.auth import Caller
@@ -45,7 +44,7 @@ from testbed.samples.messages import request_of
 
 ANNE, BERT, CLEO = WORKERS
 VERA, WILL, XENA = VALIDATORS
-OWNER, OTHER = "0x" + "e" * 40, "0x" + "f" * 40
+OWNER, OTHER, ZERO = ("0x" + digit * 40 for digit in "ef0")
 NOW = 101 * HOUR_SECONDS + 60
 OWN, SHARED = "https://own.example", "https://shared.example"
 
@@ -297,7 +296,7 @@ async def test_an_address_leads_to_its_parts_and_the_nodes_it_operates(run: Boar
     ]
     assert [part.text for part in parts[OWNER]] == ["Owns this run and pays its escrow"]
     assert [part.text for part in parts[OTHER]] == ["Is the contract runs"]
-    for unknown in (file_hash(0)[:42], ZERO_ADDRESS):
+    for unknown in (file_hash(0)[:42], ZERO):
         with pytest.raises(RefusedError, match=f"{unknown} is no node of run 1"):
             await run.boards.address(unknown)
 

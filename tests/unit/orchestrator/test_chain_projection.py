@@ -167,7 +167,7 @@ async def test_a_new_database_has_the_tables_and_no_others(database: Database, d
     engine.dispose()
 
 
-async def test_a_database_knows_what_it_is_about(new_database_url: Callable[[], str]) -> None:
+async def test_database_belongs_to_one_run(new_database_url: Callable[[], str]) -> None:
     url = new_database_url()
     first = await Database.open(url, ABOUT)
     await first.close()
@@ -322,7 +322,7 @@ async def test_votes_of_a_judge_are_one_row_in_any_order(database, queries):
     ]
 
 
-async def test_demand_says_who_is_new_and_who_can_work(database, queries):
+async def test_demand_counts_newcomers_and_able_workers(database, queries):
     """A node that joins after step 0 begins at step 2; a worker without commitments left waits for the next hour."""
 
     def joined(number: int, name: str) -> Registered:

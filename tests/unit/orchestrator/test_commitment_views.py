@@ -184,7 +184,7 @@ async def test_a_run_with_private_tests_waits_for_grades(database_url: str, tmp_
     await run.database.close()
 
 
-async def test_cases_and_proofs_about_it_are_named_with_what_repeats_them(run: SampleRun) -> None:
+async def test_cases_and_proofs_are_listed_with_commands_to_repeat_them(run: SampleRun) -> None:
     await run.open_case(5, "vera", "wanda", 1, step=1)
     await run.open_case(6, "viktor", "wanda", 0, Kind.WRONG_DRAW, step=1)
     flaw = (address("wanda"), 1, address("viktor"), Kind.WRONG_DRAW, 2, Flaw.WRONG_SEED)

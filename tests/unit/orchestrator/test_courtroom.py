@@ -45,7 +45,7 @@ async def page(run: SampleRun, before: int | None = None, limit: int = 50) -> Ca
     return await run.database.read(lambda connection: case_page(connection, run.source, before, limit))
 
 
-async def test_the_charge_is_what_its_challenger_measured(run: SampleRun) -> None:
+async def test_charge_has_the_challengers_measurement(run: SampleRun) -> None:
     await run.judge("vera", "wanda", 1, "sampling_mismatch", position=2, measured=9.5, threshold=8.0)
     await run.open_case(1, "vera", "wanda", 1, Kind.SAMPLING_MISMATCH)
     found = await view(run)

@@ -93,7 +93,7 @@ KNOWN = Known(None, None, None, None)
         ({"accepted": False, "reason": "wrong_grade"}, False, True),
     ],
 )
-def test_an_acceptance_commits_to_grades_and_nothing_else_does(change: dict, graded: bool, refused: bool) -> None:
+def test_only_an_acceptance_commits_to_grades(change: dict, graded: bool, refused: bool) -> None:
     error = refuse_verdict(VERDICT.model_copy(update=change), KNOWN, graded=graded)
     assert (getattr(error, "status", None) == 422) == refused
 

@@ -117,7 +117,7 @@ async def refreshed(hub: LiveHub) -> LiveHub:
 # What a watcher gets
 
 
-async def test_a_new_watcher_gets_the_state_then_what_is_new(story: Story) -> None:
+async def test_new_watcher_gets_the_state_then_changes(story: Story) -> None:
     hub, watcher = LiveHub(story), watcher_of(LiveHub(story))
     story.happen(1, 2, newest=5)
     await hub.refresh()
@@ -188,7 +188,7 @@ async def test_watcher_gets_the_newest_of_many_events(story: Story) -> None:
         (f"{IDENTITY}." + "9" * 19, None),
     ],
 )
-async def test_a_watcher_that_comes_back_gets_what_it_missed(story: Story, said: str, seen: int | None) -> None:
+async def test_returning_watcher_gets_missed_events(story: Story, said: str, seen: int | None) -> None:
     story.happen(3, 4, 5, 6)
     async with served(LiveHub(story)) as port:
         streams = await watch(port, said)

@@ -82,7 +82,7 @@ def test_commands_can_be_typed(commands: dict[str, Sequence[str]]) -> None:
 
 
 @pytest.mark.parametrize("line", ["muster worker why", "muster slash verify x", "muster weights fetch --steps 1"])
-def test_the_parser_refuses_what_cannot_be_typed(line: str) -> None:
+def test_parser_refuses_invalid_commands(line: str) -> None:
     with pytest.raises(Exception, match=r"Missing parameter|valid integer|No such option") as caught:
         parsed(line)
     assert type(caught.value).__name__ in ("MissingParameter", "BadParameter", "NoSuchOption")

@@ -106,7 +106,7 @@ def test_a_bar_has_a_part_for_each_count_and_none_for_zero() -> None:
     assert "<rect" not in render.bars([("accepted", 0)], 0)
 
 
-def test_a_timeline_stacks_what_became_of_each_hour() -> None:
+def test_timeline_stacks_outcomes_of_each_hour() -> None:
     drawn = render.strip([(490_000, {"accepted": 2, "rejected": 1}), (490_002, {"accepted": 6})])
     assert "<title>Nov 24, 16:00: 2 accepted, 1 rejected</title>" in drawn
     rects = re.findall(r'is-(\w+)" x="([\d.]+)" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', drawn)

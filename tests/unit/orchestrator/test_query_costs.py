@@ -130,7 +130,7 @@ async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(data
         assert hundreds <= before[name][1] + statements, f"{name}: each statement is counted to a hundred"
 
 
-async def test_only_what_the_async_level_allows_is_listed_and_read_once(database: Costs, queries: Queries) -> None:
+async def test_work_within_the_async_level_is_listed_and_read_once(database: Costs, queries: Queries) -> None:
     await fill(database, 0, 100)
     waiting = list(range((99 - LEVEL) * A_STEP, 100 * A_STEP, 10))
     asked = [0, 97, 98, 99, 100, (1 << 32) - 1]

@@ -60,7 +60,7 @@ async def keep(files: ContentStore, *rows: Rollout) -> str:
 
 
 @pytest.mark.parametrize("kind", ["characters", "bytes"])
-def test_text_is_what_was_scored(kind: str, tmp_path: Path) -> None:
+def test_text_equals_the_scored_text(kind: str, tmp_path: Path) -> None:
     """Equal to what workers and validators score, by another library: invalid ids, gaps and split letters included."""
     tokenizer = make_tokenizer() if kind == "characters" else text_tokenizer()
     tokenizer.save_pretrained(tmp_path)
@@ -230,7 +230,7 @@ async def test_two_are_read_at_once_and_few_wait(process: ReadingProcess, monkey
     assert most == reading.READS_AT_ONCE
 
 
-def test_the_orchestrator_imports_neither_tokenizers_nor_transformers_nor_torch() -> None:
+def test_orchestrator_imports_no_tokenizers_and_no_torch() -> None:
     import subprocess
 
     code = "import sys, json, orchestrator.__main__; print(json.dumps(sorted(sys.modules)))"

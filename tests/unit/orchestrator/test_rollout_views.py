@@ -119,7 +119,7 @@ async def files(database_url: str, tmp_path: Path, document: TaskSetDocument, to
 # One row
 
 
-async def test_a_row_says_what_was_drawn_written_and_scored(files: Files, document: TaskSetDocument) -> None:
+async def test_row_has_its_draw_text_and_score(files: Files, document: TaskSetDocument) -> None:
     half = {"task_reward": 500_000, "parts": np.array([500_000], np.int64)}
     name = await files.work("wanda", 1, lambda position: half if position == 3 else {})
     found = await files.rollouts.row(name, 3)
@@ -197,7 +197,7 @@ async def test_a_file_that_is_gone_is_not_found(files: Files) -> None:
     assert caught.value.status == 404
 
 
-async def test_without_a_tokenizer_it_says_what_to_do(files: Files) -> None:
+async def test_missing_tokenizer_is_refused_with_a_hint(files: Files) -> None:
     name = await files.work("wanda", 1)
     settings = ReadingSettings(storage_url=files.files.url, tokenizer="", rows=8, decoded_bytes=1 << 24)
     async with ReadingProcess(settings).running() as reading:

@@ -24,7 +24,7 @@ async def said(files: ContentStore) -> list[tuple[str, int]]:
     return [(line["event"].partition(":")[0], line.get("lacking", 0)) for line in lines]
 
 
-async def test_a_task_set_without_its_shards_is_said_to_lack_them(tmp_path: Path):
+async def test_missing_shards_are_warned_about(tmp_path: Path):
     files, folder = ContentStore(f"file:{tmp_path}"), rules().task_set.folder
     assert await said(files) == [("no node can begin", 0)], "no document"
     await files.put((folder / DOCUMENT_NAME).read_bytes())

@@ -111,7 +111,7 @@ ANNE, VERA = WORKERS[0], VALIDATORS[0]
 @example([("accuse", VERA, 0), ("resolve", 0, Outcome.NOT_GUILTY), ("accuse", VERA, 0), ("deliver again", 2)])
 @given(operations=OPERATIONS)
 @settings(max_examples=15)
-def test_tallies_are_what_counting_gives(
+def test_tallies_equal_the_counted_rows(
     shared_url: str, tmp_path_factory: pytest.TempPathFactory, operations: list[Operation]
 ) -> None:
     async def run() -> None:

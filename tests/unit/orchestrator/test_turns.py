@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import Connection
 from starlette.requests import Request
 
-from muster.protocol.terms_file import ZERO_ADDRESS
 from orchestrator.database import Database
 from orchestrator.page import turns
 from orchestrator.page.overview import RunIdentity
@@ -21,6 +20,8 @@ from orchestrator.page.turns import BURST_SECONDS, SHARE, Turns
 from testbed.runs.recorded_run import SampleRun
 from testbed.samples.terms import terms_of
 from testbed.waiting import BOUND
+
+OWNER = "0x" + "e" * 40
 
 
 class Clock:
@@ -53,7 +54,7 @@ async def pieces(made: Turns, clock: Clock, count: int, seconds: float) -> None:
             clock.work(seconds)
 
 
-async def test_a_burst_waits_for_nothing_and_a_flood_gets_its_share(clock: Clock) -> None:
+async def test_burst_runs_at_once_and_flood_gets_its_share(clock: Clock) -> None:
     made = Turns(clock)
     began = clock.now
     await pieces(made, clock, 10, BURST_SECONDS / 10)
@@ -97,7 +98,7 @@ async def test_one_piece_at_a_time_and_one_that_fails_gives_its_turn_back() -> N
 async def test_uncached_pages_leave_half_of_the_time_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests for ever new addresses render a page each; together these take half of the time."""
     monkeypatch.setattr(turns, "BURST_SECONDS", 0.05)
-    known = RunIdentity(1, 31337, "", "", ZERO_ADDRESS, {}, terms_of(ZERO_ADDRESS, ZERO_ADDRESS))
+    known = RunIdentity(1, 31337, "", "", OWNER, {}, terms_of(OWNER, OWNER))
     site = Site(known, "http://run.example", lambda: 0)
 
     def chain_time() -> int:  # called while a page is made
@@ -120,7 +121,7 @@ async def test_uncached_pages_leave_half_of_the_time_to_the_loop(monkeypatch: py
 
 @pytest.mark.parametrize(("watchers", "refresh", "seconds"), [(0, 8, 8), (80, 8, 8), (500, 8, 50), (500, 0, 0)])
 async def test_very_many_watchers_fetch_a_page_less_often(watchers: int, refresh: int, seconds: int) -> None:
-    known = RunIdentity(1, 31337, "", "", ZERO_ADDRESS, {}, terms_of(ZERO_ADDRESS, ZERO_ADDRESS))
+    known = RunIdentity(1, 31337, "", "", OWNER, {}, terms_of(OWNER, OWNER))
     site = Site(known, "http://run.example", lambda: 0, watchers=lambda: watchers)
 
     async def make() -> Page:

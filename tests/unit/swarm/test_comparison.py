@@ -34,7 +34,7 @@ def document(count: int = 20) -> dict[str, Any]:
     return comparison_document({"additions": tasks}, before, after, samples=4, step=12)
 
 
-def test_the_gain_is_the_mean_over_tasks_and_the_first_conversations_are_shown() -> None:
+def test_gain_is_the_mean_over_tasks_and_first_answers_are_shown() -> None:
     found = document()
     conversations = found.pop("conversations")
     # Differences of 2/4 and 3/4, ten of each: mean 0.625, deviation 0.125·√(20/19), t(19) = 2.0930.
@@ -92,7 +92,7 @@ def test_the_sentence_says_which_is_which() -> None:
         ("x" * (SHOWN_CHARACTERS + 1), "x" * (SHOWN_CHARACTERS - 1) + "…"),
     ],
 )
-def test_a_text_is_bounded_and_cannot_steer_what_shows_it(text: str, shown: str) -> None:
+def test_text_is_bounded_and_has_no_control_characters(text: str, shown: str) -> None:
     assert bounded(text) == shown
 
 

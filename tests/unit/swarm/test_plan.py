@@ -70,7 +70,7 @@ def test_plan_names_every_node(request_: SwarmRequest) -> None:
     assert [node.name for node in nodes(two)][-3:] == ["worker-1", "cheater-1", "cheater-2"]
 
 
-def test_every_settings_file_loads_and_says_what_the_plan_says(request_: SwarmRequest) -> None:
+def test_every_settings_file_loads_and_matches_the_plan(request_: SwarmRequest) -> None:
     write_settings(request_, 3, names(request_))
     for name in names(request_):
         settings = load_settings(Layout(request_.folder).config(name))
@@ -254,7 +254,7 @@ def test_every_scenario_has_tasks_enough_and_prompts_that_fit(scenario: Scenario
     assert scenario.groups_per_batch % scenario.groups_per_commitment == 0
 
 
-def test_toml_says_what_was_meant(tmp_path: Path) -> None:
+def test_toml_keeps_its_values(tmp_path: Path) -> None:
     values = {"run": 2, "name": 'a "b"\\c', "log.file": tmp_path / "x", "shardcast.relays": ["http://a", "http://b"]}
     path = tmp_path / "muster.toml"
     path.write_text(to_toml(values))

@@ -107,7 +107,7 @@ async def test_a_process_that_dies_is_restarted(tmp_path: Path) -> None:
     assert not is_alive(after)
 
 
-async def test_a_death_takes_what_the_dead_left_behind(tmp_path: Path) -> None:
+async def test_children_of_a_dead_process_are_ended(tmp_path: Path) -> None:
     """A worker's engine must not outlive the worker and hold its memory beside the next one's."""
     async with Supervisor(tmp_path) as swarm:
         await swarm.start(spec(tmp_path, "parent", PARENT))

@@ -80,7 +80,7 @@ def test_a_line_that_is_no_steps_is_named(tmp_path: Path, line: str) -> None:
         read_steps(path)
 
 
-def test_no_file_and_no_steps_are_refused_with_what_to_name(tmp_path: Path) -> None:
+def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read_steps(tmp_path / "none")
     (tmp_path / "empty").write_text("")
@@ -156,9 +156,7 @@ def histories(folder: Path) -> list[tuple[str, str, dict[str, float]]]:
 
 
 @pytest.mark.usefixtures("service")
-def test_weights_and_biases_gets_every_number_in_one_run_however_often_the_trainer_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_and_biases_gets_one_run_over_several_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     import wandb
