@@ -36,7 +36,7 @@ async def test_honest_work_is_accepted_with_room_to_spare(
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda one: one.name)
-async def test_who_lies_is_caught(adversary: Adversary, lab: AdversaryLab, context: LocalContext) -> None:
+async def test_adversary_is_caught(adversary: Adversary, lab: AdversaryLab, context: LocalContext) -> None:
     job = lab.job(INDEX, step=adversary.step)
     made, honest = await make(context, lab, adversary, job), lab.honest(job)
     found = outcome(lab, adversary, [made], samples=SAMPLES)

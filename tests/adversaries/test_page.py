@@ -14,7 +14,7 @@ from testbed.adversaries.kinds import ADVERSARIES
 PAGE = DOCS / "understand" / "verification.md"
 
 
-def test_every_adversary_is_told_of() -> None:
+def test_page_lists_every_adversary() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     for adversary in ADVERSARIES:
         assert any(line.startswith(f"| {adversary.name} |") for line in lines), adversary.name

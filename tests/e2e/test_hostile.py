@@ -110,7 +110,7 @@ async def test_a_page_of_hostile_text_passes_axe(browser: Browser, hostile: BigR
 
 
 @pytest.mark.parametrize("row", range(len(TEXTS)))
-async def test_what_a_model_writes_is_shown_as_text(browser: Browser, hostile: BigRun, row: int) -> None:
+async def test_model_output_is_shown_as_text(browser: Browser, hostile: BigRun, row: int) -> None:
     async with visiting(browser, hostile.host) as visitor:
         page = await visitor.open(f"/rollouts/{hostile.written[0]}?position={row}")
         texts = [await one.inner_text() for one in await page.locator("pre.model").all()]
@@ -137,9 +137,7 @@ async def test_the_owners_words_are_text(browser: Browser, hostile: BigRun) -> N
         assert "\\x1b[31mred" in about
 
 
-async def test_without_scripts_every_page_has_its_heading_and_hostile_text_is_text_too(
-    browser: Browser, hostile: BigRun
-) -> None:
+async def test_hostile_pages_are_plain_text_without_scripts(browser: Browser, hostile: BigRun) -> None:
     async with visiting(browser, hostile.host, scripts=False) as visitor:
         for path in pages_of(hostile).values():
             page = await visitor.open(path)

@@ -99,7 +99,7 @@ async def test_every_link_leads_somewhere_and_what_is_linked_as_json_is_json(
                 assert json.loads(await reply.body()), href
 
 
-async def test_search_engines_are_told_to_read_pages_alone(browser: Browser, big: BigRun) -> None:
+async def test_robots_txt_allows_only_pages(browser: Browser, big: BigRun) -> None:
     async with visiting(browser, big.host) as visitor:
 
         async def read(path: str) -> str:

@@ -188,7 +188,7 @@ def test_one_cell_that_is_missing_is_all_that_is_measured_again(
 
 
 @pytest.mark.usefixtures("no_process")
-def test_this_machine_keeps_the_margins_of_its_own_calibration(machine: Machine, calibrated: dict) -> None:
+def test_machine_keeps_margins_of_its_calibration(machine: Machine, calibrated: dict) -> None:
     words = ("run", "calibrate", "model", *WORDS, "--against", "new/calibration.json")
     assert machine.json(*words) == {"calibration": "new/calibration.json", "margin": calibrated["margin"]}
     assert "this machine keeps a margin of 2." in machine.type(*words).stdout

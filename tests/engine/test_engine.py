@@ -204,7 +204,7 @@ def test_sampling_that_cannot_be_replayed_is_refused(
     assert same(before, engine.generate(requests))
 
 
-def test_what_a_checkpoint_recommends_for_sampling_changes_nothing(
+def test_engine_ignores_generation_config_sampling(
     tight_engine: Engine, other_dir: Path, requests_for: Requests
 ) -> None:
     """Top-p and top-k in generation_config.json: the run's terms say how to sample."""
@@ -273,7 +273,7 @@ def test_a_reloaded_engine_equals_one_that_was_started_with_the_weights(
     assert same(reloaded, tight_engine.generate(requests))
 
 
-def test_what_two_versions_share_is_read_once(
+def test_engine_reads_only_changed_tensors_of_next_version(
     engine: Engine, requests_for: Requests, model_dir: Path, other_dir: Path, tmp_path: Path
 ) -> None:
     """By the manifests: of a step in which one layer's queries changed, that layer is read, and counts."""
@@ -312,7 +312,7 @@ def test_no_requests_no_generations(engine: Engine) -> None:
     ("prompt", "limit", "words"),
     [(0, 8, "a prompt of 0 tokens"), (65, 8, "a prompt of 65 tokens"), (9, 0, "up to 0"), (9, 49, "up to 49")],
 )
-def test_what_does_not_fit_is_refused_and_harms_nothing(
+def test_oversized_request_is_refused_without_side_effects(
     prompt: int, limit: int, words: str, engine: Engine, requests_for: Requests
 ) -> None:
     good = requests_for(4, seed=11)
@@ -354,7 +354,7 @@ def test_a_model_that_vllm_cannot_serve_is_a_configuration_error(tmp_path: Path)
         Engine(tmp_path, CPU_FP32, LIMITS)
 
 
-def test_of_two_rows_for_one_token_the_later_counts() -> None:
+def test_last_row_wins_for_duplicate_token() -> None:
     """Slot 1 is prefilled in two chunks: its first row, recorded under token 0, is not a sample."""
     # Here, and not above: both import vLLM, and every process of pytest imports this module.
     from worker.engine_extension import rows_of_tokens

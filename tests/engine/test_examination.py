@@ -148,7 +148,7 @@ def test_eval_finds_what_the_engine_finds(
     assert told["task_root"] == "0x" + some_tasks.root.hex()
 
 
-def test_a_filter_that_is_interrupted_and_goes_on_keeps_what_one_in_one_go_keeps(
+def test_resumed_filter_keeps_same_tasks_as_uninterrupted_one(
     tasks_folder: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
 ) -> None:
     folder, journal = tasks_folder.parent, tasks_folder.parent / "kept.answers" / "answers.sqlite"
@@ -234,7 +234,7 @@ def test_the_engine_that_answers_is_as_the_settings_have_it(tasks_folder: Path, 
     assert refused["hint"] == "raise worker.cache_bytes"
 
 
-async def test_what_cannot_be_asked_is_refused_before_an_engine_starts(
+async def test_oversized_budget_is_refused_before_engine_starts(
     tasks_folder: Path, some_tasks: TaskSet, model_dir: Path
 ) -> None:
     sampling = replace(SAMPLING, budgets=(600,), max_tokens=600)

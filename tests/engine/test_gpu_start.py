@@ -83,7 +83,7 @@ def test_the_operator_s_environment_is_replaced_and_the_log_says_so(started: tup
     assert all(name in line for name in OPERATORS)
 
 
-def test_what_vllm_chooses_by_itself_cannot_start(started: tuple[dict[str, Any], str]) -> None:
+def test_vllm_defaults_cannot_start(started: tuple[dict[str, Any], str]) -> None:
     """The defaults that the arguments and variables are there for. Should vLLM change them, this fails."""
     chosen = started[0]["vllm"]
     assert (chosen["v2"], chosen["async_scheduling"]) == (True, True)

@@ -45,7 +45,7 @@ def makers(model_dir: Path) -> dict[str, Maker]:
 
 
 @pytest.mark.parametrize("name", ACCUSED_WITHOUT)
-def test_honest_rows_of_a_hostile_step_accuse_nobody(
+def test_honest_rows_of_hostile_step_are_not_accused(
     name: str,
     engine: Engine,
     replayer: Replayer,
@@ -105,7 +105,7 @@ def test_the_clearest_row_decides_and_no_other_accuses(
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_weights_that_are_no_numbers_accuse_nobody(
+def test_non_finite_weights_accuse_no_worker(
     value: float, honest: list[Rollout], model_dir: Path, tmp_path: Path
 ) -> None:
     own = Replayer(model_dir, CPU_FP32, 1.0)
@@ -156,7 +156,7 @@ def test_one_odd_row_is_tolerated_and_two_are_not(replayer: Replayer, honest: li
     assert check(replayer, CPU_FP32, honest, 1e-9).rows == 1
 
 
-async def test_a_process_that_ends_leaves_the_step_unmeasured_and_the_next_is_asked_again(
+async def test_spread_check_skips_step_when_its_process_ends(
     lab: AdversaryLab, honest: list[Rollout], model_dir: Path, tmp_path: Path
 ) -> None:
     asked, hostile = checker(lab, tmp_path / "worker"), tmp_path / "hostile"

@@ -45,7 +45,7 @@ def test_a_loaded_layer_multiplies_in_float32_and_holds_its_weights_once(prepare
     assert other.cpu_linear.__module__ == "vllm.model_executor.layers.utils", "float32 needs none of it"
 
 
-def test_an_engine_s_processes_are_told_before_they_load_a_model(prepare: Any) -> None:
+def test_sampler_sets_matmul_before_model_loads(prepare: Any) -> None:
     from worker.sampler import CONFIG, SeededSampler
 
     native = prepare()

@@ -29,7 +29,7 @@ def run(module: str, *paths: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("profile", [CPU_FP32, BF16], ids=lambda profile: profile.name)
-def test_what_the_engine_generates_the_replay_accepts(profile: Profile, tmp_path: Path) -> None:
+def test_replay_accepts_engine_rows(profile: Profile, tmp_path: Path) -> None:
     write_model(tmp_path / "model", DEMO)
     spec, rows, report = tmp_path / "spec.json", tmp_path / "rows.parquet", tmp_path / "report.json"
     options = EngineOptions(prefix_caching=False, max_sequences=2, cache_bytes=64 << 20)
@@ -56,7 +56,7 @@ def test_what_the_engine_generates_the_replay_accepts(profile: Profile, tmp_path
     assert all(finding.measured > finding.threshold for finding in findings if finding is not None)
 
 
-def test_what_a_probe_cannot_read_it_names(tmp_path: Path) -> None:
+def test_probe_names_unreadable_spec(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text("{}")
     done = run("worker.probe", tmp_path / "spec.json", tmp_path / "rows.parquet")
     assert done.returncode == 3
@@ -64,7 +64,7 @@ def test_what_a_probe_cannot_read_it_names(tmp_path: Path) -> None:
     assert not (tmp_path / "rows.parquet").exists()
 
 
-def test_doctor_measures_this_machine_s_engine_and_keeps_one_that_is_rejected_away(
+def test_doctor_measures_engine_and_fails_when_rows_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(tmp_path / "machine", "http://127.0.0.1:1")

@@ -49,7 +49,7 @@ def test_batches_do_not_change_what_is_measured(
 
 
 @torch.inference_mode()
-def test_a_forged_log_probability_is_measured_in_the_error_that_states_and_head_let_expect(
+def test_forged_logprob_is_measured_in_expected_error(
     honest: list[Rollout], replayer: Replayer, model_dir: Path
 ) -> None:
     """By the formula in `muster.verification.statistics`, from the model's own states."""
@@ -82,7 +82,7 @@ def test_a_replay_computes_in_float32_whatever_was_set(honest: list[Rollout], re
         pin_numerics()
 
 
-def test_nothing_to_replay(replayer: Replayer) -> None:
+def test_replay_of_no_rows_is_empty(replayer: Replayer) -> None:
     assert replayer.replay([]) == []
 
 
@@ -131,7 +131,7 @@ def test_weights_that_do_not_fit_are_malformed(fault: str, model_dir: Path, tmp_
         own.load_weights(tmp_path)
 
 
-def test_a_broken_checkpoint_is_nobodys_lie(honest: list[Rollout], model_dir: Path, tmp_path: Path) -> None:
+def test_broken_checkpoint_accuses_no_worker(honest: list[Rollout], model_dir: Path, tmp_path: Path) -> None:
     """NaN weights must not make claims pass (or fail): there is nothing to measure."""
     broken = save_changed(model_dir, tmp_path / "broken", lambda tensor: tensor * torch.nan)
     own = Replayer(model_dir, CPU_FP32, 1.0)
@@ -174,7 +174,7 @@ def test_clean_measurements_have_no_finding() -> None:
         ("logprob_drift", "wrong_logprobs"),
     ],
 )
-def test_each_statistic_rejects_above_one_limit_and_accuses_above_the_other(statistic: str, reason: str) -> None:
+def test_each_statistic_has_reject_and_accuse_limits(statistic: str, reason: str) -> None:
     limit = getattr(CPU_FP32, statistic)
     assert judge([replace(CLEAN, **{statistic: limit.reject})], CPU_FP32) is None
     for value, threshold, accuse in (
@@ -190,7 +190,7 @@ def test_each_statistic_rejects_above_one_limit_and_accuses_above_the_other(stat
         assert finding.accuse == accuse
 
 
-def test_what_accuses_comes_before_what_rejects_and_then_the_checks_order() -> None:
+def test_judge_ranks_accusations_first_then_check_order() -> None:
     doubtful = replace(CLEAN, position=1, gap_mean=CPU_FP32.gap_mean.reject * 1.1)
     forged = replace(CLEAN, position=2, logprob_worst=1e6)
     other_weights = replace(CLEAN, position=3, activation=0.5)

@@ -88,7 +88,7 @@ async def test_a_worker_that_has_the_first_step_fetches_adapters_alone(
         assert verify_folder(fetched.path, made[step].root).problems == ()
 
 
-async def test_a_joiner_gets_the_first_step_and_one_adapter_and_then_goes_on_with_adapters(
+async def test_joiner_fetches_first_step_then_adapters(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     await get_step(made, STEPS - 2, tmp_path, origin.url)

@@ -267,7 +267,7 @@ def publishing(world: World, machine: Machine, oracle: Oracle) -> None:
         (("--run", 1), "--publish is for a published benchmark"),
     ],
 )
-def test_what_cannot_be_published(machine: Machine, words: tuple, error: str) -> None:
+def test_publish_refuses_partial_or_local_evaluations(machine: Machine, words: tuple, error: str) -> None:
     refused = machine.json("eval", *words, "--publish", "--yes", "--operator", "./owner.key", status=2)
     assert refused["error"] == error
 

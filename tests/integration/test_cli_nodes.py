@@ -132,7 +132,7 @@ def test_nodes_of_settings_files_and_folders(machine: Machine, run: int, address
     assert listed[2:] == [new, w1]
 
 
-def test_what_an_orchestrator_answers_is_text_only(
+def test_orchestrator_answers_are_printed_as_plain_text(
     machine: Machine, run: int, addresses: dict[str, str], tmp_path: Path
 ) -> None:
     problem = {"title": "[/red]\x1b[2J\u202e", "status": 404, "type": "about:blank", "detail": "[bold]x"}
@@ -143,7 +143,7 @@ def test_what_an_orchestrator_answers_is_text_only(
     assert done.stdout.splitlines()[1].endswith("no report: [/red]\\x1b[2J\\u202e: [bold]x")
 
 
-def test_where_no_settings_file_is(machine: Machine, tmp_path: Path) -> None:
+def test_node_list_refuses_folder_without_settings_file(machine: Machine, tmp_path: Path) -> None:
     refused = machine.json("node", "list", "--folder", tmp_path, status=2)
     assert refused["error"] == f"there is no settings file in {tmp_path}"
 

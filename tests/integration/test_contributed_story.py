@@ -213,7 +213,7 @@ async def work(run_fixture: RunFixture, orchestrator: Orchestrator, worker: str,
         (b"muster.env.v1\n" + b"x" * (9 << 20), 413, "the body is larger than 8388608 bytes"),
     ],
 )
-def test_what_is_no_environment_is_refused_and_nothing_stops(
+def test_invalid_environment_is_refused_and_service_stays_ready(
     place: Place, body: bytes, status: int, detail: str
 ) -> None:
     path = f"/v1/runs/{place.run_fixture.run}/environments"

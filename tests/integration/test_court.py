@@ -89,7 +89,7 @@ async def scene(run_fixture: RunFixture) -> AsyncIterator[Scene]:
         yield Scene(run_fixture, chain)
 
 
-async def test_a_completion_beyond_the_limit_is_proven_by_anybody(scene: Scene) -> None:
+async def test_stranger_proves_overlong_completion(scene: Scene) -> None:
     leaves, node, chain = await scene.leaves("long"), scene.address("long"), scene.stranger
     limit = (await chain.terms(scene.run_fixture.run)).max_completion_tokens
     leaves[5] = replace(leaves[5], length=limit + 1)
@@ -103,7 +103,7 @@ async def test_a_completion_beyond_the_limit_is_proven_by_anybody(scene: Scene) 
     assert await scene.is_jailed("long")
 
 
-async def test_a_leaf_at_no_position_is_proven_by_anybody(scene: Scene) -> None:
+async def test_stranger_proves_leaf_beyond_last_position(scene: Scene) -> None:
     leaves, node, chain = await scene.leaves("beyond"), scene.address("beyond"), scene.stranger
     leaves[7] = replace(leaves[7], position=8)
     tree = await scene.commit("beyond", leaves)
@@ -115,7 +115,7 @@ async def test_a_leaf_at_no_position_is_proven_by_anybody(scene: Scene) -> None:
     assert await scene.is_jailed("beyond")
 
 
-async def test_two_leaves_at_one_position_are_proven_by_anybody(scene: Scene) -> None:
+async def test_stranger_proves_two_leaves_at_one_position(scene: Scene) -> None:
     leaves, node, chain = await scene.leaves("twice"), scene.address("twice"), scene.stranger
     leaves[3] = replace(leaves[2], row_hash=bytes(32))
     tree = await scene.commit("twice", leaves)

@@ -89,9 +89,7 @@ async def test_events_come_in_order_with_their_place_and_only_of_the_kinds_asked
         assert not batch.more
 
 
-async def test_what_is_not_acknowledged_is_delivered_again_also_after_a_restart(
-    place: Deployment, tmp_path: Path
-) -> None:
+async def test_cursor_redelivers_unacknowledged_events_after_restart(place: Deployment, tmp_path: Path) -> None:
     async with depositor(place) as chain:
         cursor = cursor_on(chain, tmp_path)
         await chain.send(registry.deposit(1))

@@ -98,7 +98,7 @@ async def test_a_joiner_gets_a_step_that_is_whole_as_it_is(
     assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
 
 
-async def test_who_was_away_catches_up_over_several_steps(
+async def test_delta_fetch_catches_up_over_several_steps(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     outcome(fetcher(made, 1, tmp_path, origin.url))
@@ -132,7 +132,7 @@ async def test_shards_that_differences_made_are_hashed_once(
     assert verify_folder(fetched.path, made[5].root).problems == ()
 
 
-async def test_what_is_found_on_the_disk_is_hashed_and_a_wrong_shard_made_again(
+async def test_delta_fetch_rebuilds_wrong_shard_found_on_disk(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
 ) -> None:
     """A killed process left the step in part, and a bit of it flipped since."""
@@ -265,7 +265,7 @@ async def test_a_lying_difference_is_found_out_and_the_step_fetched_whole(
     assert 0 < result["deltas"] < made[5].total_bytes / 20
 
 
-async def test_liars_keep_nobody_from_an_honest_difference(
+async def test_false_offers_do_not_block_honest_delta(
     run_fixture: Path, made: list[Manifest], origin: Server, liar: Path, tmp_path: Path
 ) -> None:
     give(run_fixture, made[4], tmp_path / "client")
@@ -330,7 +330,7 @@ async def test_killed_while_it_applies_a_client_goes_on(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([DELTAS, made[4].id, made[5].id])
 
 
-async def test_a_publisher_killed_before_the_difference_makes_it_when_it_comes_back(tmp_path: Path) -> None:
+async def test_publisher_killed_before_delta_makes_it_after_restart(tmp_path: Path) -> None:
     for step in (0, 1):
         write_step(tmp_path / f"checkpoint-{step}", step)
     script = (
@@ -352,7 +352,7 @@ async def test_a_publisher_killed_before_the_difference_makes_it_when_it_comes_b
     assert sorted(p.name[0] for p in (tmp_path / "out").iterdir()) == ["0", "0", "0", "i"]
 
 
-async def test_a_source_that_says_nothing_holds_nobody_up(
+async def test_unreachable_source_does_not_delay_delta(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     give(run_fixture, made[4], tmp_path)

@@ -79,7 +79,7 @@ def test_the_cheater_was_convicted_by_a_jury_on_evidence(summary: dict[str, Any]
 
 
 @pytest.mark.slow
-def test_nothing_of_the_cheater_counted_or_paid(summary: dict[str, Any]) -> None:
+def test_cheater_commitments_are_neither_accepted_nor_paid(summary: dict[str, Any]) -> None:
     nodes = {node["name"]: node for node in summary["nodes"]}
     cheater = nodes["cheater"]
     assert cheater["commitments"] >= 1
@@ -137,7 +137,7 @@ def test_the_report_and_the_picture(finished: tuple[Path, dict[str, Any], str]) 
 
 
 @pytest.mark.slow
-def test_nothing_is_left_behind(finished: tuple[Path, dict[str, Any], str]) -> None:
+def test_demo_leaves_no_processes_or_swarm_folder(finished: tuple[Path, dict[str, Any], str]) -> None:
     folder, _, said = finished
     assert processes_of(folder) == []
     assert not (folder / "swarm").exists()

@@ -15,7 +15,7 @@ DEMO_SECONDS = 900
 
 @pytest.mark.slow
 @pytest.mark.timeout(DEMO_SECONDS + 200)
-def test_an_owners_mixture_is_trained_on_and_measured_and_the_cheater_convicted(tmp_path: Path) -> None:
+def test_mixture_run_trains_measures_and_convicts_cheater(tmp_path: Path) -> None:
     model = mixture.make_warm_model(tmp_path / "model", tmp_path / "own")
     tasks = mixture.make_poisoned_mixture(tmp_path / "made").folder
     own = ("--tasks", str(tasks), "--model", str(model), "--budgets", "24", "--max-prompt-tokens", "64")

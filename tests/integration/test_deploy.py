@@ -111,7 +111,7 @@ async def test_a_deployment_that_cannot_be_verified_is_in_the_book(start_anvil: 
 
 
 @pytest.mark.parametrize("damage", ["code", "recorded", "guardian", "wiring"])
-async def test_what_is_not_what_was_built_is_found(start_anvil: Start, tmp_path: Path, damage: str) -> None:
+async def test_verify_deployment_detects_altered_contracts(start_anvil: Start, tmp_path: Path, damage: str) -> None:
     place = await asyncio.to_thread(deploy_on, start_anvil(), tmp_path)
     book = place.book
     async with connected(place.settings) as web3:
@@ -171,7 +171,7 @@ def test_anvil_is_found_started_and_ended_with_nothing_left(tmp_path: Path) -> N
     anvil.stop()
 
 
-def test_anvil_starts_on_the_port_it_is_told(start_anvil: Start) -> None:
+def test_anvil_starts_on_given_port(start_anvil: Start) -> None:
     port = free_port()
     assert start_anvil(port=port, block_time=1).url == f"http://127.0.0.1:{port}"
 

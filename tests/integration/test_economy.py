@@ -33,7 +33,7 @@ def lived(world: World) -> World:
     return world
 
 
-def test_a_reverting_transaction_is_an_error_and_its_reason_is_told(chain: WorldChain, tmp_path: Path) -> None:
+def test_reverted_transaction_raises_with_reason(chain: WorldChain, tmp_path: Path) -> None:
     poor = Signer.random().address
     chain.mint(poor, 0)
     with pytest.raises(RevertError, match="has 0 MUST and needs 1 MUST"):
@@ -43,7 +43,7 @@ def test_a_reverting_transaction_is_an_error_and_its_reason_is_told(chain: World
         chain.mine()
 
 
-def test_honest_workers_are_paid_for_every_commitment_and_validators_lose_nothing(chain: WorldChain) -> None:
+def test_honest_workers_are_paid_and_validators_lose_nothing(chain: WorldChain) -> None:
     world = lived(PUBLIC.world(chain, [FAITHFUL] * 4, [HONEST] * 2, days=1, cheat_every=0))
     for worker in world.workers:
         assert worker.made == 24 * 4
@@ -56,7 +56,7 @@ def test_honest_workers_are_paid_for_every_commitment_and_validators_lose_nothin
     assert chain.read(runs.run_state(world.run)).reserved == 0
 
 
-def test_a_cheater_loses_half_its_stake_and_the_finder_gets_a_fifth_of_that(chain: WorldChain) -> None:
+def test_cheater_loses_half_its_stake_and_finder_gets_a_fifth(chain: WorldChain) -> None:
     world = lived(PUBLIC.world(chain, [FAITHFUL] * 4, [CHEATER], days=1, cheat_every=0))
     assert [case.outcome for case in world.cases.ended] == [Outcome.GUILTY]
     assert world.income(world.workers[0].operator).money == -500
@@ -101,7 +101,7 @@ def test_a_blind_validator_spends_nothing_on_inspections(chain: WorldChain) -> N
     assert chain.read(runs.vouch_root(world.validators[-1].address, sealed_hour(world))) == bytes(32)
 
 
-def test_what_an_owner_withdraws_is_not_what_workers_are_owed(chain: WorldChain) -> None:
+def test_owner_withdraws_nothing_owed_to_workers(chain: WorldChain) -> None:
     [row] = PUBLIC.owner(chain)
     assert row["withheld"] == 0
     assert row["owed"] == 3 * 72 * 4 * PAY

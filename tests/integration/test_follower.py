@@ -97,7 +97,7 @@ async def test_a_server_that_lags_empties_nothing(start_anvil: Start, tmp_path: 
         assert (await followed.members(), await followed.rows(tables.checkpoints)) == (len(VALIDATORS), 1)
 
 
-async def test_what_is_paid_and_who_joins_is_written_down_with_the_time_of_its_block(
+async def test_payments_and_members_carry_their_block_time(
     start_anvil: Start, tmp_path: Path, database_url: str
 ) -> None:
     """Of blocks that a server of the endpoint does not know yet, nothing is written."""
@@ -179,7 +179,7 @@ async def test_a_chain_that_stays_shorter_was_reorganised(
         assert followed.follower.head_number == int(anvil.request("eth_blockNumber"), 16)
 
 
-async def test_after_a_reorg_a_long_chain_is_read_anew_at_once(
+async def test_follower_rereads_long_chain_in_one_poll_after_reorg(
     start_anvil: Start, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members that registered more blocks after the deployment than are read in one look are never missing."""

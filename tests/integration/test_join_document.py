@@ -57,7 +57,7 @@ def test_a_url_is_enough_for_settings_that_work(place: tuple[RunFixture, Orchest
     assert tomllib.loads((tmp_path / "muster.toml").read_text()) == written
 
 
-async def test_what_the_document_says_is_checked_on_chain(place: tuple[RunFixture, Orchestrator]) -> None:
+async def test_join_document_is_checked_on_chain(place: tuple[RunFixture, Orchestrator]) -> None:
     run_fixture, running = place
     document = await document_of(running)
     where = Domain(document.chain_id, document.registry)

@@ -33,7 +33,7 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         yield made
 
 
-async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettled_pay(world: World) -> None:
+async def test_late_file_costs_fee_and_unsettled_pay(world: World) -> None:
     """Though its rows are honest. Who missed it has its fee back; the worker is told why it has nothing to do."""
     torch.set_num_threads(1)
     run_fixture = world.run_fixture

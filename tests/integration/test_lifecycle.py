@@ -228,7 +228,7 @@ async def test_a_silent_jury_loses_its_deposits_and_case_stays_open_until_then(c
     assert event_of(await v1.send(court.collect(case_id, chains.address("v2"))), Collected).amount == 9 * TOKEN
 
 
-async def test_a_wrong_draw_is_proven_by_anybody(chains: OpenChains) -> None:
+async def test_other_node_proves_wrong_draw(chains: OpenChains) -> None:
     run, chain = chains.run_fixture.run, await chains.chain("honest")
     terms = await chain.terms(run)
     published = await publish(chains)

@@ -76,7 +76,7 @@ async def test_neither_outage_nor_refusal_ends_a_node_or_loses_what_it_counted(
 
 
 @pytest.mark.slow
-async def test_workers_and_validators_say_what_they_run_on_unless_they_are_to_be_silent(world: World) -> None:
+async def test_nodes_report_their_machine_unless_disabled(world: World) -> None:
     run_fixture, orchestrator, origin = world.run_fixture, world.orchestrator, world.origin
     async with run_fixture.client(orchestrator.url, "w5") as listing:
         await listing.offer_relay(RelayOffer(run=run_fixture.run, url=origin.url))

@@ -57,7 +57,7 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_honest_work_on_a_poisoned_mixture_is_accepted_and_false_scores_are_convicted(world: World) -> None:
+async def test_poisoned_mixture_accepts_honest_work_and_convicts_false_scores(world: World) -> None:
     torch.set_num_threads(1)
     with world.node("worker", "w1") as worker:
         async with world.validators("v1", "v2", "v3"):

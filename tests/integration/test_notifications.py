@@ -102,7 +102,7 @@ async def test_a_worker_tells_of_pay_to_claim_and_of_what_it_claimed(deployment:
         assert said(context.notifier) == [], "it claims by itself"
 
 
-async def test_little_gas_is_told_once_until_it_was_refilled(deployment: Deployment, tmp_path: Path) -> None:
+async def test_low_gas_warns_once_until_refill(deployment: Deployment, tmp_path: Path) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="thirst", workers=("w",))
     async with worker_context(run_fixture, "w", tmp_path) as context, run_fixture.local_chain() as local:
         made, watch = context.notifier, WorkerWatch(context)
@@ -123,7 +123,7 @@ async def test_little_gas_is_told_once_until_it_was_refilled(deployment: Deploym
             assert said(made) == []
 
 
-async def test_little_gas_is_told_a_day_ahead_by_the_pace_of_the_node(deployment: Deployment, tmp_path: Path) -> None:
+async def test_low_gas_warns_a_day_ahead_at_node_pace(deployment: Deployment, tmp_path: Path) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="pace", workers=("w",))
     async with worker_context(run_fixture, "w", tmp_path) as context, run_fixture.local_chain() as local:
         made, watch, orchestrator = context.notifier, WorkerWatch(context), cast(Orchestrator, context.client)
@@ -143,7 +143,7 @@ def verdict(context: WorkerContext, index: int, reason: str | None = "wrong_draw
     return SimpleNamespace(**{**values, **changes})
 
 
-async def test_rejections_are_told_together_and_once(
+async def test_rejections_are_batched_and_sent_once(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="verdicts", workers=("w",))
@@ -199,9 +199,7 @@ async def test_rejections_are_told_together_and_once(
         assert [kind for kind, _ in said(context.notifier)] == ["rejected"], "it was down meanwhile"
 
 
-async def test_a_case_is_told_to_the_accused_and_its_loss_to_the_challenger(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+async def test_case_notifies_accused_and_losing_challenger(deployment: Deployment, tmp_path: Path) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="cases", workers=("w",))
     await run_fixture.publish(0)
     root = hashlib.sha256(b"work").digest()

@@ -91,7 +91,7 @@ async def test_an_old_step_comes_by_way_of_a_relay_that_has_none_of_it(
     assert result["deltas"] < made[0].total_bytes * 1.05
 
 
-async def test_a_relay_that_follows_nobody_names_what_its_upstream_has(
+async def test_relay_lists_upstream_versions_when_not_following(
     run_fixture: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
 ) -> None:
     async with relaying(tmp_path / "relayed", origin.url) as (url, _):
@@ -119,7 +119,7 @@ async def test_a_step_on_an_old_page_of_the_index_is_found(
     assert is_step(run_fixture, made, 6, joined.path)
 
 
-async def test_who_says_to_have_it_whole_and_has_not_keeps_nobody_from_it(
+async def test_false_whole_offer_does_not_block_fetch(
     run_fixture: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
 ) -> None:
     said = IndexEntry(root=made[OLD].id, run=RUN, step=OLD, base_step=None, size=made[OLD].total_bytes)
@@ -181,7 +181,7 @@ async def test_several_old_steps_at_the_same_time(
     assert versions(here / DELTAS) == []
 
 
-async def test_a_step_that_nobody_has_any_more_is_given_up_at_once_and_told_why(
+async def test_fetch_fails_at_once_when_no_source_has_step(
     run_fixture: Path, made: list[Manifest], here: Path, tmp_path: Path
 ) -> None:
     served = Path(shutil.copytree(run_fixture / "published", tmp_path / "served"))

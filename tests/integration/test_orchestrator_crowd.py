@@ -79,7 +79,7 @@ async def expect_served(run_fixture: RunFixture, orchestrator: Orchestrator, ste
         assert (await worker.put_file(data, run_fixture.run, 0, some_hash(f"crowd {step}"))).size == len(data)
 
 
-async def test_idle_connections_keep_nobody_out(place: tuple[RunFixture, Orchestrator]) -> None:
+async def test_idle_connections_do_not_block_clients(place: tuple[RunFixture, Orchestrator]) -> None:
     run_fixture, orchestrator = place
     async with connected(orchestrator, IDLE, "127.0.0.1") as idle:
         answers = await asyncio.gather(*(ask(streams, f"/v1/runs/{run_fixture.run}/demand") for streams in idle))
@@ -90,7 +90,7 @@ async def test_idle_connections_keep_nobody_out(place: tuple[RunFixture, Orchest
 
 
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
-async def test_slow_heads_keep_nobody_out(place: tuple[RunFixture, Orchestrator], source: str) -> None:
+async def test_slow_request_heads_do_not_block_clients(place: tuple[RunFixture, Orchestrator], source: str) -> None:
     run_fixture, orchestrator = place
     async with connected(orchestrator, SLOW, source) as slow:
         for _, writer in slow:

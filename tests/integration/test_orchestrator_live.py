@@ -119,7 +119,7 @@ async def test_a_crowd_sees_a_step_and_workers_are_served(run_fixture: RunFixtur
             assert (await worker.demand(run_fixture.run)).run == run_fixture.run
 
 
-async def test_whoever_watched_goes_on_after_a_restart(run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
+async def test_watchers_resume_after_restart(run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
     """The end waits for no deaf watcher until it is cancelled; who comes back is told what happened meanwhile."""
     _, deaf = await opened(run_fixture, orchestrator)
     async with watching(run_fixture, orchestrator, CROWD) as crowd:

@@ -96,9 +96,7 @@ async def test_without_its_driver_the_next_command_is_named(monkeypatch: pytest.
 # In trouble
 
 
-async def test_a_database_that_may_only_be_read_is_noticed_until_it_may_be_written(
-    server: PostgresServer, database: Database
-) -> None:
+async def test_read_only_database_is_reported_until_writable(server: PostgresServer, database: Database) -> None:
     name = sql.Identifier(await database.read(name_of))
     leave = sql.SQL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {}")
     leave = leave.format(sql.Literal(await database.read(name_of)))
@@ -148,7 +146,7 @@ def shorten(connection: Any, bound: str, seconds: int) -> None:
     connection.exec_driver_sql(f"SET LOCAL {bound} = '100ms'")
 
 
-async def test_a_process_that_stops_within_a_transaction_keeps_nobody_out(server: PostgresServer) -> None:
+async def test_stalled_transaction_times_out_and_frees_database(server: PostgresServer) -> None:
     url = server.create_database()
     stopped, other = await Database.open(url, ABOUT), await Database.open(url, ABOUT)
 
@@ -169,7 +167,7 @@ async def test_a_process_that_stops_within_a_transaction_keeps_nobody_out(server
         await other.close()
 
 
-async def test_a_server_that_hangs_holds_nobody_for_ever(
+async def test_hung_server_fails_queries_in_bounded_time(
     server: PostgresServer, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connections stay open, and no time-out of its own works any more."""

@@ -148,7 +148,7 @@ def test_a_refused_request_cannot_be_replayed_either(sender):
 
 
 @pytest.mark.parametrize(("shift", "detail"), [(-60, "expired 30 s ago"), (60, "expires in"), (3600, "at most 60")])
-def test_clocks_that_are_off_are_told(sender, shift, detail):
+def test_request_with_wrong_clock_is_refused_with_hint(sender, shift, detail):
     reply = sender.signed("v1", "POST", "/v1/evidence", b"x", now=int(time.time()) + shift)
     problem = refused(reply, 401, "Expired request", detail.split(" ")[0])
     assert "clock" in problem["hint"]
@@ -281,7 +281,7 @@ def test_another_run(sender):
         ("/v1/files/../../etc/passwd", 404, "Not Found"),
     ],
 )
-def test_what_is_not_there(sender, path, status, title):
+def test_missing_paths_return_problem_documents(sender, path, status, title):
     found, body = sender.orchestrator.get(path)
     assert (found, json.loads(body)["title"]) == (status, title)
 

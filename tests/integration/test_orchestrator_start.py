@@ -148,7 +148,7 @@ def outcomes(
 
 
 @pytest.mark.parametrize("breaks", BREAKS)
-def test_what_cannot_work_is_said_at_once(outcomes, breaks):
+def test_orchestrator_reports_bad_setup_at_start(outcomes, breaks):
     code, said = outcomes[breaks.__name__]
     expected_code, expected = BREAKS[breaks]
     assert re.search(expected, said)
@@ -173,7 +173,7 @@ def serving(
         yield orchestrator
 
 
-def test_what_a_newcomer_needs(run_fixture, serving):
+def test_run_document_serves_addresses_relays_files_and_terms(run_fixture, serving):
     info = json.loads(serving.get(f"/v1/runs/{run_fixture.run}")[1])
     assert info["addresses"]["runs"] == run_fixture.book.runs
     assert info["from_block"] == run_fixture.book.from_block
@@ -186,7 +186,7 @@ def test_what_a_newcomer_needs(run_fixture, serving):
     assert info["terms"]["task_root"] == "0x" + "01" * 32
 
 
-def test_what_no_node_could_begin_without_is_said_at_the_start(run_fixture, database_url, tmp_path):
+def test_start_warns_when_nodes_cannot_begin(run_fixture, database_url, tmp_path):
     orchestrator = Orchestrator(run_fixture, tmp_path, database_url=database_url, **{"shardcast.relays": []})
     orchestrator.start().stop()
     assert warnings_of(orchestrator) == [

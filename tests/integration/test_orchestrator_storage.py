@@ -128,7 +128,7 @@ def checked(machine: Machine, **environment: str) -> dict[str, str]:
     return next(check for check in json.loads(done.stdout) if check["name"] == "storage")
 
 
-def test_doctor_leaves_storage_alone_that_nobody_named(machine):
+def test_doctor_skips_storage_when_unset(machine):
     assert checked(machine)["state"] == "skip"
     assert not (machine.folder / ".muster" / "storage").exists()
 

@@ -94,7 +94,7 @@ async def test_batches_and_single_requests_of_several_tasks_do_not_mix(anvil: An
     assert answers[1::2] == list(range(8))
 
 
-async def test_a_block_with_the_longer_extra_data_of_a_proof_of_authority_is_read(anvil: Anvil) -> None:
+async def test_block_with_long_proof_of_authority_extra_data_is_read(anvil: Anvil) -> None:
     block = anvil.request("eth_getBlockByNumber", "latest", False) | {"extraData": "0x" + "ab" * 97}
     answers = [b'{"jsonrpc": "2.0", "id": 1, "result": "0x7a69"}', json.dumps({"id": 1, "result": block}).encode()]
     async with (

@@ -59,7 +59,7 @@ async def test_a_whole_step_from_two_sources(
     assert set(received) == {source, other}, "base URLs as the directory lists them"
 
 
-async def test_nothing_is_received_twice(made: list[Manifest], source: str, tmp_path: Path) -> None:
+async def test_second_fetch_receives_no_bytes(made: list[Manifest], source: str, tmp_path: Path) -> None:
     await get(made, 5, tmp_path, source)
     assert (await get(made, 5, tmp_path, source))[1] == {}
 
@@ -93,7 +93,7 @@ async def test_a_difference_that_makes_something_else_is_not_received(
     assert received == {liar: fetched.fetched_bytes}, "of the step that was fetched whole after it"
 
 
-async def test_of_a_source_that_sends_something_else_the_right_shards_count(
+async def test_valid_shards_from_faulty_source_count_as_received(
     published: Path, made: list[Manifest], source: str, tmp_path: Path
 ) -> None:
     spoilt = tmp_path / "spoilt"
@@ -109,7 +109,7 @@ async def test_of_a_source_that_sends_something_else_the_right_shards_count(
     assert received[liar] == report.bytes
 
 
-async def test_what_arrived_before_a_fetch_failed_counts(
+async def test_bytes_before_failed_fetch_count_as_received(
     published: Path, made: list[Manifest], source: str, tmp_path: Path
 ) -> None:
     received, only = Received(), tmp_path / "only"

@@ -81,7 +81,7 @@ async def test_a_node_that_has_a_step_gets_the_next_one_as_what_changed(deployme
     assert stats.served_bytes - before < manifest.total_bytes / 10
 
 
-async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment, tmp_path: Path) -> None:
+async def test_held_checkpoint_survives_newer_steps(deployment: Deployment, tmp_path: Path) -> None:
     """An engine that starts slowly still finds its checkpoint."""
     promised = tokenizer_hash(write_model(tmp_path / "model", SMALL, seed=0))
     run_fixture = await RunFixture.build(

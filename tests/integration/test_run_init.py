@@ -198,7 +198,7 @@ def test_killed_in_between_it_goes_on_and_makes_one_run(machine: Machine, chain:
     assert (machine.json(*words)["run"], asyncio.run(count_runs())) == (1, 1)
 
 
-def test_a_dry_run_writes_nothing_and_nobody_agrees_unasked(machine: Machine, chain: Anvil, model: Path) -> None:
+def test_dry_run_writes_nothing_and_creation_requires_yes(machine: Machine, chain: Anvil, model: Path) -> None:
     words = words_of(chain, model)
     shown = machine.json(*words, "--dry-run")
     assert (shown["dry_run"], shown["economics"]["escrow"]) == (True, ESCROW)
@@ -211,9 +211,7 @@ def test_a_dry_run_writes_nothing_and_nobody_agrees_unasked(machine: Machine, ch
     assert not (machine.folder / "mine").exists()
 
 
-def test_files_that_were_written_without_a_chain_lead_to_a_run_once_there_is_one(
-    machine: Machine, chain: Anvil, unopened: Path
-) -> None:
+def test_files_written_offline_lead_to_a_run_later(machine: Machine, chain: Anvil, unopened: Path) -> None:
     folder = Path(shutil.copytree(unopened, machine.folder / "mine"))
     terms = (folder / "run.toml").read_bytes()
     assert machine.json("run", "init", "mine", "--yes", "--rpc-url", chain.url)["funded"] == ESCROW
@@ -277,7 +275,7 @@ def test_a_calibration_made_elsewhere_is_named_by_the_terms(
     assert machine.json("run", "init", "mine", "--yes")["run"] == 1
 
 
-def test_a_local_chain_that_is_gone_is_named_and_the_run_begins_anew(
+def test_run_init_names_lost_local_chain_and_restarts(
     machine: Machine, start_anvil: Callable[..., Anvil], unopened: Path
 ) -> None:
     folder = Path(shutil.copytree(unopened, machine.folder / "mine"))

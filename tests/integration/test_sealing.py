@@ -115,7 +115,7 @@ async def test_every_hour_with_work_is_sealed_once_all_of_it_is_judged(newcomer:
     assert await newcomer.seals() == [1, 3]
 
 
-async def test_who_joins_a_run_at_work_judges_and_seals_from_then_on(newcomer: Newcomer) -> None:
+async def test_late_validator_judges_and_seals_from_its_joining(newcomer: Newcomer) -> None:
     newcomer.journal.first_hour = newcomer.joined
     newcomer.receive(-2, -1, 0, 1)
     assert newcomer.waiting() == [0, 1], "others have judged what was before"
@@ -143,7 +143,7 @@ async def test_an_hour_that_the_contract_will_never_take_is_passed_over(newcomer
     assert await newcomer.seals() == [0]
 
 
-async def test_what_can_never_be_judged_holds_up_its_own_hour_only_until_its_deadline(newcomer: Newcomer) -> None:
+async def test_unjudgeable_work_delays_its_hour_until_deadline(newcomer: Newcomer) -> None:
     newcomer.receive(1, 20)
     newcomer.accept(20)
     await newcomer.at(2 + WINDOW, -1)

@@ -194,7 +194,7 @@ async def test_a_fresh_local_chain_has_nothing_to_settle(start_anvil: Start, tmp
     assert balance(anvil, to) == 1
 
 
-def test_the_journal_keeps_what_it_is_told(tmp_path: Path) -> None:
+def test_journal_persists_reserved_transactions(tmp_path: Path) -> None:
     journal = TxJournal(tmp_path / "j.sqlite", "0xa")
     sent = Sent(3, TxRequest(None, b"\0\1", "x", 10**30), 1, Fees(2, 3), b"raw", (b"\1" * 32,))
     journal.reserve(3, (), lambda nonce: replace(sent, nonce=nonce))
@@ -248,7 +248,7 @@ async def test_a_slow_transaction_is_replaced_by_itself_with_higher_fees(
     assert balance(anvil, to) == 1
 
 
-async def test_what_is_not_mined_in_time_stays_in_the_journal(start_anvil: Start, tmp_path: Path) -> None:
+async def test_unmined_transaction_stays_in_journal_after_timeout(start_anvil: Start, tmp_path: Path) -> None:
     anvil = start_anvil(mining=False)
     (signer,) = funded_on(anvil, 1)
     to = Signer.random()
@@ -267,9 +267,7 @@ async def test_what_is_not_mined_in_time_stays_in_the_journal(start_anvil: Start
     assert balance(anvil, to) == 8
 
 
-async def test_a_nonce_that_another_program_took_is_an_error_and_not_a_second_try(
-    start_anvil: Start, tmp_path: Path
-) -> None:
+async def test_nonce_taken_by_another_program_is_not_retried(start_anvil: Start, tmp_path: Path) -> None:
     anvil = start_anvil(mining=False)
     (signer,) = funded_on(anvil, 1)
     to, thief = Signer.random(), Signer.random()
@@ -344,9 +342,7 @@ async def test_a_call_that_would_revert_is_not_sent(deployment: Deployment, fund
         assert await chain.web3.eth.get_transaction_count(signer.address, "pending") == 0
 
 
-async def test_a_transaction_that_was_mined_and_reverted_raises_the_decoded_error(
-    start_anvil: Start, built_contracts: None, tmp_path: Path
-) -> None:
+async def test_mined_revert_raises_decoded_error(start_anvil: Start, built_contracts: None, tmp_path: Path) -> None:
     anvil = start_anvil()
     place = await asyncio.to_thread(deploy_on, anvil, tmp_path)
     signer, thief = funded_on(anvil, 2)
@@ -375,7 +371,7 @@ async def test_a_transaction_that_was_mined_and_reverted_raises_the_decoded_erro
         assert chain.sender.journal.pending() == []
 
 
-async def test_an_unfunded_account_is_told_how_much_and_what_to_type(anvil: Anvil, tmp_path: Path) -> None:
+async def test_unfunded_account_error_gives_balance_and_faucet_command(anvil: Anvil, tmp_path: Path) -> None:
     signer = Signer.random()
     async with opened(anvil, signer, tmp_path) as sender:
         with pytest.raises(UnfundedError, match=f"{signer.address} holds 0 ETH, less than the .* ETH") as caught:
@@ -386,9 +382,7 @@ async def test_an_unfunded_account_is_told_how_much_and_what_to_type(anvil: Anvi
         assert (await sender.send(TxRequest(signer.address, b"", "nothing"))).ok
 
 
-async def test_an_endpoint_that_dies_during_a_send_is_unreachable_and_the_journal_knows(
-    start_anvil: Start, tmp_path: Path
-) -> None:
+async def test_endpoint_lost_during_send_leaves_entry_in_journal(start_anvil: Start, tmp_path: Path) -> None:
     anvil = start_anvil(mining=False)
     (signer,) = funded_on(anvil, 1)
     async with opened(anvil, signer, tmp_path, timeout_seconds=60) as sender:

@@ -44,7 +44,7 @@ async def test_a_mined_transaction_whose_answer_got_lost_is_not_sent_again(
     assert balance(anvil, to) == 1
 
 
-async def test_what_a_refusal_left_open_is_settled_by_the_next_send(start_anvil: Start, tmp_path: Path) -> None:
+async def test_next_send_settles_transaction_left_by_refusal(start_anvil: Start, tmp_path: Path) -> None:
     anvil = start_anvil(mining=False)
     (signer,) = funded_on(anvil, 1)
     to = Signer.random()

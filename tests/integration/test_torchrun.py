@@ -119,7 +119,9 @@ async def _roots(run_fixture: RunFixture, count: int) -> list[bytes]:
         return [(await chain.checkpoint(run_fixture.run, step)).manifest_root for step in range(count)]
 
 
-async def test_told_to_end_all_of_them_do(run_fixture: RunFixture, orchestrator: Orchestrator, model: Path) -> None:
+async def test_all_ranks_end_when_launcher_is_stopped(
+    run_fixture: RunFixture, orchestrator: Orchestrator, model: Path
+) -> None:
     port = free_port()
     process = train(run_fixture, orchestrator, model, TWO, idle_seconds=600, **{"log.metrics_port": port})
     with ended(process):

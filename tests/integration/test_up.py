@@ -107,7 +107,7 @@ def test_one_command_makes_a_node_and_the_same_command_makes_no_second(world: Wo
     assert len(events_of(world, Registered, operator=operator.address)) == 1
 
 
-def test_a_second_node_has_a_name_of_its_own_and_the_same_operator(world: World, newcomer: Newcomer) -> None:
+def test_second_node_gets_another_name_and_same_operator(world: World, newcomer: Newcomer) -> None:
     first = newcomer.up(world.orchestrator.url)
     second = newcomer.up(world.orchestrator.url, "--name", "Ada's #2", "--gas-days", "1")
     assert (second["name"], second["operator"]) == ("Ada's #2", first["operator"])
@@ -258,7 +258,7 @@ def test_a_status_that_is_watched_on_a_terminal_is_the_same_picture(
 # Where others run it
 
 
-def test_what_runs_already_is_only_watched(world: World, newcomer: Newcomer) -> None:
+def test_up_only_watches_running_node(world: World, newcomer: Newcomer) -> None:
     newcomer.up(world.orchestrator.url)
     place = newcomer.nodes / "run-1-worker"
     for locked, sentence in (
@@ -274,9 +274,7 @@ def test_what_runs_already_is_only_watched(world: World, newcomer: Newcomer) -> 
         assert sentence in lines[:last]
 
 
-def test_without_a_service_manager_it_runs_in_the_background_until_it_is_uninstalled(
-    world: World, newcomer: Newcomer
-) -> None:
+def test_up_runs_in_background_without_service_manager(world: World, newcomer: Newcomer) -> None:
     words = ("up", world.orchestrator.url, "--yes", "--password-file", newcomer.password, "--detach")
     status, said = newcomer.process(*words, PATH="").spawn().end()
     assert (status, "no service manager of this user answers here" in said) == (0, True), said

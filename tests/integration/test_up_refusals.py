@@ -134,9 +134,7 @@ def test_an_orchestrator_behind_a_path_of_a_proxy(world: World, newcomer: Newcom
     assert shown["run"] == world.run_fixture.run
 
 
-def test_a_validator_that_is_not_admitted_is_told_what_the_owner_types(
-    world: World, newcomer: Newcomer, tmp_path: Path
-) -> None:
+def test_unadmitted_validator_gets_command_for_owner(world: World, newcomer: Newcomer, tmp_path: Path) -> None:
     run_fixture = world.run_fixture
     owner = run_fixture.key("owner").address
 

@@ -129,7 +129,7 @@ class Judge:
         await self.challenger.poll(head)
 
 
-async def test_an_accomplice_s_cases_shield_nobody(run_fixture: RunFixture, stranger: Chain, tmp_path: Path) -> None:
+async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, stranger: Chain, tmp_path: Path) -> None:
     """It opens one after the other on evidence that nobody can have; the cheater is convicted beside them."""
     node, call = run_fixture.key("shielded").address, stranger.call
     root, data = hashlib.sha256(b"shielded").digest(), b"this is no rollout file"
@@ -194,7 +194,7 @@ async def test_an_accomplice_s_cases_shield_nobody(run_fixture: RunFixture, stra
         assert v3.journal.accusations(time.time() + 3600) == []
 
 
-async def test_who_joins_a_run_at_work_inspects_and_seals_from_then_on(run_fixture: RunFixture, tmp_path: Path) -> None:
+async def test_late_validator_inspects_and_seals_from_its_joining(run_fixture: RunFixture, tmp_path: Path) -> None:
     node, joined = run_fixture.key("steady").address, run_fixture.key("v5").address
     roots = [hashlib.sha256(f"steady {index}".encode()).digest() for index in range(2)]
     await run_fixture.commit("steady", 0, hex_hash(roots[0]))

@@ -80,7 +80,7 @@ async def test_any_static_server_with_ranges_is_a_source(run_fixture: Path, mani
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
 
 
-async def test_what_is_here_is_verified_and_not_fetched(manifest: Manifest, origin: Server, tmp_path: Path) -> None:
+async def test_local_shards_are_verified_and_not_fetched(manifest: Manifest, origin: Server, tmp_path: Path) -> None:
     path = (await get(manifest, tmp_path, origin.url)).path
     before = origin.stats["served_bytes"]
     again = await get(manifest, tmp_path, origin.url)
@@ -138,7 +138,7 @@ async def test_when_all_sources_lie_nothing_is_there_to_load(manifest: Manifest,
     assert incomplete(tmp_path / "in") == [manifest.root]
 
 
-async def test_what_a_liar_left_does_no_harm(
+async def test_fetch_recovers_from_corrupt_partial_download(
     run_fixture: Path, manifest: Manifest, origin: Server, liar: Path, tmp_path: Path
 ) -> None:
     async with odd_source(liar) as (lies, _, _):
@@ -199,7 +199,7 @@ async def test_a_manifest_of_another_version_drops_its_source(
 # Wrong questions
 
 
-async def test_a_root_nobody_has_and_a_root_of_something_else(
+async def test_fetch_refuses_unknown_root_and_mismatched_manifest(
     manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     hasty, small = (QUICK.model_copy(update=change) for change in ({"give_up_seconds": 0.5}, {"max_bytes": 1000}))
@@ -271,7 +271,7 @@ async def test_a_client_waits_for_a_version_that_is_published_later(tmp_path: Pa
         assert first.root != second.root
 
 
-async def test_a_source_that_never_answers_holds_nobody_up(
+async def test_silent_source_does_not_delay_fetch(
     run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     async with silent_source() as silent:

@@ -70,7 +70,7 @@ def with_a_bit_flipped(published: Path) -> Path:
     return copy
 
 
-async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tmp_path: Path) -> None:
+async def test_corrupt_relay_is_reported_and_delisted(deployment: Any, tmp_path: Path) -> None:
     """Two operators fetch from a member that flips a bit: neither keeps a byte of it, and then nobody is sent there."""
     publish_step(tmp_path, 0)
     promised = tokenizer_hash(tmp_path / "checkpoint-0")
@@ -100,7 +100,7 @@ async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tm
             ]
 
 
-async def test_the_directory_is_asked_anew_and_its_last_answer_outlives_it(deployment: Any, tmp_path: Path) -> None:
+async def test_relay_directory_refreshes_and_survives_outage(deployment: Any, tmp_path: Path) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="directory", workers=("w1",))
     now, url = 0.0, "http://127.0.0.1:8799"
     with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:

@@ -99,7 +99,7 @@ async def test_an_upload_is_hashed_once(
     assert hashed.count(len(data)) == 1
 
 
-async def test_nothing_is_committed_with_a_receipt_that_is_too_late_to_answer_with(
+async def test_worker_does_not_commit_when_receipt_is_later_than_chain(
     run_fixture: RunFixture, anvil: Anvil, tmp_path: Path
 ) -> None:
     """A storage that says a later second than the chain has would leave the node without an answer to its accusers."""
@@ -120,7 +120,7 @@ async def test_nothing_is_committed_with_a_receipt_that_is_too_late_to_answer_wi
         assert (await context.chain.call(runs.work(context.node))).next == 0
 
 
-async def test_a_server_that_does_not_know_the_commitment_yet_accuses_nobody(
+async def test_lagging_endpoint_leaves_committed_work_pending(
     run_fixture: RunFixture, anvil: Anvil, tmp_path: Path
 ) -> None:
     async with balanced(anvil) as balancer, context_of(run_fixture, "w1", balancer.url, tmp_path) as context:
@@ -222,7 +222,7 @@ async def test_a_server_that_does_not_know_a_commitment_yet_puts_the_claim_off(
         assert (await context.chain.call(runs.work(context.node))).settled == 1
 
 
-async def test_a_claim_that_fails_is_told_and_stops_nothing(deployment: Any, anvil: Anvil, tmp_path: Path) -> None:
+async def test_failed_claim_is_reported_and_retried(deployment: Any, anvil: Anvil, tmp_path: Path) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="poor", workers=("w",), pay=2 * TOKEN)
     await run_fixture.publish(0)
     await run_fixture.commit("w", 0, some_hash("work"))

@@ -36,7 +36,7 @@ async def interrupted(process: Service) -> float:
 @pytest.mark.parametrize(
     "forked", [pytest.param(True, id="forked"), pytest.param(False, id="from a shell", marks=pytest.mark.slow)]
 )
-async def test_a_worker_ends_in_time_while_its_engine_starts_and_while_it_generates(world: World, forked: bool) -> None:
+async def test_worker_ends_in_time_while_engine_starts_or_generates(world: World, forked: bool) -> None:
     worker = world.node("worker", "w1")
     if not forked:  # what vLLM's import writes and how it is interrupted belongs to this
         worker.environment["MUSTER_TEST_FORKS"] = "0"
