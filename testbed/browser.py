@@ -109,14 +109,14 @@ class Visitor:
 
     def __post_init__(self) -> None:
         self.context.set_default_timeout(1000 * BOUND)
-        self.context.on("console", self._told)
+        self.context.on("console", self._logged)
         self.context.on("weberror", lambda error: self.problems.append(f"script: {error.error}"))
         self.context.on("request", lambda request: self.urls.append(request.url))
         self.context.on("page", lambda page: page.on("websocket", lambda socket: self.urls.append(socket.url)))
         self.context.on("requestfailed", self._failed)
         self.context.on("response", self._answered)
 
-    def _told(self, message: ConsoleMessage) -> None:
+    def _logged(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning", "assert"):
             self.problems.append(f"console: {message.text} ({message.location.get('url', '')})")
 

@@ -126,7 +126,7 @@ def funded(anvil: Anvil) -> Callable[[int], list[Signer]]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """The PostgreSQL server that all tests share, each with databases of its own."""
+    """The PostgreSQL server that all tests share. Each test gets separate databases."""
     server = PostgresServer()
     yield server
     server.close()
@@ -150,7 +150,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def new_database_url(
     request: pytest.FixtureRequest, database_kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], str]]:
-    """`new_database_url()`: the URL of an empty database that nobody has used."""
+    """`new_database_url()`: the URL of a new, empty database."""
     if database_kind == "sqlite":
         folder = tmp_path_factory.mktemp("databases")
         names = count()

@@ -281,7 +281,7 @@ def another_budget(shop: AdversaryLab, row: Rollout) -> dict[str, int]:
     return {"budget": min(budget for budget in budgets if budget != row.budget)}
 
 
-def a_seed_of_its_own(shop: AdversaryLab, row: Rollout) -> dict[str, int]:
+def chosen_seed(shop: AdversaryLab, row: Rollout) -> dict[str, int]:
     return {"seed": row.seed ^ 1}
 
 
@@ -360,7 +360,7 @@ ADVERSARIES: tuple[Adversary, ...] = (
     proven("proofs one token short", claiming(claims.short_proofs), statistic=""),
     Adversary("an easier task", another_draw(an_easier_task), ("wrong_draw",)),
     Adversary("another budget", another_draw(another_budget), ("wrong_draw",)),
-    Adversary("a seed of its own", another_draw(a_seed_of_its_own), ("wrong_draw",)),
+    Adversary("a seed of its own", another_draw(chosen_seed), ("wrong_draw",)),
     Adversary("a Parquet bomb", lambda shop, job: shop.honest(job), ("malformed",), pack=bomb, in_part=False),
     Adversary(
         "a file that changes after upload", claiming(claims.shift_one_logprob), ("wrong_root",), commits_to_honest=True

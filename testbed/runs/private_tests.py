@@ -80,7 +80,7 @@ TERMS: Final[dict[str, Any]] = {
 
 
 @dataclass
-class Told:
+class StoryFacts:
     """What the story measured."""
 
     test_bytes_found: int = 0
@@ -136,7 +136,7 @@ class PrivateStory:
     plain: TaskSet
     """The set before it was sealed."""
     masters: Masters
-    told: Told = field(default_factory=Told)
+    facts: StoryFacts = field(default_factory=StoryFacts)
 
     # What everybody has
 
@@ -178,7 +178,7 @@ class PrivateStory:
 
     # The acts
 
-    async def tell(self) -> Told:
+    async def tell(self) -> StoryFacts:
         """Play the whole story and return what it measured."""
         await self.run.publish(0)
         await self.masters_are_refused()
@@ -191,14 +191,14 @@ class PrivateStory:
             await self.nothing_leaks(work)
             await stack.enter_async_context(self.validator("v4", Validator))
             await self.the_wrong_grader_is_convicted()
-        await self.anybody_checks_after_the_reveal()
-        return self.told
+        await self.a_stranger_checks_after_the_reveal()
+        return self.facts
 
     async def masters_are_refused(self) -> None:
         """Only an active validator is given the master."""
         for who in ("w1", "trainer", "stranger"):
             async with self.run.client(self.orchestrator.url, who) as client:
-                self.told.refused[who] = await status_of(client.master(self.run.run, 1, self.run.key(who)))
+                self.facts.refused[who] = await status_of(client.master(self.run.run, 1, self.run.key(who)))
 
     async def the_worker_commits(self) -> tuple[CommittedWork, dict[int, int]]:
         """Commit rows as drawn; return the work, and the reward that the tests give each row."""
@@ -243,10 +243,10 @@ class PrivateStory:
             await until(arrived, "the trainer has graded work")
         [file] = accepted.files
         rewards = {row.position: row.task_reward for row in file.rollouts}
-        self.told.graded = len(json.loads(file.ref.grades))
-        self.told.solved = sum(reward == MICRO for reward in rewards.values())
-        self.told.right_rewards = rewards == expected
-        self.told.signal = any(len({row.task_reward for row in group}) > 1 for group in file.groups())
+        self.facts.graded = len(json.loads(file.ref.grades))
+        self.facts.solved = sum(reward == MICRO for reward in rewards.values())
+        self.facts.right_rewards = rewards == expected
+        self.facts.signal = any(len({row.task_reward for row in group}) > 1 for group in file.groups())
 
     async def a_copier_cannot_open(self, work: CommittedWork) -> None:
         """v4 repeats v1's commitment in its own verdict, and then shows what v1 has shown."""
@@ -260,16 +260,16 @@ class PrivateStory:
             text = next(one for one in shown if one.statement.validator == theirs.validator)
             statement = Grade(**(text.statement.model_dump() | {"validator": copied.validator, "signature": UNSIGNED}))
             mine = ShownGrades(statement=sign_message(self.run.key("v4"), self.run.domain, statement), text=text.text)
-            self.told.refused["copier"] = await status_of(client.show_grades(mine))
+            self.facts.refused["copier"] = await status_of(client.show_grades(mine))
 
     async def nothing_leaks(self, work: CommittedWork) -> None:
         """Search what a worker can get for the references, their keys, and the master."""
         needles, slots = self.needles(), range(self.plain.size)
         haystack = [*self.folder_of("w1"), *self.lines_of(self.folder / "w1"), *await self.answers_of(work)]
         haystack += self.folder_of("orchestrator/storage")
-        self.told.searched_bytes = sum(map(len, haystack))
-        self.told.test_bytes_found = count(needles, haystack)
-        self.told.control_found = count(needles, [self.plain.proof(slot).line for slot in slots])
+        self.facts.searched_bytes = sum(map(len, haystack))
+        self.facts.test_bytes_found = count(needles, haystack)
+        self.facts.control_found = count(needles, [self.plain.proof(slot).line for slot in slots])
 
     def needles(self) -> list[bytes]:
         """Return every secret as the bytes that it could lie about as."""
@@ -339,18 +339,18 @@ class PrivateStory:
             opened = {event.case_id: event for event in events if isinstance(event, CaseOpened)}
             for event in events:
                 if isinstance(event, CaseResolved) and event.outcome == Outcome.GUILTY:
-                    self.told.convicted[opened[event.case_id].node] = opened[event.case_id].kind.name.lower()
-            self.told.lock_lost = before - (await chain.call(registry.node(address))).lock
+                    self.facts.convicted[opened[event.case_id].node] = opened[event.case_id].kind.name.lower()
+            self.facts.lock_lost = before - (await chain.call(registry.node(address))).lock
             others = [self.run.key(name).address for name in ("v1", "v2", "v4", "w1")]
-            self.told.honest_free = all(node.status == Status.ACTIVE for node in await chain.nodes(others))
-        self.told.wrong_grader_punished = self.told.convicted == {address: Kind.WRONG_GRADE.name.lower()}
+            self.facts.honest_free = all(node.status == Status.ACTIVE for node in await chain.nodes(others))
+        self.facts.wrong_grader_punished = self.facts.convicted == {address: Kind.WRONG_GRADE.name.lower()}
 
-    async def anybody_checks_after_the_reveal(self) -> None:
+    async def a_stranger_checks_after_the_reveal(self) -> None:
         """Reveal the master, and reproduce every grade as a stranger without a key that counts."""
         async with self.run.chain("owner") as chain:
             await chain.send(court.reveal_master(self.run.run, self.masters.of(1)))
         async with self.context("stranger", validates=False) as context:
-            self.told.report = await grade_again(context, self.run.run, {1})
+            self.facts.report = await grade_again(context, self.run.run, {1})
 
 
 async def status_of(asking: Awaitable[object]) -> int:
@@ -391,7 +391,7 @@ async def prepare(folder: Path, anvil: Anvil) -> PrivateStory:
     return PrivateStory(folder, run, Orchestrator(run, folder / "orchestrator", **files), plain, masters)
 
 
-def play(folder: Path) -> Told:
+def play(folder: Path) -> StoryFacts:
     """Play the story in a folder, on a separate chain, with a block a second once every node has joined."""
     with Anvil() as anvil:
         story = asyncio.run(prepare(folder, anvil))

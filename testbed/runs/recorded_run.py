@@ -57,12 +57,12 @@ class RecordedRun:
 
     def __init__(self, database: Database, folder: Path, terms: Terms, attribution: Any) -> None:
         """Use a folder of the test's own as storage."""
-        nobody: Any = None
+        unused: Any = None
         self.terms, self.database = terms, database
         self.queries = Queries(database, RUN, terms, batch_groups=8, demand_batches=2)
         self.projection = ChainProjection(self.queries, attribution)
-        self.verdicts = Verdicts(nobody, self.queries, nobody, database, storage_url=f"file:{folder}")
-        self.uploads = Uploads(nobody, nobody, self.queries, database, OrchestratorSettings())
+        self.verdicts = Verdicts(unused, self.queries, unused, database, storage_url=f"file:{folder}")
+        self.uploads = Uploads(unused, unused, self.queries, database, OrchestratorSettings())
         self.reports = Reports(self.queries, database, storage_url=f"file:{folder}")
 
     async def deliver(self, *events: Event) -> None:

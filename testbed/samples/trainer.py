@@ -117,7 +117,7 @@ class Orchestrator:
 
     async def accepted(self, run: int, min_step: int) -> list[AcceptedCommitment]:
         if self.silent:
-            raise UnreachableError("nobody is there")
+            raise UnreachableError("the orchestrator does not answer")
         root = "0x" + "01" * 32
         return [AcceptedCommitment(step=STEP, node=NODE, index=0, root=root, file_hash=FORGED, size=9, verdicts=[])]
 

@@ -95,13 +95,13 @@ class PostgresServer(Process):
         package = Path(found.origin).parent
         if os.geteuid() != 0:
             return package / VERSION_FOLDER / "bin"
-        nobody = pwd.getpwnam("nobody")
-        self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        account = pwd.getpwnam("nobody")
+        self._user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
         copy = self._folder / package.name / VERSION_FOLDER
         for part in ("bin", "lib", "share"):
             shutil.copytree(package / VERSION_FOLDER / part, copy / part)
         shutil.copytree(package.parent / f"{package.name}.libs", self._folder / f"{package.name}.libs")
-        os.chown(self._folder, nobody.pw_uid, nobody.pw_gid)
+        os.chown(self._folder, account.pw_uid, account.pw_gid)
         return copy / "bin"
 
     def _create(self, programs: Path) -> None:

@@ -29,7 +29,7 @@ async def test_honest_work_is_accepted_with_room_to_spare(
     job = lab.job(INDEX, step=worker.step)
     rows = lab.honest(job)
     inspection = await inspect(context, lab, job, submit(worker, job, rows, rows))
-    assert (inspection.finding, inspection.replayed) == (None, 16 + 8), "a sample of its own, and the pool's"
+    assert (inspection.finding, inspection.replayed) == (None, 16 + 8), "its own sample and the pool's"
     for measurement in lab.measure(job, rows):
         for statistic in STATISTICS:
             assert getattr(measurement, statistic) < getattr(CPU_FP32, statistic).accuse / 2

@@ -29,7 +29,7 @@ def _required() -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser(_required: None) -> AsyncIterator[Browser]:
-    """The browser. Whoever uses it runs in the session's event loop."""
+    """The browser. Tests that use it run in the session's event loop."""
     async with open_browser() as opened:
         yield opened
 

@@ -131,10 +131,10 @@ async def test_a_visitor_notes_what_goes_wrong(browser: Browser) -> None:
             await wait_until(page, "musterMeasured.violations.length >= 3")
             found = await measured(page)
             assert {line.split(":")[0] for line in found.violations} == {"frame-src", "script-src-elem", "connect-src"}
-            told = " ".join(visitor.problems)
-            assert "a warning" in told
-            assert "missing is not defined" in told
-            assert "Refused to" in told or "violates" in told
+            shown = " ".join(visitor.problems)
+            assert "a warning" in shown
+            assert "missing is not defined" in shown
+            assert "Refused to" in shown or "violates" in shown
 
 
 async def test_requests_to_other_hosts_and_refusals_are_noted(browser: Browser) -> None:

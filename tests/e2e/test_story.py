@@ -1,7 +1,7 @@
 """A live swarm as people see it: a cheater is convicted, a newcomer joins by the page's command, the page comes back.
 
-The tests follow each other on one swarm. A witness opened the overview before anybody had worked, and never loads it
-again.
+The tests follow each other on one swarm. A witness opened the overview before any commitment, and never reloads
+it.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ async def test_the_page_comes_back_after_a_restart(swarm: LiveSwarm, witness: Wi
 
     await until(further, "blocks go on")
     assert await witness.stays()
-    # While nobody answered, the browser said so; nothing else went wrong.
-    told = witness.visitor.problems[before:]
-    assert [one for one in told if swarm.host not in one or "ERR_" not in one] == []
+    # The only new problems are the browser's connection errors.
+    problems = witness.visitor.problems[before:]
+    assert [one for one in problems if swarm.host not in one or "ERR_" not in one] == []
     del witness.visitor.problems[before:]
 
 

@@ -1,7 +1,7 @@
-"""python -m tests.engine.gpu_config MODEL: what vLLM's own code makes of a worker's arguments on an H100. Prints JSON.
+"""python -m tests.engine.gpu_config MODEL: print vLLM's configuration of a worker on an H100 as JSON.
 
-A program of its own, since it changes vLLM: its class of the CUDA platform stands in for the processor's, with what an
-H100's driver would answer, and Triton counts as there. All else is vLLM's code as on a GPU, up to the GPU's kernels.
+It is a separate program because it patches vLLM. vLLM's CUDA platform class replaces the CPU's, with the answers of an
+H100's driver, and Triton counts as installed. Everything else is vLLM's code for a GPU, up to the GPU's kernels.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""python -m tests.engine.split_engine FOLDER: an engine in two processes works, takes new weights, and works again.
+"""python -m tests.engine.split_engine FOLDER: run an engine in two processes, before and after it loads new weights.
 
-It multiplies bfloat16 in float32. A program of its own, because vLLM starts its processes from the main module. FOLDER
-has two checkpoints, `1` and `2`; prints, for each, the file of rows that were made with it.
+It multiplies bfloat16 in float32. It is a separate program because vLLM starts its processes from the main module.
+FOLDER holds two checkpoints, `1` and `2`. For each, it prints the file with the generated rows.
 """
 
 from __future__ import annotations

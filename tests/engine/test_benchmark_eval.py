@@ -48,7 +48,7 @@ def test_an_evaluation_that_is_killed_goes_on_to_the_same_result(tmp_path: Path)
     # 3. Both end alike, to the last token.
     assert records.read_bytes() == (whole / "result.items.jsonl").read_bytes()
     assert (broken / "result.json").read_bytes() == (whole / "result.json").read_bytes()
-    told = json.loads((whole / "result.json").read_text())
+    result = json.loads((whole / "result.json").read_text())
     texts = [one["text"] for line in records.read_text().splitlines()[1:] for one in json.loads(line)["samples"]]
-    assert (told["items"], len(texts)) == (len(GSM8K), SAMPLES * len(GSM8K))
+    assert (result["items"], len(texts)) == (len(GSM8K), SAMPLES * len(GSM8K))
     assert len(set(texts)) > len(GSM8K)

@@ -224,7 +224,7 @@ def test_cells_of_another_grid_never_count(machine: Machine, calibrated: dict) -
         refused = machine.json("run", "calibrate", model, *words, *changes, status=78)
         assert refused["error"] == f"kept holds what was measured with another {named}"
         assert refused["hint"] == "name another --folder, or remove this one"
-    # Nor do those whose grid nobody wrote down.
+    # Measurements without a recorded grid are refused too.
     shutil.copytree(machine.folder / "kept", machine.folder / "unsigned")
     (machine.folder / "unsigned" / calibration.GRID_FILE).unlink()
     refused = machine.json("run", "calibrate", "model", *WORDS, "--folder", "unsigned", status=78)

@@ -185,7 +185,7 @@ def test_wherever_a_completion_ends_it_can_be_replayed(
 def test_sampling_that_cannot_be_replayed_is_refused(
     settings: dict, engine: Engine, requests_for: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By vLLM itself, whoever asks: a validator would find another token and accuse."""
+    """vLLM itself refuses, for every caller: a validator would find another token and accuse the worker."""
     from vllm.exceptions import VLLMValidationError
 
     requests = requests_for(2, seed=14)

@@ -131,21 +131,21 @@ def test_eval_finds_what_the_engine_finds(
         timeout=BOUND,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     answers = examine(some_tasks.held_out)
     right = [one.right for one in answers]
-    assert json.loads((tasks_folder.parent / "result.json").read_text()) == told | {"right": right}
+    assert json.loads((tasks_folder.parent / "result.json").read_text()) == result | {"right": right}
     expected = [mean_pass_at_k(right, 4, k) for k in (1, 2, 4)]
-    assert [(row["k"], row["value"], row["low"], row["high"]) for row in told["pass_at_k"]] == [
+    assert [(row["k"], row["value"], row["low"], row["high"]) for row in result["pass_at_k"]] == [
         (k, of.value, of.low, of.high) for k, of in zip((1, 2, 4), expected, strict=True)
     ]
-    assert told["pass_at_k"][0]["value"] == sum(right) / (4 * HELD_OUT)
-    assert 0.05 < told["pass_at_k"][0]["value"] < 0.95, "the model is half-trained"
-    assert told["mean_tokens"] == round(sum(one.tokens for one in answers) / (4 * HELD_OUT), 2)
+    assert result["pass_at_k"][0]["value"] == sum(right) / (4 * HELD_OUT)
+    assert 0.05 < result["pass_at_k"][0]["value"] < 0.95, "the model is half-trained"
+    assert result["mean_tokens"] == round(sum(one.tokens for one in answers) / (4 * HELD_OUT), 2)
     assert all(one.finished + one.unended >= 4 for one in answers), "what was not cut off ended its thinking"
     assert 0 < sum(one.unended for one in answers) < 4 * HELD_OUT
-    assert told["finished"] == sum(one.finished for one in answers) / (4 * HELD_OUT)
-    assert told["task_root"] == "0x" + some_tasks.root.hex()
+    assert result["finished"] == sum(one.finished for one in answers) / (4 * HELD_OUT)
+    assert result["task_root"] == "0x" + some_tasks.root.hex()
 
 
 def test_resumed_filter_keeps_same_tasks_as_uninterrupted_one(
@@ -171,23 +171,23 @@ def test_resumed_filter_keeps_same_tasks_as_uninterrupted_one(
     before = answered(journal)
     assert 0 < before < TRAIN
 
-    told = typed(folder, *words)
+    report = typed(folder, *words)
     right = [one.right for one in examine(some_tasks.train)]
     wanted = [one for one, count in zip(some_tasks.train, right, strict=True) if 0.1 <= count / 4 <= 0.8]
-    kept = TaskSet.open(folder / "kept", bytes.fromhex(told["root"][2:]))
+    kept = TaskSet.open(folder / "kept", bytes.fromhex(report["root"][2:]))
     assert (list(kept.train), list(kept.held_out)) == (wanted, list(some_tasks.held_out))
-    assert told["histogram"] == [
+    assert report["histogram"] == [
         {"pass_rate": count / 4, "tasks": right.count(count), "kept": count in (1, 2, 3)} for count in range(5)
     ]
-    assert (told["too_hard"], told["too_easy"]) == (right.count(0), right.count(4))
-    assert min(told["train"], told["too_hard"], told["too_easy"]) > 0, "the model is half-trained"
+    assert (report["too_hard"], report["too_easy"]) == (right.count(0), right.count(4))
+    assert min(report["train"], report["too_hard"], report["too_easy"]) > 0, "the model is half-trained"
 
     # The terms of a run name the filtered set, and workers and validators load it by them.
-    nobody = "0x" + "00" * 20
-    places = ("--tasks", "kept", "--model", model_dir, "--trainer", nobody, "--storage-key", nobody)
+    zero = "0x" + "00" * 20
+    places = ("--tasks", "kept", "--model", model_dir, "--trainer", zero, "--storage-key", zero)
     terms = typed(folder, "run", "template", *places)["terms"]
     assert f"task_count = {len(wanted)}\n" in terms
-    assert told["root"] in terms
+    assert report["root"] in terms
 
     refused = typed(folder, *words, "--temperature", "0.5", status=78)
     assert "answers to other questions: temperature differ" in refused["error"]

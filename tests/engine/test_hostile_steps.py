@@ -1,4 +1,4 @@
-"""Whatever weights a trainer publishes, honest rows of the real engine accuse nobody; on usual ones cheats still do."""
+"""Honest rows of the real engine are never accused, on any published weights. Cheats on ordinary weights still are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ACCUSED_WITHOUT = (
     "cancelling neurons of the first layer, 1e+06",
     "rare neurons, 1e+06",
 )
-"""Steps on which honest rows would be accused if nobody measured their spread."""
+"""Steps on which honest rows would be accused if validators did not measure their spread."""
 
 
 def makers(model_dir: Path) -> dict[str, Maker]:

@@ -1,4 +1,4 @@
-"""`muster run init` measures honest work where a run needs limits of its own, and goes on with what was measured."""
+"""`muster run init` measures honest work if a run needs its own limits, and uses the measured limits."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def serving(folder: Path, *words: str, forked: bool) -> Iterator[dict[str, Any]]
         assert "base_url" in document, (folder / "log").read_text()[-2000:]
         started = psutil.Process(process.pid).children(recursive=True)
         assert started
-        assert not any(KEY in word for one in started for word in one.cmdline()), "anybody may read commands"
+        assert not any(KEY in word for one in started for word in one.cmdline()), "every user can read command lines"
         yield document
         process.send_signal(signal.SIGINT)
         assert process.wait(BOUND) == 0, (folder / "log").read_text()[-2000:]

@@ -90,8 +90,8 @@ class Place:
 
     async def events(self, kind: str) -> list[dict[str, Any]]:
         async with self.run_fixture.client(self.orchestrator.url, None) as client:
-            told = (await client.events(self.run))["events"]
-        return [event["data"] for event in told if event["kind"] == kind]
+            events = (await client.events(self.run))["events"]
+        return [event["data"] for event in events if event["kind"] == kind]
 
     def post(self, sender: str, path: str, body: bytes) -> httpx2.Response:
         url = f"{self.orchestrator.url}/v1/runs/{self.run}{path}"
@@ -111,13 +111,13 @@ def place(
 
 
 async def test_an_operator_names_its_node(place: Place) -> None:
-    """Whoever sends it: the name itself is signed."""
+    """Any sender may deliver a name, because the operator signs the name itself."""
     first = place.name("w1", "first", time.time() - 100)
     await place.say("stranger", first)
     await place.say("w2", first)  # the same again
     assert (place.node("w1"), "first") in await place.rows(node_names, "node", "name")
-    told = {"node": place.node("w1"), "name": "first"}
-    assert (await place.events("named")).count(told) == 1
+    named = {"node": place.node("w1"), "name": "first"}
+    assert (await place.events("named")).count(named) == 1
     why = f"{place.node('w1')} was named less than a minute ago"
     hint = await place.refused("stranger", place.name("w1", "second"), 409, "Conflict", why)
     assert hint.startswith("try again in ")
@@ -244,8 +244,8 @@ async def test_scores_of_steps_on_chain(place: Place) -> None:
         (0, "aime24", 0.5, measured),
         (1, "gsm8k", 0.625, measured + 1),
     ]
-    told = {"step": 1, "benchmark": "gsm8k", "score": 0.625, "low": 0.25, "high": 0.75}
-    assert (await place.events("scored")).count(told) == 1
+    newest = {"step": 1, "benchmark": "gsm8k", "score": 0.625, "low": 0.25, "high": 0.75}
+    assert (await place.events("scored")).count(newest) == 1
 
     refused = place.refused
     why = "a score of step 1 on gsm8k that is as late or later is known"

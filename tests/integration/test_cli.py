@@ -233,9 +233,9 @@ def test_another_chain_than_the_settings_name(machine: Machine) -> None:
 
 
 def test_a_chain_that_does_not_answer(machine: Machine) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         done = machine.type("run", "list", "--json", MUSTER_CHAIN__RPC_URL=url, MUSTER_CHAIN__TIMEOUT_SECONDS="1")
     assert (done.returncode, json.loads(done.stdout)["kind"]) == (5, "UnreachableError")
 
@@ -286,7 +286,7 @@ def test_no_swarm_is_running(machine: Machine) -> None:
 
 
 def test_the_command_itself(machine: Machine) -> None:
-    """Once as a process of its own: a usage error is 2, and --version works without settings."""
+    """Run the command in a separate process: a usage error exits with 2, and --version needs no settings."""
     command = Path(sys.executable).with_name("muster")
     for words, status, said in ((["worker", "jion"], 2, "Did you mean 'join'?"), (["--version"], 0, "")):
         done = subprocess.run([command, *words], cwd=machine.folder, capture_output=True, text=True, timeout=BOUND)

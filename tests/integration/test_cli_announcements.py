@@ -65,7 +65,7 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
         run_fixture.key("w1").address,
     )
     words = ("node", "name", "Zoë's box #1", "--node", node, "--operator", "./operator-of-w1.key")
-    told = {"run": run_fixture.run, "node": node, "name": "Zoë's box #1"}
+    expected = {"run": run_fixture.run, "node": node, "name": "Zoë's box #1"}
 
     dry = machine.type(*words, "--dry-run")
     assert (dry.returncode, dry.stdout) == (0, "nothing was sent\n")
@@ -75,7 +75,7 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
         "  name         Zoë's box #1",
         "  seen by      everybody who opens the run's page",
     ]
-    assert machine.json(*words, "--dry-run") == {"dry_run": True, **told}
+    assert machine.json(*words, "--dry-run") == {"dry_run": True, **expected}
     unasked = machine.json(*words, status=2)
     assert (unasked["error"], unasked["hint"]) == (
         "this needs a confirmation, and there is no terminal to ask on",
@@ -84,7 +84,7 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
     assert documents(orchestrator, node_names) == []
 
     decomposed = ("node", "name", " Zoe\u0308's box #1 ", *words[3:])
-    assert machine.json(*decomposed, "--yes") == told
+    assert machine.json(*decomposed, "--yes") == expected
     [document] = documents(orchestrator, node_names)
     kept = NodeName.model_validate_json(document)
     assert (kept.node, kept.name) == (node, "Zoë's box #1")
@@ -99,7 +99,7 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
     orchestrator.start()  # it forgets when a node was named
     own = ("node", "name", "", "--operator", "./operator-of-w1.key", "--yes")
     removed = machine.json(*own, "--node", "./w1.key")
-    assert removed == {**told, "name": ""}
+    assert removed == {**expected, "name": ""}
     [document] = documents(orchestrator, node_names)
     assert NodeName.model_validate_json(document).name == ""
 
@@ -220,14 +220,14 @@ def publishing(world: World, machine: Machine, oracle: Oracle) -> None:
     assert (oracle.asked, scored()) == ([], [])
 
     # 2. The trainer publishes the newest step, the owner another one.
-    told = machine.json(*words, *by, "--data", whole)
+    result = machine.json(*words, *by, "--data", whole)
     right = size // 2
-    assert told["published"] == {"step": 1, "score": right / size, "by": trainer, "at": world.orchestrator.url}
+    assert result["published"] == {"step": 1, "score": right / size, "by": trainer, "at": world.orchestrator.url}
     [score] = scored()
     assert (score.step, score.benchmark, score.score, score.tasks, score.samples) == (
         (1, "gsm8k", right / size, size, 1)
     )
-    [figure] = [one for one in told["figures"] if (one["rule"], one["measure"]) == ("strict", "pass@1")]
+    [figure] = [one for one in result["figures"] if (one["rule"], one["measure"]) == ("strict", "pass@1")]
     assert (score.low, score.high) == (figure["low"], figure["high"])
     assert recover_signer(world.run_fixture.domain, score) == trainer
     shown = machine.type(*words, "--operator", "./owner.key", "--data", whole, "--step", 0)

@@ -21,7 +21,7 @@ from testbed.terminal import Terminal
 
 TOKEN = 10**18
 RAW = re.compile(r"\b\d{13,}\b|\b[12]\d{9}\b")
-"""Token wei, and seconds since the epoch, as nobody reads them."""
+"""Raw token wei and seconds since the epoch, which no output for people may show."""
 
 
 def test_people_read_tokens_ether_and_local_time(machine: Machine, run: int) -> None:

@@ -53,7 +53,7 @@ def test_an_owner_announces_before_closing(machine: Machine, run: int, later: Ca
 def test_after_a_pause_the_notice_starts_over(
     machine: Machine, run: int, own_anvil: Anvil, later: Callable[[int], None]
 ) -> None:
-    """Its guardian is the deployer, where the settings name nobody else."""
+    """The deployer is the guardian unless the settings name another address."""
     words = ("run", "close", run, "--operator", "./owner.key", "--yes")
     machine.json(*words)
 

@@ -1,4 +1,4 @@
-"""What anybody types to prove a flaw, to end a case by a receipt, and what the guardian types to pause."""
+"""The commands that prove a flaw and dismiss a case by a receipt, and the guardian's pause."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_receipt_ends_a_case_about_missing_data(stranger: Machine, run_fixture
 
 
 def test_the_guardian_pauses_and_ends_the_pause(machine: Machine) -> None:
-    """It is the deployer, where the settings name nobody else."""
+    """The deployer is the guardian unless the settings name another address."""
     words, guardian = ("guardian", "pause"), ("--operator", "./owner.key")
     before = machine.json("guardian", "show")
     assert (before["paused"], before["paused_until"]) == (False, None)

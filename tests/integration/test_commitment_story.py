@@ -56,7 +56,7 @@ async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> 
             await two_validators_accept(world)
             cheater.start()
             await the_cheater_is_convicted(world, cheater, juror)
-            await anybody_can_check(world)
+            await a_stranger_can_check(world)
             await outsiders_can_watch_and_audit(world)
             await the_hour_is_sealed(world)
 
@@ -139,7 +139,7 @@ async def the_cheater_is_convicted(world: World, cheater: Service, juror: Servic
     assert not [event for event in await world.events(CaseOpened) if event.node == honest]
 
 
-async def anybody_can_check(world: World) -> None:
+async def a_stranger_can_check(world: World) -> None:
     """`muster slash verify` and `muster validator verify`, from nothing but the URL."""
 
     async def look(*arguments: object) -> tuple[int, dict[str, Any], str]:
@@ -262,5 +262,5 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World, monkeypat
 
 
 def completion(length: int, token: int = 0) -> dict[str, object]:
-    """Return what a row of so many tokens has instead of its own."""
+    """Return the columns that give a row a completion of `length` tokens."""
     return {"completion_tokens": np.full(length, token, np.int32), "logprobs": np.zeros(length, np.float32)}

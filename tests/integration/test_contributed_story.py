@@ -74,7 +74,7 @@ def place(
 def test_from_an_empty_folder_to_the_leaderboard(place: Place, tmp_path: Path) -> None:
     author, owner = place.author, place.owner
 
-    # 1. The author makes an environment, is told what it lacks, and packs it.
+    # 1. The author makes an environment, learns what it lacks, and packs it.
     made = author.json("env", "new", "letters")
     assert made == {"path": "letters"}
     lacking = author.json("env", "check", "letters", status=3)
@@ -93,7 +93,7 @@ def test_from_an_empty_folder_to_the_leaderboard(place: Place, tmp_path: Path) -
     packed = author.json("env", "pack", "letters", "-o", "letters.env", *key)
     assert packed["author"] == address
 
-    # 2. Submits it: once, however often. Nobody else can.
+    # 2. Submitting twice stores it once. Only the author may submit it.
     submitted = author.json("env", "submit", "letters.env", *place.where, *key)
     assert (submitted["hash"], submitted["new"]) == (packed["hash"], True)
     assert author.json("env", "submit", "letters.env", *place.where, *key)["new"] is False

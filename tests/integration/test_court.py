@@ -257,7 +257,7 @@ async def test_only_the_guardian_pauses(scene: Scene) -> None:
 
 
 def test_a_pause_stops_commitments(start_anvil: Callable[..., Anvil], tmp_path: Path) -> None:
-    """On a chain of its own, since a pause is for all runs; the guardian is the one that the settings name."""
+    """Use a separate chain, since a pause affects all runs. The settings name the guardian."""
     anvil = start_anvil()
     (key,) = funded_on(anvil, 1)
     settings = deploy_on(anvil, tmp_path, guardian=key.address).settings

@@ -79,8 +79,8 @@ async def test_events_come_in_order_with_their_place_and_only_of_the_kinds_asked
         batch = await cursor.poll()
         one, two, three = batch
         assert (type(one), type(two), type(three)) == (Deposited, Deposited, FreeWithdrawn)
-        told = [event for receipt in receipts for event in receipt.events if not isinstance(event, Transfer)]
-        assert [one, two, three] == told
+        sent = [event for receipt in receipts for event in receipt.events if not isinstance(event, Transfer)]
+        assert [one, two, three] == sent
         assert two.at.block == receipts[1].block
         assert two.at.transaction == receipts[1].hash
         assert two.at.block_hash == await chain.block_hash(two.at.block)
@@ -273,7 +273,7 @@ async def test_a_silent_endpoint_is_an_error_until_it_answers(
 
 async def test_look_alikes_of_other_contracts_are_left_out(place: Deployment, tmp_path: Path) -> None:
     async with depositor(place) as chain:
-        # Creation code that emits Deposited(address(0), 0) as a contract of nobody's.
+        # Creation code that emits Deposited(address(0), 0) from an unrelated contract.
         emit = bytes.fromhex("5f7f") + Deposited.ABI.topic + bytes.fromhex("60205fa2")
         assert chain.sender is not None
         mined = await chain.sender.send(TxRequest(None, emit, "look-alike"))

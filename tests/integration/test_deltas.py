@@ -135,7 +135,7 @@ async def test_shards_that_differences_made_are_hashed_once(
 async def test_delta_fetch_rebuilds_wrong_shard_found_on_disk(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
 ) -> None:
-    """A killed process left the step in part, and a bit of it flipped since."""
+    """A killed process left part of the step, and one bit of it has flipped since."""
     give(run_fixture, made[4], tmp_path)
     left = Path(
         shutil.copytree(version_path(run_fixture / "published", made[5].root), partial_path(tmp_path, made[5].root))
@@ -170,7 +170,7 @@ async def test_a_relay_passes_differences_on(
 async def test_a_relay_makes_a_step_out_of_the_one_before(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    """Over its own line comes a hundredth of the step; whoever has nothing gets all of it from the relay."""
+    """The relay downloads a hundredth of the step. A client without any step still gets all of it from the relay."""
     give(run_fixture, made[4], tmp_path / "relayed")
     async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
         await until(lambda: version_path(tmp_path / "relayed", made[5].root).exists())

@@ -157,7 +157,7 @@ def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None
         status, err = process.stop()
     assert (status, (tmp_path / "out").read_text()) == (130, "")
     assert err.splitlines()[-1] == "interrupted"
-    assert "SIGKILL" not in err, "everybody ends when told to"
+    assert "SIGKILL" not in err, "every process ends on SIGINT"
     left = [path.name for path in (tmp_path / "swarm").rglob("*") if path.is_file()]
     assert set(left) <= {MARKER, *KEPT}, "nothing large is left behind"
     assert processes_of(tmp_path) == []

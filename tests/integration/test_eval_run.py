@@ -27,11 +27,11 @@ def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: Deploy
         first = typed(tmp_path, *measure, "--step", "0")
         newest = typed(tmp_path, *measure)
         missing = typed(tmp_path, *measure, "--step", "2", status=3)
-    for step, told in enumerate((first, newest)):
-        assert (told["run"], told["step"], told["tasks"]) == (run, step, 6)
-        assert told["model_hash"] == "0x" + model_hash(world.run_fixture.checkpoint(step)).hex()
-        assert told["task_root"] == "0x" + TaskSet.open(tmp_path / "run" / "tasks").root.hex()
-        assert (told["budgets"], told["max_tokens"], told["temperature"]) == ([8, 16], 32, 0.9)
-        assert told["profile"] == "cpu-fp32-projection-v3"
-        assert [row["k"] for row in told["pass_at_k"]] == [1]
+    for step, result in enumerate((first, newest)):
+        assert (result["run"], result["step"], result["tasks"]) == (run, step, 6)
+        assert result["model_hash"] == "0x" + model_hash(world.run_fixture.checkpoint(step)).hex()
+        assert result["task_root"] == "0x" + TaskSet.open(tmp_path / "run" / "tasks").root.hex()
+        assert (result["budgets"], result["max_tokens"], result["temperature"]) == ([8, 16], 32, 0.9)
+        assert result["profile"] == "cpu-fp32-projection-v3"
+        assert [row["k"] for row in result["pass_at_k"]] == [1]
     assert missing["error"] == f"run {run} has not published step 2"

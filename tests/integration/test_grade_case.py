@@ -67,7 +67,7 @@ async def test_a_wrong_grade_convicts_the_validator_that_signed_it(run_fixture: 
     check_grade(run_fixture.domain, grade, a_verdict(**about, grades=committed))
 
     async with run_fixture.chain("v1") as challenger:
-        # 2. What v4 did not sign accuses nobody.
+        # 2. The court refuses grades that v4 did not sign.
         for forged in (
             grade.model_copy(update={"grades": hex_hash(keccak(b"other grades"))}),
             grade.model_copy(update={"signature": statement(run_fixture, "v2").signature}),
@@ -77,7 +77,7 @@ async def test_a_wrong_grade_convicts_the_validator_that_signed_it(run_fixture: 
         with pytest.raises(RevertError, match="a wrong grade is a validator's"):
             await challenger.send(court.open_case(grade.node, 0, 0, ROOT, Kind.WRONG_GRADE, 0, bytes(32)))
 
-        # 3. Its own statement does, and both sides compute the charge alike.
+        # 3. The court accepts its own statement, and both sides compute the same charge.
         opened, accused = await accuse(challenger, grade)
         assert (opened.node, opened.kind, opened.jury) == (grade.validator, Kind.WRONG_GRADE, 2)
         assert (accused.case_id, accused.node) == (opened.case_id, grade.node)
@@ -85,7 +85,7 @@ async def test_a_wrong_grade_convicts_the_validator_that_signed_it(run_fixture: 
         assert charge == (await challenger.call(court.case_of(opened.case_id))).charge
         assert charge != charge_of(opened)
 
-    # 4. The two others judge.
+    # 4. The two other validators judge.
     for name in ("v2", "v3"):
         async with run_fixture.chain(name) as judge:
             hidden = vote_hash(opened.case_id, run_fixture.key(name).address, True, SALT)
@@ -124,7 +124,7 @@ async def test_the_owner_gets_nothing_before_it_shows_its_masters(run_fixture: R
         with pytest.raises(RevertError, match=r"not the master of epoch 1 .* it hashes to"):
             await owner.send(court.reveal_master(run, MASTERS[1]))
 
-        # Whoever was given it may show it.
+        # Any holder of the master may publish it.
         check_master(terms, 1, MASTERS[0])
         async with run_fixture.chain("stranger") as stranger:
             shown = event_of(await stranger.send(court.reveal_master(run, MASTERS[0])), MasterRevealed)

@@ -45,7 +45,7 @@ NEWCOMER: tuple[tuple[str, str, str, int], ...] = (
     ("service status", UP, "up {url} --dry-run", 0),
     ("wallet new operator", "add --password-file", "wallet new operator --password-file {password}", 0),
     ("wallet import second", "64 hex digits", "wallet show operator --offline", 0),
-    ("wallet show nobody", "muster wallet new", "wallet new nobody --password-file {password}", 0),
+    ("wallet show missing", "muster wallet new", "wallet new missing --password-file {password}", 0),
     ("wallet new operator --password-file {password}", "choose another path", "wallet show --offline", 0),
     ("wallet backup /proc/1/no", "", "wallet backup kept --password-file {password}", 0),
     ("worker join --run 1 --operator nothing", "muster wallet new", "wallet new nothing --password-file {password}", 0),
@@ -65,7 +65,7 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 
 def type_it(machine: Machine, line: str) -> Done:
-    """Type a line; in a process of its own where the command becomes another program."""
+    """Type a line, in a separate process if the command replaces itself by another program."""
     words = line.split()
     if words[1:2] != ["verify"] or "--url" not in words:
         return machine.type(*words)

@@ -1,4 +1,4 @@
-"""A newcomer to a run in which nobody works is published for, and is told why it cannot begin before."""
+"""The trainer of an idle run publishes steps for a newcomer, which learns why it cannot begin earlier."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_newcomer_to_an_idle_run_is_published_for(
             await _begins(run_fixture, reader, "first", first_step=2)
             await _begins(run_fixture, reader, "second", first_step=4)
             assert [line["step"] for line in process.logged("publishing for newcomers")] == [1, 2, 3, 4]
-            assert not await _steps(run_fixture, 6), "steps that nobody waits for"
+            assert not await _steps(run_fixture, 6), "steps without a waiting newcomer"
         assert process.is_running
         status, said = await asyncio.to_thread(process.stop)
         assert status == 0, said
@@ -68,15 +68,15 @@ async def _begins(run_fixture: RunFixture, reader: OrchestratorClient, name: str
         assert (await chain.call(runs.work(node))).joined_step == first_step
         with pytest.raises(ChainError, match=f"step {first_step}, by which {node} draws, is not published"):
             await chain.draw_source(node)
-    told = f"begins at step {first_step}, the second after joining; the newest is step {first_step - 2}"
+    reason = f"begins at step {first_step}, the second after joining; the newest is step {first_step - 2}"
 
-    async def is_told() -> bool:
+    async def is_blocked() -> bool:
         try:
-            return (await reader.node(node)).blocked.startswith(told)
+            return (await reader.node(node)).blocked.startswith(reason)
         except RefusedError:  # the orchestrator has not seen the registration yet
             return False
 
-    await until(is_told, "the newcomer is told")
+    await until(is_blocked, "the newcomer sees why it is blocked")
     await until(lambda: _steps(run_fixture, first_step + 1), "its first step is on chain")
     async with run_fixture.chain(name) as chain:
         entropy = (await chain.checkpoint(run_fixture.run, first_step)).entropy

@@ -87,7 +87,7 @@ async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> Non
         async with run_fixture.local_chain() as clock:
             await clock.advance(MIN_STEP_SECONDS)
         await run_fixture.publish_model(step)
-    await works_and_is_told_of_it(world, hot, machine, say)
+    await works_and_sees_its_commitment(world, hot, machine, say)
 
     retired = await say("worker", "retire", *operator, "--yes")
     assert retired["withdrawable_at"] > 0
@@ -101,9 +101,9 @@ def set_up(machine: Machine, world: World) -> None:
     """Write the page's settings over what `config init` wrote, with this run's own number and address."""
     path = machine.folder / "muster.toml"
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    told = dict(re.findall(r"^(\w+) = (\S+)", block, re.MULTILINE))
+    documented = dict(re.findall(r"^(\w+) = (\S+)", block, re.MULTILINE))
     text = path.read_text()
-    for name, value in told.items():
+    for name, value in documented.items():
         shown = {"run": str(world.run_fixture.run), "url": f'"{world.orchestrator.url}"'}.get(name, value)
         text, count = re.subn(rf"(?m)^(# )?{name} = .*$", f"{name} = {shown}", text)
         assert count == 1, f"{name} stands in what config init writes"
@@ -112,8 +112,8 @@ def set_up(machine: Machine, world: World) -> None:
     path.write_text(text + f'[shardcast]\nrelays = ["{world.origin.url}"]\n')
 
 
-async def works_and_is_told_of_it(world: World, node: str, machine: Volunteer, say: Any) -> None:
-    """`worker run` until two commitments are on chain; then Ctrl-C."""
+async def works_and_sees_its_commitment(world: World, node: str, machine: Volunteer, say: Any) -> None:
+    """Run `worker run` until two commitments are on chain, then stop it."""
     worker = machine.start("worker", "run")
     said = ""
     try:
@@ -129,13 +129,13 @@ async def works_and_is_told_of_it(world: World, node: str, machine: Volunteer, s
         said, _ = await asyncio.to_thread(worker.communicate, timeout=BOUND)
         print(said[-3000:])
     assert worker.returncode == 0
-    told = await say("worker", "why", "0")
-    assert (told["commitment"], told["state"]) == (0, "not judged yet")
+    verdict = await say("worker", "why", "0")
+    assert (verdict["commitment"], verdict["state"]) == (0, "not judged yet")
     assert (await say("worker", "claim"))["paid"] == 0
 
 
 def test_the_commands_above_are_those_of_the_page() -> None:
-    told = set(re.findall(r"^muster (\w+(?: [a-z]+)?)", PAGE.read_text(), re.MULTILINE))
+    documented = set(re.findall(r"^muster (\w+(?: [a-z]+)?)", PAGE.read_text(), re.MULTILINE))
     typed = {" ".join(words) for words in re.findall(r'"(\w+)", "([a-z]+)"', Path(__file__).read_text())}
     typed |= set(re.findall(r'say\("(\w+)"', Path(__file__).read_text()))
-    assert told <= typed
+    assert documented <= typed

@@ -42,7 +42,7 @@ def survived(folder: Path) -> tuple[set[str], dict[str, Any]]:
     fired.mkdir()
     armed = {"MUSTER_FAILPOINT": ",".join(sorted(OF_PROCESSES)), "MUSTER_FAILPOINT_DIR": str(fired)}
     adapter = {"MUSTER_TRAINER__LORA_RANK": "8"}
-    few = {"MUSTER_TRAINER__EVAL_TASKS": "64"}  # a trainer that was killed scores its model anew
+    few = {"MUSTER_TRAINER__EVAL_TASKS": "64"}  # a killed trainer scores its model again
     words = ("--steps", str(STEPS), "--seed", "0", "--json", "--picture", str(folder / "run.svg"))
     document, _ = to_the_end(demo(folder, *words, environment=armed | adapter | few), SECONDS)
     assert processes_of(folder) == []

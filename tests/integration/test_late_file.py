@@ -34,7 +34,7 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
 
 
 async def test_late_file_costs_fee_and_unsettled_pay(world: World) -> None:
-    """Though its rows are honest. Who missed it has its fee back; the worker is told why it has nothing to do."""
+    """The rows are honest. The reporter gets its fee back, and the worker logs why it stays idle."""
     torch.set_num_threads(1)
     run_fixture = world.run_fixture
     node, run = run_fixture.key("w1").address, run_fixture.run
@@ -51,7 +51,7 @@ async def test_late_file_costs_fee_and_unsettled_pay(world: World) -> None:
             terms = await chain.terms(run)
             before = await free_balances(world, chain)
 
-            # 2. A validator accuses it, and then the file comes.
+            # 2. A validator accuses it, and then the worker uploads the file.
             async def accused() -> bool:
                 return any(event.node == node for event in await world.events(CaseOpened))
 
@@ -72,7 +72,7 @@ async def test_late_file_costs_fee_and_unsettled_pay(world: World) -> None:
 
             await until(inspected, "two validators accept the file")
 
-            # 4. What it cost, and whom: a fee for each validator that accused it, and its pay.
+            # 4. The worker loses its pay and one fee per validator that accused it.
             cases = await world.events(CaseOpened)
             assert {(case.node, case.kind) for case in cases} == {(node, Kind.DATA_MISSING)}
             assert {event.outcome for event in await world.events(CaseResolved)} == {Outcome.CURED}
@@ -89,7 +89,7 @@ async def test_late_file_costs_fee_and_unsettled_pay(world: World) -> None:
                 free = await free_balances(world, chain)
                 return all(free[case.challenger] >= before[case.challenger] for case in cases)
 
-            await until(repaid, "who accused it has its fee back, and its deposits in the others' cases")
+            await until(repaid, "every challenger has its fee and its deposits back")
 
         # 5. It commits no more, and its process says why.
         with pytest.raises(RevertError) as refused:

@@ -65,7 +65,7 @@ async def test_neither_outage_nor_refusal_ends_a_node_or_loses_what_it_counted(
             async def has_tried() -> bool:
                 return member.sent > tried + 2 and stranger.sent > 2
 
-            await until(has_tried, "reports while nobody answers")
+            await until(has_tried, "reports are sent while the orchestrator is down")
             await asyncio.to_thread(orchestrator.start)
             await until(lambda: reported((OWNERS_RELAY, w1, 1_023)), "the report after that")
             columns = ("node", "device", "devices", "tokens_per_second")

@@ -1,8 +1,8 @@
 """A run on a mixture that the sandbox scores, from the draw to verdict and conviction, with poison among its tasks.
 
-Its component was built by nobody here: every node fetches it from the run's storage. Tasks without an answer, tasks
-that are no tasks, prompts that are too long, programs that never end: honest work on all of them is accepted, and
-whoever claims a reward, parts or fuel that scoring does not come to is convicted for it.
+Every node fetches the component from the run's storage. The poison: tasks without an answer, malformed tasks, overlong
+prompts and programs that never end. Honest work on all of them is accepted. A worker that claims a wrong reward, wrong
+parts or wrong fuel is convicted.
 """
 
 from __future__ import annotations

@@ -52,12 +52,12 @@ ORCHESTRATOR: Any = Orchestrator()
 
 
 def notifier(history: NotificationHistory | None = None) -> Notifier:
-    """One that wants everything; nobody sends what is in its queue."""
+    """Return a notifier that accepts every kind and never empties its queue."""
     return Notifier("https://chat.example.org/secret", NotifySettings(), name="node-1", run=1, history=history)
 
 
 def said(made: Notifier) -> list[tuple[str, str]]:
-    """What was told since the last call: kinds and texts."""
+    """Return the kinds and texts queued since the last call."""
     found = [(one.kind, one.text) for one in made.queue]
     made.queue.clear()
     return found
@@ -78,7 +78,7 @@ async def worker_context(
 
 
 async def test_a_worker_tells_of_pay_to_claim_and_of_what_it_claimed(deployment: Deployment, tmp_path: Path) -> None:
-    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="told", workers=("w",), pay=2 * TOKEN)
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="notices", workers=("w",), pay=2 * TOKEN)
     await run_fixture.publish(0)
     async with worker_context(run_fixture, "w", tmp_path, auto_claim_hours=0) as context:
         made, watch = context.notifier, WorkerWatch(context)
@@ -128,13 +128,13 @@ async def test_low_gas_warns_a_day_ahead_at_node_pace(deployment: Deployment, tm
     async with worker_context(run_fixture, "w", tmp_path) as context, run_fixture.local_chain() as local:
         made, watch, orchestrator = context.notifier, WorkerWatch(context), cast(Orchestrator, context.client)
         await local.fund([context.node], wei=TOKEN)
-        for hours, told in ((25, False), (23, True), (30, False), (23, False), (40, False), (23, True)):
+        for hours, warns in ((25, False), (23, True), (30, False), (23, False), (40, False), (23, True)):
             price = (await context.chain.gas_balance(context.node)).price
             orchestrator.hourly_gas = TOKEN / price / hours
             await watch.poll()
             texts = [text for kind, text in said(made) if kind == "low_gas"]
-            assert len(texts) == told, f"{hours} hours are left"
-            if told:
+            assert len(texts) == warns, f"{hours} hours are left"
+            if warns:
                 assert "about 23 hours at its pace. Next: muster faucet --ether --to" in texts[0]
 
 
@@ -148,7 +148,7 @@ async def test_rejections_are_batched_and_sent_once(
 ) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="verdicts", workers=("w",))
     now = [1_700_000_000.0]
-    async with worker_context(run_fixture, "w", tmp_path, NotificationHistory(tmp_path / "told.json")) as context:
+    async with worker_context(run_fixture, "w", tmp_path, NotificationHistory(tmp_path / "sent.json")) as context:
         made = context.notifier
         monkeypatch.setattr(made, "_clock", lambda: now[0])
         reports: list[Any] = []
@@ -160,7 +160,7 @@ async def test_rejections_are_batched_and_sent_once(
         reports += [verdict(context, 0)]
         watch = WorkerWatch(context)
         await watch.poll()
-        assert said(made) == [], "it was rejected before anybody was to be told"
+        assert said(made) == [], "the rejection is older than the watch"
         reports += [verdict(context, 2), verdict(context, 1), verdict(context, 2), verdict(context, 3, "malformed")]
         reports += [verdict(context, 4, None), verdict(context, 5, node="0x" + "2" * 40), verdict(context, 6, run=99)]
         await watch.poll()
@@ -182,13 +182,13 @@ async def test_rejections_are_batched_and_sent_once(
         ]
         now[0] += 3600
         made.history.save()
-        again = notifier(NotificationHistory.load(tmp_path / "told.json"))
+        again = notifier(NotificationHistory.load(tmp_path / "sent.json"))
         context.notifier = again
         await WorkerWatch(context).poll()
-        assert said(again) == [], "a restarted worker tells nothing twice"
+        assert said(again) == [], "a restarted worker repeats no message"
         reports += [verdict(context, 30)]
         await WorkerWatch(context).poll()
-        assert [kind for kind, _ in said(again)] == ["rejected"], "nor does it take what is new for old"
+        assert [kind for kind, _ in said(again)] == ["rejected"], "it reports a rejection that came after the restart"
         reports.clear()
         context.notifier = notifier(NotificationHistory(tmp_path / "other.json"))
         await WorkerWatch(context).poll()
@@ -196,7 +196,9 @@ async def test_rejections_are_batched_and_sent_once(
         reports += [verdict(context, 40)]
         context.notifier = notifier(NotificationHistory.load(tmp_path / "other.json"))
         await WorkerWatch(context).poll()
-        assert [kind for kind, _ in said(context.notifier)] == ["rejected"], "it was down meanwhile"
+        assert [kind for kind, _ in said(context.notifier)] == ["rejected"], (
+            "it reports a rejection that came while it was down"
+        )
 
 
 async def test_case_notifies_accused_and_losing_challenger(deployment: Deployment, tmp_path: Path) -> None:
@@ -243,7 +245,7 @@ async def test_case_notifies_accused_and_losing_challenger(deployment: Deploymen
         [(kind, text)] = said(silent)
         assert kind == "fined"
         assert text.startswith(f"node-1 was reported absent in case {case_id}: it did not reveal a vote in time.")
-        # 4. A watch that is made anew, with its cursor or without, tells nothing again.
+        # 4. A restarted watch repeats nothing, with or without its cursor.
         await ValidatorWatch(challenger, ORCHESTRATOR, made, state, run_fixture.run).poll()
         (state / FILE_NAME).unlink()
         fresh = notifier()
@@ -296,8 +298,8 @@ async def test_a_process_tells_why_it_ends(role: str, tmp_path: Path) -> None:
     }
     assert reason.startswith("no key is set" if role == "worker" else "no draw secret at ")
     assert "secret-path" not in output + errors + (tmp_path / "log.jsonl").read_text()
-    [told] = json.loads((tmp_path / ".muster" / role / "notifications.json").read_text())
-    assert told.startswith("stopped:ConfigError")
+    [key] = json.loads((tmp_path / ".muster" / role / "notifications.json").read_text())
+    assert key.startswith("stopped:ConfigError")
 
 
 async def test_nodes_at_work_notify_of_little_gas(world: World) -> None:
@@ -306,14 +308,14 @@ async def test_nodes_at_work_notify_of_little_gas(world: World) -> None:
         scripted(answer("503 Service Unavailable"), NO_CONTENT) as server,
         world.run_fixture.local_chain() as local,
     ):
-        told = {"notify.webhook": server.url, "notify.events": ["low_gas"]}
+        notify = {"notify.webhook": server.url, "notify.events": ["low_gas"]}
         await local.fund([world.run_fixture.key(name).address for name in ("v1", "w1")], wei=0)
-        with world.node("validator", "v1", **told), world.node("worker", "w1", **told):
+        with world.node("validator", "v1", **notify), world.node("worker", "w1", **notify):
             await until(lambda: len({post["name"] for post in server.posts}) == 2)
     for name in ("v1", "w1"):
         address = world.run_fixture.key(name).address
-        told = [post for post in server.posts if post["name"] == name]
-        assert {(post["kind"], post["node"], post["run"]) for post in told} == {
+        posts = [post for post in server.posts if post["name"] == name]
+        assert {(post["kind"], post["node"], post["run"]) for post in posts} == {
             ("low_gas", address, world.run_fixture.run)
         }
-        assert told[0]["details"]["transactions"] == 0
+        assert posts[0]["details"]["transactions"] == 0

@@ -72,7 +72,7 @@ async def test_an_old_step_is_made_from_the_origins_whole_step_and_differences(
     assert result["fetched"] == 0
     assert made[0].total_bytes < result["deltas"] < made[0].total_bytes * 1.05
     more = outcome(fetcher(made, 2, here, origin.url))
-    assert (more["fetched"], more["deltas"]) == (0, 0), "all it takes is here now"
+    assert (more["fetched"], more["deltas"]) == (0, 0), "everything it needs is already on disk"
 
 
 async def test_an_old_step_comes_by_way_of_a_relay_that_has_none_of_it(
@@ -83,9 +83,9 @@ async def test_an_old_step_comes_by_way_of_a_relay_that_has_none_of_it(
     with Server(tmp_path / "relay", relayed_versions=3, **upstream) as relay:
         relay.wait_until(lambda: relay.steps() == [STEPS - 1] * 2, "it has the newest step")
         result = outcome(fetcher(made, OLD, here, relay.url))
-        assert relay.steps()[:2] == [STEPS - 1] * 2, "what is newest is not what makes room"
+        assert relay.steps()[:2] == [STEPS - 1] * 2, "the newest steps are not evicted"
         assert len(versions(tmp_path / "relayed")) <= 3
-        assert relay.stats["fetched_bytes"] < made[0].total_bytes * 2.1, "nor fetched anew"
+        assert relay.stats["fetched_bytes"] < made[0].total_bytes * 2.1, "and the relay does not fetch it again"
     assert is_step(run_fixture, made, OLD, version_path(here, made[OLD].root))
     assert result["fetched"] == 0
     assert result["deltas"] < made[0].total_bytes * 1.05

@@ -1,4 +1,4 @@
-"""A crowd at a real orchestrator: idle connections and slow strangers keep nobody out, and refusals can be read."""
+"""A crowd at a real orchestrator: idle and slow connections block no client, and refusals are readable."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def answer_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], 
 
 
 async def expect_served(run_fixture: RunFixture, orchestrator: Orchestrator, step: int) -> None:
-    """Health, a stranger, the trainer and a worker are answered, each over a connection of its own."""
+    """Check that health, a stranger, the trainer and a worker get answers, each over a separate connection."""
     for path in (*HEALTH, f"/v1/runs/{run_fixture.run}/demand"):
         assert (await asyncio.to_thread(orchestrator.get, path))[0] == 200, path
     async with run_fixture.client(orchestrator.url, "trainer", attempts=1) as trainer:
@@ -99,7 +99,7 @@ async def test_slow_request_heads_do_not_block_clients(place: tuple[RunFixture, 
 
 
 async def test_a_signed_read_makes_its_connection_a_members(place: tuple[RunFixture, Orchestrator]) -> None:
-    """Once: whoever saw the request and sends it again is a stranger, and so is who signs with a key of its own."""
+    """It works once. A replayed request, or one signed by an unknown key, leaves the sender a stranger."""
     run_fixture, orchestrator = place
     path = f"/v1/runs/{run_fixture.run}/demand"
 

@@ -112,15 +112,15 @@ async def test_a_crowd_sees_a_step_and_workers_are_served(run_fixture: RunFixtur
             assert (one.retry, state["step"], state["workers"]) == ("2000", 0, 1)
             assert [line["kind"] for line in state["events"]] == ["joined"] * 5
         await report(run_fixture, orchestrator, 1, reward=0.5)
-        told = await asyncio.gather(*(one.until("step") for one in crowd))
-        assert {json.dumps(lines) for lines in told} == {json.dumps(told[0])}
-        assert [(line["kind"], line["text"]) for line in told[0]] == [("step", "Step 1: reward 0.5")]
+        updates = await asyncio.gather(*(one.until("step") for one in crowd))
+        assert {json.dumps(lines) for lines in updates} == {json.dumps(updates[0])}
+        assert [(line["kind"], line["text"]) for line in updates[0]] == [("step", "Step 1: reward 0.5")]
         async with run_fixture.client(orchestrator.url, "w1", attempts=1) as worker:
             assert (await worker.demand(run_fixture.run)).run == run_fixture.run
 
 
 async def test_watchers_resume_after_restart(run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
-    """The end waits for no deaf watcher until it is cancelled; who comes back is told what happened meanwhile."""
+    """Shutdown does not wait for a watcher that never reads. Returning watchers get the events they missed."""
     _, deaf = await opened(run_fixture, orchestrator)
     async with watching(run_fixture, orchestrator, CROWD) as crowd:
         await asyncio.gather(*(one.message() for one in crowd))
@@ -186,7 +186,7 @@ def test_malformed_parameters_get_a_problem_document(
 
 @pytest.fixture(scope="module")
 def shared(run_fixture: RunFixture, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orchestrator]:
-    """An orchestrator that nobody stops, with the owner's words."""
+    """An orchestrator that runs for the whole module, with a title and a description."""
     words = {"title": "Sums <b>", "about": "Adds numbers.\n\nNothing else."}
     with Orchestrator(run_fixture, tmp_path_factory.mktemp("shared"), **words) as running:
         yield running

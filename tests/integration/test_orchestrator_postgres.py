@@ -1,4 +1,4 @@
-"""What only a server can do to an orchestrator: refuse, restart, hang, lock, forbid. A real PostgreSQL of its own."""
+"""An orchestrator whose database server refuses, restarts, hangs, locks or forbids. Uses a separate PostgreSQL."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_stalled_transaction_times_out_and_frees_database(server: Postgres
 async def test_hung_server_fails_queries_in_bounded_time(
     server: PostgresServer, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connections stay open, and no time-out of its own works any more."""
+    """Its connections stay open, and its own timeouts no longer fire."""
     await asyncio.gather(*(database.read(name_of) for _ in range(7)))
     with monkeypatch.context() as patch:
         patch.setattr(postgres, "ANSWER_SECONDS", 1.0)

@@ -36,7 +36,7 @@ LONGEST = 1 << 16
 
 @pytest.fixture(scope="module")
 def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
-    """A run with three workers and step 0 published. Nobody commits anything, so both databases see the same run."""
+    """A run with three workers and step 0 published. It has no commitments, so both databases see the same run."""
     folder = tmp_path_factory.mktemp("requests")
     terms = {"commitments_per_hour": 20, "max_completion_tokens": LONGEST}
     run_fixture = asyncio.run(
@@ -61,7 +61,7 @@ def place(
 
 
 class Sender:
-    """Sends one request with headers of its own making, and looks at the answer."""
+    """Sends one request with custom headers and checks the answer."""
 
     def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
         self.run_fixture = run_fixture

@@ -247,7 +247,7 @@ def test_the_page_needs_nothing_from_elsewhere(serving):
 def test_a_silent_chain_shows_and_a_reorg_is_followed(
     start_anvil: Callable[..., Anvil], database_url: str, tmp_path: Path
 ):
-    """On an Anvil of its own: the last blocks are rewritten, then the chain goes away."""
+    """Rewrite the last blocks of a separate Anvil, then stop it."""
     anvil = start_anvil()
     run_fixture = asyncio.run(RunFixture.build_on(anvil, tmp_path, seed="reorg", workers=("w1",)))
     asyncio.run(run_fixture.publish(0))

@@ -118,7 +118,7 @@ def test_the_story(run_fixture: RunFixture, new_database_url: Callable[[], str],
 async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty: str) -> None:
     story, run = Story(run_fixture, orchestrator), run_fixture.run
     async with story.client(None) as reader, story.client("trainer") as trainer:
-        # Before the first checkpoint nobody's work is wanted.
+        # Before the first checkpoint the run wants no work.
         assert (await reader.demand(run)).wanted is False
         await run_fixture.publish(0)
         await until(lambda: _wanted(reader, run))
@@ -368,7 +368,7 @@ async def _latest_step(run_fixture: RunFixture) -> int:
 
 
 async def test_missing_data_is_cured_after_the_commitment(run_fixture: RunFixture, story: Story):
-    """A worker commits without an upload: nobody can accept that, and only its own root can still be uploaded."""
+    """A worker commits without an upload. No validator can accept the commitment until the worker uploads that root."""
     step, node = await _latest_step(run_fixture), run_fixture.key("w4").address
     async with run_fixture.chain("w4") as chain:
         index = (await chain.call(runs.work(node))).next

@@ -101,7 +101,7 @@ async def join_validators(anvil: Anvil, folder: Path) -> None:
 
 
 def serve_and_train(machine: Machine, anvil: Anvil) -> None:
-    """The page's three processes, until the first step can be fetched; then they are told to end."""
+    """Run the page's three processes until the first step can be fetched, then stop them."""
     ports, folder = {port: str(free_port()) for port in ("8600", "8700")}, machine.folder
     chain = (folder / "muster.toml").read_text().partition("[chain]")[2].partition("\n[")[0]
     section = PAGE.read_text().partition("\n## Serve and train\n")[2].partition("\n## ")[0]
@@ -136,11 +136,11 @@ def logs(folder: Path) -> str:
 
 
 def test_the_commands_above_are_those_of_the_page() -> None:
-    told = set(re.findall(r"(?:^|&& )muster (\w+ [a-z]+)", PAGE.read_text(), re.MULTILINE))
+    documented = set(re.findall(r"(?:^|&& )muster (\w+ [a-z]+)", PAGE.read_text(), re.MULTILINE))
     typed = {" ".join(words) for words in re.findall(r'"(\w+)", "(\w+)"', Path(__file__).read_text())}
-    # All of it in one command (tests/integration/test_run_init.py); a minute of warming up; a run with an admitter; an
-    # engine (tests/engine/test_examination.py, test_calibrate.py, test_serve.py); a download
-    # (tests/unit/authoring/models/test_fetch.py).
+    # Other tests cover these: `run init` (tests/integration/test_run_init.py), commands that need an engine
+    # (tests/engine/test_examination.py, test_calibration.py, test_serve.py), and the download
+    # (tests/unit/authoring/models/test_fetch.py). `model init` takes a minute, and `run admit` needs an admitter.
     elsewhere = {
         "run init",
         "model init",
@@ -151,4 +151,4 @@ def test_the_commands_above_are_those_of_the_page() -> None:
         "serve model",
         "model fetch",
     }
-    assert told - elsewhere <= typed
+    assert documented - elsewhere <= typed

@@ -153,7 +153,7 @@ async def test_a_worker_sees_the_chains_money(money: Money) -> None:
     await money.claim(4)
     assert (await money.agrees())["unsettled"] == 1
 
-    # The hour that nobody sealed.
+    # An hour without a seal.
     await money.next_hour(48)
     found = await money.agrees()
     assert (found["claimable"], found["maturing"]) == (0, pay)

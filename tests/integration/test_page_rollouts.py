@@ -138,7 +138,7 @@ async def _rows_are_text(page: Page, name: str, rows: list[Rollout]) -> None:
         assert response.headers["content-type"] == "application/json"
         found = response.json()
         thinking, answer = found["thinking"], found["answer"]
-        assert (thinking["text"], answer["text"]) == (text, ""), "nobody ended the thinking"
+        assert (thinking["text"], answer["text"]) == (text, ""), "the thinking has no end tag"
         assert b"\x1b" not in response.content, "JSON writes control characters as escapes"
         assert (found["node"], found["index"], found["policy_step"], found["rows"]) == (page.node, 0, 0, len(rows))
     invalid, megabyte, plain, lines = [
@@ -227,7 +227,7 @@ async def _pictures_for_other_sites(page: Page) -> None:
 
 
 async def _nothing_runs_after_the_end(page: Page, name: str) -> None:
-    """The reading process ends with the orchestrator, killed or told to stop; the next one starts its own."""
+    """The reader process ends with the orchestrator, killed or stopped. The next orchestrator starts another."""
     readers = _readers(page.orchestrator)
     assert len(readers) == 1
     priorities = [os.getpriority(os.PRIO_PROCESS, one.pid) for one in (readers[0], page.orchestrator)]

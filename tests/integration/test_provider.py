@@ -1,4 +1,4 @@
-"""The endpoint: one that is none, is silent, serves another chain or has too much to do is told apart from a chain."""
+"""Endpoint errors: not an RPC endpoint, silent, another chain, overloaded."""
 
 from __future__ import annotations
 

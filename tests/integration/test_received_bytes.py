@@ -31,7 +31,7 @@ def made(published: Path) -> list[Manifest]:
 
 
 class Received(Counter[str]):
-    """Adds up what it is told of."""
+    """Adds up the bytes received per URL."""
 
     def add(self, url: str, size: int) -> None:
         assert size > 0

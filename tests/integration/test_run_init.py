@@ -129,7 +129,7 @@ def test_one_command_makes_a_run_that_exists_and_is_funded(machine: Machine, cha
     assert settings["orchestrator"].orchestrator.run_folder == folder / "run"
     assert made["page"] == f"{settings['orchestrator'].orchestrator.url}/"
 
-    # Nobody else reads keys, and what newcomers get has none.
+    # Only the owner can read the keys, and the run folder for newcomers has none.
     secrets = sorted((folder / "keys").iterdir())
     assert [path.name for path in secrets] == [
         f"{name}.{kind}" for name in ("owner", "storage", "trainer") for kind in ("json", "password")

@@ -63,7 +63,7 @@ def shown_by(process: Muster) -> dict[str, Any]:
 def end(process: Muster, folder: Path) -> str:
     status, said = process.stop()
     assert (status, said.splitlines()[-1]) == (130, "interrupted")
-    assert "SIGKILL" not in said, "everybody ends when told to"
+    assert "SIGKILL" not in said, "every process ends on SIGINT"
     assert processes_of(folder) == []
     return said
 

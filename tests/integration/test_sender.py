@@ -59,7 +59,7 @@ async def test_another_program_that_sends_with_the_same_key_is_survived(start_an
     (signer,) = funded_on(anvil, 1)
     to = Signer.random()
     async with opened(anvil, signer, tmp_path / "a") as one, opened(anvil, signer, tmp_path / "b") as two:
-        # Not twice the same: equal transactions at one nonce have one hash, and nobody could tell whose it is.
+        # The amounts differ: equal transactions at one nonce share a hash, so the journals could not tell them apart.
         mined = await asyncio.gather(
             *(one.send(payment(to, 1)) for _ in range(5)), *(two.send(payment(to, 100)) for _ in range(5))
         )
@@ -204,7 +204,7 @@ def test_journal_persists_reserved_transactions(tmp_path: Path) -> None:
         journal.reserve(0, (), lambda nonce: 1 // 0)  # type: ignore[arg-type,return-value]
     bumped = replace(sent, raw=b"raw2", fees=Fees(9, 3), hashes=(*sent.hashes, b"\2" * 32))
     assert journal.replace(sent, bumped)
-    assert not journal.replace(sent, bumped), "somebody else was faster"
+    assert not journal.replace(sent, bumped), "another process replaced it first"
     journal.close()
     again = TxJournal(tmp_path / "j.sqlite", "0xa")
     assert again.pending() == [bumped, five]

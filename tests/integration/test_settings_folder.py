@@ -16,7 +16,7 @@ from testbed.waiting import BOUND
 
 
 def typed(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder, in a process of its own."""
+    """Run the command in a folder, in a separate process."""
     command = [*MUSTER, *words]
     return subprocess.run(command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=BOUND)
 

@@ -49,8 +49,8 @@ def orchestrator(run_fixture: RunFixture) -> Iterator[Orchestrator]:
 async def test_two_processes_publish_the_steps_of_a_run_and_one_goes_on_with_it(
     run_fixture: RunFixture, orchestrator: Orchestrator, model: Path
 ) -> None:
-    """Nobody works for this run, so its steps are the first one again; each is divided, written and put together.
-    Updates by two are in tests/unit/trainer/test_distributed.py."""
+    """The run has no workers, so every step repeats the first one. Each is sharded, written and merged.
+    tests/unit/trainer/test_distributed.py covers updates by two ranks."""
     by_two = await _publish(run_fixture, train(run_fixture, orchestrator, model, TWO, idle_seconds=0.5), 3)
     newest = max(path for path in (run_fixture.folder / "state" / "steps").iterdir() if path.name.isdigit())
     assert sorted(path.name for path in (newest / "state").glob("*.distcp")) == ["__0_0.distcp", "__1_0.distcp"]
@@ -65,7 +65,7 @@ async def test_two_processes_publish_the_steps_of_a_run_and_one_goes_on_with_it(
 async def test_at_the_last_step_all_of_them_end(
     run_fixture: RunFixture, orchestrator: Orchestrator, model: Path
 ) -> None:
-    """The last update is on disk when they start: what is left to do is to publish it."""
+    """The last update is on disk at the start, so the ranks only have to publish it."""
     await _publish(run_fixture, train(run_fixture, orchestrator, model, ONE, idle_seconds=600), 1)
     learner = learner_at(model, run_fixture.folder / "state" / "steps")
     learner.train_step(*batch_of(0), {})
@@ -83,7 +83,7 @@ async def test_at_the_last_step_all_of_them_end(
 async def test_a_run_that_was_closed_is_finished(
     run_fixture: RunFixture, orchestrator: Orchestrator, model: Path
 ) -> None:
-    """It has nothing left to do, says so, and ends with 0: whoever looks after it does not start it again."""
+    """It logs that nothing is left to do and exits with 0, so a supervisor does not restart it."""
     there = await _publish(run_fixture, train(run_fixture, orchestrator, model, ONE, idle_seconds=0.5), 1)
     async with run_fixture.chain("owner") as chain, run_fixture.local_chain() as clock:
         await chain.send(runs.announce_withdrawal(run_fixture.run))

@@ -56,7 +56,7 @@ def ask(anvil: Anvil) -> Ask:
     """Calls a function of Twins: `ask("seed(bytes32,uint32)", [base, 7], "uint256")`."""
     forge = ROOT / "node_modules" / ".bin" / "forge"
     source = "tests/contracts/libraries/Twins.sol"
-    # In folders of its own: the contracts' tests may be built at the same time.
+    # Build into separate folders: the contracts' tests may be building at the same time.
     out, cache = ROOT / "out" / "twins", ROOT / "cache" / "twins"
     command = [forge, "build", source, "--root", ROOT, "--out", out, "--cache-path", cache]
     subprocess.run(command, check=True, timeout=BOUND, capture_output=True)

@@ -82,7 +82,7 @@ def test_one_command_makes_a_node_and_the_same_command_makes_no_second(world: Wo
         "stake": STAKE,
         "config": str(place / "muster.toml"),
     }
-    # 1. What is on disk: keys that open with their passwords, and nobody else reads.
+    # 1. On disk: the keys open with their passwords, and only their owner can read them.
     assert {path.name for path in place.iterdir()} >= {"addresses.json", "muster.toml", "node.json", "node.password"}
     for path in (place / "node.json", place / "node.password", newcomer.wallet):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -101,7 +101,7 @@ def test_one_command_makes_a_node_and_the_same_command_makes_no_second(world: Wo
     # 3. The same again, without the URL, and from its page: nothing is written and nothing sent.
     before, head = newcomer.files(), on_chain(world, lambda chain: chain.eth_balance(operator.address))
     assert newcomer.up(f"{world.orchestrator.url}/join?from=page") == made
-    assert newcomer.json("up", "--no-start") == made, "nothing is at stake: nobody is asked, and no password needed"
+    assert newcomer.json("up", "--no-start") == made, "with nothing at stake, it asks no question and needs no password"
     assert newcomer.files() == before
     assert on_chain(world, lambda chain: chain.eth_balance(operator.address)) == head
     assert len(events_of(world, Registered, operator=operator.address)) == 1

@@ -43,7 +43,7 @@ class Volunteer(Newcomer):
 
 
 class Running(Muster):
-    """A `muster up` in a process of its own."""
+    """A `muster up` in a separate process."""
 
     async def says(self, text: str) -> None:
         """Wait until it has said what matches a pattern."""
@@ -100,7 +100,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
         assert "locked" not in second.said
         second.kill()
     left = leader(second.child("worker"))
-    assert is_alive(left), "nobody ended it"
+    assert is_alive(left), "it outlives the killed command"
 
     # 3. What a killed command left running is ended by the next, which says why the worker ends in the end.
     with volunteer.typing(*server) as third:

@@ -62,7 +62,7 @@ async def stranger(run_fixture: RunFixture) -> AsyncIterator[Chain]:
 
 @dataclass(frozen=True)
 class Archive:
-    """What a judge of files needs from the storage and of its own means."""
+    """The stored files and the run's rules, in place of an inspection context."""
 
     rules: Any
     domain: Any
@@ -130,7 +130,7 @@ class Judge:
 
 
 async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, stranger: Chain, tmp_path: Path) -> None:
-    """It opens one after the other on evidence that nobody can have; the cheater is convicted beside them."""
+    """The accomplice opens case after case on evidence that does not exist. The cheater is still convicted."""
     node, call = run_fixture.key("shielded").address, stranger.call
     root, data = hashlib.sha256(b"shielded").digest(), b"this is no rollout file"
     await run_fixture.commit("shielded", 0, hex_hash(root))

@@ -88,17 +88,17 @@ async def test_a_relay_serves_what_it_has_while_the_rest_is_on_its_way(
     async with odd_source(run_fixture / "published") as (upstream, shelf, _):
         shelf.bend = gate
         async with relaying(tmp_path / "relayed", upstream, hold_seconds=5) as (url, _):
-            told: list[Progress] = []
+            reports: list[Progress] = []
             fetching = asyncio.create_task(
-                fetch_version(Wanted(manifest.root, RUN, 3, [url], tmp_path / "client", QUICK, progress=told.append))
+                fetch_version(Wanted(manifest.root, RUN, 3, [url], tmp_path / "client", QUICK, progress=reports.append))
             )
-            await until(lambda: bool(told) and told[-1].done >= half)
+            await until(lambda: bool(reports) and reports[-1].done >= half)
             assert not fetching.done()
-            assert told[-1].done < manifest.total_bytes
+            assert reports[-1].done < manifest.total_bytes
             for waiting in gates:
                 waiting.let_through()
             assert contents((await fetching).path) == contents(run_fixture / "checkpoint-3")
-    assert (told[-1].done, told[-1].total, told[-1].found) == (manifest.total_bytes, manifest.total_bytes, 0)
+    assert (reports[-1].done, reports[-1].total, reports[-1].found) == (manifest.total_bytes, manifest.total_bytes, 0)
 
 
 async def test_a_relay_serves_no_byte_that_its_upstream_lied_about(

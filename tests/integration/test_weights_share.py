@@ -24,8 +24,8 @@ from testbed.weights.checkpoints import SHARD, contents, publish_step
 from testbed.weights.servers import odd_source
 from worker.service import share
 
-NOBODY = "http://127.0.0.1:9"
-"""The owner's relay in these houses: nothing listens there."""
+OWNERS_RELAY = "http://127.0.0.1:9"
+"""The URL of the owner's relay in these runs. Nothing listens there."""
 
 
 async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
 
             await until(listed, "the offer is listed")
             owners, shared = await client.relays(run_fixture.run)
-            assert owners == NOBODY
-            assert await relays.urls() == [NOBODY]  # nobody fetches from itself
+            assert owners == OWNERS_RELAY
+            assert await relays.urls() == [OWNERS_RELAY]  # a node does not fetch from its own relay
             fetched = await fetch_version(Wanted(manifest.root, run_fixture.run, 3, [shared], tmp_path / "in"))
             assert contents(fetched.path) == contents(tmp_path / "checkpoint-3")
 
@@ -53,9 +53,9 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
             for reporter in ("v1", "v2"):
                 async with run_fixture.client(orchestrator.url, reporter) as accuser:
                     await accuser.report_misbehaviour(lie)
-            assert await client.relays(run_fixture.run) == [NOBODY]
-            told = await client.events(run_fixture.run)
-            lies = [event["data"] for event in told["events"] if event["kind"] == "relay misbehaved"]
+            assert await client.relays(run_fixture.run) == [OWNERS_RELAY]
+            log = await client.events(run_fixture.run)
+            lies = [event["data"] for event in log["events"] if event["kind"] == "relay misbehaved"]
             assert [line["by"] for line in lies] == [run_fixture.key(name).address for name in ("v1", "v2")]
             sharing.cancel()
 
@@ -71,7 +71,7 @@ def with_a_bit_flipped(published: Path) -> Path:
 
 
 async def test_corrupt_relay_is_reported_and_delisted(deployment: Any, tmp_path: Path) -> None:
-    """Two operators fetch from a member that flips a bit: neither keeps a byte of it, and then nobody is sent there."""
+    """Two operators fetch from a relay that flips a bit. They keep nothing of it, and the directory drops the relay."""
     publish_step(tmp_path, 0)
     promised = tokenizer_hash(tmp_path / "checkpoint-0")
     run_fixture = await RunFixture.build(
@@ -92,9 +92,9 @@ async def test_corrupt_relay_is_reported_and_delisted(deployment: Any, tmp_path:
                         with pytest.raises(MusterError, match="hashes to"):
                             await checkpoints.get(0)
                         assert not version_path(folder, manifest.root).exists()
-            assert await member.relays(run_fixture.run) == [NOBODY]
-            told = await member.events(run_fixture.run)
-            lies = [event["data"] for event in told["events"] if event["kind"] == "relay misbehaved"]
+            assert await member.relays(run_fixture.run) == [OWNERS_RELAY]
+            log = await member.events(run_fixture.run)
+            lies = [event["data"] for event in log["events"] if event["kind"] == "relay misbehaved"]
             assert [(line["by"], line["relay"]) for line in lies] == [
                 (run_fixture.key(name).address, url) for name in ("v1", "v2")
             ]
@@ -106,13 +106,13 @@ async def test_relay_directory_refreshes_and_survives_outage(deployment: Any, tm
     with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:
         async with run_fixture.client(orchestrator.url, "w1", timeout=30) as client:
             relays = Relays(ShardcastSettings(), client, run_fixture.run, clock=lambda: now)
-            assert await relays.urls() == [NOBODY]
+            assert await relays.urls() == [OWNERS_RELAY]
             await client.offer_relay(RelayOffer(run=run_fixture.run, url=url))
-            assert await relays.urls() == [NOBODY]
+            assert await relays.urls() == [OWNERS_RELAY]
             now += FRESH_SECONDS
-            assert await relays.urls() == [NOBODY, url]
+            assert await relays.urls() == [OWNERS_RELAY, url]
             await asyncio.to_thread(orchestrator.stop)
             relays.expire()
-            assert await relays.urls() == [NOBODY, url]
+            assert await relays.urls() == [OWNERS_RELAY, url]
             with pytest.raises(UnreachableError):
                 await Relays(ShardcastSettings(), client, run_fixture.run).urls()

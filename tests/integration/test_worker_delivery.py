@@ -84,7 +84,7 @@ async def storage(run_fixture: RunFixture, receipt: UploadReceipt) -> AsyncItera
 async def test_an_upload_is_hashed_once(
     run_fixture: RunFixture, anvil: Anvil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whoever saves it: reading it back, naming it, signing two attempts and checking the receipt need no other."""
+    """Only saving hashes the data. Reading, naming, signing twice and checking the receipt reuse the hash."""
     data, root, hashed = b"finished work" * 1000, some_hash("ours"), []
     sha256 = hashlib.sha256
     monkeypatch.setattr(hashlib, "sha256", lambda given=b"": hashed.append(len(given)) or sha256(given))
@@ -102,7 +102,7 @@ async def test_an_upload_is_hashed_once(
 async def test_worker_does_not_commit_when_receipt_is_later_than_chain(
     run_fixture: RunFixture, anvil: Anvil, tmp_path: Path
 ) -> None:
-    """A storage that says a later second than the chain has would leave the node without an answer to its accusers."""
+    """With a receipt later than the chain's clock, the node could not answer an accusation."""
     data, root = b"finished work", some_hash("ours")
     async with run_fixture.chain("w4") as chain:
         head = await chain.head()

@@ -1,4 +1,4 @@
-"""How a worker ends: soon when told to, whatever its engine is at; and for good, in a calm line, once it is retired.
+"""How a worker ends: soon after a signal in any state of its engine, and without an error once it has retired.
 
 Real chain, orchestrator, origin and engine.
 """
@@ -38,7 +38,7 @@ async def interrupted(process: Service) -> float:
 )
 async def test_worker_ends_in_time_while_engine_starts_or_generates(world: World, forked: bool) -> None:
     worker = world.node("worker", "w1")
-    if not forked:  # what vLLM's import writes and how it is interrupted belongs to this
+    if not forked:  # a fresh process also tests vLLM's import and its interruption
         worker.environment["MUSTER_TEST_FORKS"] = "0"
 
     async def said(event: str) -> None:
