@@ -99,7 +99,7 @@ class Visitor:
 
     context: BrowserContext
     host: str
-    """host:port of the page; anything else is somebody else's."""
+    """host:port of the page. Every other host is foreign."""
     scripts: bool = True
     """Whether pages may run scripts; those that may not do not load any."""
     problems: list[str] = field(default_factory=list)

@@ -121,7 +121,7 @@ def answer(status: str, *headers: str, body: bytes = b"") -> bytes:
 
 
 class ScriptedServer:
-    """Answers each request with the next of `answers`, and with the last one from then on, and closes the connection.
+    """Answers each request with the next of `answers`, repeats the last one, and closes the connection.
 
     A Held answer leaves it open; DRIP never ends the head of its answer.
     """

@@ -67,7 +67,7 @@ class Typed:
 
 @dataclass
 class Reader:
-    """Somebody with an empty home, in an empty folder, with the wheel of this tree installed."""
+    """A user with an empty home and an empty folder, and the wheel of this tree installed."""
 
     home: Path
     package: Path | None = None

@@ -20,9 +20,9 @@ from testbed.waiting import BOUND, wait_until
 
 MUSTER: Final = module_command("muster")
 OUTSIDE: Final = ("MUSTER_", "AWS_")
-"""Beginnings of the names of variables that nothing started here inherits."""
+"""Prefixes of environment variables that no started process inherits."""
 LAST_WORDS: Final = 8_000
-"""How many characters of what a process said stand in a failure."""
+"""How many characters of a process's output a failure shows."""
 
 T = TypeVar("T")
 
@@ -196,7 +196,7 @@ class Service(Process):
 
 @contextmanager
 def ended(*processes: Process) -> Iterator[None]:
-    """End these processes at the end, however it comes."""
+    """End these processes on exit, also after an exception."""
     with ExitStack() as stack:
         for process in processes:
             stack.push(process)

@@ -190,7 +190,7 @@ def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint
 
 @pytest.fixture
 def use_s3(monkeypatch: pytest.MonkeyPatch) -> Callable[[Endpoint], str]:
-    """`use_s3(endpoint)` sets this process's environment for it, and nothing else about S3; the storage url."""
+    """`use_s3(endpoint)` points this process's S3 settings at the endpoint and returns the storage URL."""
 
     def use(endpoint: Endpoint) -> str:
         for name in os.environ:

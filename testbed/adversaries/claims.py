@@ -124,7 +124,7 @@ def cut(rows: Sequence[Rollout], *, end: int | None = None) -> list[Rollout]:
 
 
 def pad_after_end(rows: Sequence[Rollout], *, filler: int, limit: int) -> list[Rollout]:
-    """Completions that stopped go on with filler, up to the limit."""
+    """Extend finished completions with filler, up to the limit."""
     found = []
     for row in rows:
         room = limit - len(row.completion_tokens)

@@ -1,4 +1,4 @@
-"""The adversaries: each a worker that does one thing wrong and nothing else.
+"""The adversaries: each is a worker with exactly one fault.
 
 A lie takes the lab and a job and returns the rows that this worker would claim, all 128 of them. Where it can, a
 worker covers its tracks: who has the real model prefills what it made otherwise, so that rewards, proofs and
@@ -58,7 +58,7 @@ class Adversary:
 
     @property
     def whole_file(self) -> bool:
-        """It is the file that lies: no sample of rows has a part in what is found."""
+        """The file as a whole is false, so the finding does not depend on the sampled rows."""
         return self.commits_to_honest or not self.in_part
 
 
@@ -150,7 +150,7 @@ def reseeded(job: Job, n: int) -> list:
 
 
 def system_prompt(shop: AdversaryLab, job: Job) -> list[Rollout]:
-    """Asked with its own system prompt, and claimed without."""
+    """Generate with an additional system prompt, and claim rows without it."""
     tokenizer = shop.rules.tokenizer
     before = tokenizer("<|system|>Be right.", add_special_tokens=False)["input_ids"]
     asked = [

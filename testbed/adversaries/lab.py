@@ -136,7 +136,7 @@ class AdversaryLab:
         requests: Sequence[GenerationRequest] | None = None,
         temperature: float | None = None,
     ) -> list[Rollout]:
-        """Return the rows for a job. They claim the job's requests, whatever the engine was really asked for."""
+        """Return the rows for a job. They claim the job's requests, even if the engine got others."""
         right = self.checkpoints[job.commitment.step]
         self.engine.load_weights(weights or right)
         with self._tempered(temperature):

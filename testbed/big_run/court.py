@@ -26,7 +26,7 @@ PROVEN_EVERY: Final = 4
 
 @dataclass(frozen=True)
 class Charge:
-    """A commitment that somebody accused."""
+    """An accused commitment."""
 
     place: int
     """Of the commitment."""

@@ -1,4 +1,4 @@
-"""An orchestrator over a synthetic run: a real process over a real chain, whose head is where the run ends."""
+"""An orchestrator over a synthetic run: a real process over a real chain that ends with the run."""
 
 from __future__ import annotations
 

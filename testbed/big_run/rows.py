@@ -55,7 +55,7 @@ RELAYS: Final = tuple(f"https://relay-{number}.example/weights" for number in ra
 
 @dataclass(frozen=True)
 class Members:
-    """Addresses of everybody in a run."""
+    """The addresses of all parties in a run."""
 
     run: int
     trainer: str

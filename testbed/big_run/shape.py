@@ -36,7 +36,7 @@ CHEATER_EVERY: Final = 97
 CHEATS: Final = 0.4
 """Share of a cheater's commitments that are rejected."""
 DOUBTED: Final = 0.004
-"""Share of everybody else's whose first verdict is a rejection."""
+"""Share of all other commitments whose first verdict is a rejection."""
 CLEARED: Final = 0.1
 """Share of these whose validator opened a case about it and lost."""
 DAY_SECONDS: Final = 86_400

@@ -12,7 +12,7 @@ from muster.constants import MICRO
 
 @dataclass(eq=False)
 class Account:
-    """Somebody on chain."""
+    """A party on chain."""
 
     signer: Signer
 

@@ -1,4 +1,4 @@
-"""A run, hour by hour: it publishes, workers commit, validators inspect, accuse and seal, and everybody is paid."""
+"""A run, hour by hour: it publishes, workers commit, validators inspect, accuse and seal, and all get paid."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CHALLENGE_HOURS: Final = 72
 
 @dataclass
 class World:
-    """One run and everybody in it. Make it with `World.begin`."""
+    """One run and its parties. Make it with `World.begin`."""
 
     chain: WorldChain
     terms: Terms
@@ -94,7 +94,7 @@ class World:
         validators: Sequence[Validating],
         workers: Sequence[Working],
     ) -> World:
-        """Create and fund a run, let everybody join, and publish step 0 once the validators may judge."""
+        """Create and fund a run, register all nodes, and publish step 0 once the validators may judge."""
         owner, trainer = Signer.random(), Signer.random()
         named = replace(terms, trainer=trainer.address, storage_key=owner.address)
         world = cls(chain, named, assumptions, owner, trainer)
@@ -321,7 +321,7 @@ class World:
             self._found.append(c)
 
     def _accuse(self) -> None:
-        """Open a case for each node that somebody found at fault, unless there is one."""
+        """Open a case for each node found at fault, unless it already has one."""
         waiting = [c for c in self._found if c.step > self.step - CHALLENGE_HOURS and not self._is_moot(c)]
         self._found = [c for c in waiting if self.cases.is_open(c.key.address) or not self._accuse_one(c)]
 
@@ -354,7 +354,7 @@ class World:
         self.chain.mine()
 
     def _proceed_until(self, timestamp: int) -> None:
-        """Let time pass, and every case that falls due in it go on."""
+        """Advance the clock, and act in every case that falls due."""
         while due := [case for case in self.cases.open_cases if case.due <= timestamp]:
             case = min(due, key=lambda one: one.due)
             self.chain.advance_to(case.due)

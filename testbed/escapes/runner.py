@@ -198,7 +198,7 @@ def attack_native(folder: Path, image: str, kinds: Iterable[str] = NATIVE) -> Re
 
 
 def control_native() -> list[str]:
-    """Run the native controls without the walls; return those that gained nothing."""
+    """Run the native controls without the sandbox, and return those that gained nothing."""
     failed = []
     with canaries(NativeCanaries) as host, tempfile.TemporaryDirectory(prefix="muster-control-") as work:
         for kind in CONTROLS["native"]:

@@ -84,19 +84,19 @@ class StoryFacts:
     """What the story measured."""
 
     test_bytes_found: int = 0
-    """Places in what a worker can get where a sealed reference, its key or the master stands, before the reveal."""
+    """Occurrences of a sealed reference, its key or the master in data that a worker can get before the reveal."""
     searched_bytes: int = 0
     control_found: int = 0
     """The same search, over the set before it was sealed."""
     refused: dict[str, int] = field(default_factory=dict)
-    """Status by who asked for the master and is no validator, and of the copier."""
+    """HTTP status by name: of each non-validator that asked for the master, and of the copier."""
     graded: int = 0
     """Rows whose rewards reached the trainer."""
     solved: int = 0
     right_rewards: bool = False
-    """Whether these are the rewards that the tests give."""
+    """Whether the rewards equal those that the tests give."""
     signal: bool = False
-    """Whether a group of them teaches something."""
+    """Whether the rewards of at least one group differ."""
     wrong_grader_punished: bool = False
     lock_lost: int = 0
     convicted: dict[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class StoryFacts:
 
 
 class BelievingModel:
-    """In place of a model that replays: every row is what its worker says."""
+    """A model that believes every row instead of replaying it."""
 
     profile = CPU_FP32
     faulty: Mapping[int, str] = MappingProxyType({})
@@ -138,11 +138,11 @@ class PrivateStory:
     masters: Masters
     facts: StoryFacts = field(default_factory=StoryFacts)
 
-    # What everybody has
+    # Shared by all nodes
 
     @asynccontextmanager
     async def context(self, name: str, *, validates: bool) -> AsyncIterator[RunVerificationContext]:
-        """Yield what somebody verifies with; only a validator is given masters before they are revealed."""
+        """Yield a verification context. Before the reveal only a validator gets the masters."""
         async with (
             self.run.chain(name) as chain,
             self.run.client(self.orchestrator.url, name, timeout=60) as client,

@@ -42,7 +42,7 @@ HOUR = 500_000
 
 
 def address(name: str) -> str:
-    """Return the address of somebody."""
+    """Return the address for a name."""
     return to_checksum_address(hashlib.sha256(name.encode()).digest()[:20])
 
 
@@ -155,7 +155,7 @@ class SampleRun(RecordedRun):
         return await self.happen(CaseResolved, number, address(accused), outcome, guilty, reveals, 3)
 
     async def convict(self, accused: str, slashed: int = 50 * TOKEN, voided: tuple[int, int] | None = None) -> None:
-        """Convict somebody in the block of the last event. `voided`: the first and the last index that are not paid."""
+        """Convict a node in the block of the last event. `voided`: the first and the last index that are not paid."""
         block = Place(self.blocks, bytes(32), self.blocks.to_bytes(32), 1)
         events: list[Event] = [Convicted(block, address(accused), RUN, slashed, slashed // 5, address("winner"))]
         if voided is not None:

@@ -59,7 +59,7 @@ async def approve_and_fund(chain: Chain, run: int, amount: int) -> None:
 
 @dataclass
 class RunFixture:
-    """A run and everybody in it, by name: owner, trainer, storage, v1 to v4, workers, and "operator of" each node."""
+    """A run and its parties, by name: owner, trainer, storage, v1 to v4, workers, and "operator of" each node."""
 
     folder: Path
     settings: ChainSettings
@@ -106,7 +106,7 @@ class RunFixture:
 
     @property
     def settings_file(self) -> dict[str, object]:
-        """Return the settings that everybody has who takes part: run and chain, by their dotted keys."""
+        """Return the settings that all nodes share: run and chain, by their dotted keys."""
         names = ("rpc_url", "addresses", "poll_seconds")
         return {"run": self.run, **{f"chain.{name}": getattr(self.settings, name) for name in names}}
 

@@ -107,7 +107,7 @@ def live_swarm(folder: Path, *words: object) -> Iterator[LiveSwarm]:
 
 
 def newcomer(command: str, folder: Path) -> Muster:
-    """Return what somebody with an empty home types of the page."""
+    """Return the commands of the page that a user with an empty home types."""
     assert command.startswith("muster up http")
     folder.mkdir(mode=0o700)
     password = folder.with_suffix(".password")

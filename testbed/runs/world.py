@@ -137,7 +137,7 @@ class World:
 
     @property
     def settings_file(self) -> dict[str, object]:
-        """Return the settings that everybody has, by their dotted keys."""
+        """Return the settings that all nodes share, by their dotted keys."""
         urls = {"orchestrator.url": self.orchestrator.url, "shardcast.relays": [self.origin.url]}
         return {**self.run_fixture.settings_file, **urls}
 
@@ -235,7 +235,7 @@ def published(deployment: Deployment, folder: Path, seed: str) -> Iterator[World
 
 
 async def commit_bytes(world: World, worker: str, data: bytes, step: int = 0) -> None:
-    """Upload whatever it is as the file of commitment 0, and commit to it."""
+    """Upload these bytes as the file of commitment 0, and commit to them."""
     try:
         root = rollout_tree(read_rollouts(data)).root
     except MalformedError:

@@ -28,7 +28,7 @@ COMMITTED_AT: Final = 50
 
 @dataclass
 class CourtChain:
-    """A run in which everybody may still be accused, and the transactions and verifications of this validator."""
+    """A run in which every node may still be accused, with this validator's transactions and verifications."""
 
     open_cases: int = 1
     """Against the accused, as the chain counts them."""

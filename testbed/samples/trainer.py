@@ -105,7 +105,7 @@ def ragged(count: int) -> list[Sample]:
 
 
 class Orchestrator:
-    """Says that a file was accepted, of which no validator says so."""
+    """Reports a file as accepted although no validator accepted it."""
 
     def __init__(self) -> None:
         self.reports: list[StepReport] = []

@@ -39,7 +39,7 @@ class Endpoint:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return what an operator sets to use it; nothing else of AWS's may be set beside it."""
+        """Return the variables that an operator sets to use it. No other AWS variable may be set."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": self.key,
@@ -89,7 +89,7 @@ class Link:
         self._server = (host, int(port))
         self.url = ""
         self.silent = False
-        """Nothing of an answer arrives any more."""
+        """Whether every answer is withheld."""
         self.body_bytes: int | None = None
         """Of an answer's body so many bytes arrive, and its head; None: all."""
 

@@ -1,4 +1,4 @@
-"""What work costs, in CPU time: how busy the machine is changes nothing."""
+"""The cost of work in CPU time, which does not depend on the machine's load."""
 
 from __future__ import annotations
 

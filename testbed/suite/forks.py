@@ -230,7 +230,7 @@ def take_terminal() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever a child of ours leaves behind, as a forked process is left by the fork server."""
+    """Adopt the orphans of our children, such as the processes that the fork server forks and leaves."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

@@ -18,7 +18,7 @@ from typing import Final
 ALMOST: Final = 0.9
 """How much of the way to the next timer passes, at most, while something arrives."""
 LATE: Final = 0.001
-"""Seconds by which a timer may be late, as timers are: who has slept for a second finds that a second has passed."""
+"""Seconds by which a timer may be late: after a sleep of one second, at least one second has passed."""
 
 
 class SteadySelector(selectors.DefaultSelector):

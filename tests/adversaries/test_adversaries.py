@@ -45,7 +45,7 @@ async def test_adversary_is_caught(adversary: Adversary, lab: AdversaryLab, cont
     assert set(found.reasons) <= set(adversary.reasons)
     assert adversary.whole_file or found.rejected >= 0.98 * found.false
 
-    # By the policy, whatever sample is drawn.
+    # By the policy, for every drawn sample.
     if not adversary.subtle:
         assert all(found.in_all)
     assert sum(map(bool, found.in_a_tenth)) / SAMPLES == pytest.approx(found.predicted_tenth, abs=0.2)

@@ -1,4 +1,4 @@
-"""The checks of a page find what they look for: each on a page that has it, and all on one that has nothing."""
+"""Each page check finds its fault on a page that has it, and all pass on a page without faults."""
 
 from __future__ import annotations
 

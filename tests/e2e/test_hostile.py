@@ -34,7 +34,7 @@ RELAY = "http://relay.example/\u202e<script>document.title='taken'</script>"
 INVISIBLE = (
     r"/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/"
 )
-"""What may hide or turn text around; a page contains none of it."""
+"""Characters that hide or reorder text. No page contains one."""
 
 FIND_UNSAFE = f"""(() => {{
   const found = [];

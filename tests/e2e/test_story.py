@@ -29,7 +29,7 @@ STATES = """void (() => {
   window.musterStates = [];
   new MutationObserver(() => musterStates.push(pill.dataset.state)).observe(pill, { attributeFilter: ["data-state"] });
 })()"""
-"""Notes what the page says of its connection, however short."""
+"""Records every connection state that the page shows, even briefly."""
 PICTURES = ROOT / "cache" / "e2e"
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @dataclass(frozen=True)
 class Witness:
-    """Somebody who keeps the overview open."""
+    """A visitor that keeps the overview open."""
 
     visitor: Visitor
     page: Page

@@ -24,12 +24,12 @@ SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 def be_an_h100() -> None:
-    """Let vLLM compute on a GPU from now on, as far as it knows."""
+    """Make vLLM believe that it computes on an H100."""
     import vllm.config.vllm
-    from vllm.engine.arg_utils import EngineArgs  # noqa: F401  (whatever it imports is not for a GPU)
+    from vllm.engine.arg_utils import EngineArgs  # noqa: F401  (its imports must see a CPU)
     from vllm.platforms import current_platform
 
-    sys.modules["vllm._C_stable_libtorch"] = ModuleType("vllm._C_stable_libtorch")  # kernels: built for GPUs only
+    sys.modules["vllm._C_stable_libtorch"] = ModuleType("vllm._C_stable_libtorch")  # GPU kernels, missing here
     from vllm.platforms.cuda import CudaPlatform
     from vllm.platforms.interface import DeviceCapability
 
@@ -111,14 +111,14 @@ def main() -> None:
     arguments = plain_arguments(model, BF16, limits) | own_arguments(limits)
     found: dict[str, Any] = {}
 
-    # 1. A quantized model is refused: here already, since vLLM asks a GPU's kernels about it.
+    # 1. A quantized model is refused. This runs first, since vLLM asks a GPU's kernels about it.
     quantized = shutil.copytree(model, model.parent / "quantized")
     config = json.loads((model / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
     (quantized / "config.json").write_text(json.dumps(config))
     found["quantized"] = refusal(quantized, arguments | {"model": str(quantized)})
 
-    # 2. On a GPU: ours, whatever the environment says, on one and on two.
+    # 2. Our configuration on one GPU and on two, in any environment.
     be_an_h100()
     config = make_config(model, arguments)
     found["ours"] = facts(config) | {"loaded": loaded(config), "admission": admission(config)}
@@ -126,12 +126,12 @@ def main() -> None:
     split = make_config(model, arguments | {"tensor_parallel_size": 2})
     found["split"] = facts(split) | {"processes": get_mp_context().get_start_method()}
 
-    # 3. What vLLM chooses by itself.
+    # 3. vLLM's defaults.
     del os.environ[SWITCH]
     config = EngineArgs(**(arguments | {"async_scheduling": None})).create_engine_config()
     found["vllm"] = facts(config) | {"admission": admission(config)}
 
-    # 4. A choice that an earlier engine of this process has read for good is refused.
+    # 4. A variable that this process has already cached is refused.
     envs.enable_envs_cache()
     found["cached"] = refusal(model, arguments)
     print(json.dumps(found))

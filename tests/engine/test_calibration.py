@@ -162,7 +162,7 @@ def test_changed_copies_of_the_model_are_gone(machine: Machine, calibrated: dict
 
 @pytest.mark.usefixtures("no_process")
 def test_a_second_call_goes_on_from_the_folder(machine: Machine, calibrated: dict) -> None:
-    """Nothing starts, and the document is the same."""
+    """No engine starts, and the document is the same."""
     again = machine.json("run", "calibrate", "model", *WORDS, "--out", "again.json")
     assert again == calibrated | {"file": "again.json"}
 

@@ -1,4 +1,4 @@
-"""A worker starts with an engine that samples as a replay does, or not at all: on GPUs vLLM would choose another.
+"""A worker starts only with an engine that samples as a replay does. On GPUs vLLM's defaults do not.
 
 The first half asks vLLM's own code, as on an H100, what a worker's arguments come to. The second breaks a real engine.
 """
@@ -32,7 +32,7 @@ OPERATORS = {
     "VLLM_MODEL_REDIRECT_PATH": "redirects.json",
     "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random",
 }
-"""An environment in which nothing is as a worker needs it."""
+"""An environment in which no variable has the value that a worker needs."""
 
 PINNED = {
     "v2": False,

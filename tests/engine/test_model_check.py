@@ -1,4 +1,4 @@
-"""`muster model check` passes a model on which all programs agree, and none whose rows depend on their length."""
+"""`muster model check` passes a model on which all programs agree, and fails one whose rows depend on their length."""
 
 from __future__ import annotations
 

@@ -273,13 +273,13 @@ async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place,
     old, new = place.name("w3", "old", now - 10), place.name("w3", "new", now)
     await place.say("w3", old)
 
-    # 1. A restart forgets nothing but when a node was named.
+    # 1. A restart forgets only when a node was last named.
     await asyncio.to_thread(orchestrator.stop)
     await asyncio.to_thread(orchestrator.start)
     await place.say("stranger", new)
     assert (place.node("w3"), "new", now) in await place.rows(node_names, "node", "name", "named")
 
-    # 2. An old name cannot be replayed, by whomever.
+    # 2. No sender can replay an old name.
     await asyncio.to_thread(orchestrator.stop)
     await asyncio.to_thread(orchestrator.start)
     why = f"a name of {place.node('w3')} that is as late or later is known"

@@ -157,11 +157,11 @@ async def the_next_run(place: Place, task_set: TaskSet, author: str, folder: Pat
             slot = next(slot for slot in range(10) if tasks.task_set.part(slot).name == "letters")
             await asyncio.to_thread(score_as_a_worker_does, tasks, slot, author)
 
-        # 2. It works; of the second worker nothing is accepted.
+        # 2. The first worker's rows are accepted, the second worker's are not.
         for worker in WORKERS:
             await work(run_fixture, orchestrator, worker, accepted=worker == "w1")
 
-        # 3. The leaderboard says whose tasks they were, and so do the tasks themselves.
+        # 3. The leaderboard and the tasks themselves name the author.
         async with run_fixture.client(orchestrator.url, None) as client:
 
             async def counted() -> dict[str, Any] | None:

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Scene:
-    """A run with one published step, and somebody with no stake in it."""
+    """A run with one published step, and a stranger without a stake."""
 
     run_fixture: RunFixture
     stranger: Chain

@@ -170,7 +170,7 @@ async def test_a_relay_passes_differences_on(
 async def test_a_relay_makes_a_step_out_of_the_one_before(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    """The relay downloads a hundredth of the step. A client without any step still gets all of it from the relay."""
+    """The relay downloads less than 5% of the step. A client without any step still gets all of it from the relay."""
     give(run_fixture, made[4], tmp_path / "relayed")
     async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
         await until(lambda: version_path(tmp_path / "relayed", made[5].root).exists())
@@ -210,7 +210,7 @@ async def test_a_base_that_has_lost_a_file_is_no_harm(
 
 @pytest.fixture
 def liar(run_fixture: Path, made: list[Manifest], tmp_path: Path) -> Path:
-    """Return a folder whose difference from step 4 to 5 is well-formed, small, and makes something else."""
+    """Return a folder with a small, well-formed delta from step 4 that yields other weights than step 5."""
     folder = tmp_path / "lies"
     shutil.copytree(run_fixture / "published", folder)
     forge_difference(folder, made[4], made[5])

@@ -164,7 +164,7 @@ def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None
 
 
 def test_down_ends_a_swarm_whose_supervisor_was_killed(tmp_path: Path) -> None:
-    seed = "7"  # of no other test, whose model would be shared: this one is still being made when `down` is asked
+    seed = "7"  # no other test uses it, so the model is not shared and is still in the making at `down`
     with demo(tmp_path, "--seed", seed) as process:
         process.says("make-model started")
         process.kill()

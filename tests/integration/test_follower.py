@@ -100,7 +100,7 @@ async def test_a_server_that_lags_empties_nothing(start_anvil: Start, tmp_path: 
 async def test_payments_and_members_carry_their_block_time(
     start_anvil: Start, tmp_path: Path, database_url: str
 ) -> None:
-    """Of blocks that a server of the endpoint does not know yet, nothing is written."""
+    """The follower writes nothing of a block that a server of the endpoint does not know yet."""
     anvil = start_anvil()
     run_fixture = await RunFixture.build_on(anvil, tmp_path, seed="times", workers=("w1",))
     async with balanced(anvil) as balancer, following(run_fixture, balancer.url, database_url) as followed:

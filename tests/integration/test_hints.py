@@ -1,4 +1,4 @@
-"""What a newcomer meets first, on the way from nothing to a node: each error's next step is typed, and leads on."""
+"""The first errors that a newcomer meets: the test types each hint, and the hint works."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ async def test_join_document_is_checked_on_chain(place: tuple[RunFixture, Orches
     unprintable = document.model_copy(update={"orchestrator": "http://a.example\x1b[2J"})
     with pytest.raises(MalformedError, match=r"names no URL as its orchestrator: 'http://a.example\\x1b"):
         await check_run(sign_message(run_fixture.key("storage"), where, unprintable))
-    # 3. A run that there is not, contracts that are others, and no contract at all.
+    # 3. An unknown run, other contracts, and an address without a contract.
     storage = run_fixture.key("storage")
     await refused(
         sign_message(storage, where, document.model_copy(update={"run": 4_000_000})), "there is no run 4000000"

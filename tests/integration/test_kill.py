@@ -1,4 +1,4 @@
-"""kill -9 at the awkward moments, all of them in one run: nothing is lost, nothing is done twice, training goes on.
+"""kill -9 at every critical moment of one run: no work is lost or repeated, and training continues.
 
 Every failpoint is armed once for the whole swarm: whichever process gets there first dies there, and its supervisor
 starts it again. What must come out is what comes out of an undisturbed run, which `make test-rest` asserts as well

@@ -40,7 +40,7 @@ async def test_late_file_costs_fee_and_unsettled_pay(world: World) -> None:
     node, run = run_fixture.key("w1").address, run_fixture.run
     worker = world.node("worker", "w1", "worker.generated")
     with ended(worker):
-        # 1. A real worker makes honest rows and dies before it uploads them; its operator commits to them all the same.
+        # 1. A real worker makes honest rows and dies before it uploads them. The test still commits to them.
         status, said = await asyncio.to_thread(worker.spawn().end)
         assert status == -signal.SIGKILL, said
         data = finished_file(run_fixture.state("w1"))

@@ -41,7 +41,7 @@ def digest(text: str) -> bytes:
 
 
 class OpenChains:
-    """Everybody's chain, by name, opened once."""
+    """The chain client of each party, by name, opened once."""
 
     def __init__(self, run_fixture: RunFixture) -> None:
         self.run_fixture = run_fixture

@@ -104,7 +104,7 @@ async def cheaters_are_convicted(world: World) -> None:
 
 
 def the_work_was_scored_by_the_component(world: World, rows: list[Rollout]) -> None:
-    """Rewards differ, fuel was used, and what is of no use was drawn and is worth nothing."""
+    """Rewards differ and scoring used fuel. Poisoned tasks were drawn and earn no reward."""
     task_set = TaskSet.open(world.run_fixture.folder / "run" / "tasks")
     by_part: dict[str, list[Rollout]] = {}
     for row in rows:

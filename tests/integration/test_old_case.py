@@ -26,7 +26,7 @@ DELTAS = keeping(whole_every=16, whole=1)
 
 
 async def verify(world: World, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """`muster validator verify` or `muster slash verify`: exit code, document, and what it said meanwhile."""
+    """`muster validator verify` or `muster slash verify`: exit code, document and stderr."""
     config = world.run_fixture.folder / "v4" / "muster.toml"
     command = (sys.executable, "-m", "validator", "--config", config, *arguments, "--json")
     status, output, errors = await run_to_end(*command)

@@ -1,4 +1,4 @@
-"""Old steps, of which only differences are left, fetched by somebody who holds newer ones. Real processes and files."""
+"""Old steps, of which only deltas remain, fetched by a node that holds newer steps. Real processes and files."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ async def test_an_old_step_that_was_damaged_on_disk_is_made_again(
 async def test_several_old_steps_at_the_same_time(
     run_fixture: Path, made: list[Manifest], origin: Server, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However few differences are kept, none goes that another step is about to be made with."""
+    """Eviction never removes a delta that a pending step still needs, even with the smallest limit."""
     from muster.shardcast.fetch import delta_fetch
 
     monkeypatch.setattr(delta_fetch, "KEPT_DELTAS", 0)

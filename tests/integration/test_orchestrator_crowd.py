@@ -158,7 +158,7 @@ def signed_head(run_fixture: RunFixture, orchestrator: Orchestrator, body: bytes
 
 
 def send_all_then_read(orchestrator: Orchestrator, pieces: list[bytes]) -> bytes:
-    """Send everything, whatever the server says meanwhile, as plain clients do; the answer."""
+    """Send the whole request before reading, as simple clients do, and return the answer."""
     with socket.create_connection(("127.0.0.1", orchestrator.port), timeout=BOUND) as client:
         for piece in pieces:
             client.sendall(piece)

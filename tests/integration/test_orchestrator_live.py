@@ -143,7 +143,7 @@ async def test_watchers_resume_after_restart(run_fixture: RunFixture, orchestrat
 
 
 async def test_watchers_have_room_of_their_own(run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
-    """One address gets half of it; beyond that it is refused, and everybody else is served."""
+    """One address gets at most half of the watchers' connections. Other addresses are still served."""
     answers = await asyncio.gather(*(opened(run_fixture, orchestrator, "127.0.2.1") for _ in range(352)))
     refused = [(head, streams) for head, streams in answers if not head.startswith(b"HTTP/1.1 200 ")]
     assert len(refused) == 2

@@ -1,4 +1,4 @@
-"""Whatever fits the OpenAPI document, or does not, is answered as the document says; never with a 500. Bounded."""
+"""Valid and invalid requests get the answers that the OpenAPI document lists, and never a 500. Bounded."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_a_file_under_anothers_name(sender):
 
 
 def test_oversized_bodies_are_refused_before_they_are_read(sender):
-    """By announced length, and by what arrives when none is announced."""
+    """By the announced length, or by the bytes received without one."""
     for method, path, limit in (("POST", "/v1/evidence", MAX_EVIDENCE_BYTES), ("POST", "/v1/verdicts", 1 << 20)):
         body = bytes(limit + 1)
         problem = refused(sender.signed("v1", method, path, body), 413, "Too large", f"larger than {limit} bytes")

@@ -134,7 +134,7 @@ print(json.dumps(outcomes))
 def outcomes(
     run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list]:
-    """Exit code and stderr of every start that cannot work, by what is broken; all in one process to save its start."""
+    """Exit code and stderr of every broken start, by its fault. One process runs them all to save startup time."""
     configs = {}
     for breaks in BREAKS:
         broken = Orchestrator(run_fixture, tmp_path_factory.mktemp(breaks.__name__), database_url=new_database_url())
@@ -288,7 +288,7 @@ def fated(run_fixture: RunFixture, database_url: str, tmp_path: Path) -> Iterato
 
 
 async def test_killed_in_the_middle_of_an_upload(run_fixture: RunFixture, fated: Orchestrator, tmp_path: Path):
-    """Nothing half is kept, the same upload works after a restart, replays do not."""
+    """No partial file remains. The same upload works after a restart, and replays are refused."""
     url, once = f"{fated.url}/v1/evidence", b"once"
     headers = sign_request(run_fixture.key("v1"), run_fixture.domain, "POST", url, content_hash(once), now=time.time())
 

@@ -98,7 +98,7 @@ async def _falls_silent(run_fixture: RunFixture, url: str, link: Link, client: h
         await client.get(file)
     link.body_bytes = None
 
-    # Nothing at all, or the head of an answer only: a readable refusal within the bound.
+    # No answer, or only its head: a readable refusal within the time limit.
     link.silent = True
     read, written, ready = await asyncio.gather(client.get(file), put(1), client.get("/readyz"))
     link.silent, link.body_bytes = False, 0

@@ -137,7 +137,7 @@ async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty:
         await _one_rejection_outweighs_every_accept(story)
         await _a_cheater_is_convicted(story, run_fixture)
 
-        # Staleness: with async level 1, work of step 0 is not fresh at step 2, whatever is asked for.
+        # Staleness: with async level 1, work of step 0 is stale at step 2 for every `min_step`.
         await run_fixture.publish(1)
         assert await story.accepted(1) == []
         assert await story.holds(("w2", 0))

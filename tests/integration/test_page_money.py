@@ -145,7 +145,7 @@ async def test_a_worker_sees_the_chains_money(money: Money) -> None:
     assert (await money.agrees())["claimable"] == 5 * pay
     assert money.states() == ["claimable", "claimable", "maturing"]
 
-    # Somebody claims a part of an hour, then the rest.
+    # A worker claims a part of an hour, then the rest.
     await money.claim(3)
     assert (await money.agrees())["claimable"] == pay
     assert money.states() == ["settled", "claimable", "maturing"]

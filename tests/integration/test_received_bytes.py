@@ -1,4 +1,4 @@
-"""What counts as received from which source: every byte that arrived and was right, by whatever way, and no other."""
+"""Which bytes count as received from a source: every valid byte that arrived, by any route, and no other."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_step_to_begin_with_and_differences(made: list[Manifest], source
 async def test_a_difference_that_makes_something_else_is_not_received(
     published: Path, made: list[Manifest], source: str, tmp_path: Path
 ) -> None:
-    """Its bytes are what its own manifest says, and they arrive; but they are no weights of the run."""
+    """The bytes match the source's own manifest and arrive, but they are not weights of the run."""
     lies = tmp_path / "lies"
     shutil.copytree(published / "published", lies)
     forge_difference(lies, made[4], made[5])

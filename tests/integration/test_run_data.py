@@ -112,7 +112,7 @@ async def test_held_checkpoint_survives_newer_steps(deployment: Deployment, tmp_
 
 
 async def test_old_steps_take_the_place_of_old_ones_only(deployment: Deployment, tmp_path: Path) -> None:
-    """Several cases about several old steps, while the node goes on needing its newest."""
+    """Judge cases about several old steps while the node still needs its newest one."""
     last, keep = 7, 2
     promised = tokenizer_hash(write_model(tmp_path / "model", SMALL, seed=0))
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="old", workers=(), tokenizer_hash=promised)

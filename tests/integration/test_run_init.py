@@ -68,7 +68,7 @@ def words_of(chain: Anvil, model: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def unopened(chain: Anvil, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run whose files are written, and that is on no chain: keys, tasks and checks take seconds."""
+    """The folder of a run with its files written but not on a chain: keys, tasks and checks take seconds."""
     machine = bare_machine(tmp_path_factory.mktemp("unopened"), chain)
     nowhere = [word.replace(chain.url, "http://127.0.0.1:1") for word in words_of(chain, model)]
     failed = machine.json(*nowhere, status=5)
@@ -139,7 +139,7 @@ def test_one_command_makes_a_run_that_exists_and_is_funded(machine: Machine, cha
     assert {path.name for path in (folder / "run").iterdir()} >= {"tasks", "config.json", "tokenizer.json"}
     assert "muster orchestrator run --config orchestrator.toml" in (folder / "README.txt").read_text()
 
-    # Typed again, with fewer words: nothing is sent, and no file is touched.
+    # The same command with fewer options sends nothing and changes no file.
     sent, before = sent_by(chain, keys["owner"]), contents(folder)
     again = machine.json("run", "init", "mine", "--yes")
     assert (again["run"], again["funded"]) == (1, ESCROW)

@@ -1,4 +1,4 @@
-"""`muster run init --start`: an owner's run trains on this machine, ends at Ctrl-C, and goes on where it was."""
+"""`muster run init --start`: an owner's run trains on this machine, ends at Ctrl-C, and resumes."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Newcomer:
             await dev.advance_to(int((self.joined + hour) * HOUR_SECONDS) + second)
 
     async def seals(self) -> list[int]:
-        """Let it seal until there is nothing to do; which hours after `joined` it has sealed by then."""
+        """Seal until nothing is left to do, and return the sealed hours, counted from `joined`."""
         for _ in range(20):
             if not await self.sealer.poll(await self.chain.head()):
                 break

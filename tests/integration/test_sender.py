@@ -90,7 +90,7 @@ async def test_a_send_may_build_on_one_that_is_not_mined_yet(
 async def test_a_transaction_the_endpoint_forgot_is_broadcast_again(
     start_anvil: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked for twice a second, and its fees are not raised meanwhile."""
+    """The sender polls twice a second and does not raise the fees."""
     anvil = start_anvil(mining=False)
     (signer,) = funded_on(anvil, 1)
     to = Signer.random()
@@ -223,7 +223,7 @@ def test_journal_persists_reserved_transactions(tmp_path: Path) -> None:
 async def test_a_slow_transaction_is_replaced_by_itself_with_higher_fees(
     start_anvil: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often until it is mined: here after a second, and each second after that."""
+    """It raises them every second until the transaction is mined."""
     monkeypatch.setattr(sender_module, "BUMPS", 119)
     anvil = start_anvil(mining=False)
     (signer,) = funded_on(anvil, 1)

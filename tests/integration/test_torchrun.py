@@ -105,7 +105,7 @@ async def test_a_run_that_was_closed_is_finished(
 
 
 async def _publish(run_fixture: RunFixture, process: Service, steps: int) -> int:
-    """Let a trainer go on until there are so many checkpoints on chain, and end it; how many there are then."""
+    """Run a trainer until `steps` checkpoints are on chain, stop it, and return how many there are."""
     with ended(process):
         await asyncio.to_thread(process.wait_until, lambda: len(process.logged("published")) >= steps, "steps")
     assert process.logged()[-1]["event"] == "ended", process.said

@@ -141,7 +141,7 @@ def test_killed_at_any_point_the_same_command_goes_on(world: World, newcomer: Ne
     assert days_of_gas(world, made["node"]) == 2
     assert not (newcomer.nodes / "run-1-worker" / "swarm.json").exists()
     with FolderLock(newcomer.nodes / "run-1-worker" / "state"):
-        pass  # nothing that was started is left
+        pass  # every started process has ended
 
 
 def test_a_validator_has_its_draw_secret_before_it_joins(world: World, newcomer: Newcomer) -> None:
@@ -192,7 +192,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(world: World, newcomer: N
 def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: Newcomer) -> None:
     at_home = {"HOME": str(newcomer.home)}
     url = world.orchestrator.url
-    # 1. Where no address is typed it is asked for. The terms come before any key: a no, or Ctrl-C, leaves nothing.
+    # 1. Without an address, `up` asks for one. It shows the terms before it makes a key: a no or Ctrl-C leaves no file.
     with Terminal(("up",), newcomer.folder, at_home) as terminal:
         terminal.reads("Address of the run, from the join box of its page: ")
         terminal.types(f"{url}/join\n")
@@ -209,7 +209,7 @@ def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: 
     assert not newcomer.wallet.exists()
     assert not newcomer.nodes.exists()
 
-    # 2. A password that is typed differently the second time is asked for again; then all goes on without a question.
+    # 2. If the two passwords differ, it asks again. After that it asks no further question.
     with Terminal(("up", url, "--no-start"), newcomer.folder, at_home) as terminal:
         terminal.reads("Go on? [y/N]: ")
         terminal.types("y\n")
@@ -223,7 +223,7 @@ def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: 
     operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
     assert len(events_of(world, Registered, operator=operator)) == 1
 
-    # 3. The next time nothing is left to do, and nothing is asked.
+    # 3. The next call has nothing to do and asks nothing.
     with Terminal(("up", "--no-start"), newcomer.folder, at_home) as terminal:
         assert terminal.ends() == 0
         assert "assword" not in terminal.said

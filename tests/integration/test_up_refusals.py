@@ -109,7 +109,7 @@ def test_urls_without_a_run_are_refused(world: World, newcomer: Newcomer) -> Non
 
 @pytest.mark.parametrize("lie", ["orchestrator", "run", "runs"])
 def test_a_false_join_document_makes_nothing(world: World, newcomer: Newcomer, lie: str) -> None:
-    """Signed by somebody else, of a run that there is not, of other contracts."""
+    """A document signed by another key, for an unknown run, or for other contracts."""
     run_fixture = world.run_fixture
 
     async def fetched() -> JoinDocument:

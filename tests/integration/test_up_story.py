@@ -90,7 +90,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
     assert (lock_holder(place / "state"), read_state(place)) == (None, None), "the worker ended with it"
     assert not is_alive(worker)
 
-    # 2. The same command goes on. A worker that dies is started again.
+    # 2. The same command resumes. It restarts a worker that dies.
     with volunteer.typing(*server) as second:
         await second.says("the worker runs as process")
         before = second.child("worker")

@@ -55,7 +55,7 @@ def run_fixture(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 async def stranger(run_fixture: RunFixture) -> AsyncIterator[Chain]:
-    """Somebody with no stake in the run."""
+    """An account without a stake in the run."""
     async with run_fixture.chain("stranger") as chain:
         yield chain
 

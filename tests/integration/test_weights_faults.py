@@ -124,7 +124,7 @@ async def test_a_source_that_serves_an_old_version(run_fixture: Path, origin: Se
 
 @asynccontextmanager
 async def resetting(url: str, share: int) -> AsyncIterator[str]:
-    """Return a way to a source on which every `share`-th connection is reset after its first 40 KB."""
+    """Return a proxy of a source that resets every `share`-th connection after 40 KB."""
     host, port = url.removeprefix("http://").split(":")
     count = 0
 

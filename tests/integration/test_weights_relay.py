@@ -1,4 +1,4 @@
-"""Relays: they pass on what they have checked, while more arrives, and nothing else; bounded, restartable, honest."""
+"""Relays serve verified shards while more arrive, within bounds, and resume after a restart."""
 
 from __future__ import annotations
 
