@@ -137,12 +137,12 @@ def page(found: Mapping[str, Sequence[Found]]) -> str:
 
 
 def _of_the_subtle(found: Sequence[Found]) -> str:
-    told = [
+    shares = [
         f"*{one['name']}* {one['in_one']:.0%} in one commitment and {one['in_a_day']:.2%} in {DAY}"
         for one in found
         if one["name"] in SUBTLE
     ]
-    return "; ".join(told) + "."
+    return "; ".join(shares) + "."
 
 
 HEADS = (

@@ -5,10 +5,10 @@
     python benchmarks/asynchrony.py stale [--json] [--levels 0 1 2 4] [--seeds 0 1 2] [--updates 45]
         [--set learning_rate=5e-4 ...] [--target 0.45] [--models FOLDER]
 
-`speedup`: two processes, each on a core of its own: this one trains, the other samples with the policies it is sent. A
-policy reaches the sampler one update's time after it was made: that is the broadcast, throttled to last as long as an
-update. At level n a batch is trained on whose policy is n steps behind at most, and the sampler always takes the newest
-policy it has; at level 0 that means to take turns. Scores are taken from saved weights after a run, off the clock.
+`speedup`: two processes, each on a separate core. This one trains, the other samples with the policies it receives. The
+broadcast is throttled to last as long as an update, so a policy reaches the sampler one update after it was made. At
+level n the policy of a batch is at most n steps behind the trainer. The sampler always takes the newest policy it has;
+at level 0 the two processes take turns. Scores are taken from saved weights after a run, off the clock.
 
     async_speedup     seconds at level 2 over seconds at level 0 until the mean curve over the seeds reaches nine tenths
                       of the smaller of the two final gains; `levels` has every level's seconds to nine tenths of the

@@ -2,8 +2,8 @@
 
     python benchmarks/broadcast.py [--json] [--runs 3] [--only relay_vs_peer_4g …]
 
-Everything is on one machine, each origin, relay and client a process of its own, so that hashing, sending and writing
-share its cores and its disk. Clients verify every shard and sync what they wrote. Ours and its yardstick take turns:
+Everything runs on one machine; hashing, sending and writing share its cores and its disk. Each origin, relay and client
+is a separate process. Clients verify every shard and sync what they wrote. Ours and its yardstick take turns:
 
     limit   sendfile from file to file with fsync, one process per client
     peer    shardcast 0.3.2 (`make bench-peers`) in the same set-up, at its defaults, but for a relay that looks for new
@@ -12,7 +12,7 @@ share its cores and its disk. Clients verify every shard and sync what they wrot
 
 Server and client are compared with what could take their place, on the same broadcast from one origin:
 
-    server_vs_aiohttp   ours on uvicorn, and aiohttp's `FileResponse` (sendfile); our clients. Tells a cost: no target
+    server_vs_aiohttp   ours on uvicorn, and aiohttp's `FileResponse` (sendfile); our clients. No target
     server_vs_nginx     ours, and nginx with sendfile, one process; our clients. No target; left out where there is none
     client_vs_aiohttp   our client, which is hand-written, and aiohttp's; our server
 
@@ -48,9 +48,9 @@ from testbed.paths import ROOT
 
 CLIENTS = 4
 MOST_WARM = 8 << 30
-"""Bytes of warm pages at most; a run that fills more takes the rest anew, on either side."""
+"""Most bytes of warm pages; a run that fills more takes cold pages for the rest, on either side."""
 KEEP_OURS = 1.3
-"""Times as fast as what could take its place must be what is written by hand: our client."""
+"""How many times as fast as its replacement our hand-written client must be."""
 NGINX = shutil.which("nginx")
 TREE = (2, 4)
 """Relays, and clients of each."""
@@ -160,8 +160,8 @@ class Setups:
     def _warm(self, folder: Path, copies: int) -> None:
         """Leave the kernel so many copies' worth of pages that were in use a moment ago.
 
-        A virtual machine gives its host back what has been free for a second or two, and taking a page anew costs
-        several times what filling it does. Without this, a run would measure what the run before it left behind.
+        A virtual machine returns pages to its host once they are free for a second or two. Taking such a page back
+        costs several times as much as filling it. Without warm pages, a run depends on what the run before it left.
         """
         scratch, piece = folder / "scratch", bytes(MIB)
         with scratch.open("wb", buffering=0) as file:

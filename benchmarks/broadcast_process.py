@@ -3,7 +3,7 @@
 python -m benchmarks.broadcast_process origin FOLDER
 python -m benchmarks.broadcast_process relay FOLDER UPSTREAM
 python -m benchmarks.broadcast_process publish FOLDER CHECKPOINT    "done" is followed by the root
-python -m benchmarks.broadcast_process client FOLDER SOURCE         is told the root
+python -m benchmarks.broadcast_process client FOLDER SOURCE         reads the root from stdin
 python -m benchmarks.broadcast_process copy FILE SOURCE             the limit: sendfile, and fsync
 python -m benchmarks.broadcast_process aiohttp-server FOLDER        as `origin`, by aiohttp
 python -m benchmarks.broadcast_process nginx FOLDER                 as `origin`, by nginx

@@ -52,7 +52,7 @@ DAY = 24
 """Commitments of a node."""
 
 
-# --- What it comes to
+# --- Results
 
 
 @dataclass(frozen=True)

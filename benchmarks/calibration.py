@@ -1,10 +1,9 @@
 """The grid of honest work behind the limits in `muster.verification.profiles`: models, ways to run them, and measuring.
 
-Measured by `muster run calibrate`'s own grid (`muster.authoring.calibration`), each cell in processes of its own.
-Models made here have random weights, except the demo's. What matters for inspection is the size of their logits and of
-their states, and these are made to be those of trained models: `peaked` scales the last norm until the entropy is that
-of a trained model, `outliers` gives a few channels of every layer large values, and `sharpened` is a policy that has
-collapsed onto few answers.
+Measured by the grid of `muster run calibrate` (`muster.authoring.calibration`), each cell in separate processes. Models
+made here have random weights, except the demo's. Inspection depends on the size of logits and states, so these models
+imitate trained ones: `peaked` scales the last norm until the entropy is that of a trained model, `outliers` gives a few
+channels of every layer large values, and `sharpened` is a policy that has collapsed onto few answers.
 """
 
 from __future__ import annotations

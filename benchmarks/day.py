@@ -7,7 +7,7 @@ that every validator re-runs (`muster.protocol.draws.draw_pool`), each of anothe
 also as other machines compute it, gives the pool limits, as `muster run calibrate` derives them; an honest day of other
 rows is judged beside the cheats. *Caught* is who is accused within the day, by its pool or by single rows: those of the
 pool and the 8 that each of two validators draws for itself, which are taken to be like those of the pool.
---write puts the table into docs/understand/verification.md. --save keeps what is measured: a run goes on from it.
+--write puts the table into docs/understand/verification.md. --save keeps the measurements: a later run resumes from it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def measure(name: str, model: Path, save: Path) -> None:
         write_cell(cell, save / f"{cell.cell}.npz")
 
 
-# --- What a day comes to
+# --- Results of a day
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
     python benchmarks/demo.py --cheated [--json] [--seeds 0 … 7] [--steps N]
     python benchmarks/demo.py --scenario language [--json] [--seeds 0 1 2] [--steps N] [--folder FOLDER]
 
-One `muster swarm demo` per seed, one after another; with a peer, a checkout that is set up, in turns with its own. CPU
-seconds are read from /proc five times a second: what a process used after the last look is not counted.
+One `muster swarm demo` per seed, one after another. With --peer, another checkout that is set up, the two take turns.
+CPU seconds are read from /proc five times a second: what a process used after the last look is not counted.
 
     demo_cpu        CPU seconds of all processes: ours over the peer's, medians
     demo_seconds    from an empty folder to the report, the longest
@@ -25,7 +25,7 @@ minutes are meant for: the load average, and the processor time of all processes
     language_gain       share of right answers after training minus before: the least lower end, over the seeds, of the
                         95 % interval over tasks
     language_minutes    from an empty folder to the report, the longest of the seeds
-    language_convicted  share of the seeds whose cheater was convicted, while nobody honest was rejected or slashed
+    language_convicted  share of the seeds whose cheater was convicted, with no honest node rejected or slashed
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def sample(process: psutil.Process, seconds: dict[tuple[int, float], tuple[str, 
 
 
 def role_in(command: Sequence[str], parent: str) -> str:
-    """Return the role of a process of a swarm by its command; that of its parent where it has none of its own."""
+    """Return the role of a swarm's process by its command; its parent's role if the command names none."""
     text = " ".join(command)
     if named := re.search(r"--config \S*?([^/\s]+)/muster\.toml", text):
         return role_of(named[1])
@@ -254,7 +254,7 @@ def main() -> int:
                 cost = f"{one.seconds:.0f} s, {sum(one.cpu.values()):.0f} CPU s, held out {one.summary['held_out']}"
                 print(f"{name}  seed {seed}  {cost}  {one.cpu}  {one.problems}", file=sys.stderr, flush=True)
 
-    # 3. What they come to.
+    # 3. The figures.
     if options.cheated:
         found = cheated_figures([runs[i : i + 2] for i in range(0, len(runs), 2)])
     elif options.scenario == LANGUAGE.name:

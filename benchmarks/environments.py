@@ -58,12 +58,12 @@ class Size:
     """Of each completion that needs no component, in each of the four processes."""
     call_rounds: int
     cases: int
-    """Every which completion is scored."""
+    """One in so many completions is scored."""
     pairs: int
     hacks: int
     """Problems that each hack is tried on."""
     problems: int
-    """Every which problem's reference is run."""
+    """One in so many problems has its reference run."""
     tasks: int
     runs: int
     calls: int
@@ -71,7 +71,7 @@ class Size:
     commitments: int
     """Generated and validated, of each environment, two minutes of a core each; 0 leaves it out."""
     completions: int
-    """Every which fixed completion is scored by published scorers too."""
+    """One in so many fixed completions is also scored by published scorers."""
     attacked: int
     """Tasks of each environment and generator on which cheap answers are tried."""
     gsm8k: Path | None = None
@@ -101,17 +101,21 @@ def _escapes(name: str, found: runner.Report, **more: object) -> Figure:
 
 def measure_determinism(size: Size) -> list[Figure]:
     """Count scores that differ from the first of their kind."""
-    told = determinism.measure(size.host_rounds, size.call_rounds, size.cases)
-    more = {"scorings": told["total"], "by_environment": told["by_environment"], "which": told["which"][:MOST_LISTED]}
-    return [none("determinism", told["different"], "of scorings", **more)]
+    counts = determinism.measure(size.host_rounds, size.call_rounds, size.cases)
+    more = {
+        "scorings": counts["total"],
+        "by_environment": counts["by_environment"],
+        "which": counts["which"][:MOST_LISTED],
+    }
+    return [none("determinism", counts["different"], "of scorings", **more)]
 
 
 def measure_math(size: Size) -> list[Figure]:
     """Compare the component with math-verify run natively."""
-    told = math_pairs.compare(math_pairs.pairs(size.pairs, size.gsm8k), CACHE)
-    more = {name: told[name] for name in ("pairs", "judged", "agree", "equal")}
-    more |= {name: told[name][:MOST_LISTED] for name in ("differ", "late")}
-    share = told["agree"] / max(1, told["judged"])
+    agreed = math_pairs.compare(math_pairs.pairs(size.pairs, size.gsm8k), CACHE)
+    more = {name: agreed[name] for name in ("pairs", "judged", "agree", "equal")}
+    more |= {name: agreed[name][:MOST_LISTED] for name in ("differ", "late")}
+    share = agreed["agree"] / max(1, agreed["judged"])
     return [figure("math_agreement", share, target=0.999, unit="of pairs", **more)]
 
 
@@ -134,16 +138,16 @@ def measure_code(size: Size) -> list[Figure]:
 
 def measure_agreement(size: Size) -> list[Figure]:
     """Compare our scores of published benchmarks with the published scorers'."""
-    told = agreement.compare(CACHE, every=size.completions)
-    equal, scores = sum(one.equal for one in told), sum(one.scores for one in told)
+    comparisons = agreement.compare(CACHE, every=size.completions)
+    equal, scores = sum(one.equal for one in comparisons), sum(one.scores for one in comparisons)
     counts = {
         one.benchmark: {
             **{name: getattr(one, name) for name in ("completions", "scores", "equal", "right")},
             "differ": len(one.differ),
         }
-        for one in told
+        for one in comparisons
     }
-    differ = [{"benchmark": one.benchmark, **difference} for one in told for difference in one.differ]
+    differ = [{"benchmark": one.benchmark, **difference} for one in comparisons for difference in one.differ]
     more = {"scores": scores, "equal": equal, "benchmarks": counts, "differ": differ[:MOST_LISTED]}
     return [figure("eval_agreement", equal / scores, target=1.0, unit="of scores", **more)]
 
@@ -160,9 +164,9 @@ def measure_rate(size: Size) -> list[Figure]:
             lambda: rates.start(20 * n),
         )
     figures = []
-    for name, target, told in zip(("fast", "math", "code"), (20_000, 15, 10), kinds, strict=True):
-        cpu = [one.per_cpu_second for one in told]
-        elapsed = round(statistics.median(one.per_second for one in told), 1)
+    for name, target, measured in zip(("fast", "math", "code"), (20_000, 15, 10), kinds, strict=True):
+        cpu = [one.per_cpu_second for one in measured]
+        elapsed = round(statistics.median(one.per_second for one in measured), 1)
         more = {"unit": "scorings per second of a core", "per_second_elapsed": elapsed}
         figures.append(figure(f"score_rate_{name}", cpu, target=target, **more))
     return [*figures, figure("score_start", starts, target=5.0, unit="ms of a core", at_most=True)]
@@ -170,20 +174,20 @@ def measure_rate(size: Size) -> list[Figure]:
 
 def measure_large_set(size: Size) -> list[Figure]:
     """Measure what a large task set costs a worker."""
-    told = _large_set(size.tasks)
-    most = {"at_most": True, "tasks": told["rows"]}
+    costs = _large_set(size.tasks)
+    most = {"at_most": True, "tasks": costs["rows"]}
     return [
-        figure("large_set_start", told["open_s"] + told["first_task_s"], target=0.5, unit="s", **most),
-        figure("large_set_memory", told["tasks_bytes"] / 1024**2, target=100, unit="MiB", **most),
-        figure("large_set_proof", told["proof_bytes"] / 1024, target=1.5, unit="KiB", **most),
+        figure("large_set_start", costs["open_s"] + costs["first_task_s"], target=0.5, unit="s", **most),
+        figure("large_set_memory", costs["tasks_bytes"] / 1024**2, target=100, unit="MiB", **most),
+        figure("large_set_proof", costs["proof_bytes"] / 1024, target=1.5, unit="KiB", **most),
     ]
 
 
 def measure_import(size: Size) -> list[Figure]:
     """Measure how fast a file becomes a task set."""
-    told = _large_set(size.tasks)
-    more = {"tasks": told["rows"], "per_cpu_second": told["import_rows_per_cpu_s"]}
-    return [figure("import_rate", told["import_rows_per_s"], target=5000, unit="tasks per second", **more)]
+    costs = _large_set(size.tasks)
+    more = {"tasks": costs["rows"], "per_cpu_second": costs["import_rows_per_cpu_s"]}
+    return [figure("import_rate", costs["import_rows_per_s"], target=5000, unit="tasks per second", **more)]
 
 
 def measure_answers(size: Size) -> list[Figure]:
@@ -230,15 +234,19 @@ def measure_private(size: Size) -> list[Figure]:
     """Play a run with private tests to its reveal, with a validator that grades wrongly and one that copies."""
     telemetry.configure("private tests", level="error")
     with tempfile.TemporaryDirectory() as folder:
-        told = private_tests.play(Path(folder))
-    searched = {"searched_bytes": told.searched_bytes, "control_found": told.control_found, "refused": told.refused}
-    grades = told.report
-    graded = {"grades": grades.grades, "rewards_reach_trainer": told.right_rewards, "void": grades.void}
-    punished = int(told.wrong_grader_punished and told.honest_free)
-    case = {"convicted": told.convicted, "lock_lost": str(told.lock_lost)}
+        outcome = private_tests.play(Path(folder))
+    searched = {
+        "searched_bytes": outcome.searched_bytes,
+        "control_found": outcome.control_found,
+        "refused": outcome.refused,
+    }
+    grades = outcome.report
+    graded = {"grades": grades.grades, "rewards_reach_trainer": outcome.right_rewards, "void": grades.void}
+    punished = int(outcome.wrong_grader_punished and outcome.honest_free)
+    case = {"convicted": outcome.convicted, "lock_lost": str(outcome.lock_lost)}
     share = grades.reproduced / max(1, grades.grades)
     return [
-        none("private_bytes_found", told.test_bytes_found, **searched),
+        none("private_bytes_found", outcome.test_bytes_found, **searched),
         figure("grades_reproduced", share, target=1.0, unit="of grades", **graded),
         figure("wrong_grader_punished", punished, target=1, unit="of one", **case),
     ]

@@ -2,11 +2,11 @@
 
     python benchmarks/gas.py [--json | --check | --update]
 
-Runs tests/contracts/Gas.t.sol, whose every call is a transaction of its own: 10 operators with 10 nodes each commit
-once an hour for 30 hours, 16 groups of 8 samples, and claim as it matures; and a commitment after whatever may have
-happened before. `claim_first` is the first claim to a wallet without tokens: 17,100 of it are the token's word for that
-wallet. `ratio` is the limit over ours, 1 being the limit. The peer's medians are those of its own operations
-that come nearest (registering a provider and adding a node for joining, invalidating work for a slash).
+Runs tests/contracts/Gas.t.sol, in which every call is a separate transaction. 10 operators with 10 nodes each commit
+once an hour for 30 hours, 16 groups of 8 samples, and claim as the work matures. Other cases measure one commitment
+after each event that can precede it. `claim_first` is the first claim to a wallet without tokens: 17,100 of it are the
+token's new storage word. `ratio` is the limit over ours, 1 being the limit. The peer's medians are those of its nearest
+operations (registering a provider and adding a node for joining, invalidating work for a slash).
 
 --check fails when an operation costs 3% more than benchmarks/gas.snapshot.json says; --update writes that file.
 """

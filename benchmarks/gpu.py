@@ -1,4 +1,4 @@
-"""What a GPU makes of Muster, in ten minutes: one command for a person who has one. Without, the same as a trial.
+"""How Muster performs on a GPU, in ten minutes. Without a GPU it runs the same parts as a trial.
 
     python benchmarks/gpu.py [--json] [--model FOLDER] [--device cpu] [--only PART …] [--seconds 600]
 
@@ -115,7 +115,7 @@ def run_part(part: str, folder: Path, device: str, seconds: float) -> dict[str, 
 
 
 def run_bounded(command: Sequence[str], log: Path, seconds: float, environment: Mapping[str, str]) -> str:
-    """Run a command, whatever it starts included, for at most so long; return why it failed, or ""."""
+    """Run a command and its children for at most so long; return why it failed, or ""."""
     with log.open("w") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
@@ -131,7 +131,7 @@ def run_bounded(command: Sequence[str], log: Path, seconds: float, environment: 
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End whatever is left of a part: torchrun needs time to end what it started."""
+    """End the processes left of a part: torchrun needs time to end its children."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -189,7 +189,7 @@ def measure(
 
 
 def figures_of(found: dict[str, Any], device: str, peak: float | None) -> tuple[list[Figure], dict[str, str]]:
-    """Return the figures that these measurements come to, and why others are missing. Pure."""
+    """Compute the figures from the measurements, and say why others are missing. Pure."""
     figures: list[Figure] = []
     missing: dict[str, str] = {}
     worker, trainer, replay = (found.get(part) for part in ("worker", "trainer", "replay"))
@@ -201,15 +201,15 @@ def figures_of(found: dict[str, Any], device: str, peak: float | None) -> tuple[
                 speeds, peer = (found[one]["tokens_per_second"] for one in ("worker", part))
                 figures.append(relative(name, speeds, peer=peer, target=target, unit="tokens/s"))
     if replay:
-        told = {name: replay[name] for name in TOLD}
+        details = {name: replay[name] for name in REPLAY_DETAILS}
         rejected, limit = replay["rejected"], PROFILES[device].activation.reject
-        more = {"target": 0.0, "at_most": True, "unit": "rows", **told}
+        more = {"target": 0.0, "at_most": True, "unit": "rows", **details}
         figures.append(figure("replay_rejected", rejected, ratio=rejected / replay["rows"], **more))
         figures.append(most("activation", [replay["activation"]], limit, "distance"))
     if trainer:
         rate = trainer["tokens"] / statistics.median(trainer["seconds"])
-        told = {"tokens_per_second": round(rate), "mismatch_kl": trainer["mismatch_kl"]}
-        figures.append(most("trainer_step", trainer["seconds"], STEP_SECONDS, "s", **told))
+        details = {"tokens_per_second": round(rate), "mismatch_kl": trainer["mismatch_kl"]}
+        figures.append(most("trainer_step", trainer["seconds"], STEP_SECONDS, "s", **details))
         figures.append(most("trainer_memory", [trainer["memory"] / GIB], trainer["has"] / GIB, "GiB"))
         if peak is None:
             missing["trainer_mfu"] = f"the peak of {trainer['device']} is not known: --peak-tflops"
@@ -220,8 +220,16 @@ def figures_of(found: dict[str, Any], device: str, peak: float | None) -> tuple[
 
 
 GIB: Final = float(1 << 30)
-TOLD: Final = ("accused", "tokens", "worst_statistic", "worst_value", "rejected_above", "pool", "generate_seconds")
-"""Of what `muster doctor --engine` says."""
+REPLAY_DETAILS: Final = (
+    "accused",
+    "tokens",
+    "worst_statistic",
+    "worst_value",
+    "rejected_above",
+    "pool",
+    "generate_seconds",
+)
+"""Fields of the report of `muster doctor --engine` that go into the figure."""
 
 
 def most(name: str, ours: Sequence[float], limit: float, unit: str, **more: object) -> Figure:

@@ -1,4 +1,4 @@
-"""The parts of benchmarks/gpu.py: each a process of its own, which writes what it measured to FOLDER/PART.json.
+"""The parts of benchmarks/gpu.py: each is a separate process that writes its measurements to FOLDER/PART.json.
 
     python -m benchmarks.gpu_process PART FOLDER      FOLDER/plan.json has a `Plan`
 

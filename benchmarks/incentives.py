@@ -3,11 +3,10 @@
     python benchmarks/incentives.py [--json] [--terms public local] [--only workers validators …] [--seed N]
     python benchmarks/incentives.py --json --merge FILE…
 
-Every world is a run on an Anvil of its own whose clock is moved: weeks of commitments, inspections, cases, seals and
-claims by honest parties and one that deviates (testbed/economy). Income is what lies in an operator's
-wallet, free balance and locks at the end, less what it began with, its compute, its gas and what its stakes would have
-earned elsewhere; per day. What the contracts do not know is assumed, and printed
-(testbed/economy/assumptions.py).
+Every world is a run on a separate Anvil whose clock is moved: weeks of commitments, inspections, cases, seals and
+claims by honest parties and one that deviates (testbed/economy). Income per day is an operator's wallet, free balance
+and locks at the end, less what it began with, its compute, its gas and what its stakes would have earned elsewhere.
+What the contracts do not know is assumed, and printed (testbed/economy/assumptions.py).
 
     honest_margin   (honest income − that of the best deviating strategy) / honest income, the lowest over all
                     strategies of one party, and over public and local terms
@@ -16,7 +15,7 @@ earned elsewhere; per day. What the contracts do not know is assumed, and printe
     bait_cost       tokens that a validator loses per file that comes only when it is accused, gas aside
     judge_margin    tokens per case that a judge who replays earns more than one who votes unseen, at one guilty case in
                     twenty: the lower of acquitting and convicting unseen
-    junk_ratio      tokens of an owner that junk binds per token that whoever made it loses
+    junk_ratio      tokens of an owner that junk binds per token that its author loses
     shopping_gain   work that eight keys save at the same pay, of which the shortest draw is taken each time
     withdrawn       tokens of reserved pay that an owner keeps from workers by withdrawing and closing
 """
@@ -111,7 +110,7 @@ class Study:
         return rows
 
     def validators(self, chain: WorldChain, **assumed: Any) -> list[Row]:
-        """Let each deviating validator serve beside five honest ones, in a world of its own."""
+        """Let each deviating validator serve beside five honest ones, each in a separate world."""
         rows: list[Row] = []
         for strategy in VALIDATORS:
             world = self.world(chain, [FAITHFUL] * 5 + [strategy], [HONEST] * 5, **assumed)
@@ -120,7 +119,7 @@ class Study:
         return rows
 
     def quiet(self, chain: WorldChain) -> list[Row]:
-        """Let a blind sealer serve where hardly anybody cheats."""
+        """Let a blind sealer serve in a run with few cheaters."""
         world = self.world(chain, [FAITHFUL] * 5 + [BLIND], [HONEST] * 5, cheat_every=240)
         world.live()
         return [one_against_the_rest(world)]
@@ -155,7 +154,7 @@ class Study:
         return [{"baits": baits, "lost": -accuser.money / baits, "gas": accuser.gas / baits}]
 
     def junk(self, chain: WorldChain) -> list[Row]:
-        """Let junk be committed until the stake covers no more, while nobody looks; then convict it."""
+        """Let a worker commit junk, uninspected, until its stake covers no more; then convict it."""
         mute = replace(BLIND, seals=False)
         eager = replace(WORKERS[0], name="junk", false_share=1.0, full_rate=True)
         world = self.world(chain, [mute] * 4, [eager], cheat_every=0)

@@ -98,7 +98,7 @@ def pool_third() -> list[Figure]:
 
 
 def pool_honest() -> list[Figure]:
-    """Simulate the worst that is allowed: one step of thirty leans, with all its rows, and anybody may stop to look."""
+    """Simulate the worst case allowed: all rows of one step in thirty lean, and a reader may stop at any time."""
     table = np.array([[pool_evidence(k, n) if k <= n else -99.0 for k in range(WINDOW + 1)] for n in range(WINDOW + 1)])
     source, convicted, most = np.random.default_rng(1), 0, -99.0
     for _ in range(NODES // 10_000):

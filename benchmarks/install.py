@@ -70,20 +70,20 @@ def measure(folder: Path, *, quick: bool) -> list[Figure]:
     # 2. Strangers to a swarm with a conviction.
     python = folder / "verify" / "environment" / "bin" / "python"
     with live_swarm(folder, "--workers", "1", "--cheaters", "1", "--seed", "0") as swarm:
-        told = wait_until(lambda: conviction(swarm), "a conviction", CONVICTION_SECONDS)
-        figures += stranger(folder, swarm, python, told)
-        reader = Reader(folder / "visitor", None, told, python, has_engine=False)
+        verdict = wait_until(lambda: conviction(swarm), "a conviction", CONVICTION_SECONDS)
+        figures += stranger(folder, swarm, python, verdict)
+        reader = Reader(folder / "visitor", None, verdict, python, has_engine=False)
         figures.append(printed(type_as_visitor(swarm, reader)))
         figures += commands(folder, swarm, reader)
     return figures
 
 
-def stranger(folder: Path, swarm: LiveSwarm, python: Path, told: dict[str, object]) -> list[Figure]:
-    """Return what one verdict costs somebody who has a URL."""
+def stranger(folder: Path, swarm: LiveSwarm, python: Path, verdict: dict[str, object]) -> list[Figure]:
+    """Measure what it costs a stranger with only a URL to verify one verdict."""
     counted = folder / "counted.jsonl"
-    reader = Reader(folder / "stranger", ROOT / "benchmarks" / "counted", told, python, shares_components=False)
+    reader = Reader(folder / "stranger", ROOT / "benchmarks" / "counted", verdict, python, shares_components=False)
     reader.environment["COUNTED"] = str(counted)
-    typed = reader.type(f"muster slash verify {told['case']} --url {swarm.url}")
+    typed = reader.type(f"muster slash verify {verdict['case']} --url {swarm.url}")
     if not typed.is_true:
         raise SystemExit(f"{typed.typed} ended with {typed.status}:\n{typed.said}")
     received: Counter[str] = Counter()
@@ -91,7 +91,7 @@ def stranger(folder: Path, swarm: LiveSwarm, python: Path, told: dict[str, objec
         received.update(json.loads(line))
     relays = swarm.get("/v1/runs/1/checkpoints/0")["relays"]
     weights = sum(received.pop(relay.rpartition(":")[2], 0) for relay in relays)
-    evidence = len(get(f"{swarm.url}/v1/evidence/{told['evidence']}")[1])
+    evidence = len(get(f"{swarm.url}/v1/evidence/{verdict['evidence']}")[1])
     beyond = (received.total() - evidence) / 2**20
     about = {"weights_bytes": weights, "evidence_bytes": evidence}
     return [

@@ -4,7 +4,7 @@
 
 The demo's model and tasks for each seed. Ours trains as a swarm does, two steps stale at most, by its default recipe
 (benchmarks/training_runs.py); TRL's GRPOTrainer always on its own newest policy, with the same optimiser, learning
-rate, groups and updates (benchmarks/peers/trl_learn.py, in an environment of its own: `make bench-peers`). Both are
+rate, groups and updates (benchmarks/peers/trl_learn.py, in a separate environment: `make bench-peers`). Both are
 scored greedily on the same held-out tasks, the mean of the last three checkpoints. One side at a time, or both beside
 each other on two cores: nothing here is timed.
 

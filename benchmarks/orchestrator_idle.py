@@ -120,7 +120,7 @@ class Count:
 
 
 async def work(port: int, count: int, path: str, seconds: str) -> None:
-    """Ask as so many workers; once it is told to, count for some seconds."""
+    """Ask as so many workers; after a line on stdin, count answers for some seconds."""
     request = f"GET {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n\r\n".encode()
     counted, workers = Count(), []
     loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE)
@@ -204,9 +204,9 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
     def over(name: str) -> list[float]:
         return [getattr(run, name) for run in runs]
 
-    told = {name: over(name) for name in ("answers", "p50", "slowest")}
+    answers = {name: over(name) for name in ("answers", "p50", "slowest")}
     return [
-        at_most("answers_p99", 1.0, "s", over("p99"), **told),
+        at_most("answers_p99", 1.0, "s", over("p99"), **answers),
         at_most("refused", 0, "answers", over("refused")),
         at_most("health_slowest", 1.0, "s", over("health")),
         at_most("trainer_slowest", 1.0, "s", over("trainer")),
@@ -217,7 +217,7 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
 
 @contextmanager
 def furnished(folder: Path) -> Iterator[RunFixture]:
-    """Yield a run on a chain of its own."""
+    """Yield a run on a fresh chain."""
     with Anvil() as anvil:
         run_fixture = asyncio.run(RunFixture.build_on(anvil, folder, seed="idle", workers=()))
         asyncio.run(run_fixture.publish(0))

@@ -6,11 +6,11 @@ Everything shares this machine: what the watchers' own process takes counts agai
 
 `page_cost` has WORKERS at once: they send 24 times as many files as the run's own, which makes 16 commitments a minute.
 A watcher does what a browser with the overview open does: it holds the stream of the run's state, and fetches the page
-anew some seconds after something changed, as refresh.js does. Workers do what workers with an engine do, at the pace
-of their settings' defaults and faster: they ask for demand, for their own report, and upload files.
+again some seconds after a change, as refresh.js does. Workers do what workers with an engine do, at the pace of their
+settings' defaults and faster: they ask for demand, for their own report, and upload files.
 
 `page_cost_busy` has BUSY_WORKERS, with which the orchestrator cannot answer all on a machine of two cores. There a p99
-is the length of a queue, and whatever takes processor time makes it longer.
+is the length of a queue, and any use of processor time makes it longer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ BUSY_ROUNDS: Final = 3
 STEP_SECONDS: Final = 5.0
 
 
-# --- Processes of watchers and workers, which are told to count or to work
+# --- Processes of watchers and workers, which count or work when a line says so
 
 
 class Load(BaseModel):
@@ -325,7 +325,7 @@ def cost_figures(big: BigRun, watchers: int, seconds: float) -> list[Figure]:
 
 
 def main() -> None:
-    """`… PORT COUNT PATH` watches, ready once all are connected; `… SECONDS` works so long, and is told a `Load`."""
+    """`… PORT COUNT PATH` watches, ready once all are connected; `… SECONDS` reads a `Load` and works for so long."""
     if len(sys.argv) > 2:
         asyncio.run(watch_all(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
         return

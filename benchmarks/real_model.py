@@ -9,8 +9,8 @@ model comes from, replayed also as other machines compute; another day of honest
 `testbed.adversaries.live`, comes from an engine in one process. All rows are replayed as a validator does, and judged
 by the profile and by the calibrated one. *Caught* is who is accused within the day, by its pool, of which a step is a
 unit, or by single rows: those of the pool and the 8 that each of two validators draws for itself, which are taken to be
-like those of the pool. --write puts the table into docs/understand/verification.md. --save keeps what is measured: a
-run goes on from it. Takes about 20 minutes for each profile on two idle cores.
+like those of the pool. --write puts the table into docs/understand/verification.md. --save keeps the measurements: a
+later run resumes from it. Takes about 20 minutes for each profile on two idle cores.
 
 --commitments looks at honest work alone: COMMITMENTS of them at the language demo's tasks and lengths, a group each,
 straight from the engine.
@@ -236,7 +236,7 @@ def measured(
     return honest, [read_cell(path) for kind in kinds if (path := folder / f"{kind}.npz").exists()]
 
 
-# --- What it comes to
+# --- Results
 
 
 def honest_commitments(profile: Profile, save: Path) -> tuple[int, int]:

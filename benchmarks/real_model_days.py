@@ -1,4 +1,4 @@
-"""What a real model's cheats and honest work come to under a profile: see `real_model.py`, which measures them."""
+"""Figures of a real model's cheats and honest work under a profile; `real_model.py` measures them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ DOCS = ROOT / "docs"
 MISSED = 3
 """Exit status of a benchmark that missed a target."""
 APART_SECONDS = 4 * 3600.0
-"""Longest time of what runs in a process of its own: a large model on a processor is slow."""
+"""Longest time of a measurement in a separate process: a large model on a processor is slow."""
 
 
 # --- Measuring
@@ -54,9 +54,9 @@ def alternate(runs: int, *measures: Callable[[], T]) -> list[list[T]]:
 
 
 def apart(work: Callable[..., T], *arguments: object, environment: Mapping[str, str] | None = None) -> T:
-    """Return what a function of a module returns in a process of its own, with these variables besides.
+    """Run a module's function in a separate process with these extra environment variables; return its result.
 
-    A process's vLLM has one dtype, and its engines share what ends with the first of them.
+    vLLM has one dtype per process, and its engines share resources that end with the first of them.
     """
     with (
         patch.dict(os.environ, environment or {}),
@@ -135,7 +135,7 @@ def relative(
 
 
 def none(name: str, found: int | Sequence[object], unit: str = "found", **more: object) -> Figure:
-    """Make a figure of what must not be: how many, or which."""
+    """Make a figure of things that must not occur: how many, or which."""
     count = found if isinstance(found, int) else len(found)
     listed = {} if isinstance(found, int) else {"found": found[:MOST_LISTED]}
     return figure(name, count, target=0, unit=unit, at_most=True, **listed, **more)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
     python benchmarks/verification.py [--json] [--write] [--only engine [--runs 7]]
 
 Each of PARTS measures ours and the peer's in turn; together they take about an hour and a half on two cores. Exits with
-3 when a target is missed. `make bench-peers` builds the peer from source, in an environment of its own.
+3 when a target is missed. `make bench-peers` builds the peer from source, in a separate environment.
 """
 
 from __future__ import annotations

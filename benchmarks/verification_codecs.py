@@ -1,8 +1,8 @@
 """What activation proofs cost, against the `toploc` package built from source: 64 sequences of 256 tokens, hidden 4096.
 
-The package runs in a process of its own (benchmarks/peers/toploc_process.py), on the same bfloat16 states, in turn with
-ours; before anything is timed each side reads the other's proofs. One thread, but the package verifies with as many as
-there are cores, so that its wall time is that of all of them.
+The package runs in a separate process (benchmarks/peers/toploc_process.py), on the same bfloat16 states, in turn with
+ours. Before anything is timed, each side reads the other's proofs. Both use one thread, except that the package
+verifies with one thread per core: its wall time there is that of all cores.
 """
 
 from __future__ import annotations

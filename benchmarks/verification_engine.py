@@ -268,7 +268,7 @@ def measure(name: str, runs: int) -> report.Figure:
 
 
 def figures(runs: int, names: Sequence[str] = tuple(TARGETS)) -> list[report.Figure]:
-    """All figures, each from a process of its own."""
+    """Return all figures, each measured in a separate process."""
     return [report.apart(measure, name, runs) for name in names]
 
 

@@ -1,7 +1,7 @@
-"""Processes that are told to begin together, and watched while they work.
+"""Start processes, let them begin together, and watch them while they work.
 
-Each says "ready" on stdout, waits for a line on stdin, works, and says "done". It lives on until it is ended here, so
-that what it used can be read from /proc at the end.
+Each says "ready" on stdout, waits for a line on stdin, works, and says "done". It stays alive until it is killed here,
+so that its usage can be read from /proc at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def peer(name: str, *arguments: object) -> list[str]:
 
 @contextmanager
 def started(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """Start a process, wait until it says that it is ready, and end it at the end."""
+    """Start a process, wait until it says that it is ready, and kill it on exit."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -73,13 +73,13 @@ def tell(process: subprocess.Popen[str], line: str) -> None:
 
 
 def ask(process: subprocess.Popen[str], line: str) -> Any:
-    """Tell a process to work; return what it says of it, as JSON."""
+    """Tell a process to work; return the JSON that it prints when it is done."""
     tell(process, line)
     return json.loads(expect(process, "done"))
 
 
 def together(processes: Sequence[subprocess.Popen[str]], line: str) -> list[float]:
-    """Tell all of them to begin; after how many seconds each was done."""
+    """Tell all processes to begin; return after how many seconds each was done."""
     begun = time.perf_counter()
     for process in processes:
         tell(process, line)
@@ -138,7 +138,7 @@ def memory_of(pid: int | str, *kinds: str) -> int:
 
 
 def done(seconds: Sequence[float], percents: Sequence[int], **more: object) -> None:
-    """Say, as a process that is told to work, how long answers took: these percentiles, and the slowest."""
+    """Print, from a watched process, how long answers took: these percentiles, and the slowest."""
     taken = sorted(seconds)
     quantiles = {f"p{percent}": taken[int(len(taken) * percent / 100)] for percent in percents}
     print("done", json.dumps({"answers": len(taken), **quantiles, "slowest": taken[-1], **more}), flush=True)

@@ -19,7 +19,7 @@ async def watch(url: str, rpc_url: str | None) -> None:
     print(f"run {run.run} on chain {run.book.chain_id}, at {run.orchestrator}")
 
     async with run.connect() as (chain, client):
-        # 2. From the chain: nobody can make this up.
+        # 2. From the chain, which cannot be forged.
         terms = await chain.served_terms(run.run)
         latest = await chain.latest_checkpoint(run.run)
         print(f"{terms.task_count} tasks; a commitment is {terms.positions} rows")

@@ -103,7 +103,7 @@ def arrow(label: str, at: Point, points: tuple[Point, ...]) -> str:
 
 
 def picture() -> str:
-    """Return the whole SVG. It has a background of its own, so that it reads on light and on dark pages."""
+    """Return the whole SVG. It draws its background, so that it reads on light and on dark pages."""
     body = "".join(arrow(*one) for one in ARROWS) + "".join(box(name) for name in BOXES)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="title">\n'

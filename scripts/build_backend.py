@@ -30,7 +30,7 @@ def missing() -> list[str]:
 
 
 def settle(path: Path, epoch: int) -> None:
-    """Rewrite a source distribution as if all of it were written at a moment by nobody: same content, same bytes."""
+    """Rewrite a source distribution with one time and no owner for all entries: same content, same bytes."""
     with tarfile.open(path) as archive:
         entries = [(one, archive.extractfile(one)) for one in sorted(archive.getmembers(), key=lambda one: one.name)]
         with io.BytesIO() as buffer:

@@ -2,8 +2,8 @@
 
     python scripts/build_component.py [FOLDER]     # into muster/sandbox/built
 
-A second build is another file (the interpreter's state is in it), so a component is named by its hash and distributed
-like a model; nobody rebuilds one to join a run. What a run's owner built is what the run's terms name. Takes about a
+A second build gives a different file, since the interpreter's state is in it. So a component is named by its hash and
+distributed like a model. A run's terms name the owner's build; members fetch it and never rebuild it. Takes about a
 minute, and needs a package index.
 """
 
@@ -42,11 +42,11 @@ def build(folder: Path) -> Path:
     """Build into `folder`; return the component's path. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory(prefix="muster-component-") as temporary:
         environment, library, output = (Path(temporary) / name for name in ("venv", "library", "scorer.wasm"))
-        # 1. The builder in an environment of its own: it would put what else is installed into the component.
+        # 1. The builder, in a fresh environment: it puts every installed package into the component.
         uv = Path(sys.executable).parent / "uv"
         run([uv, "venv", "--quiet", "--python", sys.executable, environment])
         run([uv, "pip", "install", "--quiet", "--python", environment / "bin" / "python", BUILDER])
-        # 2. The packages, without what is not pinned, and without their documentation: half of what they take.
+        # 2. The pinned packages, without their documentation, which is half of their size.
         install = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", library, "--no-deps"]
         run([*install, "--requirement", GUEST / "requirements.txt"])
         for path in library.rglob("*.py"):

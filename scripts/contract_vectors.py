@@ -28,12 +28,12 @@ Vectors = dict[str, list]
 
 
 def terms_with(task_count: int, work_class: WorkClass) -> Terms:
-    """Terms of which only what draws depend on is meant."""
-    nobody = to_checksum_address(bytes(20))
+    """Return terms in which only the fields that draws depend on matter."""
+    zero_address = to_checksum_address(bytes(20))
     return Terms(
-        trainer=nobody,
-        storage_key=nobody,
-        admitter=nobody,
+        trainer=zero_address,
+        storage_key=zero_address,
+        admitter=zero_address,
         pay=1,
         worker_stake=1,
         validator_stake=1,
@@ -75,7 +75,7 @@ def random_class(chance: random.Random) -> WorkClass:
 
 
 def draw_case(chance: random.Random) -> dict[str, object]:
-    """One draw: what it follows from, and what Python makes of it."""
+    """Return one draw: its inputs, and what Python draws from them."""
     runs, node = (to_checksum_address(chance.randbytes(20)) for _ in range(2))
     run, index, group, position = (random_uint32(chance) for _ in range(4))
     chain_id, entropy = chance.choice((31_337, 84_532)), chance.randbytes(32)

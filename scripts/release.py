@@ -4,8 +4,8 @@
 
 The package is built twice, its wheel from the source distribution and from this folder: all must be equal. Then each
 install that docs/use/tour.md names is made in an empty environment, and its commands are typed in a folder that holds
-`worker/` and `trainer.py` of somebody else. `--quick` leaves out the worker, whose engine takes gigabytes. Printed at
-the end: files with their hashes, and what to upload.
+another project's `worker/` and `trainer.py`. `--quick` leaves out the worker, whose engine takes gigabytes. Prints at
+the end the files with their hashes, and what to upload.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TYPED: dict[str, tuple[tuple[Sequence[str], int], ...]] = {
         (("muster", "doctor", "--json"), 3),
         (("muster", "tasks", "make", "tasks", "--train", "64", "--held-out", "16"), 0),
         (("muster", "slash", "verify", "1"), 78),
-        (("muster", "wallet", "show", "nobody"), 78),
+        (("muster", "wallet", "show", "missing"), 78),
     ),
     "verify": ((("muster", "--version"), 0), (("python", "-P", "-m", "validator", "--help"), 0)),
     "worker": (
@@ -115,7 +115,7 @@ def try_install(kind: str, wheel: Path, folder: Path) -> list[Tried]:
 
     Raises CalledProcessError where it cannot be installed.
     """
-    # 1. An environment, and a folder of somebody else's Python.
+    # 1. An environment, and a folder with another project's Python.
     environment, work = folder / "environment", folder / "work"
     (work / "worker").mkdir(parents=True)
     for name in ("worker/__init__.py", "trainer.py", "muster.py"):
@@ -127,7 +127,7 @@ def try_install(kind: str, wheel: Path, folder: Path) -> list[Tried]:
     call = [UV, "pip", "install", "--quiet", "--python", programs / "python", *pinned("cpu"), wanted]
     subprocess.run([str(word) for word in call], check=True, env=uv_environment(), timeout=SECONDS)
 
-    # 2. Its commands, in a home of their own.
+    # 2. Its commands, in a separate home.
     places = {"HOME": str(folder / "home"), "PATH": f"{programs}:{ROOT / 'node_modules' / '.bin'}:/usr/bin:/bin"}
     own = ("HOME", "MUSTER_", "PATH", "PYTHON", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}

@@ -78,7 +78,7 @@ class Step:
     inputs: tuple[str, ...]
     """Files whose content decides whether the step is up to date."""
     product: Path
-    """Something that is missing when the step must be done whatever its stamp says."""
+    """A path whose absence forces the step, even if its stamp is fresh."""
     action: Callable[[], None]
     also: str = ""
     """Anything else the step depends on."""

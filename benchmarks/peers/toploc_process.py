@@ -1,4 +1,4 @@
-"""The `toploc` package at work, in a process of its own environment (`make bench-peers`), never imported by Muster.
+"""Run the `toploc` package in a separate environment (`make bench-peers`), never imported by Muster.
 
 Started by benchmarks/verification_codecs.py with the number of sequences, tokens each, and the hidden size. Says
 "ready", reads one JSON request a line from stdin and answers each with "done" and JSON. One thread, but for what the

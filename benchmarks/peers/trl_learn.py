@@ -3,8 +3,8 @@
     trl_learn.py MODEL SEED [--updates 45] [--held-out 1000] [--groups 64] [--group-size 16] [--length-weight 0]
         [KEY=VALUE …]
 
-In an environment of its own (`make bench-peers`). MODEL is the demo's for SEED (benchmarks/training_runs.py makes it);
-tasks, prompts, the verifier of answers and the held-out greedy score are Muster's, everything else is TRL's. An update
+Runs in a separate environment (`make bench-peers`). MODEL is the demo's for SEED, made by benchmarks/training_runs.py.
+Tasks, prompts, the verifier of answers and the held-out greedy score are Muster's, everything else is TRL's. An update
 trains on groups × group-size fresh rollouts, so TRL is always on-policy. KEY=VALUE are fields of GRPOConfig in JSON.
 Prints one JSON object:
 

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer at its updates, in a process of its own environment (`make bench-peers`), never imported by Muster.
+"""Time updates of TRL's GRPOTrainer in a separate environment (`make bench-peers`), never imported by Muster.
 
     trl_trainer.py MODEL BATCH [KEY=VALUE …]
 
@@ -101,8 +101,8 @@ class Trainer(GRPOTrainer):
         return batch
 
 
-class Told(TrainerCallback):
-    """Waits before each update until a line says to go on, and says afterwards how long it took."""
+class TimedSteps(TrainerCallback):
+    """Wait for a line on stdin before each update, and print afterwards how long the update took."""
 
     def __init__(self) -> None:
         self.trainer: Trainer | None = None
@@ -142,21 +142,21 @@ def main() -> None:
     torch.set_num_threads(1)
     model, batch, *pairs = sys.argv[1:]
     chosen = {key: json.loads(value) for key, value in (pair.split("=", 1) for pair in pairs)}
-    prepared, told = Prepared(batch), Told()
+    prepared, steps = Prepared(batch), TimedSteps()
     settings = {key: value for key, value in (SETTINGS | chosen).items() if value is not None}
     rows = settings["per_device_train_batch_size"]
     settings["gradient_accumulation_steps"] = len(prepared.completions) // rows
     with tempfile.TemporaryDirectory(prefix="muster-trl-") as scratch:
-        told.trainer = Trainer(
+        steps.trainer = Trainer(
             prepared,
             model=model,
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
             args=GRPOConfig(output_dir=scratch, num_generations=prepared.size, **settings),
             train_dataset=Dataset.from_dict({"prompt": [str(i) for i in range(len(prepared.prompts))]}),
             processing_class=AutoTokenizer.from_pretrained(model),
-            callbacks=[told],
+            callbacks=[steps],
         )
-        told.trainer.train()
+        steps.trainer.train()
 
 
 def _split(values: np.ndarray, lengths: np.ndarray) -> list[torch.Tensor]:

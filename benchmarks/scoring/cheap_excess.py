@@ -51,16 +51,16 @@ def own_tasks(count: int) -> Iterator[Measured]:
     yield "math fractions", own_manifest("math"), parts
     letters = [replace(task, reference={"answer": draw.choice("ABCD"), "choices": 4}) for task in products]
     yield "choice", own_manifest("choice"), letters
-    told = [INSTRUCTIONS[place % len(INSTRUCTIONS)] for place in range(count)]
+    chosen = [INSTRUCTIONS[place % len(INSTRUCTIONS)] for place in range(count)]
     asked = [
         ask(f"Write {THINGS[place % len(THINGS)]}, number {place}.", instructions=[{"id": name, "kwargs": arguments}])
-        for place, (name, arguments) in enumerate(told)
+        for place, (name, arguments) in enumerate(chosen)
     ]
     yield "instruction", own_manifest("instruction"), asked
 
 
 def gym_tasks(count: int, folder: Path) -> Iterator[Measured]:
-    """Yield so many tasks of each dataset of reasoning-gym, which its package makes in an environment of its own."""
+    """Yield so many tasks of each dataset of reasoning-gym, which its package makes in a separate environment."""
     names = sorted(DATASETS - UNGUARDED.keys())
     made = str(count + count // 5 + 1)  # some entries cannot be written
     words = ("tasks", "import", "reasoning-gym", ",".join(names), folder, "--count", made, "--near", "1")

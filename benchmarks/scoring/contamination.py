@@ -36,14 +36,14 @@ def homoglyph(text: str, draw: random.Random) -> str:
 
 
 def zero_width(text: str, draw: random.Random) -> str:
-    """Put what takes no width into every word."""
+    """Put a character without width into every word."""
     words = text.split(" ")
     cut = [draw.randrange(len(word) + 1) for word in words]
     return " ".join(word[:at] + draw.choice(UNSEEN) + word[at:] for word, at in zip(words, cut, strict=True))
 
 
 def spaced_punctuation(text: str, draw: random.Random) -> str:
-    """Put spaces around every mark, and a mark of its own behind every third word."""
+    """Put spaces around every mark, and a random mark behind every third word."""
     spaced = "".join(f" {letter} " if letter in MARKS else letter for letter in text)
     words = spaced.split()
     return " ".join(f"{word} {draw.choice('.,;')}" if place % 3 == 2 else word for place, word in enumerate(words))

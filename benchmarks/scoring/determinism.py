@@ -123,15 +123,15 @@ def score_all(some: Sequence[Case], host_rounds: int, call_rounds: int, threads:
         def rounds(position: int) -> tuple[int, int, str]:
             case = some[position]
             count = host_rounds if case.manifest.name in HOST else call_rounds
-            told = [_told(scorers.score(case.manifest, case.task, case.completion)) for _ in range(count)]
-            return count, sum(one != told[0] for one in told), told[0]
+            scores = [_as_text(scorers.score(case.manifest, case.task, case.completion)) for _ in range(count)]
+            return count, sum(one != scores[0] for one in scores), scores[0]
 
-        for position, (count, differ, told) in enumerate(pool.map(rounds, range(len(some)))):
-            total, different[position], first[position] = total + count, differ, told
+        for position, (count, differ, score) in enumerate(pool.map(rounds, range(len(some)))):
+            total, different[position], first[position] = total + count, differ, score
     return {"total": total, "different": different, "first": first}
 
 
-def _told(score: Score) -> str:
+def _as_text(score: Score) -> str:
     return json.dumps([score.parts, score.fuel, score.unsure])
 
 
@@ -152,15 +152,15 @@ def measure(host_rounds: int, call_rounds: int, step: int = 1) -> dict[str, Any]
     some = cases()[::step]
     with _busy():
         running = [_start(host_rounds, call_rounds, step, settings) for settings in SETTINGS]
-        told = [_finish(process) for process in running]
+        results = [_finish(process) for process in running]
     total, differ, which, calls = 0, 0, set(), dict.fromkeys(sorted({case.manifest.name for case in some}), 0)
-    for one in told:
+    for one in results:
         total += one["total"]
         for position, case in enumerate(some):
             rounds = host_rounds if case.manifest.name in HOST else call_rounds
             calls[case.manifest.name] += rounds
             wrong = one["different"][position]
-            if one["first"][position] != told[0]["first"][position]:
+            if one["first"][position] != results[0]["first"][position]:
                 wrong = rounds
             differ += wrong
             if wrong:

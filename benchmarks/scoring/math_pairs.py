@@ -2,11 +2,9 @@
 
     PYTHONPATH=… python benchmarks/scoring/math_pairs.py
 
-is the native side: it reads pairs as lines of JSON and writes one word for each. It gets the packages of the component's
-own requirements, in a folder of their own, and is ended and started anew when a pair takes too long.
+is the native side: it reads pairs as lines of JSON and writes one word for each. The component's required packages are
+installed for it in a separate folder. It is killed and restarted when a pair takes too long.
 """
-
-# ruff: noqa: E501 - what is equal to what stands in one line
 
 from __future__ import annotations
 
@@ -219,7 +217,7 @@ def install(cache: Path) -> Path:
 
 
 class Native:
-    """math-verify in a process of its own, with a limit per pair."""
+    """math-verify in a separate process, with a time limit per pair."""
 
     def __init__(self, packages: Path) -> None:
         self._packages = packages

@@ -61,7 +61,7 @@ def test_a_few_scorings_are_the_same_in_unlike_processes() -> None:
 def test_a_score_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(iter(determinism.cases()))
     fuel = iter(range(100))
-    monkeypatch.setattr(determinism, "_told", lambda score: str(next(fuel) // 3))
+    monkeypatch.setattr(determinism, "_as_text", lambda score: str(next(fuel) // 3))
     assert determinism.score_all([case], 5, 1, 1) == {"total": 5, "different": [2], "first": ["0"]}
 
 

@@ -25,7 +25,7 @@ FOUND = {
     },
     "plain": {"tokens_per_second": [10_000.0, 12_500.0, 15_000.0]},
     "defaults": {"tokens_per_second": [20_000.0]},
-    "replay": dict.fromkeys(gpu.TOLD, 0) | {"rejected": 2, "rows": 64, "activation": 0.01},
+    "replay": dict.fromkeys(gpu.REPLAY_DETAILS, 0) | {"rejected": 2, "rows": 64, "activation": 0.01},
     "trainer": {
         "seconds": [2.0, 1.0, 3.0],
         "tokens": 80_000,
