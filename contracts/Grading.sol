@@ -34,7 +34,7 @@ abstract contract Grading is ObjectiveProofs {
 
     constructor(IRegistry registry, IRuns runs) ObjectiveProofs(registry, runs) { }
 
-    // ----------------------------------------------------------------------------------------------- anybody's call
+    // ------------------------------------------------------------------------------------------------ anyone's call
 
     /// @inheritdoc IMasters
     function revealMaster(uint32 run, bytes32 master) external {

@@ -8,7 +8,7 @@ abstract contract Guarded is IRuns {
     // ------------------------------------------------------------------------------------------------------- types
 
     /// @param from Second in which the latest pause began.
-    /// @param until Second at which commitments go on.
+    /// @param until Second at which commitments resume.
     struct Pause {
         uint40 from;
         uint40 until;

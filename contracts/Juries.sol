@@ -49,7 +49,7 @@ abstract contract Juries is Grading {
 
     constructor(IRegistry registry, IRuns runs) Grading(registry, runs) { }
 
-    // ----------------------------------------------------------------------------------------------- anybody's call
+    // ------------------------------------------------------------------------------------------------ anyone's call
 
     /// @inheritdoc ISlashCourt
     function reportAbsence(uint256 caseId, address judge) external {

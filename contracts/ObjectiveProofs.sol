@@ -98,14 +98,15 @@ abstract contract ObjectiveProofs is ISlashCourt {
     }
 
     /// @dev The pay of a worker that is not settled is void; a validator has none.
-    /// @return kept What is there for judges: `prize`, as far as the slash goes.
+    /// @return kept What judges get: `prize`, or the rest of the slash if that is less.
     function _convict(address node, uint32 run, address beneficiary, uint256 prize) internal returns (uint256 kept) {
         IRuns.CaseTerms memory terms = RUNS.caseTerms(run);
         kept = REGISTRY.convict(node, terms.slashBps, terms.bountyBps, prize, beneficiary);
         RUNS.voidWork(node);
     }
 
-    /// @dev As validators name it who see the file (muster.inspection): a row out of its place makes a file malformed.
+    /// @dev As validators that read the file name it (muster.verification.audit): a row out of its place makes a file
+    /// malformed.
     function _kindOf(Flaw flaw) private pure returns (Kind) {
         if (flaw == Flaw.OutOfBounds) return Kind.OutOfBounds;
         if (flaw == Flaw.PositionTwice || flaw == Flaw.PositionBeyond) return Kind.Malformed;

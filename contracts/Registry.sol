@@ -135,7 +135,7 @@ contract Registry is IRegistry {
     function withdraw(address key) external {
         Node storage node_ = _nodes[key];
 
-        // Check: it has left, long enough ago, and nobody is accusing it.
+        // Check: it has left, long enough ago, and no case is open against it.
         Status status = node_.status;
         require(status == Status.Retired || status == Status.Jailed, NotLeaving(key, status));
         uint256 readyAt = node_.retiredAt + UNBONDING;
@@ -395,7 +395,7 @@ contract Registry is IRegistry {
         TOKEN.safeTransferFrom(msg.sender, address(this), amount);
     }
 
-    /// @dev A permit that somebody submitted before us has left its allowance, so its failure is not ours.
+    /// @dev A permit that was submitted before has left its allowance, so its failure here is ignored.
     function _usePermit(Permit calldata permit) private {
         try TOKEN.permit(msg.sender, address(this), permit.amount, permit.deadline, permit.v, permit.r, permit.s) { }
             catch { }

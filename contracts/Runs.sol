@@ -45,7 +45,7 @@ contract Runs is Escrow {
     /// @param token The money.
     /// @param registry Where nodes and stakes are.
     /// @param court Where SlashCourt is going to be.
-    /// @param guardian Who may pause commitments; zero: nobody.
+    /// @param guardian Who may pause commitments; zero disables pauses.
     constructor(IERC20 token, IRegistry registry, address court, address guardian) Escrow(token, court, guardian) {
         require(address(registry) != address(0), ZeroAddress());
         REGISTRY = registry;
@@ -173,7 +173,7 @@ contract Runs is Escrow {
         work_.cover = uint24(
             Math.min(TermBounds.burned(terms_.workerStake, terms_.slashBps, terms_.bountyBps) / pay, type(uint24).max)
         );
-        // The next step's entropy may be known already to who builds the block that publishes it; the one's after is not.
+        // The builder of the block that publishes the next step may know its entropy already, but not the step's after.
         uint32 steps = _states[run].steps;
         work_.joinedStep = steps == 0 ? 0 : steps + 1;
         work_.operator = operator;

@@ -322,7 +322,7 @@ contract SlashCourt is Juries {
         return case_.commits == case_.jury && case_.kind != Kind.DataMissing;
     }
 
-    /// @dev Nobody is left who could still commit or reveal.
+    /// @dev No judge can commit or reveal any more.
     function _votingOver(Case storage case_) private view returns (bool) {
         if (block.timestamp >= case_.revealEnds) return true;
         return _committingOver(case_) && case_.reveals == case_.commits;
@@ -356,9 +356,9 @@ contract SlashCourt is Juries {
         _release(case_.node, toAccused);
     }
 
-    /// @dev What the judges are paid out of: the fee, or as much from the accused where the fee goes back. Either verdict
-    /// pays the same, so that nobody votes for the pay. A node that was late with one file has its unsettled pay voided
-    /// besides: few of the files that it may have held back are ever asked for.
+    /// @dev Returns the judges' prize: the fee, or as much from the accused if the fee goes back. Either verdict pays
+    /// the same, so the pay favours neither vote. A node that was late with one file also loses its unsettled pay: it
+    /// may have withheld many files, and few are ever asked for.
     function _prize(Case storage case_, Outcome outcome) private returns (uint256) {
         if (outcome == Outcome.Guilty) {
             return _convict(case_.node, case_.run, _operatorOf(case_.challenger), case_.fee);

@@ -266,7 +266,7 @@ class Module:
         kind = "Call" if _is_view(item) else "Transaction"
         constant = f"_{name.upper()}"
         listed = [f"{parameter}: {self._type(part)}" for parameter, part in parameters]
-        told = "".join(
+        parameter_notes = "".join(
             f"\n{parameter}: {notes.params[part['name']]}"
             for parameter, part in parameters
             if part["name"] in notes.params
@@ -279,7 +279,7 @@ class Module:
         return (
             f"{_call(f'{constant} = Function', arguments, 0)}\n\n\n"
             f"{_header(name, listed, f'{kind}[{result}]')}\n"
-            f"{_docstring(text + (chr(10) + told if told else ''), 4)}"
+            f"{_docstring(text + (chr(10) + parameter_notes if parameter_notes else ''), 4)}"
             f"    return {kind}({constant}, {passed})"
         )
 

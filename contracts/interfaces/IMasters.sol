@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// @title The masters of a run's private tests: what opens the tests of an epoch, shown when the epoch is over.
+/// @title The masters of a run's private tests: each opens the tests of an epoch, and is shown when the epoch is over.
 /// @notice Epoch e, counted from 1, covers the steps from (e - 1) * gradeEpochSteps up to e * gradeEpochSteps; the last
-/// of the run's `gradeEpochs` goes on for ever. Masters are a hash chain: the hash of the first is the run's
-/// `gradeTip`, that of each other is the one before it. So they are shown in order, each shows all before it, and
-/// nobody can show a wrong one.
-/// @notice The owner withholds none: money goes out of the escrow to the owner only when the masters of all epochs that
-/// have begun are shown, and an epoch can begin only if that of the one before the last is.
+/// of the run's `gradeEpochs` never ends. Masters are a hash chain: the hash of the first is the run's `gradeTip`, that
+/// of each other is the one before it. So they are shown in order, each shows all before it, and a wrong one is
+/// refused.
+/// @notice The owner must show them: the escrow pays the owner only when the masters of all epochs that have begun are
+/// shown, and an epoch can begin only if that of the one before the last is.
 /// @notice Warning: an owner that does not know the chain behind its tip never gets its escrow back.
 interface IMasters {
     // ------------------------------------------------------------------------------------------------------ events
@@ -20,13 +20,13 @@ interface IMasters {
     error NoPrivateTests(uint32 run);
     error AllMastersRevealed(uint32 run, uint256 epochs);
     error WrongMaster(uint32 run, uint256 epoch, bytes32 hash, bytes32 expected);
-    /// @notice The first master that is missing is that of `epoch`.
+    /// @notice The first missing master is that of `epoch`.
     error MasterWithheld(uint32 run, uint256 epoch);
 
-    // ----------------------------------------------------------------------------------------------- anybody's call
+    // ------------------------------------------------------------------------------------------------ anyone's call
 
-    /// @notice Shows the master of the next epoch of `run`. Anyone may call it: a validator that was given the master can
-    /// show it where the owner does not.
+    /// @notice Shows the master of the next epoch of `run`. Anyone may call it: a validator with the master can show it
+    /// if the owner does not.
     /// @notice Warning: it may be shown before its epoch is over, and then the epoch's tests are no longer private. Only
     /// the owner and those it gave the master to can do that.
     function revealMaster(uint32 run, bytes32 master) external;

@@ -5,7 +5,7 @@ import { IERC20 } from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import { IERC20Permit } from "@openzeppelin/contracts/token/ERC20/extensions/IERC20Permit.sol";
 
 /// @title The test money of a swarm: an ERC-20 with permit and a faucet.
-/// @notice Warning: anybody can mint this token. It measures work in a test network and is worth nothing.
+/// @notice Warning: anyone can mint this token. It measures work in a test network and is worth nothing.
 interface IMusterToken is IERC20, IERC20Permit {
     /// @notice `account` drew `amount` from the faucet.
     event FaucetUsed(address indexed account, uint256 amount);

@@ -31,7 +31,7 @@ interface IRegistry {
     /// @param run Run id.
     /// @param role Worker or Validator.
     /// @param workClass Index into the run's classes; zero for validators.
-    /// @param drawTip Tip of a validator's hash chain (see muster.draws.chain_preimages); zero for workers.
+    /// @param drawTip Tip of a validator's hash chain (see muster.protocol.draws.chain_preimages); zero for workers.
     /// @param deadline Second after which the consent is void.
     struct Registration {
         address node;
@@ -122,8 +122,8 @@ interface IRegistry {
     /// @notice Moves `amount` from the caller's wallet (allowance needed) to its free balance.
     function deposit(uint256 amount) external;
 
-    /// @notice `deposit` with a permit instead of an allowance. A permit somebody else already submitted is no
-    /// obstacle: what counts is the allowance it left.
+    /// @notice `deposit` with a permit instead of an allowance. A permit that was already submitted is no obstacle: the
+    /// allowance that it left counts.
     function depositWithPermit(Permit calldata permit) external;
 
     /// @notice Moves `amount` from the caller's free balance to its wallet.
@@ -208,7 +208,7 @@ interface IRegistry {
     function totalFree() external view returns (uint256);
 
     /// @notice Sum of all case fees and jury deposits in the court's keeping. This contract's token balance is at least
-    /// totalLocked + totalFree + totalHeld, and exactly that unless somebody sent tokens by mistake.
+    /// totalLocked + totalFree + totalHeld, and exactly that unless tokens were sent to it by mistake.
     function totalHeld() external view returns (uint256);
 
     /// @notice Hash the node's key signs for a registration by `operator`.

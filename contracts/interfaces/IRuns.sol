@@ -7,16 +7,16 @@ pragma solidity ^0.8.30;
 /// @notice Warning: joining a run means trusting that the majority of its validators is honest. Terms are immutable, so
 /// read `admitter` first: it decides who may validate.
 /// @notice Warning: on an L2 the sequencer influences the entropy of a block and the order in it; a checkpoint's batch
-/// root is the trainer's claim, checked by nobody here.
+/// root is the trainer's claim, which no contract checks.
 interface IRuns {
     // ------------------------------------------------------------------------------------------------------- types
 
-    /// @notice What a run promises and demands, for ever. Mirror of muster.terms.Terms.
+    /// @notice What a run promises and demands, for ever. Mirror of muster.protocol.terms.Terms.
     /// @param trainer Publishes checkpoints.
     /// @param storageKey Signs storage receipts.
     /// @param admitter Keeps the list of admitted validator operators; zero admits anyone who locks a stake.
-    /// @param pay Token wei per commitment at a class weight of 10,000 basis points. In no class more than the bounty of
-    /// a worker's slash, so that nobody gains by keeping a false commitment quiet.
+    /// @param pay Token wei per commitment at a class weight of 10,000 basis points. In no class more than the bounty
+    /// of a worker's slash, so that hiding a false commitment never pays more than accusing it.
     /// @param workerStake Lock of a worker.
     /// @param validatorStake Lock of a validator.
     /// @param caseFee What a challenger puts down per case.
@@ -47,9 +47,9 @@ interface IRuns {
     /// @param toolsRoot Root of the tools that rollouts may call; zero: none.
     /// @param gradeTip Hash of the first master of the private tests (IMasters); zero: the run has none.
     /// @param gradeEpochs Epochs, so masters, of the private tests, at most 65,535; zero without any.
-    /// @param gradeEpochSteps Steps of an epoch but the last, which goes on; zero without private tests.
-    /// @param classes Work classes packed by muster.terms.pack_class: weight in basis points in bits 0-15, number of
-    /// budgets in bits 16-31, budget i in the 16 bits from 32 + 16 i.
+    /// @param gradeEpochSteps Steps of each epoch except the last, which never ends; zero without private tests.
+    /// @param classes Work classes packed by muster.protocol.terms.pack_class: weight in basis points in bits 0-15,
+    /// number of budgets in bits 16-31, budget i in the 16 bits from 32 + 16 i.
     struct Terms {
         address trainer;
         address storageKey;
@@ -140,9 +140,9 @@ interface IRuns {
     /// @param next Index of its next commitment.
     /// @param settled Commitments below this index are settled: claimed or voided.
     /// @param lastStep Step of its latest commitment.
-    /// @param joinedStep First step it may work on: the second to be published after it joined; step 0 for who joins a
-    /// run that has published none. All its draws follow from that step's entropy, which nobody knew when the key was
-    /// chosen: so no choice of a step, and no waiting for one, changes what its next commitment must be.
+    /// @param joinedStep First step it may work on: the second to be published after it joined; step 0 if the run had
+    /// published none. All its draws follow from that step's entropy, which was unknown when the key was chosen. So
+    /// neither choosing a step nor waiting for one changes what its next commitment must be.
     /// @param lastHour Hour of its latest commitment.
     /// @param countInHour Commitments in that hour.
     /// @param operator Whom claims pay.
@@ -306,8 +306,8 @@ interface IRuns {
     function withdrawEscrow(uint32 run, uint256 amount) external returns (uint256 paid);
 
     /// @notice Closes the run for new work, when the owner may withdraw, and pays the owner what is withdrawable.
-    /// Reserved pay stays and is claimed as usual. Voided pay stays too, and is nobody's any more: no work will ever be
-    /// paid with it. Not while a master of the private tests is missing (IMasters.checkPayable).
+    /// Reserved pay stays and is claimed as usual. Voided pay stays too, for ever: no work will be paid with it. Not
+    /// while a master of the private tests is missing (IMasters.checkPayable).
     function close(uint32 run) external returns (uint256 paid);
 
     /// @notice Puts an operator on the list of those who may register a validator, or takes it off. Only the admitter;
@@ -343,8 +343,8 @@ interface IRuns {
 
     // ------------------------------------------------------------------------------------------- the guardian's calls
 
-    /// @notice Stops new commitments for `MAX_PAUSE` seconds, for the day on which a fault is found. Claims, seals, cases
-    /// and exits go on. Not again before `PAUSE_REST` seconds after that. Only the guardian.
+    /// @notice Stops new commitments for `MAX_PAUSE` seconds, for the day on which a fault is found. Claims, seals,
+    /// cases and exits continue. Not again before `PAUSE_REST` seconds after that. Only the guardian.
     function pause() external;
 
     /// @notice Ends a pause early; the rest counts as if it had run to its end. Only the guardian.
@@ -418,7 +418,7 @@ interface IRuns {
     /// nothing was ever announced.
     function noticedAt(uint32 run) external view returns (uint256);
 
-    /// @notice Second at which commitments go on, or went on after the latest pause; zero before the first.
+    /// @notice Second at which commitments resume, or resumed after the latest pause; zero before the first.
     function pausedUntil() external view returns (uint256);
 
     /// @notice Full hours between the end of a sealed commitment's hour and its maturity.
@@ -433,9 +433,9 @@ interface IRuns {
     function NOTICE_REST() external view returns (uint256);
     /// @notice Seconds after which an owner gets at its money although the validators stay away.
     function MAX_NOTICE_DELAY() external view returns (uint256);
-    /// @notice Active validators without whom a run takes no commitments and no first checkpoint.
+    /// @notice Fewest active validators with which a run takes commitments and a first checkpoint.
     function MIN_VALIDATORS() external view returns (uint256);
-    /// @notice Who may pause; zero: nobody.
+    /// @notice Who may pause; zero disables pauses.
     function GUARDIAN() external view returns (address);
     /// @notice Seconds that a pause lasts at most.
     function MAX_PAUSE() external view returns (uint256);

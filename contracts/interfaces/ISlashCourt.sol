@@ -4,13 +4,13 @@ pragma solidity ^0.8.30;
 import { Leaves } from "../libraries/Leaves.sol";
 import { IMasters } from "./IMasters.sol";
 
-/// @title SlashCourt: what is wrong is proven here, at once where the contract can see it, by a jury where it cannot.
+/// @title SlashCourt: proves what is wrong, at once if the contract can see it, by a jury if it cannot.
 /// @notice The jury of a case is every validator of the run that was active `jurySeniority` seconds before the case
-/// opened and before the commitment was made, so that nobody joins to judge what is there already; one node one vote,
-/// without the challenger and without a validator of the accused's operator. The quorum is
-/// more than half of the jury, and guilt needs more than half of the *whole* jury, so whoever stays silent counts for
-/// the accused: a conviction means a majority of the run's validators, whatever the turnout.
-/// @notice Warning: a majority of a run's validators can convict anybody. Join runs whose validators you trust to be
+/// opened and before the commitment was made. So a validator cannot join to judge an existing commitment. Each node has
+/// one vote; the challenger and a validator of the accused's operator have none. The quorum is more than half of the
+/// jury. Guilt needs more than half of the *whole* jury, so silence counts for the accused: a conviction means a
+/// majority of the run's validators, whatever the turnout.
+/// @notice Warning: a majority of a run's validators can convict any node. Join runs whose validators you trust to be
 /// independent.
 interface ISlashCourt is IMasters {
     // ------------------------------------------------------------------------------------------------------- types
@@ -34,9 +34,8 @@ interface ISlashCourt is IMasters {
     }
 
     /// @notice Open until resolved. Moot: the node was convicted in another case before this one ended. Dismissed: the
-    /// storage's receipt from before the commitment was shown. Cured: missing data that nobody had such a receipt for was
-    /// there when the jury looked, or half of the jury did not say otherwise; nobody was wrong but the node, which was
-    /// late.
+    /// storage's receipt from before the commitment was shown. Cured: without such a receipt, missing data was there
+    /// when the jury looked, or half of the jury did not deny it; the challenger was right, and the node was late.
     enum Outcome {
         Open,
         Guilty,
@@ -76,8 +75,8 @@ interface ISlashCourt is IMasters {
     /// EIP-712 domain as Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size,uint64
     /// storedAt).
     /// @param step Of the commitment; not in the receipt, but with the root it names the commitment.
-    /// @param storedAt Second of the latest block that the storage had seen when the file was complete. A commitment made
-    /// with the receipt in hand is in a later block, whatever anybody's clock says.
+    /// @param storedAt Second of the latest block that the storage had seen when the file was complete. A commitment
+    /// made with the receipt in hand is in a later block, independent of any machine's clock.
     struct Receipt {
         uint32 step;
         bytes32 root;
@@ -167,8 +166,8 @@ interface ISlashCourt is IMasters {
     /// @notice `judge` did not reveal a vote in case `caseId`, and paid for it.
     event AbsenceReported(uint256 indexed caseId, address indexed judge, address indexed reporter, bool expelled);
     event Collected(uint256 indexed caseId, address indexed judge, uint256 amount);
-    /// @notice Case `caseId` is about what `validator` signed: that the private tests of a commitment of `node`, which
-    /// CaseOpened tells, come to grades with the hash `grades`.
+    /// @notice Case `caseId` is about a statement that `validator` signed: that the private tests of a commitment of
+    /// `node`, which CaseOpened names, give grades with the hash `grades`.
     event GradeAccused(uint256 indexed caseId, address indexed validator, address indexed node, bytes32 grades);
     /// @notice The contract itself found `node` guilty: `prover` showed a leaf of commitment `index` that cannot be.
     event Refuted(
@@ -232,7 +231,7 @@ interface ISlashCourt is IMasters {
     /// @param step Of the commitment.
     /// @param root Of the commitment.
     /// @param position Row concerned; ignored where the kind concerns the whole commitment.
-    /// @param evidenceHash Content hash of a bundle that anybody can re-verify offline.
+    /// @param evidenceHash Content hash of a bundle that anyone can re-verify offline.
     function openCase(
         address node,
         uint32 index,
@@ -253,7 +252,7 @@ interface ISlashCourt is IMasters {
     /// @param salt As in the statement.
     /// @param signature Of the validator, under the Registry's EIP-712 domain, over Grade(uint32 run,uint32 step,
     /// address node,uint32 index,bytes32 root,address validator,bytes32 grades,bytes32 salt).
-    /// @param evidenceHash Content hash of a bundle that anybody who has the epoch's master can re-verify offline.
+    /// @param evidenceHash Content hash of a bundle that anyone with the epoch's master can re-verify offline.
     function openGradeCase(
         Target calldata target,
         address validator,
@@ -266,7 +265,7 @@ interface ISlashCourt is IMasters {
     /// @notice Commits a judge to a vote and takes the deposit from its operator's free balance. About missing data a
     /// judge may commit again, for no further deposit, so that a cure counts until committing ends.
     /// @param charge Of the case that the judge looked into. Numbers are given in order of opening, and a reorg
-    /// may give one to another case: the vote reverts then, instead of convicting somebody else.
+    /// may give one to another case: the vote reverts then, instead of convicting another node.
     /// @param hash `voteHash` of the vote and a salt that the judge keeps (a lost salt forfeits the deposit).
     function commitVote(uint256 caseId, bytes32 charge, bytes32 hash) external;
 
@@ -285,8 +284,7 @@ interface ISlashCourt is IMasters {
     function resolve(uint256 caseId) external returns (Outcome outcome);
 
     /// @notice Ends an open case about missing data as Dismissed: the storage signed that it had the file before the
-    /// commitment, so whose fault it is that it cannot be had is not the node's. Anyone may call it, as long as the case
-    /// is open.
+    /// commitment, so the node is not at fault if the file is missing. Anyone may call it, as long as the case is open.
     /// Deposits back, the fee to those who revealed or else to the accused.
     /// @notice Warning: a storage key that signs for files it never had protects its friends from this one kind of
     /// case. The owner, who names the key, pays for their work.
@@ -313,7 +311,7 @@ interface ISlashCourt is IMasters {
     function prove(Target calldata target, Opening[] calldata openings) external;
 
     /// @notice Convicts a validator that vouched, when it sealed `hour`, for a commitment with a flaw that the contract
-    /// can see. Whether the commitment's node is still there does not matter: the flaw is shown anew.
+    /// can see. The commitment's node need not be there any more: the flaw is proven again.
     /// @param vouchProof Merkle proof, under the validator's vouch root of that hour, of the leaf over (node, index,
     /// step, anchor of the step, root). The anchor is in it so that no reorg turns an honest seal into a wrong one.
     /// @param openings One leaf, or two of one position.

@@ -16,7 +16,7 @@ library Draws {
     }
 
     /// @notice Task and budget of a group.
-    /// @param workClass A class as packed by muster.terms.pack_class.
+    /// @param workClass A class as packed by muster.protocol.terms.pack_class.
     function group(bytes32 base_, uint32 group_, uint32 taskCount, uint256 workClass)
         internal
         pure

@@ -10,8 +10,8 @@ library Epochs {
         return Math.min(Math.ceilDiv(steps, epochSteps), epochs);
     }
 
-    /// @notice How many masters `step` cannot be published without: of the epochs that are over by then, all but the
-    /// latest, and of the last epoch none, which is never over.
+    /// @notice How many masters `step` needs before it is published: those of the epochs that are over by then, except
+    /// the latest. The last epoch is never over, so its master is never needed.
     function neededFor(uint256 step, uint256 epochSteps, uint256 epochs) internal pure returns (uint256) {
         uint256 over = step / epochSteps;
         return over == 0 ? 0 : Math.min(over, epochs) - 1;

@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import { ISlashCourt } from "../interfaces/ISlashCourt.sol";
 
-/// @title Who gets what came into a case: the fee, a deposit per commit, and what the accused paid for the judges.
+/// @title Payouts of a case: who gets the fee, the deposits, and what the accused paid for the judges.
 library Payouts {
     /// @notice Only a verdict takes deposits.
     function isVerdict(ISlashCourt.Outcome outcome) internal pure returns (bool) {
@@ -17,9 +17,9 @@ library Payouts {
             || outcome == ISlashCourt.Outcome.Cured;
     }
 
-    /// @notice Whether a judge that revealed has its deposit back and a share. A verdict that more than half of the jury
-    /// voted for costs the others their deposits. One that silence decided does not: of who revealed nobody is to lose to
-    /// who did not.
+    /// @notice Whether a judge that revealed has its deposit back and a share. A verdict that more than half of the
+    /// jury voted for costs the others their deposits. One that silence decided does not: judges that revealed must not
+    /// lose to judges that did not.
     /// @param votedGuilty What that judge voted.
     /// @param acquittals Votes revealed that were not guilty.
     function isRewarded(ISlashCourt.Outcome outcome, bool votedGuilty, uint256 acquittals, uint256 jury)

@@ -11,14 +11,14 @@ library TermBounds {
     uint256 internal constant MAX_POSITIONS = 4096;
     uint256 internal constant MAX_BOUNTY_BPS = 2_000;
     uint256 internal constant BASIS_POINTS = 10_000;
-    /// @dev A judge's deposit, in commitments of the best-paid class. Where one case in twenty is guilty, a vote that
-    /// nobody looked for is wrong once in twenty cases: that costs more than the replay of a fifth of a commitment.
+    /// @dev A judge's deposit, in commitments of the best-paid class. If one case in twenty is guilty, an unseen vote
+    /// is wrong once in twenty cases: that costs more than the replay of a fifth of a commitment.
     uint256 internal constant DEPOSIT_COMMITMENTS = 4;
     /// @dev Of a class, in basis points of the run's pay; and the run's pay in token wei, so that no class's is nothing.
     uint256 internal constant MIN_WEIGHT = 1_000;
     uint256 internal constant MIN_PAY = BASIS_POINTS;
 
-    /// @dev A phase is long enough that nobody has to be awake, and two of them fit the unbonding time (Registry).
+    /// @dev A phase is long enough that no operator must stay awake, and two of them fit the unbonding time (Registry).
     uint256 internal constant MIN_PHASE = 13 hours;
     uint256 internal constant MAX_PHASE = 36 hours;
     /// @dev Shorter than the 72 hours in which a case may be opened: a run's first validators can still judge its first
@@ -58,8 +58,8 @@ library TermBounds {
         _bound("workerStake", terms.workerStake, 1, type(uint96).max);
         _bound("validatorStake", terms.validatorStake, 1, type(uint96).max);
         _bound("slashBps", terms.slashBps, 1, BASIS_POINTS);
-        // The bounty is at least the pay of one commitment, so that nobody is paid to keep a false one quiet. It is a fifth
-        // of the slash at most, so what a conviction burns is four times that.
+        // The bounty is at least the pay of one commitment, so a bribe of that pay cannot hide a false one. The bounty
+        // is a fifth of the slash at most, so a conviction burns four times that.
         uint256 slashed = uint256(terms.workerStake) * terms.slashBps / BASIS_POINTS;
         _bound("pay", best, 1, slashed * MAX_BOUNTY_BPS / BASIS_POINTS);
         _bound("bountyBps", terms.bountyBps, Math.ceilDiv(best * BASIS_POINTS, slashed), MAX_BOUNTY_BPS);
@@ -106,9 +106,9 @@ library TermBounds {
         }
     }
 
-    /// @dev A class pays in proportion to the mean of its budgets, so that claiming hardware one does not have earns nothing
-    /// faster. Less than a basis point off, for rounding: the number below or above what is exact, and what is exact where
-    /// that is a whole number. Weights are no smaller than `MIN_WEIGHT`, so that this is less than a thousandth.
+    /// @dev A class pays in proportion to the mean of its budgets, so claiming other hardware does not earn faster. For
+    /// rounding the weight may be less than a basis point off: the whole number below or above the exact value, and the
+    /// exact value if it is whole. Weights are no smaller than `MIN_WEIGHT`, so that this is less than a thousandth.
     function _checkClass(IRuns.Terms calldata terms, uint256 i) private pure {
         (uint256 weight, uint256 count, uint256 total) = _unpack(terms.classes[i], terms.maxCompletionTokens);
         (uint256 firstWeight, uint256 firstCount, uint256 firstTotal) =

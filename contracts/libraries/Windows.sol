@@ -7,7 +7,7 @@ library Windows {
     uint256 internal constant SEALED_HOURS = 24;
     /// @dev The same if none did. A case can be opened as long.
     uint256 internal constant UNSEALED_HOURS = 72;
-    /// @dev Seconds for whoever wants to end a case whose voting is over.
+    /// @dev Seconds that are allowed for ending a case once its voting is over.
     uint256 internal constant RESOLVING = 24 hours;
 
     function hourOf(uint256 timestamp) internal pure returns (uint24) {
@@ -26,7 +26,7 @@ library Windows {
     /// @notice When a commitment can be claimed. Rises with the hour, as `maturesAt` does.
     /// @param phases Seconds that voting in a case takes at most, if a case against the node is open; else zero.
     function payableAt(uint24 hour, uint24 sealedThrough, uint256 phases) internal pure returns (uint256) {
-        // By then every case that there may be about this commitment could have been ended by anybody.
+        // By then anyone could have ended every case about this commitment.
         return phases == 0 ? maturesAt(hour, sealedThrough) : challengeableUntil(hour) + phases + RESOLVING;
     }
 
