@@ -42,7 +42,7 @@ Found = dict[str, Any]
 
 
 async def measure(shop: AdversaryLab, adversary: Adversary, context: LocalContext, jobs: int, samples: int) -> Found:
-    """One kind. Ends the program when the validator's own verdict is not one of those expected."""
+    """Measure one kind. Exits if the validator's verdict is not one of the expected ones."""
     made = [await make(context, shop, adversary, shop.job(KNOWN + i, step=adversary.step)) for i in range(jobs)]
     for finding in [one.finding for one in made if one.finding]:
         if finding.reason not in adversary.reasons:
@@ -111,7 +111,7 @@ def write_page(found: Mapping[str, Sequence[Found]]) -> None:
 
 
 def page(found: Mapping[str, Sequence[Found]]) -> str:
-    """Write the part of docs/understand/verification.md: the demo's profile in full, of others what depends on it."""
+    """Return a part of docs/understand/verification.md: the demo's profile in full, of others the measured kinds."""
     first, *others = found
     plain = [one for one in found[first] if one["name"] not in SUBTLE]
     sample = sample_size(POLICY, 128, index=KNOWN, suspect=False)

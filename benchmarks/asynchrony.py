@@ -153,7 +153,7 @@ class Exchange:
         self._usable[step] = time.monotonic() + seconds
 
     def next_batch(self) -> list[WorkFile]:
-        """Return what the next training step trains on, once it is there."""
+        """Wait for the next training step's files and return them."""
         try:
             policy, folder = self._batches.get(timeout=BATCH_SECONDS)
         except Empty:
@@ -242,7 +242,7 @@ def seconds_to(curves: Sequence[Curve], target: float) -> float | None:
 
 
 def at_level(curves: Sequence[Curve], target: float) -> dict[str, object]:
-    """Return what the table in docs/use/training.md says of one level.
+    """Return one level's row for the table in docs/use/training.md.
 
     Intervals: 95 % over the seeds for the score; for the time, the least and the largest when each seed in turn is left
     out.

@@ -259,7 +259,7 @@ def _times(one: Margin) -> str:
 
 
 def _bounds(cells: Sequence[HonestCell]) -> str:
-    """Say of one profile how often honest work is rejected, and by what the bound is weakened."""
+    """Say how often one profile rejects honest work, and what weakens the bound."""
     rollouts, distinct = count_rollouts(cells), sum(cell.distinct for cell in cells)
     rejected, tokens = sum(cell.rejected for cell in cells), sum(cell.tokens for cell in cells)
     counts = f"{tokens:,} tokens in {rollouts:,} rollouts, {distinct:,} of them different from each other; "

@@ -111,7 +111,7 @@ def sharpened(times: float):
 
 
 def peaked(entropy: float) -> Callable[[PreTrainedModel], None]:
-    """Return what scales a model's last norm until the entropy of its next token is this on average, in nats."""
+    """Return the factor of a model's last norm at which its next token has this mean entropy, in nats."""
 
     def change(model: PreTrainedModel) -> None:
         tokens = torch.randint(20, model.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(1))
@@ -137,7 +137,7 @@ def outliers(model: PreTrainedModel) -> None:
 
 
 def both(*changes: Callable[[PreTrainedModel], None]) -> Callable[[PreTrainedModel], None]:
-    """Return what makes one change after the other."""
+    """Return a function that applies one change after the other."""
 
     def change(model: PreTrainedModel) -> None:
         for one in changes:

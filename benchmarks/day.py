@@ -124,7 +124,7 @@ def day_of(cell: MeasuredCell, profile: Profile) -> Day:
 
 
 def days(save: Path) -> tuple[Profile, list[Day]]:
-    """Measure what is not there yet and judge all days; return the calibrated profile, and the honest day first."""
+    """Measure the missing cells and judge all days; return the calibrated profile, and the honest day first."""
     save.mkdir(parents=True, exist_ok=True)
     model = save / "model"
     if not model.exists():

@@ -187,7 +187,7 @@ def _values(step: TargetStep) -> np.ndarray:
 
 
 def compare() -> None:
-    """Print what several ways to write the changes weigh, shard by shard with zstd, against the whole."""
+    """Print the size of several encodings of the changes, shard by shard with zstd, against the whole."""
     with tempfile.TemporaryDirectory(prefix="muster-deltas-") as name:
         pairs = make_pairs(Path(name))
         values = {figure: (_values(pair.base), _values(pair.target)) for figure, pair in pairs.items()}

@@ -172,7 +172,7 @@ def figures(ours: Sequence[DemoRun], peers: Sequence[DemoRun]) -> list[report.Fi
 
 
 def cheated_figures(pairs: Sequence[Sequence[DemoRun]]) -> list[report.Figure]:
-    """Return what a cheater does to the score: of each seed, the swarm with it and the one without."""
+    """Return the cheater's effect on the score: for each seed, the swarm with it and the swarm without it."""
     scores = [[one.summary["held_out"]["after"] for one in pair] for pair in pairs]
     differences = [cheated - honest for cheated, honest in scores]
     lower = statistics.mean(differences) - (half_interval(differences) or 0.0)
@@ -207,7 +207,7 @@ def language_figures(runs: Sequence[DemoRun]) -> list[report.Figure]:
 
 
 def _language_run(one: DemoRun) -> dict[str, Any]:
-    """Return what a figure says of one demo."""
+    """Return one demo's entry in the figures."""
 
     def compared(row: dict[str, Any]) -> dict[str, float]:
         return {name: round(row[name], 4) for name in ("before", "after", "gain", "low", "high")}

@@ -82,7 +82,7 @@ QUICK: Final = Size(16, 1, 2, 150, 1, 4, 20_000, 3, 6, 0, 10, 3)
 
 
 def measure_escapes(size: Size) -> list[Figure]:
-    """Count what attacks on both walls gained, and on the second sandbox, where it can be walled in."""
+    """Count the gains of attacks on both walls, and on the second sandbox if its walls are available."""
     inner, (outer, failed) = runner.attack_component(), runner.attack_process()
     figures = [_escapes("escapes", inner), _escapes("escapes_outer", outer, controls_failed=failed)]
     if missing := missing_walls():
@@ -153,7 +153,7 @@ def measure_agreement(size: Size) -> list[Figure]:
 
 
 def measure_rate(size: Size) -> list[Figure]:
-    """Measure how many completions a core scores, and what starting an instance takes."""
+    """Measure how many completions a core scores, and how long an instance takes to start."""
     n = size.calls
     with score_rate.Rates() as rates:
         *kinds, starts = report.alternate(
@@ -173,7 +173,7 @@ def measure_rate(size: Size) -> list[Figure]:
 
 
 def measure_large_set(size: Size) -> list[Figure]:
-    """Measure what a large task set costs a worker."""
+    """Measure the cost of a large task set for a worker."""
     costs = _large_set(size.tasks)
     most = {"at_most": True, "tasks": costs["rows"]}
     return [

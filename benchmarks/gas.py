@@ -57,7 +57,7 @@ class Target:
         return figure(self.name, ours, ratio=ratio, target=1.0, unit="gas", peer=self.peer, limit=self.limit)
 
     def value(self, samples: Samples) -> float:
-        """Return what the limit is for."""
+        """Return the value that is compared with the limit."""
         values = samples[self.operation]
         return max(values) if self.worst else statistics.median(values)
 
@@ -95,7 +95,7 @@ def measure() -> Samples:
 
 
 def snapshot(samples: Samples) -> dict[str, dict[str, int]]:
-    """Return what is committed: median and maximum of every operation."""
+    """Return the committed snapshot: median and maximum of every operation."""
     return {
         name: {"median": round(statistics.median(values)), "max": max(values)}
         for name, values in sorted(samples.items())

@@ -103,7 +103,7 @@ def why_not(part: str, device: str, found: dict[str, Any]) -> str:
 
 
 def run_part(part: str, folder: Path, device: str, seconds: float) -> dict[str, Any] | str:
-    """Run a part's process for at most so long; return what it measured, or why it measured nothing."""
+    """Run a part's process for at most so long; return its measurements, or why it has none."""
     environment = (
         os.environ
         | {"TMPDIR": str(folder), "PYTHONWARNINGS": "ignore"}
@@ -163,7 +163,7 @@ def make_plan(folder: Path, device: str, model: Path | None) -> Plan:
 def measure(
     parts: Sequence[str], device: str, model: Path | None, seconds: float, say: Callable[[str], None]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what each part measured, and why others did not; all within `seconds`."""
+    """Return each part's measurements, and why others have none; all within `seconds`."""
     found: dict[str, Any] = {}
     missing: dict[str, str] = {}
     ends = time.monotonic() + seconds

@@ -202,13 +202,13 @@ def one_against_the_rest(world: World, first: int = 0) -> Row:
 
 
 def compared(one: Income, honest: Income) -> Row:
-    """Return what a strategy earned, and by which share of the honest income it is below that."""
+    """Return a strategy's income, and by which share of the honest income it is lower."""
     margin = (honest.per_day - one.per_day) / abs(honest.per_day)
     return one.row() | {"honest": round(honest.per_day, 4), "margin": round(margin, 4)}
 
 
 def mean_income(incomes: Iterable[Income]) -> Income:
-    """Return what several parties earned in the mean."""
+    """Return the mean income of several parties."""
     found = list(incomes)
     parts = {
         name: statistics.mean(getattr(one, name) for one in found)
@@ -218,7 +218,7 @@ def mean_income(incomes: Iterable[Income]) -> Income:
 
 
 def cartel_row(world: World, strategy: Validating, members: int) -> Row:
-    """Return what a cartel and its worker earned together, and what honest parties did beside it."""
+    """Return the joint income of a cartel and its worker, and that of the honest parties beside it."""
     cartel = [one.operator for one in world.validators if one.strategy.cartel] + [world.workers[0].operator]
     loyal = [world.income(one.operator).per_day for one in world.validators if not one.strategy.cartel]
     workers = [world.income(one.operator).per_day for one in world.workers[1:]]

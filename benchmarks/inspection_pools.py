@@ -114,7 +114,7 @@ def pool_honest() -> list[Figure]:
 
 
 def inspections(rows: float) -> float:
-    """Return what so many of the longest rows are in inspections, by public defaults: a unit is one such row."""
+    """Convert so many of the longest rows into inspections, by public defaults: a unit is one such row."""
     terms = replace(rules().terms, group_size=16, groups_per_commitment=8, max_completion_tokens=4096)
     own = sample_size(ValidatorSettings(), terms.positions, index=1000, suspect=False)
     return rows / (own + pool_rows(terms))

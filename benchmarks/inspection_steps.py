@@ -154,7 +154,7 @@ def sat_out() -> list[report.Figure]:
 
 
 def step_cost() -> list[report.Figure]:
-    """Return what measuring takes of a step of eight minutes."""
+    """Return the share of a step of eight minutes that measuring takes."""
     seconds, measured = report.apart(time_check)
     return [
         report.figure(

@@ -112,7 +112,7 @@ def printed(typed: Sequence[object]) -> Figure:
 
 
 def commands(folder: Path, swarm: LiveSwarm, reader: Reader) -> list[Figure]:
-    """Return what single commands cost."""
+    """Measure the cost of single commands."""
     worker = swarm.folder / "worker-1" / "muster.toml"
     program, environment = str(reader.program), os.environ | reader.environment
 

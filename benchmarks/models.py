@@ -34,7 +34,7 @@ NAMES: Final = ("families", "neighbour")
 
 
 def judge(kind: str, settings: dict[str, object], *, engine: bool) -> ModelCheck | str:
-    """Return what is measured of a model of the family, or why it is not: a refusal, or what went wrong."""
+    """Return the measurements of a model of the family, or why there are none: a refusal or an error."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
         write_family(folder, kind, **settings)

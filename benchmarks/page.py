@@ -189,7 +189,7 @@ async def counting(session: CDPSession) -> AsyncIterator[dict[str, int]]:
 
 
 async def look_at_pages(browser: Browser, big: BigRun) -> PageFindings:
-    """Return what axe and the other checks find on every page, at each width, light and dark."""
+    """Return the findings of axe and the other checks on every page, at each width, light and dark."""
     found = PageFindings()
     for dark, width in product((False, True), WIDTHS):
         async with visiting(browser, big.host, dark=dark) as visitor:

@@ -193,7 +193,7 @@ async def work_all(load: Load, seconds: float) -> None:
 
 
 async def work(client: OrchestratorClient, run: int, index: int, counted: Counted, until: float) -> None:
-    """Do what a worker does, until the time is up."""
+    """Act as a worker until the time is up."""
     assert client.signer is not None
     uploaded, turn = 0, random.randrange(REPORT_EVERY * UPLOAD_EVERY)
     await asyncio.sleep(random.uniform(0, CYCLE_SECONDS))
@@ -268,7 +268,7 @@ def load_of(big: BigRun, workers: Sequence[int]) -> Load:
 
 
 def _one_round(big: BigRun, load: Load, seconds: float, number: int) -> dict[str, Any]:
-    """Return what the workers counted in some seconds, while a trainer reports steps."""
+    """Return the workers' counts over some seconds, while a trainer reports steps."""
     with started(module("benchmarks.page_cost", seconds)) as process:
         return asyncio.run(_with_trainer(big, asyncio.to_thread(ask, process, load.model_dump_json()), number))
 
@@ -287,7 +287,7 @@ async def _with_trainer(big: BigRun, working: Coroutine[Any, Any, dict[str, Any]
 
 @contextmanager
 def watching(big: BigRun, count: int) -> Iterator[Callable[[], dict[str, int]]]:
-    """Yield a function that returns what the watchers have seen since it was called last, once all are connected."""
+    """Once all watchers are connected, yield a function that returns their counts since its last call."""
     path = f"/v1/runs/{big.run_fixture.run}/live"
     with started(module("benchmarks.page_cost", big.orchestrator.port, count, path)) as process:
         yield partial(ask, process, "")

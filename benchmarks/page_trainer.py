@@ -21,7 +21,7 @@ UPDATES: Final = 5
 
 
 def trainer_figure(big: BigRun, folder: Path, updates: int = UPDATES) -> Figure:
-    """Return what watchers leave a trainer beside the orchestrator. `folder`: for its model and its batch."""
+    """Measure a trainer's speed beside an orchestrator with watchers. `folder`: for its model and its batch."""
     model, batch = ragged.make(folder / "trainer")
     watched, without = list[float](), list[float]()
     with started(module("benchmarks.trainer_process", "update", model, batch), {"OMP_NUM_THREADS": "1"}) as process:

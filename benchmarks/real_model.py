@@ -226,7 +226,7 @@ def spoiled(rows: Sequence[Rollout], lab: EngineLab, profile: Profile, *, whole:
 def measured(
     model: Path, profile: Profile, save: Path, only: str = ""
 ) -> tuple[list[MeasuredCell], list[MeasuredCell]]:
-    """Measure what is not there yet: the calibration's cells, and the honest day with those of all cheats."""
+    """Measure the missing parts: the calibration's cells, and the days of honest work and of all cheats."""
     folder = save / profile.name
     honest, _ = asyncio.run(measure_grid(grid_of(model, profile, folder)))
     kinds = [HONEST_DAY, *CHEATS, *SPOILED]
@@ -258,7 +258,7 @@ def honest_commitments(profile: Profile, save: Path) -> tuple[int, int]:
 
 
 def float32_head(save: Path) -> list[report.Figure]:
-    """Return what a head in float32 would show."""
+    """Return the figures of a head in float32."""
     # 1. Measure both heads.
     model, folder = model_in(save), save / FLOAT32_HEAD
     folder.mkdir(exist_ok=True)

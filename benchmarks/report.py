@@ -48,7 +48,7 @@ def parser(about: str | None, *, write: str = "") -> argparse.ArgumentParser:
 
 
 def alternate(runs: int, *measures: Callable[[], T]) -> list[list[T]]:
-    """Return what each measure gave in each run, taken in turns, so that a busy moment hits all of them."""
+    """Return each measure's results of all runs, taken in turns, so that a busy moment hits all measures."""
     rows = [[measure() for measure in measures] for _ in range(runs)]
     return [list(column) for column in zip(*rows, strict=True)]
 
@@ -71,7 +71,7 @@ def apart(work: Callable[..., T], *arguments: object, environment: Mapping[str, 
 
 
 def _say_to_stderr() -> None:
-    """Leave stdout to the document: what libraries and processes say goes to stderr."""
+    """Leave stdout to the document: the output of libraries and processes goes to stderr."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
 

@@ -97,7 +97,7 @@ def train(source: Path, folder: Path, rows: Sequence[Rollout], rate: float) -> t
 
 
 def shortened(row: Rollout, length: int, bytes_per_token: int) -> Rollout:
-    """Cut a rollout to the first tokens of its completion, with what was claimed of them."""
+    """Cut a rollout to the first tokens of its completion, with the claims about them."""
     return replace(
         row,
         completion_tokens=row.completion_tokens[:length],

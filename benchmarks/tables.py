@@ -36,7 +36,7 @@ def part(documents: Sequence[dict[str, Any]]) -> str:
 
 
 def async_part(document: dict[str, Any]) -> str:
-    """Return what each async level came to, from asynchrony.py's document."""
+    """Return the table of async levels from asynchrony.py's document."""
     (figure,) = (figure for figure in document["figures"] if figure["name"] == "async_speedup")
     about = (
         f"{figure['seeds']} seeds, {figure['updates']} updates each; the models began at {figure['base']:.3f}, and the "

@@ -123,7 +123,7 @@ class Sampler:
         ]
 
     def _forward(self, ids: torch.Tensor, mask: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
-        """Logits after the last of `ids`; `mask` covers them and what is in the cache."""
+        """Return the logits after the last of `ids`; `mask` covers them and the cached tokens."""
         places = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         output = self.model(
             input_ids=ids, attention_mask=mask, position_ids=places, past_key_values=cache, logits_to_keep=1
@@ -209,7 +209,7 @@ def held_out(sampler: Sampler, tasks: TaskSet) -> float:
 
 
 def summarise(runs: Sequence[Run], lengths: Sequence[int]) -> list[dict[str, float]]:
-    """One row per async level and length of run."""
+    """Return one row per async level and length of run."""
     rows = []
     for level in sorted({run.level for run in runs}):
         for updates in lengths:

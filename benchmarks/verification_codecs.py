@@ -28,7 +28,7 @@ MOST_ERROR = 0.1
 
 
 def asked(process: subprocess.Popen[str], do: str, **more: object):
-    """Return what the package's process answers to a request."""
+    """Return the answer of the package's process to a request."""
     return ask(process, json.dumps({"do": do, **more}))
 
 

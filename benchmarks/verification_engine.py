@@ -93,7 +93,7 @@ class PlainEngine:
             self.llm.add_request(str(i), {"prompt_token_ids": request.prompt_tokens.tolist()}, params)
 
     def step(self) -> None:
-        """One forward pass, if there is something left to do."""
+        """Run one forward pass, if requests are left."""
         if self.llm.has_unfinished_requests():
             self.llm.step()
 
@@ -135,7 +135,7 @@ def make_requests(count: int, tokens: int, seed: int) -> list[GenerationRequest]
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, np.ndarray]:
-    """Return what work returns, and the seconds it took: of the processor, and by the clock on the wall."""
+    """Return the result of `work`, and its processor and wall-clock seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = work()
     return result, np.array([time.process_time() - cpu, time.perf_counter() - wall])
@@ -247,7 +247,7 @@ def figure(name: str, pairs: Sequence[Pair], statistic: Callable[[Sequence[float
 
 
 def measure(name: str, runs: int) -> report.Figure:
-    """One figure, in this process."""
+    """Measure one figure in this process."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:
         if name == "sampler_large_vocab":

@@ -122,7 +122,7 @@ def spec_of(model: Path, rows: int) -> ProbeSpec:
 
 
 def replay(folder: Path, matmul: Any) -> dict[str, Any]:
-    """Replay all rows as a validator does, and say how fast, in how much memory, and what it found."""
+    """Replay all rows as a validator does; return speed, memory and findings."""
     from validator.replay import Replayer, judge
 
     spec, rows = read_spec(folder / "spec.json"), read_rollouts((folder / "rows.parquet").read_bytes())

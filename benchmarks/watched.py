@@ -58,7 +58,7 @@ def started(command: Sequence[str], environment: Mapping[str, str] | None = None
 
 
 def expect(process: subprocess.Popen[str], word: str) -> str:
-    """Wait until a process says `word`, and return what it says after it."""
+    """Wait until a process says `word`, and return the rest of the line."""
     assert process.stdout is not None
     line = process.stdout.readline().strip()
     if not line.startswith(word):
@@ -132,7 +132,7 @@ def cpu_of(pid: int) -> float:
 
 
 def memory_of(pid: int | str, *kinds: str) -> int:
-    """Return the bytes of a process's memory by these lines of its status; what is in no file without any."""
+    """Return the bytes of a process's memory by these lines of its status; by default memory without a file."""
     lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return sum(int(line[1]) * 1024 for line in lines if line[0].rstrip(":") in (kinds or ("RssAnon", "RssShmem")))
 

@@ -57,7 +57,7 @@ def findings_of(document: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def complaints(rows: list[Row], findings: list[tuple[str, str]]) -> list[str]:
-    """Return what is wrong, a line each."""
+    """Return the problems, a line each."""
     missing = [finding for finding in findings if not any(row.answers(finding) for row in rows)]
     stale = [row for row in rows if not any(row.answers(finding) for finding in findings)]
     return [f"no answer to `{check}` in `{name}`" for check, name in sorted(set(missing))] + [

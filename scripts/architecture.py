@@ -84,7 +84,7 @@ def colours(palette: dict[str, str]) -> str:
 
 
 def box(name: str) -> str:
-    """Return a box with its name and what it does."""
+    """Return a box with its name and purpose."""
     x, y, width, height, kind, what = BOXES[name]
     middle = x + width // 2
     return (

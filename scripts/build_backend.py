@@ -22,7 +22,7 @@ REQUIREMENTS = ["setuptools>=80"]
 
 
 def missing() -> list[str]:
-    """Return what a wheel must hold and the current folder lacks, as patterns of paths."""
+    """Return the paths, as patterns, that a wheel must hold and the current folder lacks."""
     packages = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     wanted = [f"{package}/{pattern}" for package, patterns in packages.items() for pattern in patterns]
     wanted += [f"muster/contracts/{module}.py" for module in CONTRACTS]

@@ -51,7 +51,7 @@ def is_fresh(digest: str) -> bool:
 
 
 def run_forge() -> None:
-    """Compile, or exit with forge's own words and what to do about them."""
+    """Compile, or exit with forge's output and the next command to run."""
     forge = ROOT / "node_modules" / ".bin" / "forge"
     if not forge.exists():
         sys.exit(f"{forge} is missing; run: npm ci")
@@ -62,7 +62,7 @@ def run_forge() -> None:
 
 
 def document(name: str) -> dict[str, object]:
-    """Return what Python needs of one contract, taken from forge's artifact."""
+    """Return the fields of forge's artifact of one contract that Python needs."""
     artifact = json.loads((ROOT / "out" / f"{name}.sol" / f"{name}.json").read_text())
     deployed = artifact["deployedBytecode"]
     return {

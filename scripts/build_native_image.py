@@ -134,7 +134,7 @@ _HEADERS: Final = frozenset(("asm", "asm-generic", "bits", "gnu", "linux", "sys"
 
 
 def tree(source: Path, target: str) -> Files:
-    """Return the files below a folder, without what no program imports."""
+    """Return the files below a folder, without those that no program imports."""
     return {
         f"{target}/{path.relative_to(source)}": path
         for path in sorted(source.rglob("*"))
@@ -179,12 +179,12 @@ def archive(files: Files) -> bytes:
 
 
 def ask(*command: str) -> str:
-    """Return what a program prints."""
+    """Return a program's output."""
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def ask_errors(*command: str) -> str:
-    """Return what a program prints to standard error."""
+    """Return a program's standard error."""
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 

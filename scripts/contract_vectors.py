@@ -64,7 +64,7 @@ def terms_with(task_count: int, work_class: WorkClass) -> Terms:
 
 
 def random_uint32(chance: random.Random) -> int:
-    """Any uint32, small ones and the ends more often than chance alone would have them."""
+    """Draw a uint32; small values and both ends are more frequent than in a uniform draw."""
     return chance.choice((0, 1, (1 << 32) - 1, chance.randrange(1 << 8), chance.randrange(1 << 32)))
 
 
@@ -116,7 +116,7 @@ def random_leaf(chance: random.Random) -> Leaf:
 
 
 def leaf_case(chance: random.Random) -> dict[str, object]:
-    """One leaf, its hash, and its proof in a tree of 1 to 40 leaves."""
+    """Return one leaf, its hash, and its proof in a tree of 1 to 40 leaves."""
     leaf = random_leaf(chance)
     hashes = [leaf_hash(leaf), *(chance.randbytes(32) for _ in range(chance.randrange(40)))]
     tree = LeafTree.from_hashes(hashes)
@@ -137,7 +137,7 @@ def leaf_case(chance: random.Random) -> dict[str, object]:
 
 
 def columns(rows: list[dict[str, object]]) -> Vectors:
-    """One list per field, which is how forge reads a file of records with the least ado."""
+    """Return one list per field, the simplest form in which forge reads a file of records."""
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 

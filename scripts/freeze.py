@@ -40,7 +40,7 @@ def excluded() -> set[str]:
 
 
 def project_requirements() -> list[Requirement]:
-    """Return what pyproject.toml asks for, its own extras resolved."""
+    """Return the requirements of pyproject.toml, with its own extras resolved."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = {"": project["dependencies"], **project["optional-dependencies"]}
     found: list[Requirement] = []

@@ -360,7 +360,7 @@ def _steps() -> list[Step]:
 
 
 def check_machine() -> None:
-    """Refuse early what cannot work. Raises SetupError."""
+    """Check early that set-up can work. Raises SetupError."""
     if platform.system() != "Linux":
         raise SetupError(f"{platform.system()} is not supported: vLLM runs on Linux", "use Linux, or WSL 2 on Windows")
     if EXTRA not in ("cpu", "gpu"):

@@ -18,7 +18,7 @@ received: Counter[str] = Counter()
 
 
 def counting(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a socket that counts what it gives."""
+    """Wrap a method of a socket so that it counts the bytes it returns."""
 
     def call(one: socket.socket, *arguments: Any, **options: Any) -> Any:
         got = method(one, *arguments, **options)

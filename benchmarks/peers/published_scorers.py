@@ -50,7 +50,7 @@ def task_settings(name: str) -> Any:
 
 
 def filtered(settings: Any, rule: str, completion: str, doc: Any) -> str:
-    """Return what a rule's filters of lm-eval take out of a completion."""
+    """Return the text that a rule's lm-eval filters extract from a completion."""
     from lm_eval.filters import extraction
 
     kinds = {"regex": extraction.RegexFilter, "multi_choice_regex": extraction.MultiChoiceRegexFilter}
@@ -199,7 +199,7 @@ SCORERS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 def visible(completion: str) -> str:
-    """Return what follows the thinking, as evaluations of thinking models do before they score."""
+    """Return the text after the thinking, as evaluations of thinking models do before they score."""
     return re.split("</think>", completion)[-1]
 
 

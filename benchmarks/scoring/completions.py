@@ -111,7 +111,7 @@ def _programs(rows: Sequence[dict[str, Any]], items: Sequence[Any]) -> Iterator[
 
 
 def _filled(form: str, names: dict[str, str]) -> str:
-    """Return a form with what its names in braces stand for; other braces are the program's own."""
+    """Fill in a form's names in braces; other braces belong to the program."""
     for name, text in names.items():
         form = form.replace(f"{{{name}}}", text)
     return form

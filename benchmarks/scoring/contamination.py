@@ -72,7 +72,7 @@ def problems(gsm8k: Path | None) -> list[str]:
 
 
 def measure(folder: Path, gsm8k: Path | None = None) -> tuple[dict[str, Recall], float]:
-    """Return what is recalled of each alteration, and the share of other problems that are named all the same."""
+    """Return the recall for each alteration, and the share of other problems that are named wrongly."""
     texts = problems(gsm8k)
     known, others = texts[: len(texts) // 2], texts[len(texts) // 2 :]
     path = folder / "benchmark.jsonl"

@@ -123,7 +123,7 @@ def made_up_rows(count: int) -> Iterator[dict[str, Any]]:
 
 
 def open_in_new_process(folder: Path) -> dict[str, Any]:
-    """Return what opening a set, reading tasks all over it and proving one takes."""
+    """Measure the cost of opening a set, reading tasks all over it and proving one."""
     command = [sys.executable, "-c", _OPEN, str(folder), str(READS)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     return json.loads(done.stdout)
