@@ -5,6 +5,7 @@ A trained model finds what pays here within hours. `muster tasks check --attack`
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -29,7 +30,7 @@ def cheap_answers(task: Task) -> Iterator[tuple[str, str]]:
     yield "the question", question
     lines = [line.strip() for line in question.splitlines() if line.strip()]
     yield from ((f"line {place} of the question from its end", line) for place, line in _last(lines))
-    numbers = re.findall(r"-?\d[\d.,]*", question)
+    numbers = re.findall(r"-?\d(?:[\d.,]*\d)?", question)
     yield from ((f"number {place} of the question from its end", number) for place, number in _last(numbers))
     yield "the question as an integral", f"Integral({lines[-1][:200] if lines else ''})"
 
@@ -38,9 +39,9 @@ def is_same(answer: str, right: str | None) -> bool:
     """Return whether an answer is the reference's: one text but for case, brackets and spaces, or one value."""
     if right is None:
         return False
-    ours, theirs = (re.sub(r"\\boxed|[\s{}()$]", "", text).casefold() for text in (answer, right))
+    ours, theirs = (re.sub(r"\\boxed|[\s{}()$]|(?<=\d),(?=\d{3})", "", text).casefold() for text in (answer, right))
     try:
-        return ours == theirs or float(ours[:64]) == float(theirs[:64])
+        return ours == theirs or math.isclose(float(ours[:64]), float(theirs[:64]), rel_tol=1e-12)
     except ValueError:
         return False
 
