@@ -59,7 +59,7 @@ def score(payload: dict[str, Any]) -> dict[str, Any]:
         exec(compile(tree, NAME, "exec", dont_inherit=True), module.__dict__)
         parts = module.__dict__["score"](payload["task"], payload["completion"])
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the same on every machine
-        return {"error": _told(error)}
+        return {"error": _message(error)}
     return {"parts": parts} if _plain(parts) else {"error": f"it returned {type(parts).__name__}, no dict of integers"}
 
 
@@ -68,7 +68,7 @@ def _plain(parts: Any) -> bool:
     return type(parts) is dict and all(type(key) is str and type(value) is int for key, value in parts.items())
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """Return an exception's name, its text and the last line of the source that it passed."""
     line, trace = 0, error.__traceback__
     while trace is not None:

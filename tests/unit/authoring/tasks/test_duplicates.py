@@ -97,8 +97,8 @@ def test_a_text_of_many_words_counts_up_to_the_last_that_is_compared() -> None:
 def test_remembered_words_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "KEPT_PIECES", 3)
     words = duplicates.WordHashes(r"[a-z]")
-    told = [words.hashes(f"x{letter}") for letter in "abcabcd"]
-    assert told[:3] == told[3:6]
+    found = [words.hashes(f"x{letter}") for letter in "abcabcd"]
+    assert found[:3] == found[3:6]
     assert len(words) == 1
     assert words.hashes("y" * 33) == words.hashes("y") * 33
     assert set(words) == {"xd", "y"}

@@ -30,8 +30,8 @@ def test_tasks_of_a_seed_are_those_of_the_first_version(
     family: str, seed: int, levels: tuple[int, ...], train: int, digest: str
 ) -> None:
     tasks, held = make_tasks(seed, families=[family], levels=levels, train=train, held_out=60)[family]
-    told = "\n".join(f"{task.text} {task.reference['answer']}" for task in tasks + held)
-    assert hashlib.sha256(told.encode()).hexdigest() == digest
+    whole = "\n".join(f"{task.text} {task.reference['answer']}" for task in tasks + held)
+    assert hashlib.sha256(whole.encode()).hexdigest() == digest
     assert {task.level for task in tasks} == set(levels)
 
 

@@ -161,18 +161,18 @@ def test_the_import_command(session: Session, tmp_path: Path, capsys: pytest.Cap
     commands.import_(
         session, "gsm8k", path, Path("out"), licence="MIT", environment=["env.json"], held_out=5, note="Thanks."
     )
-    told = capsys.readouterr()
-    document = json.loads(told.out)
+    output = capsys.readouterr()
+    document = json.loads(output.out)
     made = TaskSet.open(Path("out"), bytes.fromhex(document["root"][2:]))
     assert (document["train"], document["held_out"], document["left_out"]) == (15, 5, {"question is no text": 1})
-    assert "row 21: question is no text" in told.err
+    assert "row 21: question is no text" in output.err
     assert made.manifest(0) == SORTING
     assert made.document.parts[0].sources == (TaskSource("MIT", "f.jsonl", "Thanks."),)
     commands.show(session, Path("out"))
     assert json.loads(capsys.readouterr().out)["train"] == 15
     commands.show(session, Path("out"), 3)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["index"], told["proof_bytes"], told["reference"]) == (3, 128, dict(made.task(3).reference))
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["index"], shown["proof_bytes"], shown["reference"]) == (3, 128, dict(made.task(3).reference))
     with pytest.raises(UsageError, match="slot 15 of 15"):
         commands.show(session, Path("out"), 15)
 
