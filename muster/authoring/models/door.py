@@ -105,6 +105,8 @@ CHANGES: Final = re.compile(
 )
 """Names of settings that some program may heed although the family's own configuration does not know them."""
 
+POSITIVE: Final = re.compile(r"eps$|theta$|base_freq$|factor$|window$|^beta_|position_embeddings$|scalar$")
+"""Names of settings that are numbers above 0."""
 NEUTRAL: Final = (None, False, 0, 1, "", [], {})
 PROBE: Final = ask("What is 2 + 3? Answer with only the number.")
 
@@ -184,14 +186,39 @@ def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
             raise ConfigError(
                 f"config.json sets {name[:80]} to {str(value)[:80]}, which not all programs of a run compute alike"
             )
-    heads, size = config.num_attention_heads, config.hidden_size
-    if kind in WHOLE_HEADS and (found.get("head_dim") or size / heads) != size / heads:
-        raise ConfigError(
-            f"config.json sets head_dim to {config.head_dim}: {kind} has hidden_size / num_attention_heads"
-        )
+    _check_numbers(found, kind)
     if "layer_types" not in FAMILIES[kind] and set(found.get("layer_types") or ()) - {"full_attention"}:
         raise ConfigError(f"config.json gives some layers of {kind} another attention than the rest")
     return config
+
+
+def _check_numbers(found: dict[str, Any], kind: str) -> None:
+    """Raise ConfigError for numbers that fit no model: programs fail on them, or each makes something else of them."""
+    numbers = list(_numbers("", found))
+    for name, value in numbers:
+        if not math.isfinite(value) or (value <= 0 and POSITIVE.search(name)):
+            raise ConfigError(f"config.json sets {name} to {value}: it must be a number above 0")
+    heads, size = found["num_attention_heads"], found["hidden_size"]
+    if heads % (found.get("num_key_value_heads") or heads):
+        raise ConfigError(f"config.json has {heads} heads: they are no multiple of num_key_value_heads")
+    width = found.get("head_dim") or size / heads
+    if kind in WHOLE_HEADS and width != size / heads:
+        raise ConfigError(f"config.json sets head_dim to {width}: {kind} has hidden_size / num_attention_heads")
+    for part in (1, *(value for name, value in numbers if name == "partial_rotary_factor")):
+        if part > 1 or width * part % 2:
+            raise ConfigError(f"config.json turns {part} of {width:g} numbers of a head: it must be an even number")
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Yield the numbers in a configuration under their names, at any depth."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _numbers(str(key), one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _numbers(name, one)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, value
 
 
 def _check_ropes(raw: dict[str, Any], kind: str) -> None:
