@@ -376,7 +376,7 @@ def is_loopback(host: str) -> bool:
 
 class NotifySettings(Section):
     webhook: str = ""
-    """URL that receives notifications for the operator, as JSON. It is a secret: its holders can post there. Empty:
+    """URL that receives notifications for the operator, as JSON. Keep it private: its holders can post there. Empty:
     nothing is sent."""
     webhook_file: Path | None = None
     """File with that URL instead, mode 0600."""
