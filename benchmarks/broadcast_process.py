@@ -54,11 +54,11 @@ def publish(folder: Path, checkpoint: str) -> None:
 
 def fetch(folder: Path, source: str) -> None:
     from muster.runtime import telemetry
-    from muster.shardcast.fetch.fetch import Wanted, fetch_version
+    from muster.shardcast.fetch.fetch import FetchRequest, fetch_version
 
     telemetry.configure("client", level="error")
     root = begin()
-    asyncio.run(fetch_version(Wanted(bytes.fromhex(root[2:]), RUN, STEP, [source], folder)))
+    asyncio.run(fetch_version(FetchRequest(bytes.fromhex(root[2:]), RUN, STEP, [source], folder)))
     print("done", flush=True)
 
 

@@ -30,7 +30,7 @@ from muster.sandbox.component import MAX_COMPONENT_BYTES, find_component, keep_c
 from muster.sandbox.native_walls import require_walls
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.download import Progress
-from muster.shardcast.fetch.fetch import OnReceived, Wanted
+from muster.shardcast.fetch.fetch import FetchRequest, OnReceived
 from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import prune, touch
 from muster.tasksets.document import MAX_DOCUMENT_BYTES
@@ -235,7 +235,7 @@ class CheckpointFetcher:
                 logged_at = time.monotonic()
                 _log.info("fetching", step=step, arrived=str(state))
 
-        wanted = Wanted(
+        request = FetchRequest(
             root,
             self.relays.run,
             step,
@@ -248,7 +248,7 @@ class CheckpointFetcher:
             hold=self.held,
         )
         try:
-            fetched = await fetch_step(wanted, self._anchored)
+            fetched = await fetch_step(request, self._anchored)
         except MusterError:
             self.relays.expire()
             await self.relays.report(root, bad_sources)

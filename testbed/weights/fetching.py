@@ -17,7 +17,7 @@ from muster.runtime import telemetry
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.delta_fetch import Anchored
-from muster.shardcast.fetch.fetch import FetchedVersion, OnReceived, Wanted, fetch_version
+from muster.shardcast.fetch.fetch import FetchedVersion, FetchRequest, OnReceived, fetch_version
 from muster.shardcast.format.manifest import Manifest
 from testbed.processes import Process
 from testbed.waiting import BOUND
@@ -30,7 +30,7 @@ QUICK: Final = ShardcastSettings(fetch_seconds=BOUND, give_up_seconds=120, stall
 async def get(manifest: Manifest, dest: Path, *sources: str, **changes: float) -> FetchedVersion:
     """Fetch a version whole, within QUICK bounds, some of them changed."""
     settings = QUICK.model_copy(update=changes)
-    return await fetch_version(Wanted(manifest.root, RUN, manifest.step, sources, dest, settings))
+    return await fetch_version(FetchRequest(manifest.root, RUN, manifest.step, sources, dest, settings))
 
 
 async def get_step(
@@ -44,8 +44,8 @@ async def get_step(
     """Fetch a step by what is there of others, within QUICK bounds, some of them changed. The chain has those made."""
     settings = QUICK.model_copy(update=changes)
     roots = roots_of(made)
-    wanted = Wanted(roots[step], RUN, step, sources, dest, settings, on_received=on_received)
-    return await fetch_step(wanted, anchor_of(roots))
+    request = FetchRequest(roots[step], RUN, step, sources, dest, settings, on_received=on_received)
+    return await fetch_step(request, anchor_of(roots))
 
 
 def roots_of(made: Iterable[Manifest]) -> dict[int, bytes]:
@@ -83,9 +83,9 @@ def outcome(process: Process) -> dict[str, Any]:
 def main(step: int, dest: Path, known: Mapping[str, str], *sources: str) -> int:
     telemetry.configure("fetcher")
     roots = {int(number): bytes.fromhex(root) for number, root in known.items()}
-    wanted = Wanted(roots[step], RUN, step, sources, dest, QUICK)
+    request = FetchRequest(roots[step], RUN, step, sources, dest, QUICK)
     try:
-        found = asyncio.run(fetch_step(wanted, anchor_of(roots)) if len(roots) > 1 else fetch_version(wanted))
+        found = asyncio.run(fetch_step(request, anchor_of(roots)) if len(roots) > 1 else fetch_version(request))
     except MusterError as error:
         print(f"{type(error).__name__}: {error} ({error.hint})", file=sys.stderr)
         return error.exit_code

@@ -11,7 +11,7 @@ import pytest
 
 from muster.errors import MismatchError, UnreachableError
 from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.fetch import FetchedVersion, Wanted
+from muster.shardcast.fetch.fetch import FetchedVersion, FetchRequest
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import version_path
 from testbed.weights.checkpoints import RUN, SHARD, flip_bit, forge_difference, give, keeping, publish_steps
@@ -130,9 +130,9 @@ async def test_bytes_before_failed_fetch_count_as_received(
             return made[step].root
 
         settings = QUICK.model_copy(update={"give_up_seconds": 1.0, "stall_seconds": 1.0, "streams": 1})
-        wanted = Wanted(made[5].root, RUN, 5, [url], tmp_path / "in", settings, on_received=received.add)
+        request = FetchRequest(made[5].root, RUN, 5, [url], tmp_path / "in", settings, on_received=received.add)
         with pytest.raises(UnreachableError):
-            await fetch_step(wanted, anchored)
+            await fetch_step(request, anchored)
         assert broken
     assert 0 < received[url] < made[5].total_bytes
     rest = (await get(made, 5, tmp_path / "in", source))[1]

@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.shardcast.fetch import sources
-from muster.shardcast.fetch.fetch import Wanted, fetch_version
+from muster.shardcast.fetch.fetch import FetchRequest, fetch_version
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import incomplete, verify_folder, version_path, versions
 from testbed.chain.anvil import free_port
@@ -204,14 +204,14 @@ async def test_fetch_refuses_unknown_root_and_mismatched_manifest(
 ) -> None:
     hasty, small = (QUICK.model_copy(update=change) for change in ({"give_up_seconds": 0.5}, {"max_bytes": 1000}))
     with pytest.raises(UnreachableError, match="404") as caught:
-        await fetch_version(Wanted(bytes(32), RUN, 3, [origin.url], tmp_path, hasty))
+        await fetch_version(FetchRequest(bytes(32), RUN, 3, [origin.url], tmp_path, hasty))
     assert "curl" in caught.value.hint
     with pytest.raises(MismatchError, match="is the root of step 3 of run 1, and not of step 4 of run 1"):
-        await fetch_version(Wanted(manifest.root, RUN, 4, [origin.url], tmp_path, QUICK))
+        await fetch_version(FetchRequest(manifest.root, RUN, 4, [origin.url], tmp_path, QUICK))
     with pytest.raises(MismatchError, match="and not of step 3 of run 2"):
-        await fetch_version(Wanted(manifest.root, 2, 3, [origin.url], tmp_path, QUICK))
+        await fetch_version(FetchRequest(manifest.root, 2, 3, [origin.url], tmp_path, QUICK))
     with pytest.raises(MalformedError, match="at most 1000 are accepted"):
-        await fetch_version(Wanted(manifest.root, RUN, 3, [origin.url], tmp_path, small))
+        await fetch_version(FetchRequest(manifest.root, RUN, 3, [origin.url], tmp_path, small))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -230,7 +230,7 @@ async def test_a_difference_is_not_loaded_as_if_it_were_a_checkpoint(
 @pytest.mark.parametrize("sources", [[], ["relay:8700"], ["ftp://relay"], ["http://relay/?x=1"], [""]])
 async def test_sources_that_are_no_urls_are_a_config_error(sources: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        await fetch_version(Wanted(bytes(32), RUN, 3, sources, tmp_path))
+        await fetch_version(FetchRequest(bytes(32), RUN, 3, sources, tmp_path))
     assert caught.value.hint
 
 

@@ -13,7 +13,7 @@ import pytest
 from muster.contracts import runs
 from muster.errors import MismatchError, UnreachableError
 from muster.shardcast.fetch.download import Progress
-from muster.shardcast.fetch.fetch import Wanted, fetch_version
+from muster.shardcast.fetch.fetch import FetchRequest, fetch_version
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import Index, IndexEntry, incomplete, verify_folder, versions
 from muster.shardcast.serve.relay import Relay
@@ -89,9 +89,8 @@ async def test_a_relay_serves_what_it_has_while_the_rest_is_on_its_way(
         shelf.bend = gate
         async with relaying(tmp_path / "relayed", upstream, hold_seconds=5) as (url, _):
             reports: list[Progress] = []
-            fetching = asyncio.create_task(
-                fetch_version(Wanted(manifest.root, RUN, 3, [url], tmp_path / "client", QUICK, progress=reports.append))
-            )
+            request = FetchRequest(manifest.root, RUN, 3, [url], tmp_path / "in", QUICK, progress=reports.append)
+            fetching = asyncio.create_task(fetch_version(request))
             await until(lambda: bool(reports) and reports[-1].done >= half)
             assert not fetching.done()
             assert reports[-1].done < manifest.total_bytes
@@ -211,9 +210,10 @@ async def test_a_relay_relays_what_the_chain_has(deployment: Any, tmp_path: Path
             await asyncio.to_thread(relay.start)
             bounds = QUICK.model_copy(update={"give_up_seconds": 1})
             for refused, status in ((forged, "502"), (unpublished, "404")):
+                request = FetchRequest(refused.root, run, refused.step, [relay.url], tmp_path / "in", bounds)
                 with pytest.raises(UnreachableError, match=status):
-                    await fetch_version(Wanted(refused.root, run, refused.step, [relay.url], tmp_path / "in", bounds))
-            fetched = await fetch_version(Wanted(anchored.root, run, 0, [relay.url], tmp_path / "in", QUICK))
+                    await fetch_version(request)
+            fetched = await fetch_version(FetchRequest(anchored.root, run, 0, [relay.url], tmp_path / "in", QUICK))
             assert verify_folder(fetched.path, anchored.root).problems == ()
             kept = await until(lambda: versions(tmp_path / "relayed"), "the relay keeps what it has passed on")
     assert [version.root for version in kept] == [anchored.root]

@@ -16,7 +16,7 @@ from muster.errors import MusterError, UnreachableError
 from muster.models.files import tokenizer_hash
 from muster.protocol.messages import MisbehaviourReport, RelayOffer
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast.fetch.fetch import Wanted, fetch_version
+from muster.shardcast.fetch.fetch import FetchRequest, fetch_version
 from muster.shardcast.format.store import version_path
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 from testbed.waiting import until
@@ -44,7 +44,7 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
             owners, shared = await client.relays(run_fixture.run)
             assert owners == OWNERS_RELAY
             assert await relays.urls() == [OWNERS_RELAY]  # a node does not fetch from its own relay
-            fetched = await fetch_version(Wanted(manifest.root, run_fixture.run, 3, [shared], tmp_path / "in"))
+            fetched = await fetch_version(FetchRequest(manifest.root, run_fixture.run, 3, [shared], tmp_path / "in"))
             assert contents(fetched.path) == contents(tmp_path / "checkpoint-3")
 
             lie = MisbehaviourReport(

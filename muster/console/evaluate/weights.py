@@ -22,7 +22,7 @@ from muster.contracts import runs
 from muster.errors import CheckError
 from muster.protocol.terms import Terms
 from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.fetch import Wanted
+from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.format.store import read_manifest, verify_folder
 
 app = typer.Typer()
@@ -49,7 +49,7 @@ async def fetch(
 
         # 2. The weights, checked against the root.
         with bar(session, f"step {checkpoint.step}") as show:
-            wanted = Wanted(
+            request = FetchRequest(
                 checkpoint.manifest_root,
                 run,
                 checkpoint.step,
@@ -58,7 +58,7 @@ async def fetch(
                 session.settings.shardcast,
                 progress=lambda state: show(state.done, state.total),
             )
-            fetched = await fetch_step(wanted, anchored)
+            fetched = await fetch_step(request, anchored)
     # 3. What came, and how.
     session.result(
         {

@@ -1,6 +1,6 @@
 """Fetch a step as differences to a local one, and only the rest whole.
 
-    fetched = await fetch_step(Wanted(root, run, step, sources, dest), chain_root)
+    fetched = await fetch_step(FetchRequest(root, run, step, sources, dest), chain_root)
 
 Differences are looked up, fetched and applied first. Each resulting shard that matches the anchored manifest is stored
 where the ordinary fetch would have put it. Then the ordinary fetch gets what is missing, all of it if need be: it
@@ -16,22 +16,22 @@ from functools import partial
 
 from muster.errors import MismatchError, UnreachableError
 from muster.shardcast.fetch.delta_fetch import Anchored, DeltaFetch
-from muster.shardcast.fetch.fetch import FetchedVersion, Wanted, exclusive, fetch_version
+from muster.shardcast.fetch.fetch import FetchedVersion, FetchRequest, exclusive, fetch_version
 from muster.shardcast.format.store import version_path
 
 
-async def fetch_step(wanted: Wanted, anchored: Anchored) -> FetchedVersion:
+async def fetch_step(request: FetchRequest, anchored: Anchored) -> FetchedVersion:
     """Do as `fetch_version`, raising the same, but by way of differences where that costs fewer bytes.
 
     Differences also lead to a step that no source has whole. A source of a wrong difference is only avoided, not
     reported, since no anchored root says what a difference is; its bytes count as received once it has made what the
     anchored root says.
     """
-    step, dest, root = wanted.step, wanted.dest, wanted.root
-    delta = DeltaFetch(wanted, anchored)
-    fetch_rest = partial(fetch_version, wanted, verified=delta.verified)
+    step, dest, root = request.step, request.dest, request.root
+    delta = DeltaFetch(request, anchored)
+    fetch_rest = partial(fetch_version, request, verified=delta.verified)
     try:
-        async with exclusive(dest, root, wanted.settings.fetch_seconds):
+        async with exclusive(dest, root, request.settings.fetch_seconds):
             # 1. What differences give.
             if not await asyncio.to_thread(version_path(dest, root).is_dir):
                 await delta.run()

@@ -30,7 +30,7 @@ from muster.shardcast.delta.difference import (
 )
 from muster.shardcast.delta.kinds import check_difference, is_adapter, open_difference
 from muster.shardcast.fetch.download import Download
-from muster.shardcast.fetch.fetch import Wanted, exclusive, fetch_version
+from muster.shardcast.fetch.fetch import FetchRequest, exclusive, fetch_version
 from muster.shardcast.fetch.route import MAX_CHAIN_STEPS, Offer, Route, cheapest
 from muster.shardcast.fetch.source_offers import MAX_FAILED_OFFERS, SourceOffers
 from muster.shardcast.fetch.sources import MAX_SOURCES, Pool
@@ -77,7 +77,7 @@ class _Applied:
 class DeltaFetch:
     """One attempt to come to a step by differences. Its caller has the version's lock, or the folder's."""
 
-    wanted: Wanted
+    request: FetchRequest
     """`on_received` is called only for sources of differences that made right shards, and of a step to begin with."""
     anchored: Anchored | None
     """Without it a route can only begin with a step that is held here."""
@@ -86,18 +86,17 @@ class DeltaFetch:
     raises a MusterError to refuse it."""
 
     def __post_init__(self) -> None:
-        self.offers = SourceOffers(self.wanted.run, self.wanted.step, self.wanted.sources, self.wanted.settings)
+        self.offers = SourceOffers(self.request)
         self.fetched_bytes = 0
         """Of differences, and of a step to begin with."""
         self.tried: list[str] = []
         """For error messages: the routes that failed, or why there is none."""
         self.verified: set[int] = set()
         """Shards of the step that are on disk, hashed and right. That holds as long as the caller's lock does."""
-        self._settings = self.wanted.settings
         self._arrived: dict[bytes, Counter[str]] = {}
         """By root of a difference that was fetched and is not known to be right: bytes by source."""
-        give_up = min(self.wanted.settings.give_up_seconds, DELTA_IDLE_SECONDS)
-        self._quick = self.wanted.settings.model_copy(update={"give_up_seconds": give_up})
+        give_up = min(self.request.settings.give_up_seconds, DELTA_IDLE_SECONDS)
+        self._quick = self.request.settings.model_copy(update={"give_up_seconds": give_up})
         self._suspects: tuple[Offer, ...] = ()
         """What is to blame if the route that is followed fails now."""
         self._bad_starts: set[int] = set()
@@ -112,9 +111,9 @@ class DeltaFetch:
         is done here where a source offers it whole and no route costs less. Raises ConfigError for urls that are no
         sources.
         """
-        root, step = self.wanted.root, self.wanted.step
+        root, step = self.request.root, self.request.step
         await self.offers.load(indexes)
-        deadline = time.monotonic() + self._settings.fetch_seconds
+        deadline = time.monotonic() + self.request.settings.fetch_seconds
         for number in range(MAX_FAILED_OFFERS * MAX_SOURCES):
             # 1. Choose the cheapest route among the offers that have not failed.
             offers = self._offers(whole)
@@ -143,7 +142,7 @@ class DeltaFetch:
         urls = sorted({url for offer in route.offers for url in offer.urls})
         _log.info(
             "fetching differences",
-            step=self.wanted.step,
+            step=self.request.step,
             start=route.start,
             start_is_here=route.begin_with is None,
             differences=len(route.chain),
@@ -154,10 +153,10 @@ class DeltaFetch:
             applied = await self._follow(route, held, whole, whole_too)
         except (MusterError, TimeoutError) as error:
             why = str(error) or type(error).__name__
-            _log.warning("cannot use differences", step=self.wanted.step, start=route.start, why=why)
+            _log.warning("cannot use differences", step=self.request.step, start=route.start, why=why)
             self.offers.mark_failed(self._suspects)
         else:
-            _log.info("used differences", step=self.wanted.step, start=route.start, good=applied.good, bad=applied.bad)
+            _log.info("used differences", step=self.request.step, start=route.start, good=applied.good, bad=applied.bad)
             if not applied.bad:
                 self._count(route)
                 return True
@@ -171,35 +170,36 @@ class DeltaFetch:
         """Count what came of a route's differences as received: they made what the anchored root says."""
         for offer in route.chain:
             for url, size in self._arrived.pop(offer.root, {}).items():
-                if size and self.wanted.on_received is not None:
-                    self.wanted.on_received(url, size)
+                if size and self.request.on_received is not None:
+                    self.request.on_received(url, size)
 
     def _offers(self, whole: bool) -> list[Offer]:
         """Return the offers that a route may use. whole: those of the step itself included."""
-        offers = self.offers.usable([] if whole else [self.wanted.root])
-        return offers if self.anchored else [o for o in offers if o.base_step is not None or o.root == self.wanted.root]
+        root = self.request.root
+        offers = self.offers.usable([] if whole else [root])
+        return offers if self.anchored else [o for o in offers if o.base_step is not None or o.root == root]
 
     def _held(self) -> dict[int, TargetStep]:
         """Return the steps of the run that are held here whole."""
         return {
             manifest.step: TargetStep(version.path, manifest)
-            for version, manifest in described(self.wanted.dest, self.wanted.run)
+            for version, manifest in described(self.request.dest, self.request.run)
             if manifest.base_step is None and manifest.step not in self._bad_starts
         }
 
     def _whole(self, offers: Sequence[Offer], held: dict[int, TargetStep]) -> int:
         """Return the bytes of a whole step: by its manifest if known, else by steps held here, else by offers."""
         ours = [step.manifest.total_bytes for step in held.values()]
-        theirs = [offer.size for offer in offers if offer.root == self.wanted.root]
+        theirs = [offer.size for offer in offers if offer.root == self.request.root]
         others = [offer.size for offer in offers if offer.base_step is None]
-        known = self._step_bytes or max(ours or theirs or others, default=self._settings.max_bytes)
-        return min(known, self._settings.max_bytes)
+        known = self._step_bytes or max(ours or theirs or others, default=self.request.settings.max_bytes)
+        return min(known, self.request.settings.max_bytes)
 
     async def _follow(self, route: Route, held: dict[int, TargetStep], whole: int, whole_too: bool) -> _Applied:
         """Fetch what a route needs and make the shards that it gives. whole: bytes of the step."""
         with ExitStack() as stack:
             # 1. The differences, small as they are: if they are wrong, no whole step is fetched for them.
-            async with asyncio.timeout(self._settings.fetch_seconds):
+            async with asyncio.timeout(self.request.settings.fetch_seconds):
                 if route.begin_with is not None:
                     self._suspects = (route.begin_with,)
                     if route.begin_with.root != await self._anchor(route.start):
@@ -210,14 +210,14 @@ class DeltaFetch:
             if start is None:
                 assert route.begin_with is not None
                 self._suspects = (route.begin_with,)
-                stack.enter_context(self.wanted.hold(route.begin_with.root))
+                stack.enter_context(self.request.hold(route.begin_with.root))
                 start = await self._fetch_start(route.begin_with)
             else:
-                stack.enter_context(self.wanted.hold(start.manifest.root))
+                stack.enter_context(self.request.hold(start.manifest.root))
             # 3. The shards.
             self._suspects = route.chain
             await asyncio.to_thread(touch, start.path)
-            async with asyncio.timeout(self._settings.fetch_seconds):
+            async with asyncio.timeout(self.request.settings.fetch_seconds):
                 stop = threading.Event()
                 try:
                     return await asyncio.to_thread(self._apply, start, folders, stop)
@@ -248,8 +248,8 @@ class DeltaFetch:
         return folders
 
     async def _check_last(self, route: Route, whole_too: bool, folder: Path, target: Manifest) -> None:
-        if target.root != self.wanted.root:
-            raise MismatchError(f"a difference leads to {target.id} instead of 0x{self.wanted.root.hex()}")
+        if target.root != self.request.root:
+            raise MismatchError(f"a difference leads to {target.id} instead of 0x{self.request.root.hex()}")
         if self.accept is not None:
             await self.accept(target)
         expensive = whole_too and route.cost >= target.total_bytes
@@ -257,7 +257,7 @@ class DeltaFetch:
             raise MismatchError("the route costs more than the whole step, and its difference is no adapter")
 
     async def _fetch_start(self, offer: Offer) -> TargetStep:
-        start = replace(self.wanted, root=offer.root, step=offer.step, on_bad_source=None)
+        start = replace(self.request, root=offer.root, step=offer.step, on_bad_source=None)
         fetched = await fetch_version(start, retry="busy")
         self.fetched_bytes += fetched.fetched_bytes
         return TargetStep(fetched.path, fetched.manifest)
@@ -269,7 +269,7 @@ class DeltaFetch:
     @contextmanager
     def _used(self, root: bytes) -> Iterator[None]:
         """Keep a difference until left; then prune those not in use, the one used longest ago first."""
-        folder = self.wanted.dest / DELTAS
+        folder = self.request.dest / DELTAS
         path = version_path(folder, root)
         _in_use[path] += 1
         try:
@@ -286,12 +286,12 @@ class DeltaFetch:
 
         async def accept(manifest: Manifest) -> None:
             assert offer.base_step is not None
-            largest = min(offer.size, whole // TIMES_SMALLER, self._settings.max_bytes)
-            check_difference(manifest, self.wanted.run, offer.step, offer.base_step, largest)
+            largest = min(offer.size, whole // TIMES_SMALLER, self.request.settings.max_bytes)
+            check_difference(manifest, self.request.run, offer.step, offer.base_step, largest)
 
-        folder = self.wanted.dest / DELTAS
+        folder = self.request.dest / DELTAS
         async with Pool(offer.urls, self._quick) as pool, exclusive(folder, offer.root):
-            download = Download(offer.root, folder, pool, accept=accept, progress=self.wanted.progress, retry="busy")
+            download = Download(offer.root, folder, pool, accept=accept, progress=self.request.progress, retry="busy")
             try:
                 path = await download.run()
             finally:
@@ -309,7 +309,7 @@ class DeltaFetch:
         target = chain[-1].target
         if not all(same_tiling(start.manifest, difference.target) for difference in chain):
             raise MalformedError("differences between steps that are cut differently")
-        partial = PartialVersion.prepare(self.wanted.dest, target)
+        partial = PartialVersion.prepare(self.request.dest, target)
         if partial.fresh:
             self.verified.clear()
         # 2. Make each shard, hash it, and write it only if it is right.

@@ -1,6 +1,6 @@
 """Fetch a version whole. Nodes come here by way of `catch_up.fetch_step`, which first applies differences.
 
-    fetched = await fetch_version(Wanted(root, run, step, ["http://relay:8700"], Path(".muster/worker/weights")))
+    fetched = await fetch_version(FetchRequest(root, run, step, ["http://relay:8700"], Path(".muster/worker/weights")))
 
 The root comes from the chain. What comes back is a folder in which every byte has been checked against it; nothing is
 ever seen under that name before. A fetch that was killed goes on where it was.
@@ -35,7 +35,7 @@ _log = telemetry.logger("shardcast")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FetchRequest:
     """A version to be fetched into a folder inside `dest`: the weights of (run, step)."""
 
     root: bytes
@@ -53,6 +53,22 @@ class Wanted:
     """The same for each source that sent right bytes."""
     hold: Hold = nullcontext
     """Called for the step that differences are applied to."""
+
+    async def check(self, manifest: Manifest) -> None:
+        """Raise MismatchError for the manifest of another step, MalformedError for what is too large or no step."""
+        if (manifest.run, manifest.step) != (self.run, self.step):
+            raise MismatchError(
+                f"{manifest.id} is the root of step {manifest.step} of run {manifest.run}, "
+                f"and not of step {self.step} of run {self.run}",
+                hint="take the root from the chain: muster run show",
+            )
+        if manifest.base_step is not None:
+            raise MalformedError(f"{manifest.id} is a difference to step {manifest.base_step}, and no step")
+        if manifest.total_bytes > (most := self.settings.max_bytes):
+            raise MalformedError(
+                f"step {self.step} has {manifest.total_bytes} bytes; at most {most} are accepted",
+                hint="raise shardcast.max_bytes if that is what you want",
+            )
 
 
 @dataclass(frozen=True)
@@ -77,7 +93,7 @@ class FetchedVersion:
 
 
 async def fetch_version(
-    wanted: Wanted, *, retry: Retry = "all", verified: Collection[int] | None = None
+    request: FetchRequest, *, retry: Retry = "all", verified: Collection[int] | None = None
 ) -> FetchedVersion:
     """Fetch a version whole.
 
@@ -95,31 +111,29 @@ async def fetch_version(
     - StorageError: the disk is full or refuses
     - ConfigError: `sources` is empty or holds what is no base URL
     """
-    started, seconds = time.monotonic(), wanted.settings.fetch_seconds
-
-    async def accept(manifest: Manifest) -> None:
-        _check_is_wanted(manifest, wanted)
+    root, dest, seconds = request.root, request.dest, request.settings.fetch_seconds
+    started = time.monotonic()
 
     # 1. Fetch within the time-out, alone in this folder.
-    async with Pool(wanted.sources, wanted.settings) as pool:
-        download = Download(wanted.root, wanted.dest, pool, accept=accept, progress=wanted.progress, retry=retry)
-        lock = exclusive(wanted.dest, wanted.root) if verified is None else nullcontext()
+    async with Pool(request.sources, request.settings) as pool:
+        download = Download(root, dest, pool, accept=request.check, progress=request.progress, retry=retry)
+        lock = exclusive(dest, root) if verified is None else nullcontext()
         try:
             async with asyncio.timeout(seconds), lock:
                 path = await download.run(verified or ())
         except TimeoutError as error:
             raise UnreachableError(
-                f"step {wanted.step} was not complete after {seconds:g} s "
+                f"step {request.step} was not complete after {seconds:g} s "
                 f"({download.found_bytes + download.fetched_bytes} bytes are kept)",
                 hint="try again: it goes on where it was",
             ) from error
         finally:
             # 2. Name the bad sources, and count what the good ones sent, however it ended.
             for report in pool.reports:
-                if report.dropped and wanted.on_bad_source is not None:
-                    wanted.on_bad_source(report)
-                if report.bytes and wanted.on_received is not None:
-                    wanted.on_received(report.url, report.bytes)
+                if report.dropped and request.on_bad_source is not None:
+                    request.on_bad_source(report)
+                if report.bytes and request.on_received is not None:
+                    request.on_received(report.url, report.bytes)
 
     # 3. Say what came from where.
     assert download.version is not None
@@ -132,24 +146,8 @@ async def fetch_version(
         sources=pool.reports,
     )
     found = {"bytes": fetched.fetched_bytes, "found": fetched.found_bytes, "seconds": fetched.seconds}
-    _log.info("fetched", step=wanted.step, **found)
+    _log.info("fetched", step=request.step, **found)
     return fetched
-
-
-def _check_is_wanted(manifest: Manifest, wanted: Wanted) -> None:
-    if (manifest.run, manifest.step) != (wanted.run, wanted.step):
-        raise MismatchError(
-            f"{manifest.id} is the root of step {manifest.step} of run {manifest.run}, "
-            f"and not of step {wanted.step} of run {wanted.run}",
-            hint="take the root from the chain: muster run show",
-        )
-    if manifest.base_step is not None:
-        raise MalformedError(f"{manifest.id} is a difference to step {manifest.base_step}, and no step")
-    if manifest.total_bytes > (most := wanted.settings.max_bytes):
-        raise MalformedError(
-            f"step {wanted.step} has {manifest.total_bytes} bytes; at most {most} are accepted",
-            hint="raise shardcast.max_bytes if that is what you want",
-        )
 
 
 @asynccontextmanager

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.fetch.route import Offer, offers_of, without
 from muster.shardcast.fetch.sources import MAX_SOURCES, Pool, Retry
 from muster.shardcast.format.store import Index, page_of
@@ -21,14 +21,11 @@ MAX_FAILED_OFFERS: Final = 3
 class SourceOffers:
     """What the sources of one fetch offer for a step."""
 
-    def __init__(self, run: int, step: int, sources: Sequence[str], settings: ShardcastSettings) -> None:
+    def __init__(self, request: FetchRequest) -> None:
         self.retry: Retry = "all"
         """Which sources are asked again if they do not have the step. Once all have answered and have newer ones, it is
         not still on its way to them."""
-        self._run = run
-        self._step = step
-        self._sources = sources
-        self._settings = settings
+        self._request = request
         self._indexes: dict[str, list[Index]] | None = None
         """By source: its index, and the page of the step."""
         self._has_pages = False
@@ -43,13 +40,14 @@ class SourceOffers:
         """
         if self._indexes is not None:
             return
+        run = self._request.run
         known, self._has_pages = dict(indexes or {}), indexes is not None
         if indexes is None:
-            async with Pool(self._sources, self._settings) as pool:
+            async with Pool(self._request.sources, self._request.settings) as pool:
                 known = await pool.indexes(INDEX_SECONDS)
                 asked = {source.url for source in pool.sources}
-            newest = [max((e.step for e in i.versions if e.run == self._run), default=-1) for i in known.values()]
-            if known.keys() == asked and min(newest) > self._step:
+            newest = [max((e.step for e in i.versions if e.run == run), default=-1) for i in known.values()]
+            if known.keys() == asked and min(newest) > self._request.step:
                 self.retry = "busy"
         self._indexes = {url: [index] for url, index in known.items()}
 
@@ -58,8 +56,8 @@ class SourceOffers:
         if self._has_pages or self._indexes is None:
             return False
         self._has_pages = True
-        async with Pool(self._sources, self._settings) as pool:
-            found = await pool.indexes(INDEX_SECONDS, page_of(self._step))
+        async with Pool(self._request.sources, self._request.settings) as pool:
+            found = await pool.indexes(INDEX_SECONDS, page_of(self._request.step))
         for url, page in found.items():
             self._indexes.setdefault(url, []).append(page)
         return True
@@ -67,7 +65,7 @@ class SourceOffers:
     def usable(self, unwanted: Collection[bytes] = ()) -> list[Offer]:
         """Return the offers that have not failed, without the versions with these roots."""
         ignored = [url for url, failures in self._failures.items() if failures >= MAX_FAILED_OFFERS]
-        return without(offers_of(self._indexes or {}, self._run), ignored, {*self._bad_roots, *unwanted})
+        return without(offers_of(self._indexes or {}, self._request.run), ignored, {*self._bad_roots, *unwanted})
 
     def mark_failed(self, offers: Collection[Offer]) -> None:
         """Note that these offers failed, and which sources made them."""
@@ -76,8 +74,8 @@ class SourceOffers:
 
     def __str__(self) -> str:
         found = []
-        for url in dict.fromkeys(source.rstrip("/") for source in self._sources[:MAX_SOURCES]):
+        for url in dict.fromkeys(source.rstrip("/") for source in self._request.sources[:MAX_SOURCES]):
             pages = (self._indexes or {}).get(url, ())
-            steps = {entry.step for index in pages for entry in index.versions if entry.run == self._run}
+            steps = {entry.step for index in pages for entry in index.versions if entry.run == self._request.run}
             found.append(f"{url} has steps {min(steps)} to {max(steps)}" if steps else f"{url} lists no step")
         return ", ".join(found)

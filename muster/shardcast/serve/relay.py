@@ -20,7 +20,7 @@ from muster.runtime import telemetry
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.delta_fetch import DELTAS, DeltaFetch
 from muster.shardcast.fetch.download import Download
-from muster.shardcast.fetch.fetch import Wanted
+from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.fetch.indexes import UpstreamPages
 from muster.shardcast.fetch.sources import Pool, check_urls
 from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest, Shard
@@ -254,8 +254,8 @@ class Relay:
         largest = max((folder_bytes(version.path) for version in stored), default=0)
         if not largest:
             return ()
-        wanted = Wanted(root, entry.run, entry.step, self.upstreams, self.folder, self.settings)
-        delta = DeltaFetch(wanted, anchored=None, accept=self._accept)
+        request = FetchRequest(root, entry.run, entry.step, self.upstreams, self.folder, self.settings)
+        delta = DeltaFetch(request, anchored=None, accept=self._accept)
         async with self._making:
             try:
                 async with asyncio.timeout(MAKE_SECONDS + largest / MAKE_RATE):

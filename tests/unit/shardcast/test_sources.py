@@ -10,7 +10,7 @@ import pytest
 
 from muster.errors import ConfigError
 from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.fetch import Wanted
+from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.fetch.sources import check_urls
 from testbed.http import connecting
 from testbed.waiting import BOUND
@@ -54,7 +54,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind_that_asyncio_repo
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     async with connecting(silent) as url:
         before = asyncio.all_tasks()
-        fetch = asyncio.create_task(fetch_step(Wanted(bytes(32), 1, 0, [url], tmp_path), anchored))
+        fetch = asyncio.create_task(fetch_step(FetchRequest(bytes(32), 1, 0, [url], tmp_path), anchored))
         await asked.wait()
         fetch.cancel()
         with pytest.raises(asyncio.CancelledError):
