@@ -85,8 +85,7 @@ def publish(
             if not ours:
                 raise StorageError(f"another process is publishing in {out_dir}", hint="one trainer, one folder")
             # 2. The step, whole.
-            manifest = _build(checkpoint_dir, names, out_dir / _BUILD, run, step, shard_bytes, link=link)
-            _move_into_place(out_dir / _BUILD, version_path(out_dir, manifest.root), manifest)
+            manifest = _publish_files(checkpoint_dir, names, out_dir, run, step, shard_bytes, link=link)
             # 3. Its difference, what is no longer needed, and the index.
             if deltas is None:
                 prune(out_dir, max(1, keep), protect=(manifest.root,))
@@ -123,10 +122,10 @@ def _files_of(checkpoint_dir: Path) -> list[str]:
     return [entry.name for entry in entries]
 
 
-def _build(
+def _publish_files(
     source: Path,
     names: list[str],
-    build: Path,
+    out_dir: Path,
     run: int,
     step: int,
     shard_bytes: int,
@@ -134,7 +133,8 @@ def _build(
     base_step: int | None = None,
     link: bool = False,
 ) -> Manifest:
-    """Link or copy the files to `build` and describe what is there then."""
+    """Link or copy the files into a new folder, describe what is there then, and give it its final name."""
+    build = out_dir / _BUILD
     shutil.rmtree(build, ignore_errors=True)  # left by a publisher that was killed
     build.mkdir()
     files: list[File] = []
@@ -155,6 +155,7 @@ def _build(
         ) from error
     (build / MANIFEST_NAME).write_bytes(manifest.canonical)
     sync(build / MANIFEST_NAME)
+    _move_into_place(build, manifest)
     return manifest
 
 
@@ -193,8 +194,9 @@ def _shards_of(source: Path, shard_bytes: int, copy: Path | None) -> list[tuple[
     return shards
 
 
-def _move_into_place(build: Path, final: Path, manifest: Manifest) -> None:
+def _move_into_place(build: Path, manifest: Manifest) -> None:
     """Give the build its final name, unless the same version is there, whole, already."""
+    final = version_path(build.parent, manifest.root)
     if whole_manifest(final, manifest.root):
         shutil.rmtree(build)
         touch(final)
@@ -221,15 +223,13 @@ def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int, ada
                 return
             remove_version(old.path)  # damaged, or of a step that was written again
     target = TargetStep(version_path(out_dir, manifest.root), manifest)
-    draft, build = out_dir / _DRAFT, out_dir / _BUILD
+    draft = out_dir / _DRAFT
     for base, write in _ways(whole, adapter):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
         if write(base, target, draft):
-            number = base.manifest.step
-            names, run, step = _files_of(draft), manifest.run, manifest.step
-            made = _build(draft, names, build, run, step, shard_bytes, base_step=number, link=True)
-            _move_into_place(build, version_path(out_dir, made.root), made)
+            number, run, step = base.manifest.step, manifest.run, manifest.step
+            _publish_files(draft, _files_of(draft), out_dir, run, step, shard_bytes, base_step=number, link=True)
             break
     shutil.rmtree(draft)
 
