@@ -72,6 +72,7 @@ def test_rows_become_tasks_that_the_environment_scores(tmp_path: Path) -> None:
         {**ROW, "question": ""},
         {**ROW, "entry": {"answer": 3}},
         {**ROW, "entry": {"answer": "3", "metadata": {"$object": 1}}},
+        {**ROW, "entry": None},  # one that holds a Fraction
     ]
     path, report = tmp_path / "rows", ImportReport()
     path.write_text("\n".join(json.dumps(row) for row in [ROW, {**ROW, "index": 1, "config": {}}, *wrong]))
@@ -82,7 +83,7 @@ def test_rows_become_tasks_that_the_environment_scores(tmp_path: Path) -> None:
     ]
     assert found[0][1].reference == {"dataset": "chain_sum", "entry": ROW["entry"], "config": {"max_terms": 4}}
     assert "config" not in found[1][1].reference
-    assert [number for number, _ in report.examples] == [3, 4, 5, 6, 7]
+    assert [number for number, _ in report.examples] == [3, 4, 5, 6, 7, 8]
 
 
 def test_another_version_than_the_scorer_s_is_refused() -> None:
