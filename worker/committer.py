@@ -55,10 +55,7 @@ class Committer:
         """
         journal, node = self._context.journal, self._context.node
         for entry in journal.pending(facts.work.next):
-            calls: list[Call[Any]] = [
-                runs.work(node),
-                runs.is_committed(node, entry.index, entry.step, entry.root),
-            ]
+            calls: list[Call[Any]] = [runs.work(node), runs.is_committed(node, entry.index, entry.step, entry.root)]
             work, ours = await self._context.chain.call_all(calls)
             if not ours and work.next <= entry.index:
                 raise behind(f"it does not know the commitment of index {entry.index}")
@@ -72,9 +69,15 @@ class Committer:
         journal.prune(facts.work.settled)
 
     async def _deliver(self, entry: Entry) -> str:
-        """Upload the file unless that is done, then commit. Return why that cannot be, or ""."""
-        if entry.state == "saved" and (reason := await self._upload(entry)):
-            return reason
+        """Upload the file unless that is done, then commit. Discard work whose file is lost. Return why not, or ""."""
+        if entry.state == "saved":
+            try:
+                data = await asyncio.to_thread(self._context.journal.data, entry)
+            except StorageError as error:
+                log.error("the finished file is lost", index=entry.index, error=str(error))
+                return await self._discard(entry)
+            if reason := await self._upload(entry, data):
+                return reason
         failpoint("worker.uploaded")
         if reason := await self._receipt_ahead(entry):
             return reason
@@ -100,14 +103,8 @@ class Committer:
             return ""
         return f"the receipt is of second {receipt.stored_at}, the latest block here of second {head.timestamp}"
 
-    async def _upload(self, entry: Entry) -> str:
+    async def _upload(self, entry: Entry, data: bytes) -> str:
         """Upload the file and keep its receipt. Return why that cannot be, or ""."""
-        journal = self._context.journal
-        try:
-            data = await asyncio.to_thread(journal.data, entry)
-        except StorageError as error:
-            log.error("the finished file is lost", index=entry.index, error=str(error))
-            return await self._discard(entry)
         try:
             receipt = await self._context.client.put_file(
                 data, self._context.run, entry.index, entry.root, entry.file_hash
@@ -118,7 +115,7 @@ class Committer:
             return f"the upload was refused: {error}"
         self._refusals = 0
         self._check(receipt, entry, len(data))
-        journal.uploaded(entry.index, receipt)
+        self._context.journal.uploaded(entry.index, receipt)
         log.info(telemetry.UPLOADED, step=entry.step, index=entry.index, file=entry.file_hash, bytes=len(data))
         return ""
 

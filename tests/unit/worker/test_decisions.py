@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from muster.errors import ConfigError, FinishedError, MusterError, StorageError
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import Demand
 from testbed.samples.messages import HASH, receipt_of
+from worker.committer import Committer
 from worker.decisions import (
     PASSING,
     STALE,
@@ -243,6 +246,40 @@ def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "files" / f"{entry.file_hash}.parquet").write_bytes(b"fil")
     with pytest.raises(StorageError, match="damaged"):
         journal.data(entry)
+    journal.close()
+
+
+async def test_lost_file_is_discarded_and_not_committed(tmp_path: Path) -> None:
+    """A commitment without an uploaded file has no receipt, so a case about missing data would convict its node."""
+    journal, sent = WorkJournal(tmp_path, "me"), []
+
+    async def facts() -> NodeState:
+        return FACTS
+
+    async def anchor(*_: object) -> bytes:
+        return ANCHOR
+
+    async def await_pending() -> None: ...
+
+    async def call(_: object) -> Work:
+        return WORK
+
+    async def send(action: object) -> SimpleNamespace:
+        sent.append(action)
+        return SimpleNamespace(hash=bytes(32), block=100, gas_used=1)
+
+    async def head() -> SimpleNamespace:
+        return SimpleNamespace(timestamp=FACTS.now)
+
+    chain = SimpleNamespace(await_pending=await_pending, call=call, send=send, head=head)
+    context: Any = SimpleNamespace(
+        facts=facts, anchor=anchor, chain=chain, journal=journal, node=ZERO, run=1, delivered=asyncio.Event()
+    )
+    entry = journal.save(7, 5, ANCHOR, b"\x01" * 32, b"file")
+    (tmp_path / "files" / f"{entry.file_hash}.parquet").unlink()
+    assert await Committer(context, None).poll() == ""  # type: ignore[arg-type]
+    assert (sent, journal.entry(7)) == ([], None)
+    assert context.delivered.is_set()
     journal.close()
 
 
