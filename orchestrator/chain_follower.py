@@ -26,7 +26,7 @@ from muster.contracts import runs
 from muster.contracts.codec import Call
 from muster.errors import TRANSIENT, StorageError
 from muster.runtime import telemetry
-from muster.runtime.loop import PollLoop
+from muster.runtime.loop import AGAIN, IDLE, Next, PollLoop
 from muster.settings.schema import ChainSettings
 from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import INTERESTING, ChainProjection
@@ -120,8 +120,8 @@ class Follower:
             finally:
                 task.cancel()
 
-    async def _poll_and_notify(self) -> bool:
-        """Poll the chain once and wake the requests that wait for it; return whether there is more to read."""
+    async def _poll_and_notify(self) -> Next:
+        """Poll the chain once and wake the requests that wait for it."""
         try:
             self._behind = not await self.poll()
             self._problem = ""
@@ -133,7 +133,7 @@ class Follower:
             self._polls += 1
             async with self._polled:
                 self._polled.notify_all()
-        return self._behind
+        return AGAIN if self._behind else IDLE
 
     async def poll(self) -> bool:
         """Read on, at most LOG_SPAN blocks; return whether the newest confirmed block is reached.

@@ -12,6 +12,7 @@ from muster.grading.grades import first_difference, parse_grades
 from muster.grading.shown import read_signed
 from muster.protocol.messages import ShownGrades
 from muster.runtime import telemetry
+from muster.runtime.loop import AGAIN, IDLE, Next
 from validator.context import RunVerificationContext
 from validator.grade_journal import GradeJournal, OwnGrades
 from validator.ruling import turn_of
@@ -46,11 +47,11 @@ class Grader:
     def me(self) -> str:
         return self.chain.signer.address
 
-    async def poll(self) -> bool:
-        """Show what is due, read what others have shown, compare; whether more is left."""
+    async def poll(self) -> Next:
+        """Show what is due, read what others have shown, compare."""
         more = await self._show()
         more |= await self._read()
-        return await self._compare() or more
+        return AGAIN if await self._compare() or more else IDLE
 
     async def _show(self) -> bool:
         unsent = self.journal.unsent(time.time(), AT_ONCE)

@@ -21,6 +21,7 @@ from muster.contracts.court import BallotState, Kind, Outcome
 from muster.errors import CheckError, MusterError, RefusedError, RevertError, UnreachableError
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
+from muster.runtime.loop import AGAIN, IDLE, Next
 from muster.verification.context import CannotVerifyError
 from muster.verification.evidence import verify_evidence
 from muster.verification.grade_evidence import verify_grade_evidence
@@ -69,16 +70,16 @@ class Juror:
                 await self._advance(case, head)
             await self._resolve(case)
 
-    async def decide(self, head: Block) -> bool:
-        """Verify the evidence of the case whose votes are due first; whether others may wait. `head` as in `poll`.
+    async def decide(self, head: Block) -> Next:
+        """Verify the evidence of the case whose votes are due first; AGAIN: others may wait. `head` as in `poll`.
 
         That may take a replay, so it is a loop beside that of votes.
         """
         cases = [case for case in self.journal.cases() if case.outcome == Outcome.OPEN and case.ballot == "none"]
         for case in sorted(cases, key=lambda case: case.commit_ends):
             if await self._advance(case, head) is Action.VERIFY:
-                return True
-        return False
+                return AGAIN
+        return IDLE
 
     async def verify(self, case: CaseRecord) -> bool | None:
         """Return whether the evidence of a case shows guilt by this validator's own measurements.

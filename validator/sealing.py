@@ -17,6 +17,7 @@ from muster.contracts import runs
 from muster.errors import RevertError
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.runtime import telemetry
+from muster.runtime.loop import AGAIN, IDLE, Next
 from muster.verification.rules import CommittedWork
 from validator.journal import ValidatorJournal
 
@@ -61,8 +62,8 @@ class HourSealer:
         """Hours after its end in which an hour can be sealed."""
         self._logged: object = None
 
-    async def poll(self, head: Block) -> bool:
-        """Seal the next hour if it is time; whether it was. `head`: a block up to which the journal has every event."""
+    async def poll(self, head: Block) -> Next:
+        """Seal the next hour if it is time. `head`: a block up to which the journal has every event."""
         last = self._last
         if last is None:
             last = self._last = await self._chain.call(runs.last_sealed(self._chain.signer.address))
@@ -70,12 +71,12 @@ class HourSealer:
             self._window = await self._chain.call(runs.unsealed_window_hours())
         hour = self._journal.open_hour(after=last, before=head.timestamp // HOUR_SECONDS)
         if hour is None:
-            return False
+            return IDLE
         if head.timestamp >= (hour + 1 + self._window) * HOUR_SECONDS:  # as Runs._checkSealHour
             return self._skip(hour, f"its time was over {self._window} hours after it")
         if unjudged := self._journal.unjudged(hour):
             self._log_once("waiting", hour=hour, reason=f"{unjudged} commitments of this hour are not judged yet")
-            return False
+            return IDLE
         accepted = self._journal.vouched(hour)
         steps = {c.step for c in accepted}
         anchors = {step: (await self._chain.checkpoint(self._run, step)).anchor for step in steps}
@@ -87,22 +88,22 @@ class HourSealer:
         SEALS.inc()
         self._last = hour
         log.info("sealed", hour=hour, vouched=len(accepted), tx=mined.hash)
-        return True
+        return AGAIN
 
-    async def _refused(self, hour: int, error: RevertError) -> bool:
+    async def _refused(self, hour: int, error: RevertError) -> Next:
         if error.name in _PERMANENT:
             return self._skip(hour, str(error))
         if error.name == "SealNotRising":  # an earlier process sealed it
             self._last = await self._chain.call(runs.last_sealed(self._chain.signer.address))
-            return True
+            return AGAIN
         self._log_once("cannot seal yet", hour=hour, error=str(error))
-        return False
+        return IDLE
 
-    def _skip(self, hour: int, reason: str) -> bool:
+    def _skip(self, hour: int, reason: str) -> Next:
         """Go on to the next hour: what could not be judged in time must not hold up what can."""
         log.warning("this hour stays unsealed", hour=hour, reason=reason)
         self._last = hour
-        return True
+        return AGAIN
 
     def _log_once(self, event: str, **values: object) -> None:
         """Log what has changed since the last call."""

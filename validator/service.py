@@ -33,7 +33,7 @@ from muster.protocol.draws import chain_preimages
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
-from muster.runtime.loop import PollLoop
+from muster.runtime.loop import AGAIN, IDLE, Next, PollLoop
 from muster.runtime.notify import notifying
 from muster.runtime.process import run_together
 from muster.runtime.processor import processor_name
@@ -139,17 +139,9 @@ class Validator:
             poll = self.settings.chain.poll_seconds
             await PollLoop(log, "registration", poll).until_done(self.check_registration)
             await PollLoop(log, "transactions", poll).until_done(self._finish_transactions)
-            folder = self.settings.validator.state_dir
-            prepare = partial(
-                make_context,
-                self.settings,
-                self.chain,
-                self.client,
-                self.reader,
-                folder,
-                self.chain.signer,
-                self.machine.add_received,
-            )
+            settings, chain, received = self.settings, self.chain, self.machine.add_received
+            folder = settings.validator.state_dir
+            prepare = partial(make_context, settings, chain, self.client, self.reader, folder, chain.signer, received)
             context = await PollLoop(log, "preparation", poll).until_done(prepare)
             with context.rules.scorers:
                 await self.serve_run(context)
@@ -211,8 +203,8 @@ class Validator:
 
     # Turns
 
-    async def follow(self) -> bool:
-        """Record the chain's next events; whether there are more."""
+    async def follow(self) -> Next:
+        """Record the chain's next events."""
         batch = await self.cursor.poll()
         self.journal.record(batch, time.time())
         await self.cursor.ack()
@@ -224,16 +216,16 @@ class Validator:
                 raise OutOfServiceError("this validator was convicted; it can no longer vote")
             if isinstance(event, Retired) and event.node == self.me:
                 self._retired = True
-        return batch.more
+        return AGAIN if batch.more else IDLE
 
-    async def _inspect(self, inspector: Inspector) -> bool:
+    async def _inspect(self, inspector: Inspector) -> Next:
         BACKLOG.set(self.journal.backlog())
         if self._retired:
-            return False
+            return IDLE
         items = self.journal.pending(self._seen - SAMPLE_BLOCKS + 1, time.time(), AT_ONCE)
         for item in items:
             await self._judge(inspector, item)
-        return len(items) == AT_ONCE
+        return AGAIN if len(items) == AT_ONCE else IDLE
 
     async def _judge(self, inspector: Inspector, item: Pending) -> None:
         # 1. Take the link of the hash chain, then draw the sample from it and inspect.
@@ -282,8 +274,8 @@ class Validator:
             seconds=round(seconds, 3),
         )
 
-    async def report(self) -> bool:
-        """Send verdicts to the orchestrator, the evidence before the verdict that names it; whether more are left."""
+    async def report(self) -> Next:
+        """Send verdicts to the orchestrator, the evidence before the verdict that names it."""
         unsent = self.journal.unsent(time.time(), AT_ONCE)
         for item in unsent:
             try:
@@ -297,7 +289,7 @@ class Validator:
                 self.journal.put_off(item.verdict, time.time())
                 raise
             self.journal.sent(item.verdict)
-        return len(unsent) == AT_ONCE
+        return AGAIN if len(unsent) == AT_ONCE else IDLE
 
     def _refused(self, item: StoredVerdict, error: RefusedError) -> None:
         """Report it again later: without end, unless the verdict itself is wrong."""
@@ -315,34 +307,34 @@ class Validator:
         head = self.cursor.head
         return head if head and self._seen >= head.number - self.settings.chain.confirmations else None
 
-    async def _court(self, juror: Juror) -> bool:
+    async def _court(self, juror: Juror) -> Next:
         if (head := self._head()) is not None:
             await juror.poll(head)
         if self._retired and not self.journal.cases():
             raise FinishedError("this validator has retired, and nothing is left for it to do", hint=LEAVE)
-        return False
+        return IDLE
 
-    async def _decide(self, juror: Juror) -> bool:
-        return (head := self._head()) is not None and await juror.decide(head)
+    async def _decide(self, juror: Juror) -> Next:
+        return IDLE if (head := self._head()) is None else await juror.decide(head)
 
-    async def _accuse(self, challenger: Challenger, accuser: GradeAccuser) -> bool:
+    async def _accuse(self, challenger: Challenger, accuser: GradeAccuser) -> Next:
         if (head := self._head()) is not None:
             await challenger.poll(head)
             await accuser.poll(head)
-        return False
+        return IDLE
 
-    async def doubt(self, faulty: Mapping[int, str]) -> bool:
+    async def doubt(self, faulty: Mapping[int, str]) -> Next:
         """Say on chain, once of each, on which steps' weights honest machines differ."""
         for step in [] if self._retired else [one for one in faulty if not self.journal.has_doubted(one)]:
             mined = await self.chain.send(registry.report_step(self.settings.run, step))
             self.journal.doubt(step)
             log.warning("doubted a step", step=step, why=faulty[step], tx=mined.hash)
-        return False
+        return IDLE
 
-    async def _seal(self, sealer: HourSealer) -> bool:
+    async def _seal(self, sealer: HourSealer) -> Next:
         head = self.cursor.head
         if head is None or self._seen < 0 or self._retired:
-            return False
+            return IDLE
         return await sealer.poll(head if head.number == self._seen else await self.chain.block(self._seen))
 
 

@@ -15,6 +15,7 @@ from muster.clients.gas_watch import watch_gas
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import court
 from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Outcome
+from muster.runtime.loop import AGAIN, IDLE, Next
 from muster.runtime.notify import FOR_GOOD, Notifier
 from muster.runtime.units import Tokens
 
@@ -40,8 +41,8 @@ class ValidatorWatch:
     def _me(self) -> str:
         return self._chain.signer.address
 
-    async def poll(self) -> bool:
-        """Look once; return whether there is more to read. Raises TRANSIENT errors."""
+    async def poll(self) -> Next:
+        """Look once. Raises TRANSIENT errors."""
         await watch_gas(self._chain, self._client, self._notifier)
         batch = await self._cursor.poll()
         for event in batch:
@@ -53,7 +54,7 @@ class ValidatorWatch:
                 self._absent(event)
         await self._cursor.ack()
         self._past = self._past and batch.more
-        return batch.more
+        return AGAIN if batch.more else IDLE
 
     async def _accused(self, event: CaseOpened) -> None:
         if self._past and (await self._chain.call(court.case_of(event.case_id))).outcome != Outcome.OPEN:

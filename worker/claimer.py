@@ -14,6 +14,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts import runs
 from muster.errors import RevertError, UnfundedError
 from muster.runtime import telemetry
+from muster.runtime.loop import IDLE, PollOutcome, Waiting
 from muster.runtime.units import Tokens
 from worker.context import WorkerContext
 
@@ -38,14 +39,14 @@ class Claimer:
         self._context = context
         self._one_at_a_time = asyncio.Lock()
 
-    async def poll(self) -> str | None:
-        """Claim if that is due. Return why it could not be, or None. Raises TRANSIENT errors, and no other."""
+    async def poll(self) -> PollOutcome:
+        """Claim if that is due. Raises TRANSIENT errors, and no other."""
         try:
             if await self._is_due():
                 await self.claim()
         except (RevertError, UnfundedError) as error:  # work goes on: what has matured can be claimed later
-            return f"the claim failed: {error}"
-        return None
+            return Waiting(f"the claim failed: {error}")
+        return IDLE
 
     async def _is_due(self) -> bool:
         """Return whether to claim now.
@@ -82,13 +83,6 @@ class Claimer:
 
     def _tell(self, paid: str, count: int, through: int, transaction: str) -> None:
         notifier = self._context.notifier
-        what = f"{paid} for {count} commitment{'s' if count > 1 else ''}"
+        text = f"{notifier.name} claimed {paid} for {count} commitment{'s' if count > 1 else ''} for its operator"
         notifier.forget("claimable", "pay")
-        notifier.tell(
-            "claimed",
-            f"through {through}",
-            f"{notifier.name} claimed {what} for its operator",
-            paid=paid,
-            commitments=count,
-            transaction=transaction,
-        )
+        notifier.tell("claimed", f"through {through}", text, paid=paid, commitments=count, transaction=transaction)

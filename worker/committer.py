@@ -14,6 +14,7 @@ from muster.protocol.messages import UploadReceipt
 from muster.protocol.receipts import check_receipt
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
+from muster.runtime.loop import AGAIN, Next, PollOutcome, Waiting
 from worker.claimer import Claimer
 from worker.context import WorkerContext
 from worker.decisions import PASSING, STALE, Entry, NodeState, still_counts, waiting_reason
@@ -34,15 +35,15 @@ class Committer:
         self._claimer = claimer
         self._refusals = 0
 
-    async def poll(self) -> str:
-        """Deliver the work of the node's next index. Return why that cannot be, or ""."""
+    async def poll(self) -> PollOutcome:
+        """Deliver the work of the node's next index."""
         facts = await self._context.facts()
         if reason := waiting_reason(facts):
-            return "" if facts.worker.is_uncovered and await self._claimer.claim() else reason
+            return AGAIN if facts.worker.is_uncovered and await self._claimer.claim() else Waiting(reason)
         await self._record_mined(facts)
         entry = self._context.journal.entry(facts.work.next)
         if entry is None:
-            return telemetry.NO_FINISHED_WORK
+            return Waiting(telemetry.NO_FINISHED_WORK)
         if still_counts(entry, facts, await self._context.anchor(entry.step, facts)):
             return await self._deliver(entry)
         return await self._discard(entry)
@@ -68,33 +69,33 @@ class Committer:
             log.info(telemetry.COMMITTED, step=entry.step, index=entry.index, found="on chain after a restart")
         journal.prune(facts.work.settled)
 
-    async def _deliver(self, entry: Entry) -> str:
-        """Upload the file unless that is done, then commit. Discard work whose file is lost. Return why not, or ""."""
+    async def _deliver(self, entry: Entry) -> PollOutcome:
+        """Upload the file unless that is done, then commit. Discard work whose file is lost."""
+        context = self._context
         if entry.state == "saved":
             try:
-                data = await asyncio.to_thread(self._context.journal.data, entry)
+                data = await asyncio.to_thread(context.journal.data, entry)
             except StorageError as error:
                 log.error("the finished file is lost", index=entry.index, error=str(error))
                 return await self._discard(entry)
             if reason := await self._upload(entry, data):
-                return reason
+                return Waiting(reason)
         failpoint("worker.uploaded")
         if reason := await self._receipt_ahead(entry):
-            return reason
+            return Waiting(reason)
+        commitment = runs.commit_work(context.run, entry.step, entry.anchor, entry.index, entry.root)
         try:
-            mined = await self._context.chain.send(
-                runs.commit_work(self._context.run, entry.step, entry.anchor, entry.index, entry.root)
-            )
+            mined = await context.chain.send(commitment)
         except RevertError as error:
             if error.name not in STALE | PASSING:
                 raise
-            return str(error)
+            return Waiting(str(error))
         failpoint("worker.committed")
-        self._context.journal.committed(entry.index, mined.hash, mined.block)
-        self._context.delivered.set()
+        context.journal.committed(entry.index, mined.hash, mined.block)
+        context.delivered.set()
         COMMITMENTS.inc()
         log.info(telemetry.COMMITTED, step=entry.step, index=entry.index, tx=mined.hash, gas=mined.gas_used)
-        return ""
+        return AGAIN
 
     async def _receipt_ahead(self, entry: Entry) -> str:
         """Return why the receipt would not answer a case about this commitment yet, or "": it must not be later."""
@@ -105,17 +106,16 @@ class Committer:
 
     async def _upload(self, entry: Entry, data: bytes) -> str:
         """Upload the file and keep its receipt. Return why that cannot be, or ""."""
+        context = self._context
         try:
-            receipt = await self._context.client.put_file(
-                data, self._context.run, entry.index, entry.root, entry.file_hash
-            )
+            receipt = await context.client.put_file(data, context.run, entry.index, entry.root, entry.file_hash)
         except RefusedError as error:
             self._refusals += 1
             await asyncio.sleep(min(MAX_PAUSE_SECONDS, 2.0 ** min(self._refusals, 6) / 2))
             return f"the upload was refused: {error}"
         self._refusals = 0
         self._check(receipt, entry, len(data))
-        self._context.journal.uploaded(entry.index, receipt)
+        context.journal.uploaded(entry.index, receipt)
         log.info(telemetry.UPLOADED, step=entry.step, index=entry.index, file=entry.file_hash, bytes=len(data))
         return ""
 
@@ -127,12 +127,12 @@ class Committer:
             raise MismatchError("the storage's receipt is about something else", hint="nothing was committed")
         check_receipt(self._context.client.domain, receipt, self._context.terms.storage_key)
 
-    async def _discard(self, entry: Entry) -> str:
+    async def _discard(self, entry: Entry) -> Next:
         """Delete work, once the chain has shown that it can no longer take it."""
         await self._context.chain.await_pending()
         if (await self._context.chain.call(runs.work(self._context.node))).next != entry.index:
-            return ""
+            return AGAIN
         self._context.journal.discard(entry)
         self._context.delivered.set()
         log.info("discarded", step=entry.step, index=entry.index, reason="its step no longer counts")
-        return ""
+        return AGAIN

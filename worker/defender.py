@@ -10,6 +10,7 @@ from typing import Final
 from muster.contracts import court, runs
 from muster.contracts.court import Case, Kind, Outcome
 from muster.runtime import telemetry
+from muster.runtime.loop import IDLE, Next
 from muster.runtime.notify import FOR_GOOD
 from worker.context import WorkerContext
 
@@ -27,7 +28,7 @@ class Defender:
         self._without_receipt: set[int] = set()
         """Cases that the log has named."""
 
-    async def dismiss_open(self) -> None:
+    async def dismiss_open(self) -> Next:
         """Dismiss every open case about missing data for which the journal has a receipt. Raises TRANSIENT errors."""
         chain, node = self._context.chain, self._context.node
         left = (await chain.call(runs.work(node))).open_cases
@@ -40,6 +41,7 @@ class Defender:
                 if case.kind == Kind.DATA_MISSING:
                     await self._dismiss(number, case.index)
             number -= 1
+        return IDLE
 
     def _tell(self, number: int, case: Case) -> None:
         notifier, kind = self._context.notifier, case.kind.name.lower()

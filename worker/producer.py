@@ -11,9 +11,10 @@ from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
+from muster.runtime.loop import AGAIN, PollOutcome, Waiting
 from muster.verification.rules import Rules
 from worker.context import WorkerContext
-from worker.decisions import NodeState, next_to_make, unwanted_reason, waiting_reason
+from worker.decisions import next_to_make, unwanted_reason, waiting_reason
 from worker.engine import Engine, EngineLimits
 from worker.rollouts import Assignment, make_requests, make_rollouts
 from worker.step_check import StepCheck
@@ -29,40 +30,31 @@ class Producer:
     def __init__(self, context: WorkerContext, newest: NewestCheckpoint, engine: type[Engine]) -> None:
         self._context = context
         self._newest = newest
-        options = context.settings.worker
-        self.weights = CurrentWeights(
-            lambda path: engine(
-                path,
-                context.profile,
-                EngineLimits.from_terms(
-                    context.terms,
-                    ranks=options.tensor_parallel,
-                    cache_bytes=options.cache_bytes,
-                    matmul=context.settings.bfloat16_matmul,
-                ),
-            ),
-            newest.generating,
+        options, matmul = context.settings.worker, context.settings.bfloat16_matmul
+        limits = EngineLimits.from_terms(
+            context.terms, ranks=options.tensor_parallel, cache_bytes=options.cache_bytes, matmul=matmul
         )
+        self.weights = CurrentWeights(lambda path: engine(path, context.profile, limits), newest.generating)
         self._check = StepCheck(context)
         self._tasks: RunTasks | None = None
         self._rules: Rules | None = None
 
-    async def poll(self) -> str:
-        """Make the work of one index. Return why there is none to make, or ""."""
+    async def poll(self) -> PollOutcome:
+        """Make the work of one index."""
         facts = await self._context.facts()
         if reason := waiting_reason(facts):
             if facts.is_new:  # an engine takes about as long to start as its first step to come
                 await self._start_engine()
-            return reason
+            return Waiting(reason)
         index = next_to_make(facts.work.next, self._context.journal.indices(facts.work.next))
         if index is None:
-            return "finished work waits for the chain"
+            return Waiting("finished work waits for the chain")
         if await self._start_engine():  # which takes so long that there may be newer weights already
-            return ""
+            return AGAIN
         with self._newest.held() as fetched:
             if fetched is None or fetched.checkpoint.step < facts.oldest_step:
-                return f"the weights of step {facts.state.steps - 1} are not here yet"
-            return await self._make(index, fetched, facts)
+                return Waiting(f"the weights of step {facts.state.steps - 1} are not here yet")
+            return await self._make(index, fetched)
 
     async def _start_engine(self) -> bool:
         """Start the engine with the newest weights where it has none. Return whether it did."""
@@ -76,16 +68,16 @@ class Producer:
             await self.weights.load(fetched)
         return True
 
-    async def _make(self, index: int, fetched: FetchedStep, facts: NodeState) -> str:
-        """Make the work of an index with this checkpoint. Return why that cannot be, or ""."""
+    async def _make(self, index: int, fetched: FetchedStep) -> PollOutcome:
+        """Make the work of an index with this checkpoint."""
         if reason := self._check.known(fetched.checkpoint.step):
-            return reason
+            return Waiting(reason)
         tasks, rules = await self._get_rules(fetched.path)
         demand = await self._context.client.demand(self._context.run)
         if reason := unwanted_reason(index, demand):
-            return reason
+            return Waiting(reason)
         await self.weights.load(fetched)
-        return await self._produce(index, fetched, facts, tasks, rules)
+        return await self._produce(index, fetched, tasks, rules)
 
     async def close(self) -> None:
         """End the processes that score and measure."""
@@ -103,8 +95,8 @@ class Producer:
             )
         return self._tasks, self._rules
 
-    async def _produce(self, index: int, fetched: FetchedStep, facts: NodeState, tasks: RunTasks, rules: Rules) -> str:
-        """Generate the work of an index, score and save it. Return why the step is sat out, or ""."""
+    async def _produce(self, index: int, fetched: FetchedStep, tasks: RunTasks, rules: Rules) -> PollOutcome:
+        """Generate the work of an index, score and save it, unless the step is sat out."""
         checkpoint = fetched.checkpoint
         draw = rules.draw(await self._context.chain.draw_source(self._context.node), index)
         await tasks.ensure(draw, rules.at(checkpoint.step).task_set.epoch)
@@ -118,7 +110,7 @@ class Producer:
         seconds = time.monotonic() - started
         rollouts = await asyncio.to_thread(make_rollouts, assignment, rules, requests, generations)
         if reason := await self._check.fault(checkpoint.step, fetched.path, rollouts):
-            return reason
+            return Waiting(reason)
         data = await asyncio.to_thread(write_rollouts, rollouts)
         root = (await asyncio.to_thread(rollout_tree, rollouts)).root
         self._context.journal.save(index, checkpoint.step, checkpoint.anchor, root, data)
@@ -126,4 +118,4 @@ class Producer:
         TOKENS.inc(tokens)
         log.info(telemetry.GENERATED, step=checkpoint.step, index=index, tokens=tokens, seconds=round(seconds, 3))
         failpoint("worker.generated")
-        return ""
+        return AGAIN

@@ -11,6 +11,7 @@ from typing import Final
 from muster.clients.gas_watch import watch_gas
 from muster.contracts import runs
 from muster.protocol.messages import Verdict
+from muster.runtime.loop import IDLE, Next
 from muster.runtime.notify import FOR_GOOD
 from muster.runtime.units import Tokens
 from worker.context import WorkerContext
@@ -30,11 +31,12 @@ class WorkerWatch:
         self._first = context.notifier.history.fresh
         """Whether no notification was ever sent: what was rejected before the webhook was set is no news."""
 
-    async def poll(self) -> None:
+    async def poll(self) -> Next:
         """Look once. Raises TRANSIENT errors."""
         await watch_gas(self._context.chain, self._context.client, self._context.notifier)
         await self._watch_pay()
         await self._watch_verdicts()
+        return IDLE
 
     async def _watch_pay(self) -> None:
         """Notify of pay that is not claimed automatically, once until it is claimed."""
@@ -78,12 +80,6 @@ class WorkerWatch:
         notifier, count = self._context.notifier, len(indices)
         named = ", ".join(map(str, indices[:NAMED])) + (f" and {count - NAMED} more" if count > NAMED else "")
         what = f"commitment {named} was" if count == 1 else f"commitments {named} were"
-        notifier.tell(
-            "rejected",
-            reason,
-            f"{notifier.name}: {what} rejected for {reason}. Next: muster worker why {indices[-1]}",
-            covers=[f"commitment {index}" for index in indices],
-            reason=reason,
-            commitments=named,
-            count=count,
-        )
+        text = f"{notifier.name}: {what} rejected for {reason}. Next: muster worker why {indices[-1]}"
+        covers = [f"commitment {index}" for index in indices]
+        notifier.tell("rejected", reason, text, covers=covers, reason=reason, commitments=named, count=count)

@@ -19,6 +19,7 @@ from muster.chain.reads import ChainReader
 from muster.chain.types import PolicyStep
 from muster.clients.run_data import CheckpointFetcher
 from muster.runtime import telemetry
+from muster.runtime.loop import IDLE, Next
 from worker.engine import Engine, Generation, GenerationRequest
 
 log = telemetry.logger("worker")
@@ -79,18 +80,19 @@ class NewestCheckpoint:
         with self._checkpoints.held(fetched.checkpoint.manifest_root) if fetched else nullcontext():
             yield fetched
 
-    async def poll(self) -> None:
+    async def poll(self) -> Next:
         """Fetch the newest checkpoint that is published, unless it is here."""
         known = self._newest.checkpoint.step if self._newest else 0
         latest = await self._chain.latest_checkpoint(self._run, known)
         if latest is None or (self._newest and self._newest.checkpoint == latest):
-            return
+            return IDLE
         begun, generated = time.monotonic(), self.generating.seconds
         with self.held():  # until another one stands in its place, an engine may start from it
             path = await self._checkpoints.get(latest.step)
             self._newest = FetchedStep(latest, path)
         seconds, meanwhile = time.monotonic() - begun, self.generating.seconds - generated
         log.info(telemetry.WEIGHTS_ARRIVED, step=latest.step, seconds=round(seconds, 3), generating=round(meanwhile, 3))
+        return IDLE
 
 
 class CurrentWeights:

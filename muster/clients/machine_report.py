@@ -19,7 +19,7 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.errors import MusterError
 from muster.protocol.announcements import MAX_SOURCES, MachineReport, ReceivedBytes, clean_device
 from muster.runtime import telemetry
-from muster.runtime.loop import PollLoop
+from muster.runtime.loop import IDLE, Next, PollLoop
 
 REPORT_SECONDS: Final = 120.0
 """Between two reports."""
@@ -126,11 +126,11 @@ class MachineReporter:
         """Report until cancelled. What goes wrong is logged, and the next report is sent all the same."""
         await PollLoop(_log, "machine report", FIRST_SECONDS, transient=(MusterError,)).run(self.poll)
 
-    async def poll(self) -> None:
+    async def poll(self) -> Next:
         """Send a report if one is due. Raises as `OrchestratorClient.report_machine`; what arrived is kept then."""
         now = self.clock()
         if now < self._due:
-            return
+            return IDLE
         self._due, self._pause = now + self._pause, min(2 * self._pause, REPORT_SECONDS)
         device = clean_device(await asyncio.to_thread(self.device))
         received = self.meter.received()
@@ -144,6 +144,7 @@ class MachineReporter:
         )
         await self.client.report_machine(report)
         self.meter.forget(received)
+        return IDLE
 
     async def _gas_hours(self) -> float | None:
         with suppress(MusterError):

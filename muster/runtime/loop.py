@@ -10,15 +10,31 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, TypeVar
 
 from muster.errors import TRANSIENT
 from muster.runtime.retries import Repeats
 from muster.runtime.telemetry import GOES_ON
 
-Poll = Callable[[], Awaitable[bool | str | None]]
-"""One poll. True or "" polls again at once; a reason is logged, then waited on; False or None waits without a log."""
 
+class Next(Enum):
+    """What a loop does after a poll that gives no reason."""
+
+    AGAIN = "poll again at once"
+    IDLE = "wait without a log line"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The loop logs this reason, then waits."""
+
+    reason: str
+
+
+AGAIN, IDLE = Next.AGAIN, Next.IDLE
+PollOutcome = Next | Waiting
+Poll = Callable[[], Awaitable[PollOutcome]]
 T = TypeVar("T")
 
 
@@ -44,16 +60,16 @@ class PollLoop:
         event = event or asyncio.Event()
         while True:
             outcome = await self._attempt(poll, event)
-            if isinstance(outcome, str) and outcome:
-                self._say(outcome, self.log.info)
+            if isinstance(outcome, Waiting):
+                self._say(outcome.reason, self.log.info)
             else:
                 self._go_on()
-            if outcome is not True and outcome != "":
+            if outcome is not AGAIN:
                 await wait_for_event(event, self.seconds)
 
-    async def until_done(self, attempt: Callable[[], Awaitable[T]], event: asyncio.Event | None = None) -> T:
+    async def until_done(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat `attempt` until it returns, and return its result. Raises what is not transient."""
-        found = await self._attempt(attempt, event or asyncio.Event())
+        found = await self._attempt(attempt, asyncio.Event())
         self._go_on()
         return found
 

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, func, select
 
 from muster.errors import TRANSIENT, RefusedError, StorageError, UnreachableError
 from muster.runtime import telemetry
-from muster.runtime.loop import PollLoop
+from muster.runtime.loop import AGAIN, IDLE, Next, PollLoop
 from orchestrator.database import Database
 from orchestrator.page.reading import ReadingProcess
 from orchestrator.queries import same_work
@@ -83,16 +83,14 @@ class TokenCounter:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def poll(self) -> bool:
-        """Count some files; return whether there are more. Raises StorageError when storage or database fails."""
-        if self.is_busy():
-            return False
-        files = await self._database.read(self._find)
+    async def poll(self) -> Next:
+        """Count some files. Raises StorageError when storage or database fails."""
+        files = [] if self.is_busy() else await self._database.read(self._find)
         for file in files:
             if self.is_busy():
-                return False
+                return IDLE
             await self._count(file)
-        return bool(files)
+        return AGAIN if files else IDLE
 
     def _find(self, connection: Connection) -> list[AcceptedFile]:
         """Return some files that are to be counted, newest first."""

@@ -12,6 +12,7 @@ from muster.contracts.court import BallotState, CaseOpened, Kind
 from muster.contracts.registry import Status
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import UploadReceipt
+from muster.runtime.loop import AGAIN
 from muster.verification.bundles import Inspection, make_bundle
 from muster.verification.checks import Finding, check_file
 from muster.verification.rules import CommittedWork
@@ -149,5 +150,5 @@ HEAD = Block(99, 0, bytes(32))
 async def take_turn(juror: Juror, head: Block = HEAD) -> None:
     """Let a juror do all that is due, votes first."""
     await juror.poll(head)
-    while await juror.decide(head):
+    while await juror.decide(head) is AGAIN:
         pass

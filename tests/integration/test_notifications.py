@@ -19,6 +19,7 @@ from muster.contracts import court, runs
 from muster.contracts.court import Kind
 from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import NodeReport
+from muster.runtime.loop import IDLE
 from muster.runtime.notify import NotificationHistory, Notifier
 from muster.settings.schema import NotifySettings, Settings, WorkerSettings
 from muster.verification.profiles import CPU_FP32
@@ -212,7 +213,7 @@ async def test_case_notifies_accused_and_losing_challenger(deployment: Deploymen
         watch = ValidatorWatch(challenger, ORCHESTRATOR, made, state, run_fixture.run)
         watch_absent = ValidatorWatch(absent, ORCHESTRATOR, silent, tmp_path / "v2-state", run_fixture.run)
         for one in (watch, watch_absent):
-            assert await one.poll() is False
+            assert await one.poll() is IDLE
         await challenger.send(
             court.open_case(run_fixture.key("w").address, 0, 0, root, Kind.WRONG_REWARD, 0, b"e" * 32)
         )

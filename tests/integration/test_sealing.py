@@ -17,6 +17,7 @@ from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs
 from muster.contracts.registry import Role
+from muster.runtime.loop import IDLE
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import RunFixture
 from testbed.samples.validator import pending, receive, verdict, work
@@ -89,7 +90,7 @@ class Newcomer:
     async def seals(self) -> list[int]:
         """Seal until nothing is left to do, and return the sealed hours, counted from `joined`."""
         for _ in range(20):
-            if not await self.sealer.poll(await self.chain.head()):
+            if await self.sealer.poll(await self.chain.head()) is IDLE:
                 break
         else:
             raise AssertionError("it never comes to rest")

@@ -27,6 +27,7 @@ from muster.errors import RefusedError
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
+from muster.runtime.loop import AGAIN, IDLE
 from muster.settings.schema import Settings
 from muster.verification.bundles import Inspection, make_bundle
 from muster.verification.checks import Finding
@@ -208,16 +209,16 @@ async def test_late_validator_inspects_and_seals_from_its_joining(run_fixture: R
         validator = Validator(settings, NodeSession(chain, None), None, run_fixture.links("v5")[0])  # type: ignore[arg-type]
         journal, sealer = validator.journal, HourSealer(chain, validator.journal, run_fixture.run)
         await validator.check_registration()
-        while await validator.follow():
+        while await validator.follow() is AGAIN:
             pass
         (item,) = journal.pending(1 << 40, time.time(), 100)
         c = item.commitment
         assert (c.node, c.index, journal.backlog()) == (node, 1, 1)
         async with run_fixture.local_chain() as dev:
             await dev.advance(HOUR_SECONDS)
-        assert not await sealer.poll(await chain.head()), "it is not judged yet"
+        assert await sealer.poll(await chain.head()) is IDLE, "it is not judged yet"
         accepted = run_fixture.verdict("v5", "steady", 1, hex_hash(c.root), "0x" + "00" * 32)
         journal.judge(c, accepted, None, accuse_at=None)
-        assert await sealer.poll(await chain.head())
+        assert await sealer.poll(await chain.head()) is AGAIN
         assert await chain.call(runs.last_sealed(joined)) == c.hour
         journal.close()

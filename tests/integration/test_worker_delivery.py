@@ -18,6 +18,7 @@ from muster.errors import ConfigError, RevertError, UnreachableError
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import UploadReceipt
+from muster.runtime.loop import AGAIN, IDLE, Waiting
 from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
 from testbed.chain.anvil import Anvil
@@ -92,7 +93,7 @@ async def test_an_upload_is_hashed_once(
     receipt = receipt_of(**work, file_hash="0x" + sha256(data).hexdigest(), size=len(data), stored_at=0)
     async with storage(run_fixture, receipt) as url, context_of(run_fixture, "w3", anvil.url, tmp_path, url) as context:
         await saved(context, root, data)
-        assert await committer_of(context).poll() == ""
+        assert await committer_of(context).poll() is AGAIN
         entry = context.journal.entry(0)
     assert entry is not None
     assert entry.state == "committed"
@@ -112,8 +113,11 @@ async def test_worker_does_not_commit_when_receipt_is_later_than_chain(
     )
     async with storage(run_fixture, receipt) as url, context_of(run_fixture, "w4", anvil.url, tmp_path, url) as context:
         await saved(context, root, data)
-        why = await committer_of(context).poll()
-        assert why.startswith(f"the receipt is of second {head.timestamp + 3600}, the latest block here of second ")
+        outcome = await committer_of(context).poll()
+        assert isinstance(outcome, Waiting)
+        assert outcome.reason.startswith(
+            f"the receipt is of second {head.timestamp + 3600}, the latest block here of second "
+        )
         entry = context.journal.entry(0)
         assert entry is not None
         assert entry.state == "uploaded"
@@ -133,7 +137,7 @@ async def test_lagging_endpoint_leaves_committed_work_pending(
         with pytest.raises(UnreachableError, match="the endpoint is behind"):
             await committer.poll()
         assert context.journal.pending(1) == [entry]
-        assert await committer.poll() == "no finished work to deliver"
+        assert await committer.poll() == Waiting("no finished work to deliver")
         assert context.journal.pending(1) == []
 
 
@@ -158,7 +162,7 @@ async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
         await run_fixture.commit("w", number, some_hash(f"root {number}"))
     async with context_of(run_fixture, "w", anvil.url, tmp_path) as context:
         committer, operator = committer_of(context), run_fixture.key("operator of w").address
-        assert (await committer.poll()) == (
+        assert await committer.poll() == Waiting(
             "4 commitments wait for their pay, and its stake covers no more: muster worker claim"
         )
         anchor = (await context.chain.checkpoint(context.run, 0)).anchor
@@ -168,9 +172,9 @@ async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
         async with run_fixture.local_chain() as clock:
             await clock.advance(73 * 3600)
         before = await context.chain.call(token.balance_of(operator))
-        assert await committer.poll() == ""
+        assert await committer.poll() is AGAIN
         assert await context.chain.call(token.balance_of(operator)) == before + 40 * TOKEN
-        assert await committer.poll() == "no finished work to deliver"
+        assert await committer.poll() == Waiting("no finished work to deliver")
 
 
 async def test_a_worker_claims_once_its_pay_has_been_payable_for_six_hours(
@@ -186,17 +190,17 @@ async def test_a_worker_claims_once_its_pay_has_been_payable_for_six_hours(
             return await context.chain.call(token.balance_of(operator))
 
         before = await wallet()
-        assert await Claimer(context).poll() is None, "nothing has been committed"
+        assert await Claimer(context).poll() is IDLE, "nothing has been committed"
         for index in range(2):
             await run_fixture.commit("w", index, some_hash(f"work {index}"))
         payable_at = await context.chain.call(runs.payable_at(context.node, 0))
         async with run_fixture.local_chain() as clock:
             await clock.advance_to(payable_at + 6 * 3600 - 30)
-            assert await Claimer(context).poll() is None
+            assert await Claimer(context).poll() is IDLE
             assert await wallet() == before
             await clock.advance_to(payable_at + 6 * 3600)
         claimer = Claimer(context)
-        assert await asyncio.gather(claimer.poll(), claimer.poll()) == [None, None], "one claim at a time"
+        assert await asyncio.gather(claimer.poll(), claimer.poll()) == [IDLE, IDLE], "one claim at a time"
         assert await wallet() == before + 4 * TOKEN
         work = await context.chain.call(runs.work(context.node))
         assert (work.settled, work.next) == (2, 2)
@@ -212,13 +216,13 @@ async def test_a_server_that_does_not_know_a_commitment_yet_puts_the_claim_off(
         await run_fixture.commit("w", 0, some_hash("work"))
         asked = runs.payable_at(context.node, 0).encode().hex()
         balancer.lags = lambda text: asked in text
-        assert await Claimer(context).poll() == (
+        assert await Claimer(context).poll() == Waiting(
             f"the claim failed: Runs.payableAt: {context.node} has not made this commitment 0"
         )
         balancer.lags = never
         async with run_fixture.local_chain() as clock:
             await clock.advance(100 * 3600)
-        assert await Claimer(context).poll() is None
+        assert await Claimer(context).poll() is IDLE
         assert (await context.chain.call(runs.work(context.node))).settled == 1
 
 
@@ -229,10 +233,10 @@ async def test_failed_claim_is_reported_and_retried(deployment: Any, anvil: Anvi
     async with context_of(run_fixture, "w", anvil.url, tmp_path) as context, run_fixture.local_chain() as clock:
         await clock.advance(100 * 3600)
         await clock.fund([context.node], wei=0)
-        why = await Claimer(context).poll()
-        assert why is not None
-        assert why.startswith("the claim failed: ")
+        outcome = await Claimer(context).poll()
+        assert isinstance(outcome, Waiting)
+        assert outcome.reason.startswith("the claim failed: ")
         assert (await context.chain.call(runs.work(context.node))).settled == 0
         await clock.fund([context.node])
-        assert await Claimer(context).poll() is None
+        assert await Claimer(context).poll() is IDLE
         assert (await context.chain.call(runs.work(context.node))).settled == 1

@@ -18,6 +18,7 @@ from muster.protocol.draws import DrawSource, draw_of
 from muster.protocol.hashes import hash_bytes
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
+from muster.runtime.loop import AGAIN, IDLE
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
 from muster.tasksets.taskset import SHARDS_NAME, TaskSet
@@ -329,10 +330,10 @@ async def test_accepted_files_are_counted_newest_first(files: Files, monkeypatch
     monkeypatch.setattr(token_counter, "FILES_AT_ONCE", 2)
     names = [await files.work("wanda", step) for step in (0, 1, 2)]
     pending = await files.work("willi", 3, accept=False)
-    assert await files.counter.poll() is True
+    assert await files.counter.poll() is AGAIN
     assert set(await files.counted()) == {names[2], names[1]}
-    assert await files.counter.poll() is True
-    assert await files.counter.poll() is False
+    assert await files.counter.poll() is AGAIN
+    assert await files.counter.poll() is IDLE
     tokens = {name: (await files.rollouts.row(name, 0)).tokens for name in names}
     assert await files.counted() == {name: 8 * tokens[name] for name in names}
     await files.run.accept("willi", 0)
@@ -353,9 +354,9 @@ async def test_a_missing_or_malformed_file_counts_once_as_0_tokens(files: Files)
     await files.run.upload("willi", await files.run.commit("willi", step=1), malformed)
     await files.run.accept("wanda", 0)
     await files.run.accept("willi", 0)
-    assert await files.counter.poll() is True
+    assert await files.counter.poll() is AGAIN
     assert await files.counted() == {gone: 0, malformed: 0}
-    assert await files.counter.poll() is False
+    assert await files.counter.poll() is IDLE
 
 
 async def test_old_steps_are_looked_through_in_ranges(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,10 +388,10 @@ async def test_old_steps_are_looked_through_in_ranges(files: Files, monkeypatch:
 async def test_counting_pauses_while_members_wait(files: Files) -> None:
     await files.work("wanda", 1)
     files.counter.is_busy = lambda: True
-    assert await files.counter.poll() is False
+    assert await files.counter.poll() is IDLE
     assert await files.counted() == {}
     files.counter.is_busy = lambda: False
-    assert await files.counter.poll() is True
+    assert await files.counter.poll() is AGAIN
     assert len(await files.counted()) == 1
 
 
@@ -408,8 +409,8 @@ async def test_failures_of_storage_and_machine_count_against_no_file(
         patch.setattr(reading, "ask", ask_process)
         with pytest.raises(StorageError, match="gone"):
             await files.counter.poll()
-        assert await files.counter.poll() is True
-        assert await files.counter.poll() is False, "not tried again before the next start"
+        assert await files.counter.poll() is AGAIN
+        assert await files.counter.poll() is IDLE, "not tried again before the next start"
     assert await files.counted() == {}
     again = TokenCounter(files.run.database, reading)
     await again.poll()

@@ -10,7 +10,7 @@ import pytest
 
 from muster.errors import ConfigError, RevertError, UnreachableError
 from muster.runtime import loop as loop_module
-from muster.runtime.loop import PollLoop, wait_for_event
+from muster.runtime.loop import AGAIN, IDLE, PollLoop, Waiting, wait_for_event
 
 LONG = 60.0
 
@@ -47,28 +47,27 @@ def polls(*outcomes: Any) -> Callable[[], Awaitable[Any]]:
 async def test_it_polls_again_at_once_while_there_is_more() -> None:
     log = Log()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(PollLoop(log, "follow", LONG).run(polls(True, "", True)), 5)
+        await asyncio.wait_for(PollLoop(log, "follow", LONG).run(polls(AGAIN, AGAIN)), 5)
     assert log.lines == []
 
 
-@pytest.mark.parametrize("idle", [False, None])
-async def test_it_waits_without_a_log_line_when_nothing_is_due(idle: bool | None) -> None:
+async def test_it_waits_without_a_log_line_when_nothing_is_due() -> None:
     log = Log()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(PollLoop(log, "follow", LONG).run(polls(idle)), 0.05)
+        await asyncio.wait_for(PollLoop(log, "follow", LONG).run(polls(IDLE)), 0.05)
     assert log.lines == []
 
 
 async def test_an_event_that_is_set_during_a_poll_ends_the_wait_after_it() -> None:
     event, polled = asyncio.Event(), 0
 
-    async def poll() -> str:
+    async def poll() -> Waiting:
         nonlocal polled
         polled += 1
         if polled == 3:
             raise asyncio.CancelledError
         event.set()
-        return "no work"
+        return Waiting("no work")
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(PollLoop(Log(), "commit", LONG).run(poll, event), 5)
@@ -82,9 +81,9 @@ async def test_a_reason_is_logged_once_a_minute_and_counted(monkeypatch: pytest.
         now[0] += 30
 
     monkeypatch.setattr(loop_module, "wait_for_event", wait)
-    gone = UnreachableError("no answer")
+    no_work, gone = Waiting("no work"), UnreachableError("no answer")
     with pytest.raises(asyncio.CancelledError):
-        await PollLoop(log, "commit", LONG).run(polls("no work", "no work", "no work", gone, gone))
+        await PollLoop(log, "commit", LONG).run(polls(no_work, no_work, no_work, gone, gone))
     assert log.lines == [
         ("info", {"event": "waiting", "what": "commit", "reason": "no work"}),
         ("info", {"event": "waiting", "what": "commit", "reason": "no work", "times": 2}),
@@ -95,7 +94,7 @@ async def test_a_reason_is_logged_once_a_minute_and_counted(monkeypatch: pytest.
 async def test_it_says_once_when_it_goes_on_and_again_why_it_waits() -> None:
     log = Log()
     with pytest.raises(asyncio.CancelledError):
-        await PollLoop(log, "commit", 0.001).run(polls("no work", True, None, "no work"))
+        await PollLoop(log, "commit", 0.001).run(polls(Waiting("no work"), AGAIN, IDLE, Waiting("no work")))
     assert log.lines == [
         ("info", {"event": "waiting", "what": "commit", "reason": "no work"}),
         ("debug", {"event": "goes on", "what": "commit"}),

@@ -14,6 +14,7 @@ from muster.chain.types import Block
 from muster.contracts.court import BallotState, CaseResolved, Kind, Outcome
 from muster.errors import UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.runtime.loop import AGAIN
 from muster.verification.rules import CommittedWork
 from testbed.samples.court import BAD, COMMITTED_AT, EVIDENCE, HEAD, CourtChain, CourtContext, case_of, take_turn
 from testbed.samples.validator import ME, OTHER, Clock, opened, place, receive
@@ -68,7 +69,7 @@ async def test_a_vote_waits_for_no_replay(journal: ValidatorJournal) -> None:
     await juror.poll(HEAD)
     assert [case.ballot for case in journal.cases()] == ["none", "committed"]
     done.set()
-    assert await deciding
+    assert await deciding is AGAIN
     assert [case.ballot for case in journal.cases()] == ["sealed", "committed"]
 
 
@@ -76,7 +77,7 @@ async def test_the_case_whose_votes_are_due_first_is_looked_at_first(journal: Va
     chain = CourtChain()
     receive(journal, case_of(1, commit_ends=300, index=4), case_of(2, commit_ends=100), case_of(3, commit_ends=200))
     juror, sealed = juror_of(journal, chain, CourtContext(chain, EVIDENCE)), []
-    while await juror.decide(HEAD):
+    while await juror.decide(HEAD) is AGAIN:
         sealed.append([case.case_id for case in journal.cases() if case.ballot == "sealed"])
     assert sealed == [[2], [2, 3], [1, 2, 3]]
 

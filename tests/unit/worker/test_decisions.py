@@ -15,6 +15,7 @@ from muster.contracts.runs import RunState, Work
 from muster.errors import ConfigError, FinishedError, MusterError, StorageError
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import Demand
+from muster.runtime.loop import AGAIN
 from testbed.samples.messages import HASH, receipt_of
 from worker.committer import Committer
 from worker.decisions import (
@@ -277,7 +278,7 @@ async def test_lost_file_is_discarded_and_not_committed(tmp_path: Path) -> None:
     )
     entry = journal.save(7, 5, ANCHOR, b"\x01" * 32, b"file")
     (tmp_path / "files" / f"{entry.file_hash}.parquet").unlink()
-    assert await Committer(context, None).poll() == ""  # type: ignore[arg-type]
+    assert await Committer(context, None).poll() is AGAIN  # type: ignore[arg-type]
     assert (sent, journal.entry(7)) == ([], None)
     assert context.delivered.is_set()
     journal.close()
