@@ -18,6 +18,7 @@ queries.py, run_facts.py, events.py   database → messages; what limits workers
 run_info.py             what a newcomer needs
 summary.py, metrics.py  the document that live view and report show; Prometheus
 tallies.py              counts of commitments and of what nodes did, kept where they change
+kept.py                 answers that are made once for all who ask, with an age and a bound
 page/                   what people see: documents, the stream of changes, HTML
 tables.py, database.py, postgres.py, rebuild.py   state, and how it comes back from storage
 """

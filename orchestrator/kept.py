@@ -1,10 +1,13 @@
-"""Keep answers for some seconds: many who ask for the same cost as much as one."""
+"""Keep answers for a while: many who ask for the same cost as much as one."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 MAX_KEPT: Final = 512
@@ -13,42 +16,59 @@ MAX_KEPT: Final = 512
 T = TypeVar("T")
 
 
-class KeptAnswers:
-    """Answers by key, each at most `seconds` old. One that fails is not kept."""
+@dataclass(eq=False)
+class _KeptAnswer:
+    made: asyncio.Future[Any]
+    until: float = math.inf
+    """When it is too old: never while it is being made."""
+    size: int = 0
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic, *, most: int = MAX_KEPT) -> None:
+
+class KeptAnswers:
+    """Answers by key, each made once however many ask meanwhile. One that fails is not kept.
+
+    seconds: greatest age of an answer since making it began, or a function that returns it from the seconds that
+    making took. most, most_bytes: answers that are kept, and the sum of what `size_of` returns of them. Those asked for
+    longest ago are deleted first; one is kept whatever its size.
+    """
+
+    def __init__(
+        self,
+        seconds: float | Callable[[float], float],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        most: int = MAX_KEPT,
+        most_bytes: float = math.inf,
+        size_of: Callable[[Any], int] = lambda _: 0,
+    ) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._most = most
-        self._kept: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
-        """Answers, made or being made, and when that began, oldest first."""
+        self._most, self._most_bytes, self._size_of = most, most_bytes, size_of
+        self._kept: dict[Hashable, _KeptAnswer] = {}
+        """Answers, made or being made, by the time of the last request for each."""
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._kept
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer to `key`: a kept one, or what `make` returns, made once however many ask meanwhile."""
+        """Return the answer to `key`: a kept one, or what `make` returns. Raises as `make`."""
+        now, answer = self._clock(), self._kept.pop(key, None)
+        if answer is None or answer.until <= now:
+            answer = _KeptAnswer(asyncio.ensure_future(make()))
+            answer.made.add_done_callback(partial(self._finish, answer, now))
+        self._kept[key] = answer
+        return await asyncio.shield(answer.made)
+
+    def _finish(self, answer: _KeptAnswer, began: float, made: asyncio.Future[Any]) -> None:
+        """Decide how long an answer is kept, then delete what is too old and what there is no room for."""
         now = self._clock()
-        if (kept := self._kept.get(key)) is not None:
-            began, task = kept
-            if not task.done() or (now - began < self._seconds and not _has_failed(task)):
-                return await asyncio.shield(task)
-            del self._kept[key]
-        self._forget(now)
-        task = asyncio.create_task(_made(make), name="kept answer")
-        task.add_done_callback(_has_failed)  # retrieves the exception: the caller may be cancelled
-        self._kept[key] = now, task
-        return await asyncio.shield(task)
-
-    def _forget(self, now: float) -> None:
-        """Delete answers that are too old to be given again, and the oldest where there is no room for one more."""
-        while self._kept:
-            key, (began, task) = next(iter(self._kept.items()))
-            if len(self._kept) < self._most and not (task.done() and now - began >= self._seconds):
-                return
-            del self._kept[key]
-
-
-async def _made(make: Callable[[], Awaitable[T]]) -> T:
-    return await make()
-
-
-def _has_failed(task: asyncio.Task[Any]) -> bool:
-    return task.cancelled() or task.exception() is not None
+        if made.cancelled() or made.exception() is not None:  # retrieves the exception: the caller may be cancelled
+            answer.until = -math.inf
+        else:
+            answer.until = began + (self._seconds(now - began) if callable(self._seconds) else self._seconds)
+            answer.size = self._size_of(made.result())
+        self._kept = {key: one for key, one in self._kept.items() if one.until > now}
+        while len(self._kept) > 1 and (
+            len(self._kept) > self._most or sum(one.size for one in self._kept.values()) > self._most_bytes
+        ):
+            del self._kept[next(iter(self._kept))]

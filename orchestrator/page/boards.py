@@ -59,8 +59,7 @@ class Boards:
         self._kept = KeptAnswers(LEAST_SECONDS, self.clock)
         # Of their own: who asks for many displaces no others. Few, since one may take a megabyte.
         self._charts = KeptAnswers(LEAST_SECONDS, self.clock, most=MAX_CHARTS)
-        self._costly: dict[str, tuple[float, object]] = {}
-        """Answers that took long, and until when they are given again."""
+        self._costly = KeptAnswers(lambda took: min(MOST_SECONDS, took / SHARE), self.clock)
 
     async def overview(self) -> Overview:
         async def make() -> Overview:
@@ -73,7 +72,7 @@ class Boards:
                 demand=await self.queries.demand(),
                 members=members,
             )
-            return await self._kept_by_cost("overview", lambda connection: read_overview(connection, self.known, state))
+            return await self._read_costly("overview", lambda one: read_overview(one, self.known, state))
 
         return await self._kept.get("overview", make)
 
@@ -102,7 +101,7 @@ class Boards:
             authors = self.attribution.lines(connection)
             return read_others(connection, self.known.run, self.known.terms, self.directory.known(), authors)
 
-        return await self._kept.get("others", lambda: self._kept_by_cost("others", read))
+        return await self._kept.get("others", lambda: self._read_costly("others", read))
 
     async def address(self, address: str) -> AddressView:
         """Return what is known of a checksummed address. Raises RefusedError for an unknown one."""
@@ -143,15 +142,8 @@ class Boards:
         def read(connection: Connection) -> Members:
             return read_members(connection, self.known.terms, now)
 
-        return await self._kept.get("members", lambda: self._kept_by_cost("members", read))
+        return await self._kept.get("members", lambda: self._read_costly("members", read))
 
-    async def _kept_by_cost(self, key: str, make: Callable[[Connection], T]) -> T:
-        """Return an answer, rebuilt only after a time that follows from how long building it took."""
-        until, answer = self._costly.get(key, (float("-inf"), None))
-        began = self.clock()
-        if began < until:
-            return answer  # type: ignore[return-value]
-        made = await self.database.read(make)
-        took = self.clock() - began
-        self._costly[key] = began + min(MOST_SECONDS, took / SHARE), made
-        return made
+    async def _read_costly(self, key: str, make: Callable[[Connection], T]) -> T:
+        """Return an answer, read again only after a time that follows from how long reading it took."""
+        return await self._costly.get(key, lambda: self.database.read(make))

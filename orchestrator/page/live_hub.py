@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from typing import Final, Protocol
 
 from starlette.responses import Response
@@ -133,8 +134,8 @@ class LiveHub:
         """Events up to this one may be missing in the buffer."""
         self._metrics_since = 0
         """Version since which the state has these metrics."""
-        self._encoded: dict[tuple[int, int | None], bytes] = {}
-        """Messages with the present state, by what their watchers have."""
+        self._encoded = lru_cache(MAX_ENCODED)(self._encode)
+        """Returns messages with the present state, by what their watchers have."""
         WATCHING.set_function(lambda: self.count)
 
     @property
@@ -164,16 +165,11 @@ class LiveHub:
             if self._state is None or _metrics(found.state) != _metrics(self._state):
                 self._metrics_since = self.version
             self._state, self._last, self._mark = found.state, found.last, mark
-            self._encoded.clear()
+            self._encoded.cache_clear()
 
     def message_to(self, watcher: Watcher) -> bytes:
         """Return the present state as a message to a watcher, and note that it has it."""
-        key = (watcher.version, watcher.seen)
-        message = self._encoded.get(key)
-        if message is None:
-            if len(self._encoded) >= MAX_ENCODED:
-                self._encoded.clear()
-            message = self._encoded[key] = self._encode(*key)
+        message = self._encoded(watcher.version, watcher.seen)
         watcher.version, watcher.seen = self.version, self._last
         return message
 

@@ -9,12 +9,12 @@ storage, unpacking its columns, decoding. Parsing itself happens in another proc
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
-from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -27,6 +27,7 @@ from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from muster.tasksets.document import ShardEntry
 from muster.tasksets.packs import MAX_STORED_BYTES, TaskShard
+from orchestrator.kept import KeptAnswers
 from orchestrator.page.rows import (
     ReadAnswer,
     ReadingSettings,
@@ -51,30 +52,6 @@ MAX_CACHED_BYTES: Final = 48 << 20
 _NO_FLOATS: Final = np.zeros(0, np.float32)
 
 
-class RowCache:
-    """The rows of files read last, without log-probabilities and proofs."""
-
-    def __init__(self) -> None:
-        self._files: OrderedDict[str, list[Rollout]] = OrderedDict()
-        self._sizes: dict[str, int] = {}
-
-    def get(self, name: str) -> list[Rollout] | None:
-        if name in self._files:
-            self._files.move_to_end(name)
-        return self._files.get(name)
-
-    def put(self, name: str, rows: Sequence[Rollout]) -> list[Rollout]:
-        """Keep rows in place of those read longest ago; return them as they are kept."""
-        kept = [_slim(row) for row in rows]
-        self._files[name], self._sizes[name] = kept, sum(row.nbytes for row in kept)
-        while len(self._files) > 1 and (
-            len(self._files) > MAX_CACHED_FILES or sum(self._sizes.values()) > MAX_CACHED_BYTES
-        ):
-            oldest, _ = self._files.popitem(last=False)
-            del self._sizes[oldest]
-        return kept
-
-
 def _slim(row: Rollout) -> Rollout:
     """Return a row without log-probabilities and proof, in copied arrays."""
     return replace(
@@ -97,25 +74,32 @@ class FileReader:
         self._reader = reader
         self._tokenizer_path = settings.tokenizer
         self._tokenizer: Tokenizer | None = None
-        self._cache = RowCache()
+        self._rows = KeptAnswers(
+            math.inf,
+            most=MAX_CACHED_FILES,
+            most_bytes=MAX_CACHED_BYTES,
+            size_of=lambda rows: sum(r.nbytes for r in rows),
+        )
+        """Of the files read last, without log-probabilities and proofs."""
 
     async def answer(self, request: ReadRequest) -> ReadAnswer:
         """Answer a request, or say why there is no answer. Raises StorageError when storage fails."""
         if request.position is not None and (lack := self._load_tokenizer()):
             return ReadAnswer(id=request.id, failure="no_tokenizer", why=lack)
+        name, read = request.file_hash, partial(self._read, request.file_hash)
         try:
-            rows = self._cache.get(request.file_hash) or await self._read(request.file_hash)
+            if name not in self._rows and not await self._files.exists(name):
+                return ReadAnswer(id=request.id, failure="missing")
+            to_keep = request.position is not None or name in self._rows
+            rows = await (self._rows.get(name, read) if to_keep else read())
         except (MalformedError, MismatchError) as error:
             return ReadAnswer(id=request.id, failure="malformed", why=str(error))
         except UnreachableError as error:
             return ReadAnswer(id=request.id, failure="machine", why=str(error))
-        if rows is None:
-            return ReadAnswer(id=request.id, failure="missing")
         if request.position is None:
             return ReadAnswer(id=request.id, tokens=sum(len(row.completion_tokens) for row in rows))
         if request.position >= len(rows):
             return ReadAnswer(id=request.id, failure="no_row")
-        rows = self._cache.get(request.file_hash) or self._cache.put(request.file_hash, rows)
         assert self._tokenizer is not None
         row = read_row(self._tokenizer, rows[request.position], len(rows), request.thinking)
         if request.task is not None:
@@ -131,11 +115,9 @@ class FileReader:
         except (MalformedError, MismatchError, StorageError):
             return None
 
-    async def _read(self, name: str) -> list[Rollout] | None:
-        """Return the rows of a file; None when storage does not have it."""
-        if not await self._files.exists(name):
-            return None
-        return await self._reader.read(await self._files.get(name, MAX_FILE_BYTES), self._limits)
+    async def _read(self, name: str) -> list[Rollout]:
+        rows = await self._reader.read(await self._files.get(name, MAX_FILE_BYTES), self._limits)
+        return [_slim(row) for row in rows]
 
     def _load_tokenizer(self) -> str:
         """Load the run's tokenizer, once; return why it cannot be loaded, or "" when it is."""

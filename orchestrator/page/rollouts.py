@@ -18,6 +18,7 @@ from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import Message
 from muster.tasksets.document import TaskSetPart
 from orchestrator import problems
+from orchestrator.kept import KeptAnswers
 from orchestrator.page.reading import ReadingProcess
 from orchestrator.page.rows import RowRead, RowText, TaskPlace
 from orchestrator.page.source import PageSource, names_of
@@ -129,9 +130,7 @@ class Rollouts:
     ) -> None:
         self._source = source
         self._reading = reading
-        self._clock = clock
-        self._pair: tuple[float, BeforeAndAfter | None] = (0.0, None)
-        """The pair that is shown, and since when."""
+        self._pairs = KeptAnswers(COMPARED_SECONDS, clock)
 
     def files(
         self, connection: Connection, step: int | None, node: str | None, before: int | None, limit: int
@@ -184,18 +183,13 @@ class Rollouts:
         Of a group its first sample is shown; of the newest pairs the first whose rewards differ, so it tells something.
         A pair is shown for COMPARED_SECONDS.
         """
-        made, pair = self._pair
-        if pair is None or self._clock() - made >= COMPARED_SECONDS:
-            try:
-                pair = await self._compare()
-            except (RefusedError, UnreachableError) as error:
-                return BeforeAndAfter(run=self._source.run, same_task=False, before=None, after=None, why=str(error))
-            if pair.after is not None:
-                self._pair = self._clock(), pair
-        return pair
+        try:
+            return await self._pairs.get("pair", self._compare)
+        except (RefusedError, UnreachableError) as error:
+            return BeforeAndAfter(run=self._source.run, same_task=False, before=None, after=None, why=str(error))
 
     async def _compare(self) -> BeforeAndAfter:
-        """Read an early row and a late one. Raises as `row`."""
+        """Read an early row and a late one. Raises as `row`, and RefusedError where no two steps have any."""
         size, found = self._source.terms.group_size, list[BeforeAndAfter]()
         for pair in await self._source.read(self._ends):
             try:
@@ -211,8 +205,7 @@ class Rollouts:
                 return found[-1]
         if found:
             return next((one for one in found if one.after and one.after.reward), found[0])
-        why = "no two steps have accepted work yet"
-        return BeforeAndAfter(run=self._source.run, same_task=False, before=None, after=None, why=why)
+        raise problems.not_found("no two steps have accepted work yet")
 
     def _ends(self, connection: Connection) -> list[FilePair]:
         """Return pairs of an early file and a late one; none where there are no two steps that have any."""

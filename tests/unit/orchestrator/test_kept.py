@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import weakref
 
 import pytest
@@ -97,3 +98,43 @@ async def test_at_most_so_many_answers_are_kept(maker: Maker, kept: KeptAnswers)
         await kept.get(key, maker.make)
     assert await kept.get(1, maker.make) == 2, "it is still kept"
     assert await kept.get(0, maker.make) == MAX_KEPT + 2, "the oldest is gone"
+
+
+async def test_age_follows_from_the_seconds_that_making_took(maker: Maker) -> None:
+    async def make_slowly() -> int:
+        maker.now += 2.0
+        return await maker.make()
+
+    kept = KeptAnswers(lambda took: min(10.0, took * 3), lambda: maker.now)
+    assert await kept.get("a", make_slowly) == 1
+    maker.now += 3.9
+    assert await kept.get("a", make_slowly) == 1
+    maker.now += 0.1
+    assert await kept.get("a", make_slowly) == 2, "six seconds after the making began"
+    assert [await kept.get("b", maker.make), await kept.get("b", maker.make)] == [3, 4]
+
+
+async def test_answer_that_is_asked_for_outlives_others(maker: Maker) -> None:
+    kept = KeptAnswers(math.inf, most=2)
+    for key in ("a", "b", "a", "c"):
+        await kept.get(key, maker.make)
+    assert ("a" in kept, "b" in kept, "c" in kept) == (True, False, True)
+
+
+async def test_sum_of_sizes_is_bounded_and_one_is_kept_whatever_its_size() -> None:
+    async def of_size(size: int) -> int:
+        return size
+
+    kept = KeptAnswers(math.inf, most_bytes=10, size_of=lambda size: size)
+    for size in (4, 5, 1, 3):
+        await kept.get(size, lambda size=size: of_size(size))
+    assert [size for size in (4, 5, 1, 3) if size in kept] == [5, 1, 3]
+    await kept.get(50, lambda: of_size(50))
+    assert [size for size in (5, 1, 3, 50) if size in kept] == [50]
+
+
+async def test_failure_leaves_no_answer(maker: Maker, kept: KeptAnswers) -> None:
+    maker.failing = True
+    with pytest.raises(ValueError, match="no"):
+        await kept.get("a", maker.make)
+    assert "a" not in kept

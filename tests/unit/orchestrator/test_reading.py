@@ -21,11 +21,13 @@ from muster.errors import RefusedError, UnreachableError
 from muster.models.files import tokenizer_hash
 from muster.models.init import make_tokenizer
 from muster.protocol.prompts import completion_text
-from muster.rollouts.parquet import write_rollouts
+from muster.rollouts.parquet import FileLimits, write_rollouts
+from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from orchestrator.page import reading
 from orchestrator.page.reading import ReadingProcess, find_tokenizer
-from orchestrator.page.rows import MAX_TEXT, ReadAnswer, ReadingSettings, cut_text, decoded, read_row
+from orchestrator.page.reading_process import FileReader
+from orchestrator.page.rows import MAX_TEXT, ReadAnswer, ReadingSettings, ReadRequest, cut_text, decoded, read_row
 from testbed.samples.commitments import rules
 from testbed.samples.texts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
 from testbed.waiting import until
@@ -132,6 +134,28 @@ async def test_rows_are_counted_and_read(process: ReadingProcess, files: Content
     }
     assert (await process.ask(name, 3)).failure == "no_row"
     assert (await process.ask(name, 0, thinks=False)).row.answer.text == f"hm{THINK_END}42"  # type: ignore[union-attr]
+
+
+async def test_file_is_read_once_for_its_rows_and_each_time_to_be_counted(
+    files: ContentStore, tokenizer_path: Path
+) -> None:
+    class Counted(RolloutReader):
+        reads = 0
+
+        async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
+            self.reads += 1
+            return await super().read(data, limits)
+
+    name = await keep(files, text_row(0), text_row(1))
+    async with Counted() as counted:
+        reader = FileReader(settings(files, tokenizer_path), counted)
+        count, first, second = (ReadRequest(id=0, file_hash=name, position=position) for position in (None, 0, 1))
+        tokens = [(await reader.answer(count)).tokens for _ in range(2)]
+        assert counted.reads == 2, "rows that are only counted are not kept"
+        answers = await asyncio.gather(reader.answer(first), reader.answer(second), reader.answer(first))
+        assert [answer.row.sample for answer in answers if answer.row is not None] == [0, 1, 0]
+        assert [*tokens, (await reader.answer(count)).tokens] == tokens[:1] * 3
+        assert counted.reads == 3
 
 
 async def test_hostile_text_comes_back_as_it_was_written(process: ReadingProcess, files: ContentStore) -> None:
