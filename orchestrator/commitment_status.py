@@ -17,10 +17,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from muster.protocol.messages import Message
+
 State = Literal["pending", "accepted", "rejected", "void"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 UNREFUTED: Final[tuple[State, ...]] = ("pending", "accepted")
 """States of commitments that were not refuted."""
+
+
+class Counts(Message):
+    """Commitments by what became of them."""
+
+    total: int = 0
+    accepted: int = 0
+    pending: int = 0
+    rejected: int = 0
+    void: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,3 +99,11 @@ def agreed_grades(opinions: Iterable[Opinion], accepts_required: int) -> str | N
     if not ranked or ranked[0][1] < accepts_required or (len(ranked) > 1 and ranked[0][1] == ranked[1][1]):
         return None
     return ranked[0][0]
+
+
+def counts_of(rows: Iterable[tuple[str, int]]) -> Counts:
+    """Add up commitments by their status. Pure."""
+    found: Counter[str] = Counter()
+    for status, count in rows:
+        found[status] += count
+    return Counts(total=found.total(), **{state: found[state] for state in STATES})

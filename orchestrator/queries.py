@@ -65,12 +65,6 @@ class NodeRecord:
         return self.status == "active"
 
 
-@dataclass(frozen=True)
-class CommitmentRow:
-    step: int
-    root: str
-
-
 class Queries:
     """Queries about one run. Answers that everybody polls are kept per version of the database."""
 
@@ -270,13 +264,6 @@ def member_of(connection: Connection, address: str) -> NodeRecord | None:
     query = select(*nodes.c["address", "operator", "role", "status", "draw_tip"])
     row = connection.execute(query.where(nodes.c.address == address)).one_or_none()
     return NodeRecord(*row) if row else None
-
-
-def commitment_of(connection: Connection, node: str, index: int) -> CommitmentRow | None:
-    """Return what the chain has at a node's index, as far as it was read."""
-    query = select(commitments.c.step, commitments.c.root)
-    row = connection.execute(query.where(commitments.c.node == node, commitments.c.index == index)).one_or_none()
-    return CommitmentRow(*row) if row else None
 
 
 def next_index_of(connection: Connection, node: str) -> int:

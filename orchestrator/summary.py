@@ -241,5 +241,5 @@ def _events(connection: Connection, after: int | None, limit: int) -> EventPage:
         rows = connection.execute(query.order_by(events.c.id.desc())).all()[::-1]
     else:
         rows = connection.execute(query.where(events.c.id > literal(after, BigInteger)).order_by(events.c.id)).all()
-    lines = [EventLine(id=row.id, kind=row.kind, time=row.time, data=json.loads(row.data)) for row in rows]
+    lines = [EventLine.of(row, data=json.loads(row.data)) for row in rows]
     return EventPage(events=lines, cursor=lines[-1].id if lines else after or 0)

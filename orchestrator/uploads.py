@@ -37,7 +37,7 @@ from muster.settings.schema import OrchestratorSettings
 from orchestrator import problems, tallies
 from orchestrator.auth import Caller, spool_body
 from orchestrator.database import Database, insert_once, row_of
-from orchestrator.queries import CommitmentRow, Queries, commitment_of, next_index_of, upload_of
+from orchestrator.queries import Queries, next_index_of, upload_of
 from orchestrator.tables import uploads
 
 AHEAD: Final = 8
@@ -102,7 +102,7 @@ class Uploads:
                 caller,
                 index=index,
                 root=root,
-                committed=commitment_of(connection, caller.address, index),
+                committed=tallies.find_commitment(connection, caller.address, index),
                 next_index=next_index_of(connection, caller.address),
                 roots=_roots_at(connection, caller.address, index),
             )
@@ -179,7 +179,7 @@ def _roots_at(connection: Connection, node: str, index: int) -> int:
 
 
 def refuse_upload(
-    caller: Caller, *, index: int, root: str, committed: CommitmentRow | None, next_index: int, roots: int
+    caller: Caller, *, index: int, root: str, committed: tallies.CommitmentState | None, next_index: int, roots: int
 ) -> Exception | None:
     """Return why a new file may not be uploaded for (index, root), or None. Pure.
 

@@ -30,7 +30,7 @@ from orchestrator.chain_follower import Follower
 from orchestrator.commitment_status import CommitmentStatus
 from orchestrator.database import Database, insert_once, row_of
 from orchestrator.events import record_event
-from orchestrator.queries import CommitmentRow, Queries, commitment_of, same_work, upload_of, verdict_of
+from orchestrator.queries import Queries, same_work, upload_of, verdict_of
 from orchestrator.tables import verdicts
 
 MAX_UNNAMED: Final = 256
@@ -166,7 +166,7 @@ class Known:
 
     earlier: Verdict | None
     """This validator's earlier verdict on this commitment."""
-    committed: CommitmentRow | None
+    committed: tallies.CommitmentState | None
     file_hash: str | None
     """The file uploaded for it."""
     below: tuple[int, str] | None
@@ -181,7 +181,7 @@ def what_is_known(connection: Connection, verdict: Verdict) -> Known:
     upload = upload_of(connection, verdict.node, verdict.index, verdict.root)
     return Known(
         earlier=verdict_of(connection, verdict.validator, verdict),
-        committed=commitment_of(connection, verdict.node, verdict.index),
+        committed=tallies.find_commitment(connection, verdict.node, verdict.index),
         file_hash=upload.receipt.file_hash if upload else None,
         below=tuple(below) if below else None,
     )

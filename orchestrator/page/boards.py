@@ -15,9 +15,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 
 from orchestrator import problems
-from orchestrator.attribution import Attribution
 from orchestrator.chain_follower import Follower
-from orchestrator.database import Database
 from orchestrator.kept import KeptAnswers
 from orchestrator.page import series
 from orchestrator.page.addresses import AddressView, address_view
@@ -27,8 +25,7 @@ from orchestrator.page.leaderboard import Others, ValidatorOrder, ValidatorPage,
 from orchestrator.page.members import Members, read_members, read_others
 from orchestrator.page.overview import Overview, RunIdentity, RunState, read_overview
 from orchestrator.page.series import MetricList, SeriesPage
-from orchestrator.page.turns import Turns
-from orchestrator.queries import Queries
+from orchestrator.page.source import PageSource
 from orchestrator.relay_directory import RelayDirectory
 
 LEAST_SECONDS: Final = 1.0
@@ -47,12 +44,9 @@ class Boards:
     """Answers about one run. One per service."""
 
     known: RunIdentity
-    database: Database
-    queries: Queries
+    source: PageSource
     follower: Follower
     directory: RelayDirectory
-    attribution: Attribution
-    turns: Turns
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -63,13 +57,13 @@ class Boards:
 
     async def overview(self) -> Overview:
         async def make() -> Overview:
-            chain, members = self.queries.chain, await self.members()
+            chain, members = self.source.chain, await self.members()
             state = RunState(
                 block=self.follower.head_number,
                 block_time=self.follower.head_time,
                 escrow_free=chain.free_escrow,
-                facts=await self.queries.facts(),
-                demand=await self.queries.demand(),
+                facts=await self.source.queries.facts(),
+                demand=await self.source.queries.demand(),
                 members=members,
             )
             return await self._read_costly("overview", lambda one: read_overview(one, self.known, state))
@@ -86,19 +80,19 @@ class Boards:
 
     async def feed(self) -> OverviewFeed:
         """Return what the overview tells of the newest events."""
-        read = self.database.read
+        read = self.source.database.read
         return await self._kept.get("feed", lambda: read(lambda one: read_overview_feed(one, time.time())))
 
     async def events(self, kind: str, before: int | None, limit: int) -> EventFeed:
         """Return all events before an id, newest first, of one kind or of all."""
-        run, read = self.known.run, self.database.read
+        run, read = self.known.run, self.source.database.read
         return await self._kept.get(
             ("events", kind, before, limit), lambda: read(lambda one: read_events(one, run, kind, before, limit))
         )
 
     async def others(self) -> Others:
         def read(connection: Connection) -> Others:
-            authors = self.attribution.lines(connection)
+            authors = self.source.attribution.lines(connection)
             return read_others(connection, self.known.run, self.known.terms, self.directory.known(), authors)
 
         return await self._kept.get("others", lambda: self._read_costly("others", read))
@@ -113,7 +107,7 @@ class Boards:
     async def metrics(self) -> MetricList:
         run = self.known.run
         return await self._kept.get(
-            "metrics", lambda: self.database.read(lambda connection: series.metric_list(connection, run))
+            "metrics", lambda: self.source.database.read(lambda connection: series.metric_list(connection, run))
         )
 
     async def series(self, names: Sequence[str], first: int, last: int | None, points: int) -> SeriesPage:
@@ -124,8 +118,7 @@ class Boards:
             until = max(first, until or 0)
             return series.read_series(connection, self.known.run, names, first, until, points)
 
-        async with self.turns.turn():
-            return await self.database.read(read)
+        return await self.source.read(read)
 
     async def series_json(self, names: Sequence[str], first: int, last: int | None, points: int) -> tuple[bytes, bytes]:
         """Return the same as JSON, plain and compressed, kept for a while: browsers ask for nothing that is longer."""
@@ -137,7 +130,7 @@ class Boards:
         return await self._charts.get((tuple(names), first, last, points), make)
 
     async def members(self) -> Members:
-        now = self.queries.chain.now
+        now = self.source.chain.now
 
         def read(connection: Connection) -> Members:
             return read_members(connection, self.known.terms, now)
@@ -146,4 +139,4 @@ class Boards:
 
     async def _read_costly(self, key: str, make: Callable[[Connection], T]) -> T:
         """Return an answer, read again only after a time that follows from how long reading it took."""
-        return await self._costly.get(key, lambda: self.database.read(make))
+        return await self._costly.get(key, lambda: self.source.database.read(make))

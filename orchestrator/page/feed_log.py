@@ -79,7 +79,7 @@ def _read(connection: Connection, limit: int, *conditions: Any) -> list[EventLin
     """Return the newest events that meet conditions, newest first."""
     query = select(*events.c["id", "kind", "time", "data"]).where(*conditions)
     rows = connection.execute(query.order_by(events.c.id.desc()).limit(limit))
-    return [EventLine(id=row.id, kind=row.kind, time=row.time, data=json.loads(row.data)) for row in rows]
+    return [EventLine.of(row, data=json.loads(row.data)) for row in rows]
 
 
 def _names(connection: Connection, found: Sequence[EventLine]) -> Names:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from muster.constants import HOUR_SECONDS
+from muster.protocol.messages import Message
 from muster.protocol.windows import matures_at, payable_at
+from orchestrator.commitment_status import Counts
 
 DAY_HOURS: Final = 24
 """Of what a node made in the last day: the hour that has begun, and those before it."""
@@ -45,18 +47,21 @@ class PayClock:
     """Seconds that voting takes, if a case against the node is open; else 0."""
 
 
-@dataclass(frozen=True)
-class HourPay:
-    """One hour's pay."""
+class HourLine(Message):
+    """One hour of the chain's clock."""
 
     hour: int
+    """Hours since 1970."""
+    counts: Counts
     unsettled: int
-    """Commitments that are neither paid nor voided."""
+    """Commitments that are neither paid nor voided. Refuted ones pay as well, unless their node is convicted."""
     pay: int
     """Token wei: what is still to come of it; without that, what was voided, or else what was paid."""
-    matures_at: int
-    if_sealed: int
     sealed: bool
+    matures_at: int
+    """The chain's seconds from which it can be claimed, as seals and cases are now (`Runs.payableAt`)."""
+    if_sealed: int
+    """The same were the hour sealed and no case open."""
     state: HourState
 
 
@@ -65,19 +70,19 @@ def first_hour_of_day(now: int) -> int:
     return now // HOUR_SECONDS - DAY_HOURS + 1
 
 
-def pay_by_hour(counts: Mapping[int, int], account: Account, clock: PayClock) -> list[HourPay]:
+def pay_by_hour(counts: Mapping[int, Counts], account: Account, clock: PayClock) -> list[HourLine]:
     """Return the pay of hours, oldest first. `counts`: commitments by hour, of the last ones without a gap."""
     found = []
-    first = account.made - sum(counts.values())  # index of the first commitment of the first hour
-    for hour in sorted(counts):
-        end = first + counts[hour]
-        found.append(_hour_pay(hour, first, end, account, clock))
-        first = end
+    first = account.made - sum(made.total for made in counts.values())  # index of the first hour's first commitment
+    for hour, made in sorted(counts.items()):
+        found.append(_hour_line(hour, made, first, account, clock))
+        first += made.total
     return found
 
 
-def _hour_pay(hour: int, first: int, end: int, account: Account, clock: PayClock) -> HourPay:
-    """Return the pay of an hour whose commitments have the indices from `first` to before `end`."""
+def _hour_line(hour: int, made: Counts, first: int, account: Account, clock: PayClock) -> HourLine:
+    """Return the pay of an hour, whose first commitment has the index `first`."""
+    end = first + made.total
     unsettled = max(0, end - max(first, account.settled))
     voided_from = account.settled - account.voided
     voided = max(0, min(end, account.settled) - max(first, voided_from))
@@ -87,10 +92,11 @@ def _hour_pay(hour: int, first: int, end: int, account: Account, clock: PayClock
         state = "claimable" if clock.now >= payable else "frozen" if clock.phases else "maturing"
     else:
         state = "void" if voided else "settled"
-    return HourPay(
+    return HourLine(
         hour=hour,
+        counts=made,
         unsettled=unsettled,
-        pay=(unsettled or voided or end - first) * account.pay,
+        pay=(unsettled or voided or made.total) * account.pay,
         matures_at=payable,
         if_sealed=matures_at(hour, hour),
         sealed=hour <= clock.sealed_through,

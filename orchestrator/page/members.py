@@ -210,7 +210,5 @@ def _relays(connection: Connection, relays: Sequence[KnownRelay]) -> list[RelayL
     for relay in relays:
         others = [said for said in by_url[relay.url] if said[0] != relay.operator]
         received, sayers = sum(said[1] for said in others), sum(said[2] for said in others)
-        lines.append(
-            RelayLine(url=relay.url, operator=relay.operator, listed=relay.listed, bytes=received, nodes=sayers)
-        )
+        lines.append(RelayLine.of(relay, bytes=received, nodes=sayers))
     return lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 from pydantic import Field
@@ -12,11 +11,11 @@ from sqlalchemy import Connection, RowMapping, and_, case, func, select
 
 from muster.protocol.messages import Message, Verdict
 from muster.protocol.work_rules import RunFacts, blocking_reason
+from orchestrator.commitment_status import Counts, counts_of
 from orchestrator.page.commitments import voting_seconds
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_about, proof_lines
-from orchestrator.page.hours import Account, HourState, PayClock, first_hour_of_day, pay_by_hour
+from orchestrator.page.hours import Account, HourLine, PayClock, first_hour_of_day, pay_by_hour
 from orchestrator.page.members import SAID_SECONDS, uptime
-from orchestrator.page.overview import Counts, counts_of
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import same_work
 from orchestrator.tables import (
@@ -74,24 +73,6 @@ class CommitmentPage(Message):
     commitments: list[CommitmentLine]
     before: int | None
     """Index to ask for the page after this; None at the end."""
-
-
-class HourLine(Message):
-    """One hour of the chain's clock."""
-
-    hour: int
-    """Hours since 1970."""
-    counts: Counts
-    unsettled: int
-    """Commitments that are neither paid nor voided. Refuted ones pay as well, unless their node is convicted."""
-    pay: int
-    """Token wei: what is still to come of it; without that, what was voided, or else what was paid."""
-    sealed: bool
-    matures_at: int
-    """The chain's seconds from which it can be claimed, as seals and cases are now (`Runs.payableAt`)."""
-    if_sealed: int
-    """The same were the hour sealed and no case open."""
-    state: HourState
 
 
 class PaymentLine(Message):
@@ -247,8 +228,7 @@ def hour_lines(connection: Connection, source: PageSource, node: RowMapping, mad
     pay = source.terms.pay_of(node["work_class"])
     account = Account(pay, made, node["settled"], int(node["void"]) // pay)
     clock = PayClock(source.chain.now, source.chain.sealed_through, voting_seconds(connection, source.terms, address))
-    paid = pay_by_hour({hour: found.total for hour, found in by_hour.items() if found.total}, account, clock)
-    return [HourLine(counts=by_hour[one.hour], **asdict(one)) for one in paid]
+    return pay_by_hour({hour: made for hour, made in by_hour.items() if made.total}, account, clock)
 
 
 def money_of(connection: Connection, source: PageSource, node: RowMapping, hours: Sequence[HourLine]) -> Money:
@@ -274,10 +254,7 @@ def money_of(connection: Connection, source: PageSource, node: RowMapping, hours
         day=unrefuted * pay,
         stake=0 if node["withdrawn"] else max(0, locked - paid["slash"] - paid["fine"]),
         waiting=waiting[:MAX_WAITING],
-        payments=[
-            PaymentLine(kind=row.kind, amount=int(row.amount), time=row.time, transaction=row.transaction)
-            for row in connection.execute(newest)
-        ],
+        payments=[PaymentLine.of(row, amount=int(row.amount)) for row in connection.execute(newest)],
     )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -16,7 +15,7 @@ from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.messages import Demand, Message
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, run_blocking_reason
-from orchestrator.commitment_status import STATES, UNREFUTED
+from orchestrator.commitment_status import UNREFUTED, Counts, counts_of
 from orchestrator.page import series
 from orchestrator.page.announcements import MAX_BENCHMARKS
 from orchestrator.page.members import Members
@@ -26,16 +25,6 @@ COST_STEPS: Final = 16
 """Newest steps that the cost of a step is the median of."""
 MAX_KINDS: Final = 50
 """Kinds of machines in the answer, those with the most devices."""
-
-
-class Counts(Message):
-    """Commitments by what became of them."""
-
-    total: int = 0
-    accepted: int = 0
-    pending: int = 0
-    rejected: int = 0
-    void: int = 0
 
 
 class MachineKind(Message):
@@ -189,14 +178,6 @@ def commitment_counts(connection: Connection) -> Counts:
     return counts_of((status, int(number)) for status, number in connection.execute(query))
 
 
-def counts_of(rows: Iterable[tuple[str, int]]) -> Counts:
-    """Add up commitments by their status. Pure."""
-    found: Counter[str] = Counter()
-    for status, count in rows:
-        found[status] += count
-    return Counts(total=found.total(), **{state: found[state] for state in STATES})
-
-
 def open_cases(connection: Connection) -> int:
     return connection.execute(select(func.count()).select_from(cases).where(cases.c.outcome == "open")).scalar_one()
 
@@ -246,6 +227,5 @@ def _benchmarks(connection: Connection) -> list[BenchmarkLine]:
     lines = []
     for first_step, first_score, document in connection.execute(query):
         newest = BenchmarkScore.model_validate_json(document)
-        shown = newest.model_dump(include={"benchmark", "step", "score", "low", "high", "tasks"})
-        lines.append(BenchmarkLine(**shown, first_step=first_step, first_score=first_score))
+        lines.append(BenchmarkLine.of(newest, first_step=first_step, first_score=first_score))
     return lines

@@ -50,7 +50,7 @@ async def page_running(
     explorer: URL of the chain's block explorer; empty for none.
     """
     source = PageSource(database, queries, attribution, settings.url)
-    boards = Boards(known, database, queries, follower, directory, attribution, source.turns)
+    boards = Boards(known, source, follower, directory)
     views = await asyncio.to_thread(Views.of_run, source, directory, settings.storage_url, settings.run_folder)
     hub = LiveHub(LiveSource(database, queries, follower, boards))
     site = Site(

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from muster.constants import MICRO
 from muster.errors import RefusedError, UnreachableError
@@ -21,9 +21,9 @@ from orchestrator import problems
 from orchestrator.kept import KeptAnswers
 from orchestrator.page.reading import ReadingProcess
 from orchestrator.page.rows import RowRead, RowText, TaskPlace
-from orchestrator.page.source import PageSource, names_of
+from orchestrator.page.source import PageSource
 from orchestrator.queries import same_work
-from orchestrator.tables import checkpoints, commitments, file_tokens, nodes, step_tallies, uploads
+from orchestrator.tables import checkpoints, commitments, file_tokens, node_names, nodes, step_tallies, uploads
 
 MAX_FILES: Final = 200
 """Files of one answer."""
@@ -97,27 +97,20 @@ class BeforeAndAfter(Message):
     """Why there are none, as a sentence."""
 
 
-@dataclass(frozen=True)
-class FileRow:
-    """An accepted file, and what its draws follow from."""
+class DrawnFile(RolloutFile):
+    """An accepted file, and what its draws follow from, which no answer includes."""
 
-    file_hash: str
-    node: str
-    index: int
-    step: int
-    size: int
-    tokens: int | None
-    work_class: int
-    entropy: str | None
+    work_class: int = Field(exclude=True)
+    entropy: str | None = Field(exclude=True)
 
 
 @dataclass(frozen=True)
 class FilePair:
     """An early file and a late one, and the group of each to show."""
 
-    before: FileRow
+    before: DrawnFile
     before_group: int
-    after: FileRow
+    after: DrawnFile
     after_group: int
     same_task: bool
 
@@ -144,16 +137,14 @@ class Rollouts:
         if before is not None:
             conditions.append(commitments.c.step < before)
         query = _accepted_files().where(*conditions).order_by(commitments.c.step.desc(), *_ORDER).limit(limit + 1)
-        rows = [FileRow(*row) for row in connection.execute(query)]
-        rows, rest = _whole_steps(rows, limit)
-        names = names_of(connection, [row.node for row in rows])
+        found, rest = _whole_steps([DrawnFile.of(row) for row in connection.execute(query)], limit)
         first, last = step_range(connection)
         return RolloutFiles(
             run=self._source.run,
             rows=self._source.terms.positions,
             first_step=first,
             last_step=last,
-            files=[RolloutFile.of(row, name=names.get(row.node, ""), policy_step=row.step) for row in rows],
+            files=[*found],
             before=rest,
         )
 
@@ -163,19 +154,18 @@ class Rollouts:
         Raises RefusedError for another file or position, and when too many wait; UnreachableError when it cannot be
         read now.
         """
-        found = await self._source.read(lambda connection: find_file(connection, file_hash))
-        if found is None:
+        file = await self._source.read(lambda connection: find_file(connection, file_hash))
+        if file is None:
             raise problems.not_found(
                 f"{file_hash} is not the file of an accepted commitment", "choose one of /rollouts"
             )
-        file, name = found
         group = position // self._source.terms.group_size
         if group >= self._source.terms.groups_per_commitment:
             rows = self._source.terms.positions
             raise problems.not_found(f"a file of this run has {rows} rows", f"choose a position from 0 to {rows - 1}")
         part, task = self._drawn(file, group)
         read = await self._read(file, position, thinks=part is None or part.environment.thinks, task=task)
-        return self._view(file, name, position, part, read)
+        return self._view(file, position, part, read)
 
     async def compared(self) -> BeforeAndAfter:
         """Return an early row and a late one, to the same task where the draws of a few files have one in common.
@@ -211,31 +201,31 @@ class Rollouts:
         """Return pairs of an early file and a late one; none where there are no two steps that have any."""
         query = _accepted_files().where(commitments.c.status == "accepted").limit(COMPARED_FILES)
         orders = (commitments.c.step, *_ORDER), (commitments.c.step.desc(), *_ORDER)
-        early, late = ([FileRow(*row) for row in connection.execute(query.order_by(*order))] for order in orders)
-        if not early or early[0].step == late[0].step:
+        early, late = ([DrawnFile.of(row) for row in connection.execute(query.order_by(*order))] for order in orders)
+        if not early or early[0].policy_step == late[0].policy_step:
             return []
         groups = range(self._source.terms.groups_per_commitment)
         others = (FilePair(early[0], group, late[0], group, same_task=False) for group in groups)
         return list(islice(self._common_tasks(early, late), MAX_PAIRS)) or list(islice(others, MAX_PAIRS))
 
-    def _common_tasks(self, early: Sequence[FileRow], late: Sequence[FileRow]) -> Iterator[FilePair]:
+    def _common_tasks(self, early: Sequence[DrawnFile], late: Sequence[DrawnFile]) -> Iterator[FilePair]:
         """Yield the latest files with a task that an earlier one has, and the earliest that has it."""
-        first: dict[tuple[int, int], tuple[FileRow, int]] = {}
+        first: dict[tuple[int, int], tuple[DrawnFile, int]] = {}
         for file in early:
             for group, task in enumerate(self._tasks(file)):
                 first.setdefault(task, (file, group))
         for file in late:
             for group, task in enumerate(self._tasks(file)):
-                if task in first and first[task][0].step < file.step:
+                if task in first and first[task][0].policy_step < file.policy_step:
                     yield FilePair(*first[task], file, group, same_task=True)
 
-    def _tasks(self, file: FileRow) -> list[tuple[int, int]]:
+    def _tasks(self, file: DrawnFile) -> list[tuple[int, int]]:
         """Return the task of each group as (part, index); none where the draws cannot be known."""
         if self._source.attribution.document is None:
             return []
-        return [self._source.attribution.locate(slot, file.step) for slot in self._slots(file)]
+        return [self._source.attribution.locate(slot, file.policy_step) for slot in self._slots(file)]
 
-    def _slots(self, file: FileRow) -> list[int]:
+    def _slots(self, file: DrawnFile) -> list[int]:
         """Return the slot that each group was drawn; none where the entropy is not known."""
         if file.entropy is None:
             return []
@@ -244,7 +234,7 @@ class Rollouts:
         groups = range(terms.groups_per_commitment)
         return [group_draw(base, group, terms, file.work_class).task for group in groups]
 
-    def _drawn(self, file: FileRow, group: int) -> tuple[TaskSetPart | None, TaskPlace | None]:
+    def _drawn(self, file: DrawnFile, group: int) -> tuple[TaskSetPart | None, TaskPlace | None]:
         """Return the part that a group's task is of, and where the task is stored where it is public."""
         tasks, document = self._tasks(file), self._source.attribution.document
         if not tasks or document is None:
@@ -256,7 +246,7 @@ class Rollouts:
         stored = TaskPlace(shard=entry.hash, count=entry.count, bytes=entry.bytes, place=place)
         return part, None if part.sealed else stored
 
-    async def _read(self, file: FileRow, position: int, *, thinks: bool, task: TaskPlace | None) -> RowRead:
+    async def _read(self, file: DrawnFile, position: int, *, thinks: bool, task: TaskPlace | None) -> RowRead:
         answer = await self._reading.ask(file.file_hash, position, thinks=thinks, task=task)
         if answer.row is not None:
             return answer.row
@@ -270,13 +260,11 @@ class Rollouts:
                 raise UnreachableError(f"{file.file_hash} cannot be read now: {answer.why}")
         raise problems.not_found(f"{file.file_hash} cannot be shown: {answer.why or answer.failure}")
 
-    def _view(self, file: FileRow, name: str, position: int, part: TaskSetPart | None, read: RowRead) -> RolloutView:
+    def _view(self, file: DrawnFile, position: int, part: TaskSetPart | None, read: RowRead) -> RolloutView:
         return RolloutView.of(
             read,
             file,
             self._source,
-            name=name,
-            policy_step=file.step,
             position=position,
             part=part.name if part else "",
             environment=part.environment.name if part else "",
@@ -304,12 +292,12 @@ _ORDER: Final = (commitments.c.node, commitments.c.index.desc())
 
 
 def _accepted_files() -> Any:
-    """Return the query for FileRows; callers say which."""
+    """Return the query for DrawnFiles; callers say which."""
     return (
         select(
-            *uploads.c["file_hash", "node", "index"],
-            commitments.c.step,
-            uploads.c.size,
+            *uploads.c["file_hash", "node", "index", "size"],
+            func.coalesce(node_names.c.name, "").label("name"),
+            commitments.c.step.label("policy_step"),
             file_tokens.c.tokens,
             nodes.c.work_class,
             checkpoints.c.entropy,
@@ -317,18 +305,17 @@ def _accepted_files() -> Any:
         .select_from(commitments)
         .join(uploads, same_work(commitments, uploads.c))
         .join(nodes, nodes.c.address == commitments.c.node)
+        .outerjoin(node_names, node_names.c.node == commitments.c.node)
         .outerjoin(checkpoints, checkpoints.c.step == nodes.c.first_step)
         .outerjoin(file_tokens, file_tokens.c.file_hash == uploads.c.file_hash)
     )
 
 
-def find_file(connection: Connection, file_hash: str) -> tuple[FileRow, str] | None:
-    """Return an accepted file and the name of its node; None for a file that is none."""
+def find_file(connection: Connection, file_hash: str) -> DrawnFile | None:
+    """Return an accepted file; None for a file that is none."""
     query = _accepted_files().where(uploads.c.file_hash == file_hash, commitments.c.status == "accepted").limit(1)
     row = connection.execute(query).one_or_none()
-    if row is None:
-        return None
-    return FileRow(*row), names_of(connection, [row.node]).get(row.node, "")
+    return None if row is None else DrawnFile.of(row)
 
 
 def step_range(connection: Connection) -> tuple[int | None, int | None]:
@@ -340,11 +327,11 @@ def step_range(connection: Connection) -> tuple[int | None, int | None]:
     return first, last
 
 
-def _whole_steps(rows: list[FileRow], limit: int) -> tuple[list[FileRow], int | None]:
+def _whole_steps(rows: list[DrawnFile], limit: int) -> tuple[list[DrawnFile], int | None]:
     """Return as many rows as fit, of whole steps where more than one fits, and the step before which the rest is."""
     if len(rows) <= limit:
         return rows, None
-    last = rows[limit].step
-    whole = [row for row in rows[:limit] if row.step != last]
+    last = rows[limit].policy_step
+    whole = [row for row in rows[:limit] if row.policy_step != last]
     kept = whole or rows[:limit]
-    return kept, kept[-1].step
+    return kept, kept[-1].policy_step

@@ -35,7 +35,7 @@ from orchestrator.page.live import LiveSource
 from orchestrator.page.members import uptime
 from orchestrator.page.overview import BenchmarkLine, MachineKind, RunIdentity
 from orchestrator.page.series import SeriesPage
-from orchestrator.page.turns import Turns
+from orchestrator.page.source import PageSource
 from orchestrator.queries import NodeRecord
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.run_facts import ChainState
@@ -63,9 +63,8 @@ class BoardsRun:
         attribution = Attribution(31337, OTHER, 1, TERMS, None)
         self.now = 0.0
         """The clock of the boards."""
-        self.boards = Boards(
-            known, database, self.queries, self.follower, self.directory, attribution, Turns(), clock=lambda: self.now
-        )
+        source = PageSource(database, self.queries, attribution)
+        self.boards = Boards(known, source, self.follower, self.directory, clock=lambda: self.now)
 
     async def happen(self) -> None:
         run = self.run

@@ -6,15 +6,18 @@ import pytest
 
 from muster.constants import HOUR_SECONDS
 from muster.protocol.windows import end_of, matures_at, payable_at
-from orchestrator.page.hours import Account, HourPay, PayClock, pay_by_hour
+from orchestrator.commitment_status import Counts
+from orchestrator.page.hours import Account, HourLine, PayClock, pay_by_hour
 
 PAY = 7
 
 
-def hours(settled: int = 0, voided: int = 0, now: int = 0, sealed_through: int = 0, phases: int = 0) -> list[HourPay]:
+def hours(settled: int = 0, voided: int = 0, now: int = 0, sealed_through: int = 0, phases: int = 0) -> list[HourLine]:
     """Three hours, 10, 12 and 13, of 2, 3 and 1 commitments; 4 more were made before them."""
     account = Account(PAY, 10, settled, voided)
-    return pay_by_hour({13: 1, 10: 2, 12: 3}, account, PayClock(now, sealed_through, phases))
+    return pay_by_hour(
+        {13: Counts(total=1), 10: Counts(total=2), 12: Counts(total=3)}, account, PayClock(now, sealed_through, phases)
+    )
 
 
 def test_the_window_is_the_contracts() -> None:

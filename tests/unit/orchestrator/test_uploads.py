@@ -7,7 +7,8 @@ import pytest
 from muster.errors import RefusedError
 from muster.protocol.messages import SignedRequest
 from orchestrator.auth import Caller
-from orchestrator.queries import CommitmentRow, NodeRecord
+from orchestrator.queries import NodeRecord
+from orchestrator.tallies import CommitmentState
 from orchestrator.uploads import AHEAD, MAX_ROOTS, refuse_upload
 
 NODE = "0x" + "ab" * 20
@@ -19,8 +20,12 @@ def caller(role: str = "worker", status: str = "active") -> Caller:
     return Caller(NODE, REQUEST, NodeRecord(NODE, NODE, role, status, ROOT), False)
 
 
+def commitment(root: str) -> CommitmentState:
+    return CommitmentState(NODE, 2, root, 0, 0, "pending", None, 0, jailed=False)
+
+
 def refusal(
-    who: Caller, *, index: int = 5, committed: CommitmentRow | None = None, roots: int = 0
+    who: Caller, *, index: int = 5, committed: CommitmentState | None = None, roots: int = 0
 ) -> tuple[int, str] | None:
     found = refuse_upload(who, index=index, root=ROOT, committed=committed, next_index=5, roots=roots)
     assert found is None or isinstance(found, RefusedError)
@@ -47,12 +52,12 @@ def test_only_workers_upload():
 @pytest.mark.parametrize("status", ["retired", "jailed", "withdrawn"])
 def test_departed_node_uploads_only_what_it_committed(status):
     assert refusal(caller(status=status)) == (403, f"{NODE} is {status} and cannot commit")
-    assert refusal(caller(status=status), index=2, committed=CommitmentRow(0, ROOT)) is None
+    assert refusal(caller(status=status), index=2, committed=commitment(ROOT)) is None
 
 
 def test_a_committed_index_takes_its_own_root_only():
-    assert refusal(caller(), index=2, committed=CommitmentRow(0, ROOT)) is None
-    assert refusal(caller(), index=2, committed=CommitmentRow(0, OTHER)) == (
+    assert refusal(caller(), index=2, committed=commitment(ROOT)) is None
+    assert refusal(caller(), index=2, committed=commitment(OTHER)) == (
         409,
         f"index 2 is committed to root {OTHER}",
     )

@@ -8,7 +8,7 @@ import pytest
 
 from muster.errors import RefusedError
 from muster.protocol.messages import Verdict
-from orchestrator.queries import CommitmentRow
+from orchestrator.tallies import CommitmentState
 from orchestrator.verdicts import Known, refuse_verdict
 from testbed.samples.messages import a_verdict
 
@@ -17,7 +17,8 @@ MISSING = a_verdict(accepted=False, reason="data_missing", draw_index=4, **BARE)
 
 
 def refused(verdict: Verdict, earlier: Verdict) -> str:
-    known = Known(earlier, CommitmentRow(verdict.step, verdict.root), verdict.file_hash, None)
+    work = verdict.node, verdict.index, verdict.root, verdict.step
+    known = Known(earlier, CommitmentState(*work, 0, "pending", None, 0, jailed=False), verdict.file_hash, None)
     error = refuse_verdict(verdict, known)
     assert error is None or isinstance(error, RefusedError)
     return str(error or "")

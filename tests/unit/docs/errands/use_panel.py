@@ -18,7 +18,7 @@ from orchestrator.page.boards import Boards
 from orchestrator.page.live import LiveSource
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.site import Site
-from orchestrator.page.turns import Turns
+from orchestrator.page.source import PageSource
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.run_facts import ChainState
 from testbed.runs.recorded_run import TERMS, TRAINER, VALIDATORS, ToldRun
@@ -35,8 +35,8 @@ async def main(folder: Path) -> dict[str, Any]:
     follower: Any = SimpleNamespace(head_number=30, head_time=0, stale_since=None)
     directory = RelayDirectory(1, "https://hub.example", [], database, storage_url=f"file:{folder}")
     known = RunIdentity(1, 31337, "Sums", "Adds numbers.", TRAINER, {}, TERMS)
-    turns, attribution = Turns(), Attribution(31337, TRAINER, 1, TERMS, None)
-    boards = Boards(known, database, run.queries, follower, directory, attribution, turns)
+    source = PageSource(database, run.queries, Attribution(31337, TRAINER, 1, TERMS, None))
+    boards = Boards(known, source, follower, directory)
     site = Site(known, "http://run.example", lambda: 0)
     service: Any = SimpleNamespace(page=SimpleNamespace(boards=boards, site=site))
 
