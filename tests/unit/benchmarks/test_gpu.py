@@ -77,7 +77,10 @@ def test_a_part_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_part_that_fails_or_hangs_says_so(tmp_path: Path) -> None:
     python, log = [sys.executable, "-S", "-c"], tmp_path / "log"
-    assert run_bounded([*python, "print('one'); raise SystemExit('two')"], log, 60, os.environ) == "status 1: one / two"
+    assert (
+        run_bounded([*python, "print('one', flush=True); raise SystemExit('two')"], log, 60, os.environ)
+        == "status 1: one / two"
+    )
     assert run_bounded([*python, "pass"], log, 60, os.environ) == ""
     hangs = [*python, "import time; time.sleep(600)"]
     assert run_bounded(hangs, log, 0.1, os.environ) == "it did not end within 0 s"
