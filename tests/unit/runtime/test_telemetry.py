@@ -53,8 +53,12 @@ def test_third_parties_speak_from_warning_upwards(tmp_path: Path) -> None:
     assert stream.getvalue()[8:] == " trainer warning: broken pipe logger=web3.providers\n"
 
 
-def test_known_harmless_warnings_are_lines_for_debugging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "vllm")  # a process that starts an engine before it configures asks for errors
+def test_known_harmless_warnings_are_lines_for_debugging(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process that imported vLLM before it configured its log has vLLM's own settings.
+    caplog.set_level(logging.WARNING, "vllm")
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     stream, path = io.StringIO(), tmp_path / "x.jsonl"
     telemetry.configure("worker-1", log_file=path, stream=stream)
     layers = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
