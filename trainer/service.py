@@ -184,7 +184,7 @@ class Trainer:
         closed = await self.batcher.closed(learner, handoff.published)
         if closed is None:
             files = self.batcher.without_signal
-            metrics = unended_thinking(files, tasks, self.terms, learner.tokenizer)
+            metrics = await self._do(unended_thinking, files, tasks, self.terms, learner.tokenizer)
             metadata = await self._do(learner.republish, metrics)
             self._warn_of_thinking(metrics)
             log.info("no work with a signal: publishing the same weights again", step=metadata.step)
@@ -192,7 +192,7 @@ class Trainer:
         batch, files = closed
         seconds = {"wait": time.monotonic() - started}
         metrics = reward_metrics(files, tasks, self.terms)
-        metrics |= unended_thinking(files, tasks, self.terms, learner.tokenizer)
+        metrics |= await self._do(unended_thinking, files, tasks, self.terms, learner.tokenizer)
         metadata = await self._do(learner.train_step, batch, files, seconds, metrics)
         failpoint("trainer.trained")
         self.accepted_work.forget(metadata.batch, oldest_step=metadata.step - self.terms.async_level)
