@@ -1,4 +1,4 @@
-"""The challenger: takes this validator's rejections to court where they are beyond the accusing threshold.
+"""The challenger: takes to court what this validator rejected beyond the accusing threshold, and others' wrong grades.
 
 Each poll brings what the journal says is due; a restart in between loses nothing. Several validators find the same
 thing at once, so they accuse in turns, in an order that differs from node to node (`ruling.turn_of`).
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 from muster.chain.client import Chain, event_of
@@ -20,18 +18,20 @@ from muster.contracts.codec import Transaction
 from muster.contracts.court import CaseOpened, Kind, Outcome
 from muster.contracts.registry import Status
 from muster.errors import CheckError, RevertError, UnreachableError
-from muster.protocol.hashes import hash_bytes
+from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.messages import ShownGrades, Verdict
 from muster.rollouts.leaves import leaf_of
+from muster.rollouts.parquet import FileLimits
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
-from muster.verification.bundles import parse_bundle
+from muster.verification.bundles import Inspection, parse_bundle
 from muster.verification.evidence import verify_evidence
-from muster.verification.rules import CommittedWork
+from muster.verification.grade_evidence import make_grade_bundle, verify_grade_evidence
 from muster.verification.shown_rows import read_rows
 from validator.context import RunVerificationContext
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
-from validator.records import StoredVerdict
+from validator.records import PendingCase
 from validator.ruling import MAX_LOST_CASES, RETRY_SECONDS, Action, CaseSnapshot, ruling
 
 SUSPECT_SECONDS: Final = 3600.0
@@ -49,22 +49,9 @@ log = telemetry.logger("validator")
 CASES = telemetry.counter("validator_cases_opened", "Cases opened by this validator")
 
 
-@dataclass(frozen=True)
-class PendingCase:
-    """A case that this validator may open."""
-
-    accused: dict[str, str]
-    """Its address, by what the log calls it."""
-    commitment: CommittedWork
-    close: Callable[[str], None]
-    """Notes that a case was opened, or why there will be none."""
-    delay: Callable[[float], None]
-    """Lets the accused be accused of nothing before this second."""
-
-
 @dataclass
 class Challenger:
-    """Opens cases about rejected work of one run, or proves to the contract what it can check itself."""
+    """Opens the cases of one run, or proves to the contract what it can check itself."""
 
     chain: Chain
     journal: ValidatorJournal
@@ -81,54 +68,66 @@ class Challenger:
         """Bring what is due. `head` is a block up to which the journal has every event."""
         charges = {case.charge for case in self.journal.cases() if case.outcome == Outcome.OPEN}
         self._opinions = {charge: guilty for charge, guilty in self._opinions.items() if charge in charges}
-        for judged in self.journal.accusations(time.time(), first=PROVABLE):
-            c = judged.commitment
-            close = partial(self.journal.close_accusation, c)
-            case = PendingCase({"node": c.node}, c, close, partial(self.journal.delay_accusations, c.node))
-            await self.bring(case, head, partial(self._accuse, judged, case, head))
+        for case in self.journal.accusations(time.time(), first=PROVABLE):
+            await self._bring(case, head)
 
-    async def bring(self, case: PendingCase, head: Block, accuse: Callable[[int], Awaitable[None]]) -> None:
-        """Call `accuse` with the number of open cases against the accused, unless it cannot be accused, now or ever."""
-        c, [accused] = case.commitment, case.accused.values()
+    async def _bring(self, case: PendingCase, head: Block) -> None:
+        """Accuse, unless the accused cannot be accused, now or ever."""
+        c = case.commitment
         node, work, until = await asyncio.gather(
-            self.chain.call(registry.node(accused)),
-            self.chain.call(runs.work(accused)),
+            self.chain.call(registry.node(case.accused)),
+            self.chain.call(runs.work(case.accused)),
             self.chain.call(runs.challengeable_until(c.node, c.index)),
         )
         if node.status in (Status.JAILED, Status.WITHDRAWN):
-            return case.close("moot")
+            return self.journal.close_accusation(case, "moot")
         if self.journal.cases_ended(Outcome.NOT_GUILTY) >= MAX_LOST_CASES:
-            log.error("no more accusations: too many cases were lost", node=accused, lost=MAX_LOST_CASES)
-            return case.delay(time.time() + SUSPECT_SECONDS)
+            log.error("no more accusations: too many cases were lost", node=case.accused, lost=MAX_LOST_CASES)
+            return self._delay(case, SUSPECT_SECONDS)
         if until < head.timestamp:
-            return case.close("late")
+            return self.journal.close_accusation(case, "late")
         try:
-            await accuse(work.open_cases)
+            await self._accuse(case, work.open_cases, head)
         except (UnreachableError, CheckError, RevertError) as error:  # others are accused meanwhile
-            about = {**case.accused, "index": c.index, "error": str(error)}
             if isinstance(error, RevertError) and error.name not in TEMPORARY:
-                log.warning("no case", **about)
-                return case.close(error.name or "refused")
-            log.warning("cannot accuse yet", **about, hint=error.hint)
-            case.delay(time.time() + RETRY_SECONDS)
+                log.warning("no case", **case.about, error=str(error))
+                return self.journal.close_accusation(case, error.name or "refused")
+            log.warning("cannot accuse yet", **case.about, error=str(error), hint=error.hint)
+            self._delay(case, RETRY_SECONDS)
         return None
 
-    async def open_case(self, case: PendingCase, call: Transaction, **about: object) -> None:
-        """Open a case by this call. `about` is what the log says of it."""
-        receipt = await self.chain.send(call)
+    def _delay(self, case: PendingCase, seconds: float) -> None:
+        self.journal.delay_accusations(case.accused, time.time() + seconds)
+
+    async def _accuse(self, case: PendingCase, open_cases: int, head: Block) -> None:
+        """Prove it, or open a case, unless one of the `open_cases` makes it needless or the evidence does not hold."""
+        if case.kind in PROVABLE and await self._prove(case):
+            return self.journal.close_accusation(case, "proven")
+
+        # 1. Wait while a case is open that makes this one needless.
+        if open_cases and await self._is_needless(case, open_cases, head):
+            return self._delay(case, max(1.0, self.stagger_seconds))
+
+        # 2. Verify the evidence as a juror will: a false accusation is the worst outcome.
+        said = case.statement
+        verify = self._verify_grades(case, said) if isinstance(said, ShownGrades) else self._verify_work(case, said)
+        inspection, opening = await verify
+        if not inspection.guilty:
+            log.error("not accusing: a second inspection finds nothing", **case.about, why=inspection.why)
+            return self.journal.close_accusation(case, "withdrawn")
+
+        # 3. Open the case.
+        receipt = await self.chain.send(opening)
         failpoint("validator.accused")
-        case.close("opened")
+        self.journal.close_accusation(case, "opened")
         CASES.inc()
-        log.info("accused", **case.accused, **about, case=event_of(receipt, CaseOpened).case_id)
+        log.info("accused", **case.about, case=event_of(receipt, CaseOpened).case_id)
+        return None
 
-    def wait(self, case: PendingCase) -> None:
-        """Accuse later, since an open case makes this one needless."""
-        case.delay(time.time() + max(1.0, self.stagger_seconds))
-
-    async def prove(self, judged: StoredVerdict) -> bool:
+    async def _prove(self, case: PendingCase) -> bool:
         """Show the contract the row that is wrong. Return False where its leaf is good: tokens are not in it."""
-        c, kind = judged.commitment, judged.kind
-        bundle = parse_bundle(judged.evidence or b"")
+        c = case.commitment
+        bundle = parse_bundle(case.evidence)
         [rollout, *_] = await read_rows(bundle, self.context)
         proof = [hash_bytes(text) for text in bundle.proofs[0]]
         try:
@@ -138,52 +137,66 @@ class Challenger:
             if error.name == "NothingRefuted":  # only a jury can see what is wrong with the row
                 return False
             raise
-        log.info("proven", node=c.node, index=c.index, kind=kind.name.lower(), tx=mined.hash)
+        log.info("proven", **case.about, tx=mined.hash)
         return True
 
-    async def _accuse(self, judged: StoredVerdict, case: PendingCase, head: Block, open_cases: int) -> None:
-        """Prove it, or open a case, unless one of the `open_cases` makes it needless or the evidence does not hold."""
-        c, kind, verdict = judged.commitment, judged.kind, judged.verdict
-        if kind in PROVABLE and await self.prove(judged):
-            return case.close("proven")
-
-        # 1. Wait while a case is open that makes this one needless.
-        if open_cases and await self.is_needless(c.node, (kind, c.index), open_cases, head):
-            return self.wait(case)
-
-        # 2. Verify the evidence as a juror will, with a freshly loaded model: a false accusation is the worst outcome.
+    async def _verify_work(self, case: PendingCase, verdict: Verdict) -> tuple[Inspection, Transaction]:
+        """Replay with a freshly loaded model. Return what it finds, and the call that opens the case."""
+        c, kind = case.commitment, case.kind
         await self.context.model.reload()
-        inspection = await verify_evidence(judged.evidence or b"", kind, c, self.context)
-        if not inspection.guilty:
-            log.error("not accusing: a second inspection finds nothing", node=c.node, index=c.index, why=inspection.why)
-            return case.close("withdrawn")
-
-        # 3. Open the case.
+        inspection = await verify_evidence(case.evidence, kind, c, self.context)
         evidence = hash_bytes(verdict.evidence or "")
-        call = court.open_case(c.node, c.index, c.step, c.root, kind, verdict.position or 0, evidence)
-        return await self.open_case(case, call, index=c.index, kind=kind.name.lower())
+        return inspection, court.open_case(c.node, c.index, c.step, c.root, kind, case.position, evidence)
 
-    async def is_needless(self, accused: str, charge: tuple[Kind, int], open_cases: int, head: Block) -> bool:
-        """Return whether one of the open cases against a node makes one of this kind and index needless."""
-        cases = self.journal.cases()
-        cases = [case for case in cases if case.outcome == Outcome.OPEN and case.accused == accused]
+    async def _verify_grades(self, case: PendingCase, shown: ShownGrades) -> tuple[Inspection, Transaction]:
+        """Grade the row again. Return what it finds, and the call that opens the case by the signed statement."""
+        c, said, context = case.commitment, shown.statement, self.context
+
+        # 1. Show the row.
+        upload = await context.upload(c)
+        limits = FileLimits.from_terms(context.rules.terms)
+        rollouts = await context.read(await context.file(upload.receipt.file_hash), limits)
+        if case.position < len(rollouts):
+            await context.ensure_tasks([rollouts[case.position].task], c.step)
+        me = self.chain.signer.address
+        bundle = make_grade_bundle(context.rules, c, rollouts, case.position, shown, accuser=me).to_bytes()
+
+        # 2. Verify, and store the evidence that a case will name.
+        grades = hash_bytes(said.grades)
+        inspection = await verify_grade_evidence(bundle, c, case.accused, grades, context)
+        if inspection.guilty:
+            await context.client.put_evidence(bundle)
+        opening = court.open_grade_case(
+            court.Target(c.node, c.index, c.step, c.root),
+            case.accused,
+            grades,
+            hash_bytes(said.salt),
+            bytes.fromhex(said.signature[2:]),
+            hash_bytes(content_hash(bundle)),
+        )
+        return inspection, opening
+
+    async def _is_needless(self, case: PendingCase, open_cases: int, head: Block) -> bool:
+        """Return whether one of the open cases against the accused makes this one needless."""
+        accused, charge = case.accused, (case.kind, case.commitment.index)
+        cases = [one for one in self.journal.cases() if one.outcome == Outcome.OPEN and one.accused == accused]
         # The chain counts more than the journal has: their events are on the way, but not for ever.
         if len(cases) >= open_cases:
             self._unknown_since.pop(accused, None)
         elif time.monotonic() - self._unknown_since.setdefault(accused, time.monotonic()) < RETRY_SECONDS:
             return True
-        for case in cases:
+        for one in cases:
             state = CaseSnapshot(
-                case,
+                one,
                 head.timestamp,
-                mine=case.challenger == self.juror.me,
-                same_charge=charge == (case.kind, case.commitment.index),
-                tried=case.case_id in self.juror.not_before,
-                opinion=self._opinions.get(case.charge),
+                mine=one.challenger == self.juror.me,
+                same_charge=charge == (one.kind, one.commitment.index),
+                tried=one.case_id in self.juror.not_before,
+                opinion=self._opinions.get(one.charge),
             )
             if ruling(state, "challenger") is Action.VERIFY:
-                guilty = await self.juror.verify(case) is True
-                self._opinions[case.charge] = guilty
+                guilty = await self.juror.verify(one) is True
+                self._opinions[one.charge] = guilty
                 state = replace(state, opinion=guilty)
             if ruling(state, "challenger") is Action.WAIT:
                 return True

@@ -14,6 +14,7 @@ from typing import Final
 from muster.protocol.messages import ShownGrades
 from muster.runtime.journal import Journal
 from muster.verification.rules import CommittedWork
+from validator.outbox import Outbox
 
 GRADE_SCHEMA: Final = (
     # state: unsent, sent, or refused.
@@ -34,25 +35,12 @@ GRADE_SCHEMA: Final = (
 
 
 @dataclass(frozen=True)
-class OwnGrades:
-    """Grades of this validator that are to be shown."""
-
-    commitment: CommittedWork
-    shown: ShownGrades
-    refusals: int
-    seen_at: float
-    """Wall-clock second at which the commitment was first seen."""
-
-
-@dataclass(frozen=True)
 class OtherGrades:
     """Grades that another validator has shown, of a commitment that this one graded as well."""
 
     commitment: CommittedWork
     shown: ShownGrades
     ours: ShownGrades
-    position: int | None
-    """The first row that differs, once they were compared."""
 
     @property
     def validator(self) -> str:
@@ -66,36 +54,7 @@ class GradeJournal:
         """Keep grades in this journal. `commitment` reads a row of its table of commitments."""
         self._journal = journal
         self._commitment = commitment
-
-    # Showing one's own
-
-    def unsent(self, now: float, limit: int) -> list[OwnGrades]:
-        """Return grades to show now, whose verdicts are reported; none about what a reorg took back."""
-        rows = self._journal.rows(
-            """SELECT g.*, c.step, c.hour, c.block, c.seen_at FROM own_grades g
-               JOIN commitments c USING (node, idx, root) JOIN verdicts v USING (node, idx, root)
-               WHERE g.state = 'unsent' AND g.retry_at <= ? AND v.state = 'sent' AND c.live = 1
-               ORDER BY g.retry_at, g.rowid LIMIT ?""",
-            *(now, limit),
-        )
-        return [OwnGrades(self._commitment(row), _shown(row), row["refusals"], row["seen_at"]) for row in rows]
-
-    def sent(self, c: CommittedWork) -> None:
-        """Note that the orchestrator has taken them."""
-        self._journal.execute(f"UPDATE own_grades SET state = 'sent' WHERE {_KEY}", c.node, c.index, c.root)
-
-    def put_off(self, c: CommittedWork, retry_at: float) -> None:
-        """Show them later."""
-        self._journal.execute(f"UPDATE own_grades SET retry_at = ? WHERE {_KEY}", retry_at, c.node, c.index, c.root)
-
-    def refused(self, c: CommittedWork, *, retry_at: float | None) -> None:
-        """Note that the orchestrator found fault with them. Without a time to try again they are shown no more."""
-        self._journal.execute(
-            f"UPDATE own_grades SET state = ?, refusals = refusals + 1, retry_at = ? WHERE {_KEY}",
-            *("refused" if retry_at is None else "unsent", retry_at or 0, c.node, c.index, c.root),
-        )
-
-    # Reading others'
+        self.own = Outbox(journal, "own_grades", ShownGrades, commitment, after="verdicts")
 
     @property
     def cursor(self) -> str | None:
@@ -116,7 +75,14 @@ class GradeJournal:
 
     def uncompared(self, limit: int) -> list[OtherGrades]:
         """Return others' grades of commitments that this validator has graded, and not compared yet."""
-        return self._others("o.state = 'new'", limit)
+        rows = self._journal.rows(
+            """SELECT o.*, g.document AS ours, c.step, c.hour, c.block FROM other_grades o
+               JOIN own_grades g USING (node, idx, root) JOIN commitments c USING (node, idx, root)
+               WHERE o.state = 'new' LIMIT ?""",
+            limit,
+        )
+        read = ShownGrades.model_validate_json
+        return [OtherGrades(self._commitment(row), read(row["document"]), read(row["ours"])) for row in rows]
 
     def agreed(self, other: OtherGrades) -> None:
         """Forget grades that are no reason to accuse."""
@@ -129,46 +95,8 @@ class GradeJournal:
             *(position, due, *_key(other)),
         )
 
-    # Accusing
 
-    def accusations(self, now: float) -> list[OtherGrades]:
-        """Return what could go to court now, one accusation per validator, the earliest that is due."""
-        found: dict[str, OtherGrades] = {}
-        for other in self._others("o.state = 'waiting' AND o.due <= ? AND c.live = 1 ORDER BY o.due, o.rowid", -1, now):
-            found.setdefault(other.validator, other)
-        return list(found.values())
-
-    def close_accusation(self, other: OtherGrades, state: str) -> None:
-        """Note that a case was opened, or why there will be none."""
-        self._journal.execute(f"UPDATE other_grades SET state = ? WHERE {_OTHER}", state, *_key(other))
-
-    def delay_accusations(self, validator: str, due: float) -> None:
-        """Accuse this validator of nothing before `due`."""
-        self._journal.execute(
-            "UPDATE other_grades SET due = MAX(due, ?) WHERE validator = ? AND state = 'waiting'", due, validator
-        )
-
-    def _others(self, where: str, limit: int, *values: object) -> list[OtherGrades]:
-        rows = self._journal.rows(
-            f"""SELECT o.*, g.document AS ours, c.step, c.hour, c.block FROM other_grades o
-                JOIN own_grades g USING (node, idx, root) JOIN commitments c USING (node, idx, root)
-                WHERE {where} LIMIT ?""",
-            *(*values, limit),
-        )
-        return [
-            OtherGrades(
-                self._commitment(row), _shown(row), ShownGrades.model_validate_json(row["ours"]), row["position"]
-            )
-            for row in rows
-        ]
-
-
-_KEY: Final = "node = ? AND idx = ? AND root = ?"
-_OTHER: Final = f"validator = ? AND {_KEY}"
-
-
-def _shown(row: sqlite3.Row) -> ShownGrades:
-    return ShownGrades.model_validate_json(row["document"])
+_OTHER: Final = "validator = ? AND node = ? AND idx = ? AND root = ?"
 
 
 def _key(other: OtherGrades) -> tuple[str, str, int, bytes]:

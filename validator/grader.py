@@ -7,27 +7,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from muster.chain.client import Chain
-from muster.errors import TRANSIENT, CheckError, MalformedError, RefusedError
+from muster.errors import CheckError, MalformedError
 from muster.grading.grades import first_difference, parse_grades
 from muster.grading.shown import read_signed
 from muster.protocol.messages import ShownGrades
 from muster.runtime import telemetry
 from muster.runtime.loop import AGAIN, IDLE, Next
 from validator.context import RunVerificationContext
-from validator.grade_journal import GradeJournal, OwnGrades
+from validator.grade_journal import GradeJournal
+from validator.outbox import Outgoing
 from validator.ruling import turn_of
 
 AT_ONCE: Final = 16
 """Grades taken from the journal at a time."""
-
-MAX_REFUSALS: Final = 10
-"""Times the orchestrator may refuse grades before they are shown no more."""
-
-NOT_THEIR_FAULT: Final = frozenset({401, 403, 404, 408, 425, 429})
-"""Statuses that say nothing about grades: too few validators have accepted yet, or as for a verdict."""
-
-PAUSE_SECONDS: Final = 1.0
-MAX_PAUSE_SECONDS: Final = 60.0
 
 log = telemetry.logger("validator")
 SHOWN: Final = telemetry.counter("validator_grades_shown", "Grades of private tests shown")
@@ -49,36 +41,13 @@ class Grader:
 
     async def poll(self) -> Next:
         """Show what is due, read what others have shown, compare."""
-        more = await self._show()
-        more |= await self._read()
-        return AGAIN if await self._compare() or more else IDLE
+        more = [await self.journal.own.send(self._show) is AGAIN, await self._read(), await self._compare()]
+        return AGAIN if any(more) else IDLE
 
-    async def _show(self) -> bool:
-        unsent = self.journal.unsent(time.time(), AT_ONCE)
-        for own in unsent:
-            try:
-                await self.context.client.show_grades(own.shown)
-            except RefusedError as error:
-                self._refused(own, error)
-                continue
-            except TRANSIENT:  # the next turn begins with another one
-                self.journal.put_off(own.commitment, time.time())
-                raise
-            self.journal.sent(own.commitment)
-            SHOWN.inc()
-            log.info("grades shown", node=own.commitment.node, index=own.commitment.index)
-        return len(unsent) == AT_ONCE
-
-    def _refused(self, own: OwnGrades, error: RefusedError) -> None:
-        """Show them again later: without end, unless they themselves are wrong."""
-        now, c = time.time(), own.commitment
-        pause = min(MAX_PAUSE_SECONDS, PAUSE_SECONDS + (now - own.seen_at) / 8)
-        if not 400 <= error.status < 500 or error.status in NOT_THEIR_FAULT:
-            self.journal.put_off(c, now + pause)
-            return
-        final = own.refusals + 1 >= MAX_REFUSALS
-        log.warning("grades were refused", index=c.index, final=final, error=str(error))
-        self.journal.refused(c, retry_at=None if final else now + pause)
+    async def _show(self, own: Outgoing[ShownGrades]) -> None:
+        await self.context.client.show_grades(own.document)
+        SHOWN.inc()
+        log.info("grades shown", node=own.commitment.node, index=own.commitment.index)
 
     async def _read(self) -> bool:
         """Keep the grades that other validators have shown and signed."""

@@ -25,8 +25,9 @@ from muster.runtime.journal import Journal
 from muster.verification.pools import PooledRow
 from muster.verification.rules import CommittedWork
 from validator.grade_journal import GradeJournal
+from validator.outbox import Outbox
 from validator.pool_journal import PoolJournal
-from validator.records import SCHEMA, Ballot, CaseRecord, Pending, StoredVerdict
+from validator.records import SCHEMA, Ballot, CaseRecord, Pending, PendingCase
 
 MAX_CASES: Final = 2
 """Cases a validator opens about one commitment when no quorum judges the first."""
@@ -49,6 +50,7 @@ class ValidatorJournal(Journal):
         super().__init__(folder / "journal.sqlite", SCHEMA, owner=identity, setting="validator.state_dir")
         self.run = run
         self.validator = validator
+        self.verdicts = Outbox(self, "verdicts", Verdict, self._commitment)
         self.grades = GradeJournal(self, self._commitment)
         self.pools = PoolJournal(self, self._commitment)
         self.first_hour = 0
@@ -118,15 +120,12 @@ class ValidatorJournal(Journal):
             *(event.challenger, event.evidence_hash, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
             *(self._start(event.case_id, charge), event.node, grades),
         )
-        if event.challenger == self.validator and graded is not None:
+        if event.challenger == self.validator:
+            table, state, accused = _table_of(event.kind)
             self.execute(
-                f"UPDATE other_grades SET state = 'opened', opened = opened + 1 WHERE validator = ? AND {_KEY}",
+                f"""UPDATE {table} SET {state} = 'opened', opened = opened + 1
+                    WHERE {accused} = ? AND {_KEY} AND {state} IS NOT NULL""",
                 *(event.node, node, event.index, event.root),
-            )
-        elif event.challenger == self.validator:
-            self.execute(
-                f"UPDATE verdicts SET court = 'opened', opened = opened + 1 WHERE {_KEY} AND court IS NOT NULL",
-                *(event.node, event.index, event.root),
             )
 
     def _reopened(self, event: CaseOpened, charge: bytes) -> None:
@@ -149,15 +148,12 @@ class ValidatorJournal(Journal):
             "UPDATE cases SET outcome = ? WHERE case_id = ? AND outcome = 0", int(event.outcome), event.case_id
         )
         if changed and event.outcome == Outcome.NO_QUORUM:
+            kind = Kind(self.value("SELECT kind FROM cases WHERE case_id = ?", event.case_id))
+            table, state, accused = _table_of(kind)
             self.execute(
-                """UPDATE verdicts SET court = 'waiting', due = ? WHERE court = 'opened' AND opened < ?
-                   AND (node, idx, root) IN (SELECT node, idx, root FROM cases WHERE case_id = ? AND challenger = ?)""",
-                *(now + NO_QUORUM_SECONDS, MAX_CASES, event.case_id, self.validator),
-            )
-            self.execute(
-                """UPDATE other_grades SET state = 'waiting', due = ? WHERE state = 'opened' AND opened < ?
-                   AND (validator, node, idx, root) IN
-                   (SELECT accused, node, idx, root FROM cases WHERE case_id = ? AND challenger = ?)""",
+                f"""UPDATE {table} SET {state} = 'waiting', due = ? WHERE {state} = 'opened' AND opened < ?
+                    AND ({accused}, node, idx, root) IN
+                    (SELECT accused, node, idx, root FROM cases WHERE case_id = ? AND challenger = ?)""",
                 *(now + NO_QUORUM_SECONDS, MAX_CASES, event.case_id, self.validator),
             )
         if changed and event.outcome in _UNDECIDED:
@@ -181,8 +177,8 @@ class ValidatorJournal(Journal):
 
     def _convicted(self, node: str) -> None:
         self.execute("UPDATE commitments SET state = 'skipped' WHERE node = ? AND state = 'pending'", node)
-        self.execute("UPDATE verdicts SET court = 'moot' WHERE node = ? AND court = 'waiting'", node)
-        self.execute("UPDATE other_grades SET state = 'moot' WHERE validator = ? AND state = 'waiting'", node)
+        for table, state, accused in _TABLES:
+            self.execute(f"UPDATE {table} SET {state} = 'moot' WHERE {accused} = ? AND {state} = 'waiting'", node)
 
     # Inspecting
 
@@ -256,58 +252,35 @@ class ValidatorJournal(Journal):
                 *(*key, verdict.model_dump_json(), evidence, None if accuse_at is None else "waiting", accuse_at),
             )
 
-    # Reporting
-
-    def unsent(self, now: float, limit: int) -> list[StoredVerdict]:
-        """Return verdicts to report now, the longest waiting first; none about what a reorg took back."""
-        rows = self.rows(
-            f"""{_VERDICTS} WHERE v.state = 'unsent' AND v.retry_at <= ? AND c.live = 1
-                ORDER BY v.retry_at, v.rowid LIMIT ?""",
-            *(now, limit),
-        )
-        return [self._verdict(row) for row in rows]
-
-    def sent(self, verdict: Verdict) -> None:
-        """Note that the orchestrator has taken it."""
-        self.execute(f"UPDATE verdicts SET state = 'sent' WHERE {_KEY}", *_key(verdict))
-
-    def put_off(self, verdict: Verdict, retry_at: float) -> None:
-        """Report it later: that it was not taken says nothing about it."""
-        self.execute(f"UPDATE verdicts SET retry_at = ? WHERE {_KEY}", retry_at, *_key(verdict))
-
-    def refused(self, verdict: Verdict, *, retry_at: float | None) -> None:
-        """Note that the orchestrator found fault with it. Without a time to try again it is reported no more."""
-        state = "refused" if retry_at is None else "unsent"
-        self.execute(
-            f"UPDATE verdicts SET state = ?, refusals = refusals + 1, retry_at = ? WHERE {_KEY}",
-            *(state, retry_at or 0, *_key(verdict)),
-        )
+    def evidence(self, c: CommittedWork) -> bytes | None:
+        """Return the evidence bundle of a commitment's verdict; None where it has none."""
+        return self.value(f"SELECT evidence FROM verdicts WHERE {_KEY}", c.node, c.index, c.root)
 
     # Accusing
 
-    def accusations(self, now: float, first: Collection[Kind] = ()) -> list[StoredVerdict]:
+    def accusations(self, now: float, first: Collection[Kind] = ()) -> list[PendingCase]:
         """Return what could go to court now, one accusation per node.
 
         It is the earliest that is due and whose evidence is stored; a kind in `first` comes before all others.
         """
-        rows = self.rows(
-            """SELECT node, idx, root, c.reason FROM verdicts v JOIN commitments c USING (node, idx, root)
-               WHERE v.court = 'waiting' AND v.due <= ? AND v.state = 'sent' AND c.live = 1 ORDER BY v.due, v.rowid""",
-            now,
-        )
         of_node: dict[str, sqlite3.Row] = {}
-        for row in sorted(rows, key=lambda row: kind_of(row["reason"]) not in first):
-            of_node.setdefault(row["node"], row)
-        keys = [(row["node"], row["idx"], row["root"]) for row in of_node.values()]
-        return [self._verdict(row) for key in keys for row in self.rows(f"{_VERDICTS} WHERE {_KEY}", *key)]
+        for row in sorted(self.rows(_ACCUSATIONS, now), key=lambda row: kind_of(row["reason"]) not in first):
+            of_node.setdefault(row["accused"], row)
+        return [self._pending_case(row) for row in of_node.values()]
 
-    def close_accusation(self, c: CommittedWork, state: str) -> None:
+    def close_accusation(self, case: PendingCase, why: str) -> None:
         """Note that a case was opened, or why there will be none."""
-        self.execute(f"UPDATE verdicts SET court = ? WHERE {_KEY}", state, c.node, c.index, c.root)
+        table, state, accused = _table_of(case.kind)
+        c = case.commitment
+        self.execute(
+            f"UPDATE {table} SET {state} = ? WHERE {accused} = ? AND {_KEY}",
+            *(why, case.accused, c.node, c.index, c.root),
+        )
 
     def delay_accusations(self, node: str, due: float) -> None:
         """Accuse this node of nothing before `due`."""
-        self.execute("UPDATE verdicts SET due = MAX(due, ?) WHERE node = ? AND court = 'waiting'", due, node)
+        for table, state, accused in _TABLES:
+            self.execute(f"UPDATE {table} SET due = MAX(due, ?) WHERE {accused} = ? AND {state} = 'waiting'", due, node)
 
     def cases_ended(self, outcome: Outcome) -> int:
         """Return the number of cases that this validator opened and that ended so."""
@@ -366,9 +339,12 @@ class ValidatorJournal(Journal):
         )
         return [self._commitment(row) for row in rows]
 
-    def _verdict(self, row: sqlite3.Row) -> StoredVerdict:
-        verdict = Verdict.model_validate_json(row["document"])
-        return StoredVerdict(self._commitment(row), verdict, row["evidence"], row["refusals"], row["seen_at"])
+    def _pending_case(self, row: sqlite3.Row) -> PendingCase:
+        c, document = self._commitment(row), row["document"]
+        if kind_of(row["reason"]) == Kind.WRONG_GRADE:
+            return PendingCase(c, ShownGrades.model_validate_json(document), row["position"])
+        verdict = Verdict.model_validate_json(document)
+        return PendingCase(c, verdict, verdict.position or 0, self.evidence(c) or b"")
 
     def _commitment(self, row: sqlite3.Row) -> CommittedWork:
         return CommittedWork(
@@ -378,9 +354,19 @@ class ValidatorJournal(Journal):
 
 _KEY: Final = "node = ? AND idx = ? AND root = ?"
 
-_VERDICTS: Final = """SELECT v.*, c.step, c.hour, c.block, c.seen_at
-                      FROM verdicts v JOIN commitments c USING (node, idx, root)"""
+_TABLES: Final = (("verdicts", "court", "node"), ("other_grades", "state", "validator"))
+"""Of accusations about work, and about grades: the table, the column of its state, and that of the accused."""
+
+_ACCUSATIONS: Final = """
+    SELECT node AS accused, node, idx, root, step, hour, block, c.reason, v.document, NULL AS position, v.due
+    FROM verdicts v JOIN commitments c USING (node, idx, root)
+    WHERE v.court = 'waiting' AND v.due <= ?1 AND v.state = 'sent' AND c.live = 1
+    UNION ALL
+    SELECT o.validator, node, idx, root, step, hour, block, 'wrong_grade', o.document, o.position, o.due
+    FROM other_grades o JOIN commitments c USING (node, idx, root)
+    WHERE o.state = 'waiting' AND o.due <= ?1 AND c.live = 1
+    ORDER BY due"""
 
 
-def _key(verdict: Verdict) -> tuple[str, int, bytes]:
-    return verdict.node, verdict.index, bytes.fromhex(verdict.root[2:])
+def _table_of(kind: Kind) -> tuple[str, str, str]:
+    return _TABLES[kind == Kind.WRONG_GRADE]

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind, Outcome
-from muster.protocol.messages import Verdict
+from muster.protocol.messages import ShownGrades, Verdict
 from muster.verification.rules import CommittedWork
 from validator.grade_journal import GRADE_SCHEMA
 from validator.pool_journal import POOL_SCHEMA
@@ -66,22 +66,31 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class StoredVerdict:
-    """A verdict of this validator, and the evidence bundle for a rejection."""
+class PendingCase:
+    """A case that this validator may open: about work that it rejected, or grades that another validator has shown."""
 
     commitment: CommittedWork
-    verdict: Verdict
-    evidence: bytes | None
-    refusals: int
-    """Times the orchestrator refused it."""
-    seen_at: float
-    """Wall-clock second at which its commitment was first seen."""
+    statement: Verdict | ShownGrades
+    position: int
+    """The row that shows it."""
+    evidence: bytes = b""
+    """The bundle that the verdict names."""
 
     @property
     def kind(self) -> Kind:
-        """Return the kind of case that a rejection leads to."""
-        assert self.verdict.reason is not None
-        return kind_of(self.verdict.reason)
+        return kind_of("wrong_grade" if isinstance(self.statement, ShownGrades) else self.statement.reason or "")
+
+    @property
+    def accused(self) -> str:
+        """Return the commitment's node, or of a wrong grade the validator that graded it."""
+        said = self.statement
+        return said.statement.validator if isinstance(said, ShownGrades) else self.commitment.node
+
+    @property
+    def about(self) -> dict[str, str | int]:
+        """Return what the log says of it."""
+        c = self.commitment
+        return {"accused": self.accused, "node": c.node, "index": c.index, "kind": self.kind.name.lower()}
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,10 @@ from muster.contracts import registry
 from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused
 from muster.contracts.registry import Convicted, Retired, Role, Status
 from muster.contracts.runs import WorkCommitted
-from muster.errors import TRANSIENT, ConfigError, FinishedError, MusterError, RefusedError, UnreachableError
+from muster.errors import TRANSIENT, ConfigError, FinishedError, MusterError, UnreachableError
 from muster.models.matmul import choose_matmul
 from muster.protocol.draws import chain_preimages
+from muster.protocol.messages import Verdict
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
@@ -40,32 +41,20 @@ from muster.runtime.processor import processor_name
 from muster.settings.schema import Settings
 from validator.challenger import Challenger
 from validator.context import RunVerificationContext, make_context
-from validator.grade_accuser import GradeAccuser
 from validator.grader import Grader
 from validator.inspector import Inspector
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
+from validator.outbox import Outgoing, pause
 from validator.pool import PoolJudge
-from validator.records import Pending, StoredVerdict
+from validator.records import Pending
 from validator.ruling import turn_of
 from validator.sealing import HourSealer
 from validator.watch import POLL_SECONDS as WATCH_SECONDS
 from validator.watch import ValidatorWatch
 
 AT_ONCE: Final = 8
-"""Commitments and verdicts taken from the journal at a time."""
-
-MAX_REFUSALS: Final = 10
-"""Times the orchestrator may refuse a verdict before it is reported no more."""
-
-NOT_ITS_FAULT: Final = frozenset({401, 403, 404, 408, 429})
-"""Statuses that say nothing about a verdict: the orchestrator may not have read the chain as far as we have, so that it
-knows neither this validator nor the commitment, clocks may differ, and it may be busy."""
-
-RETRY_SECONDS: Final = 2.0
-"""Pause before a commitment or verdict is tried again; it grows, up to a minute."""
-
-MAX_RETRY_SECONDS: Final = 60.0
+"""Commitments taken from the journal at a time."""
 
 COURT_SECONDS: Final = 1.0
 """Pause between two polls of cases and hours."""
@@ -156,7 +145,6 @@ class Validator:
         )
         juror = Juror(self.chain, self.journal, context, stagger)
         challenger = Challenger(self.chain, self.journal, context, juror, stagger)
-        accuser = GradeAccuser(self.journal.grades, challenger)
         grader = Grader(self.chain, self.journal.grades, context, stagger)
         sealer = HourSealer(self.chain, self.journal, self.settings.run)
         poll = self.settings.chain.poll_seconds
@@ -168,7 +156,7 @@ class Validator:
             PollLoop(log, "report", poll).run(self.report, self._judged),
             PollLoop(log, "court", COURT_SECONDS).run(lambda: self._court(juror)),
             PollLoop(log, "verify", COURT_SECONDS).run(lambda: self._decide(juror)),
-            PollLoop(log, "accuse", COURT_SECONDS).run(lambda: self._accuse(challenger, accuser)),
+            PollLoop(log, "accuse", COURT_SECONDS).run(lambda: self._accuse(challenger)),
             PollLoop(log, "seal", COURT_SECONDS).run(lambda: self._seal(sealer)),
             PollLoop(log, "doubt", COURT_SECONDS).run(lambda: self.doubt(context.model.faulty)),
         )
@@ -240,7 +228,7 @@ class Validator:
                 missing_counts=age >= self.settings.validator.data_grace_seconds,
             )
         except TRANSIENT as error:
-            self.journal.postpone(c, time.time() + _pause(age))
+            self.journal.postpone(c, time.time() + pause(age))
             log.warning("cannot judge yet", node=c.node, index=c.index, reason=str(error))
             return
         failpoint("validator.fetched")
@@ -275,32 +263,14 @@ class Validator:
         )
 
     async def report(self) -> Next:
-        """Send verdicts to the orchestrator, the evidence before the verdict that names it."""
-        unsent = self.journal.unsent(time.time(), AT_ONCE)
-        for item in unsent:
-            try:
-                if item.evidence is not None:
-                    await self.client.put_evidence(item.evidence)
-                await self.client.post_verdict(item.verdict)
-            except RefusedError as error:
-                self._refused(item, error)
-                continue
-            except TRANSIENT:  # the next turn begins with another one
-                self.journal.put_off(item.verdict, time.time())
-                raise
-            self.journal.sent(item.verdict)
-        return AGAIN if len(unsent) == AT_ONCE else IDLE
+        """Send verdicts to the orchestrator."""
+        return await self.journal.verdicts.send(self._report)
 
-    def _refused(self, item: StoredVerdict, error: RefusedError) -> None:
-        """Report it again later: without end, unless the verdict itself is wrong."""
-        now, its_fault = time.time(), 400 <= error.status < 500 and error.status not in NOT_ITS_FAULT
-        final = its_fault and item.refusals + 1 >= MAX_REFUSALS
-        log.warning("a verdict was refused", index=item.verdict.index, final=final, error=str(error))
-        if its_fault:
-            wait = min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2**item.refusals)
-            self.journal.refused(item.verdict, retry_at=None if final else now + wait)
-        else:
-            self.journal.put_off(item.verdict, now + _pause(now - item.seen_at))
+    async def _report(self, item: Outgoing[Verdict]) -> None:
+        """Send one, after the evidence that it names."""
+        if evidence := self.journal.evidence(item.commitment):
+            await self.client.put_evidence(evidence)
+        await self.client.post_verdict(item.document)
 
     def _head(self) -> Block | None:
         """Return the latest block, once the journal has every event up to it."""
@@ -317,10 +287,9 @@ class Validator:
     async def _decide(self, juror: Juror) -> Next:
         return IDLE if (head := self._head()) is None else await juror.decide(head)
 
-    async def _accuse(self, challenger: Challenger, accuser: GradeAccuser) -> Next:
+    async def _accuse(self, challenger: Challenger) -> Next:
         if (head := self._head()) is not None:
             await challenger.poll(head)
-            await accuser.poll(head)
         return IDLE
 
     async def doubt(self, faulty: Mapping[int, str]) -> Next:
@@ -336,8 +305,3 @@ class Validator:
         if head is None or self._seen < 0 or self._retired:
             return IDLE
         return await sealer.poll(head if head.number == self._seen else await self.chain.block(self._seen))
-
-
-def _pause(age: float) -> float:
-    """Return the seconds before the next try of something that was first seen `age` seconds ago."""
-    return min(MAX_RETRY_SECONDS, RETRY_SECONDS + age / 4)

@@ -141,7 +141,7 @@ def make_accusation(
     said = {"reason": finding.reason, "position": finding.position, "evidence": content_hash(evidence)}
     made = verdict(c, journal.take_link(c), accepted=False, **said)
     journal.judge(c, made, evidence, accuse_at=due)
-    journal.sent(made)
+    journal.verdicts.sent(c)
 
 
 HEAD = Block(99, 0, bytes(32))

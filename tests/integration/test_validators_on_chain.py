@@ -162,7 +162,7 @@ async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, s
             said = {"accepted": False, "reason": "malformed", "evidence": content_hash(made)}
             verdict = run_fixture.verdict(name, "shielded", 0, hex_hash(root), content_hash(data), **said)
             judge.journal.judge(commitment, verdict, made, accuse_at=0.0)
-            judge.journal.sent(verdict)
+            judge.journal.verdicts.sent(commitment)
         first = await shield(Kind.SAMPLING_MISMATCH)
         await v2.turn()
         accused = await call(court.case_of(first + 1))

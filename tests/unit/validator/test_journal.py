@@ -13,6 +13,7 @@ from muster.contracts.court import CaseResolved, Kind, Outcome
 from muster.contracts.registry import Convicted
 from muster.errors import ConfigError
 from muster.verification.pools import PooledRow, Unit
+from muster.verification.rules import CommittedWork
 from muster.verification.statistics import RowSums
 from testbed.samples.validator import (
     ME,
@@ -125,17 +126,23 @@ def test_work_of_the_convicted_is_not_inspected(journal: ValidatorJournal) -> No
 # Verdicts and accusations
 
 
+def send(journal: ValidatorJournal, c: CommittedWork, accuse_at: float = 0.0) -> None:
+    """Reject a commitment, and report that."""
+    reject(journal, c, accuse_at)
+    journal.verdicts.sent(c)
+
+
 def test_verdicts_are_reported_until_they_are_taken(journal: ValidatorJournal) -> None:
     receive(journal, work(0))
     (c,) = pending(journal)
     made = reject(journal, c, accuse_at=None)
-    (item,) = journal.unsent(2000.0, 10)
-    assert (item.verdict, item.evidence, item.refusals) == (made, b"bundle", 0)
-    journal.refused(made, retry_at=2500.0)
-    assert journal.unsent(2000.0, 10) == []
-    assert journal.unsent(2500.0, 10)[0].refusals == 1
-    journal.sent(made)
-    assert journal.unsent(9000.0, 10) == []
+    (item,) = journal.verdicts.due(2000.0, 10)
+    assert (item.document, journal.evidence(c), item.refusals) == (made, b"bundle", 0)
+    journal.verdicts.refused(c, retry_at=2500.0)
+    assert journal.verdicts.due(2000.0, 10) == []
+    assert journal.verdicts.due(2500.0, 10)[0].refusals == 1
+    journal.verdicts.sent(c)
+    assert journal.verdicts.due(9000.0, 10) == []
     assert journal.was_rejected(NODE)
     assert not journal.was_rejected(OTHER)
     assert journal.accusations(9000.0) == []
@@ -145,20 +152,21 @@ def test_reorged_commitment_is_not_reported(journal: ValidatorJournal) -> None:
     receive(journal, work(0, block=20))
     reject(journal, pending(journal)[0], accuse_at=None)
     receive(journal, rewound_to=15)
-    assert journal.unsent(9000.0, 10) == []
+    assert journal.verdicts.due(9000.0, 10) == []
     receive(journal, work(0, block=21))
-    assert len(journal.unsent(9000.0, 10)) == 1
+    assert len(journal.verdicts.due(9000.0, 10)) == 1
 
 
 def test_an_accusation_waits_for_its_turn_and_its_evidence(journal: ValidatorJournal) -> None:
     receive(journal, work(0))
-    made = reject(journal, pending(journal)[0], accuse_at=3000.0)
+    (c,) = pending(journal)
+    made = reject(journal, c, accuse_at=3000.0)
     assert journal.accusations(4000.0) == [], "the evidence is not stored yet"
-    journal.sent(made)
+    journal.verdicts.sent(c)
     assert journal.accusations(2999.0) == []
     (accusation,) = journal.accusations(3000.0)
-    assert (accusation.kind, accusation.verdict, accusation.evidence) == (Kind.SAMPLING_MISMATCH, made, b"bundle")
-    assert accusation.commitment.node == NODE
+    assert (accusation.kind, accusation.statement, accusation.evidence) == (Kind.SAMPLING_MISMATCH, made, b"bundle")
+    assert (accusation.accused, accusation.position) == (NODE, 3)
     journal.delay_accusations(NODE, 5000.0)
     assert journal.accusations(4000.0) == []
     receive(journal, opened(1, challenger=ME))
@@ -167,7 +175,7 @@ def test_an_accusation_waits_for_its_turn_and_its_evidence(journal: ValidatorJou
 
 def test_a_case_without_a_quorum_is_opened_once_more(journal: ValidatorJournal) -> None:
     receive(journal, work(0))
-    journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))
+    send(journal, pending(journal)[0])
     for number in (1, 2):
         assert len(journal.accusations(9000.0)) == 1
         receive(journal, opened(number, challenger=ME))
@@ -179,7 +187,7 @@ def test_a_case_without_a_quorum_is_opened_once_more(journal: ValidatorJournal) 
 
 def test_a_case_that_ended_not_guilty_is_not_opened_again(journal: ValidatorJournal) -> None:
     receive(journal, work(0))
-    journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))
+    send(journal, pending(journal)[0])
     receive(journal, opened(1, challenger=ME), CaseResolved(place(40), 1, NODE, Outcome.NOT_GUILTY, 1, 2, 3))
     assert journal.accusations(9000.0) == []
 
@@ -190,7 +198,7 @@ def missing(journal: ValidatorJournal) -> int:
     link = journal.take_link(c)
     made = verdict(c, link, accepted=False, reason="data_missing", evidence="0x" + "09" * 32)
     journal.judge(c, made, b"bundle", accuse_at=0.0)
-    journal.sent(made)
+    journal.verdicts.sent(c)
     return link
 
 
@@ -208,7 +216,7 @@ def test_a_file_that_came_late_is_inspected_by_other_rows(
     assert (link, journal.take_link(again), journal.take_link(pending(journal)[0])) == (0, 1, 1)
     reject(journal, again, accuse_at=0.0)
     assert [c.index for c in pending(journal)] == [1]
-    assert [one.verdict.reason for one in journal.unsent(2000.0, 9)] == ["sampling_mismatch"]
+    assert [one.document.reason for one in journal.verdicts.due(2000.0, 9)] == ["sampling_mismatch"]
 
 
 def test_commitment_not_missing_or_void_is_not_inspected_again(journal: ValidatorJournal) -> None:
@@ -231,7 +239,7 @@ def test_a_missing_file_that_no_quorum_judged_is_taken_to_court_again_first(jour
 
 def test_anothers_case_does_not_end_an_accusation_but_a_conviction_does(journal: ValidatorJournal) -> None:
     receive(journal, work(0))
-    journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))
+    send(journal, pending(journal)[0])
     receive(journal, opened(1))
     assert len(journal.accusations(9000.0)) == 1
     receive(journal, Convicted(place(30), NODE, 1, 5, 1, OTHER))
@@ -241,8 +249,8 @@ def test_anothers_case_does_not_end_an_accusation_but_a_conviction_does(journal:
 def test_a_node_is_accused_of_one_thing_at_a_time(journal: ValidatorJournal) -> None:
     receive(journal, work(0), work(1), work(0, node=OTHER))
     for number, c in enumerate(pending(journal)):
-        journal.sent(reject(journal, c, accuse_at=float(number)))
-    found = {accusation.commitment.node: accusation.commitment for accusation in journal.accusations(9000.0)}
+        send(journal, c, float(number))
+    found = {accusation.accused: accusation for accusation in journal.accusations(9000.0)}
     assert set(found) == {NODE, OTHER}
     journal.close_accusation(found[NODE], "opened")
     assert len(journal.accusations(9000.0)) == 2, "there is another one against the same node"

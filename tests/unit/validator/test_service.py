@@ -15,8 +15,9 @@ from muster.errors import UnreachableError
 from muster.protocol.messages import Verdict
 from muster.settings.schema import Settings, ValidatorSettings
 from testbed.samples.validator import ME, Clock, pending, receive, refusal, reject, work
-from validator import service as service_room
-from validator.service import MAX_REFUSALS, Validator
+from validator import outbox as outbox_room
+from validator.outbox import MAX_REFUSALS
+from validator.service import Validator
 
 
 class Orchestrator:
@@ -37,7 +38,7 @@ class Orchestrator:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(service_room, "time", made)
+    monkeypatch.setattr(outbox_room, "time", made)
     return made
 
 
@@ -78,9 +79,9 @@ async def test_a_verdict_that_is_wrong_is_given_up(reporter: Validator, clock: C
         orchestrator.refusals = {0: refusal(status)}
         await reporter.report()
         clock.now += 60
-    assert len(reporter.journal.unsent(clock.now, 10)) == 1
+    assert len(reporter.journal.verdicts.due(clock.now, 10)) == 1
     await reporter.report()
-    assert reporter.journal.unsent(clock.now + 3600, 10) == []
+    assert reporter.journal.verdicts.due(clock.now + 3600, 10) == []
 
 
 async def test_a_verdict_that_does_not_get_through_keeps_no_other_waiting(reporter: Validator, clock: Clock) -> None:
