@@ -173,6 +173,10 @@ class Session:
 
     # Output
 
+    @property
+    def stdout(self) -> Console:
+        return Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+
     def note(self, text: str) -> None:
         """Print a note on stderr."""
         self.stderr.print(text, soft_wrap=True, markup=False)
@@ -182,8 +186,8 @@ class Session:
         if self.options.json:
             print(to_json(document))
         else:
-            out = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-            out.print(human if human is not None else as_table(document), soft_wrap=isinstance(human, str))
+            shown = human if human is not None else as_table(document)
+            self.stdout.print(shown, soft_wrap=isinstance(human, str))
 
     def preview(self, title: str, stake: Mapping[str, object]) -> bool:
         """Show what is at stake and ask. True to go on; False after a dry run, whose result the caller prints.

@@ -193,3 +193,12 @@ def test_a_status_is_shown_until_somebody_stops_it(
     assert seen[0].split() == ["node", addresses[node]]
     refused = machine.json(role, "status", "--watch", "--node", addresses[node], status=2)
     assert refused["error"] == "--json prints one document, and --watch never ends"
+    stranger = machine.type(role, "status", "--watch", "--node", Signer.random().address)
+    assert (stranger.returncode, stranger.stdout) == (78, "")
+
+
+def test_status_is_that_of_the_node_and_not_of_the_noun(machine: Machine, addresses: dict[str, str]) -> None:
+    shown = [machine.json(role, "status", "--node", addresses["v1"]) for role in ("worker", "validator")]
+    assert shown[0] == shown[1]
+    assert shown[0]["role"] == "validator"
+    assert machine.json("validator", "status", "--node", addresses["w1"])["role"] == "worker"

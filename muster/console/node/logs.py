@@ -236,9 +236,9 @@ def shown(line: Mapping[str, Any]) -> str:
     return "\n".join([text, *below])
 
 
-def escaped(text: str) -> str:
-    """Return text with all letters that are not printed as escapes, cut at MAX_SHOWN."""
-    return printable(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…")
+def escaped(text: str, most: int = MAX_SHOWN) -> str:
+    """Return text with all letters that are not printed as escapes, cut at `most` letters."""
+    return printable(text if len(text) <= most else text[:most] + "…")
 
 
 def seconds_of(line: dict[str, Any]) -> float:

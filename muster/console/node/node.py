@@ -16,9 +16,8 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.console.command import command
 from muster.console.money.wallet import OPERATOR, address_of, read_address
 from muster.console.node import nodes
-from muster.console.node.status import pending_of
+from muster.console.node.status import read_node, read_registered
 from muster.console.session import Options, Session, as_table, nodes_folder, wallet_path
-from muster.contracts import registry, runs
 from muster.contracts.registry import Registered, Role, Status
 from muster.errors import MusterError, UsageError
 from muster.runtime.units import Ether, Tokens
@@ -29,8 +28,6 @@ AT_ONCE: Final = 4
 """Nodes that are asked about at the same time."""
 
 MAX_NODES: Final = 1_000
-REPORT_SECONDS: Final = 10.0
-"""Longest wait for an orchestrator's report."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +117,9 @@ async def send_gas(
         raise UsageError("gas comes from the operator's wallet", hint="add --operator NAME (muster wallet show)")
     signer = await session.signer(wallet, session.options.password_file)
     async with session.chain(signer) as chain:
-        found, report = await nodes.registered(chain, address), await nodes.report_of(session, chain, address)
-        most = nodes.most_gas(await chain.terms(found.run), found.role)
-        held = await chain.gas_balance(address, (report.hourly_gas if report else 0) or most)
+        state = await read_registered(session, chain, address)
+        most = nodes.most_gas(await chain.terms(state.node.run), state.node.role)
+        held = replace(state.gas, hourly=state.gas.hourly or most)
         wei = max(0, held.needed(days * nodes.DAY_HOURS) - held.balance)
         document = {"node": address, "operator": signer.address, "balance": Ether(held.balance), "amount": Ether(wei)}
 
@@ -202,30 +199,22 @@ async def _of_operator(session: Session, operator: str) -> list[NodeRow]:
 async def _read(chain: Chain, client: OrchestratorClient, row: NodeRow, served: int) -> NodeRow:
     """Fill a row from the chain, and from the orchestrator of run `served` where it answers."""
     try:
-        calls: list[Any] = [registry.node(row.address), runs.work(row.address), runs.claimable(row.address)]
-        (node, work, (_, claimable)), gas = await asyncio.gather(
-            chain.call_all(calls), chain.gas_balance(row.address, 0.0)
-        )
+        state = await read_node(chain, client, row.address, served=served)
     except MusterError as error:
         return replace(row, remark=str(error))
-    row = replace(row, status=node.status.name.lower(), gas=Ether(gas.balance))
+    node, report = state.node, state.report
+    row = replace(row, gas=Ether(state.gas.balance))
     if node.status == Status.NONE:
         return replace(row, status="not joined")
-    row = replace(row, run=node.run, role=node.role.name.lower())
-    if gas.low and node.status == Status.ACTIVE:
-        row = replace(row, remark=f"low on gas: {gas.refill}")
-    if node.role != Role.WORKER:
-        return row
-    row = replace(row, in_window=Tokens((work.next - work.settled) * work.pay), claimable=Tokens(claimable))
-    if node.run != served:
-        return row
-    try:
-        async with asyncio.timeout(REPORT_SECONDS):
-            report = await client.node(row.address)
-    except (MusterError, TimeoutError) as error:
-        return replace(row, remark="; ".join(filter(None, [row.remark, f"no report: {error or 'no answer'}"])))
-    rejected = sum(report.rejected.values())
-    return replace(row, accepted=report.accepted, pending=pending_of(report), rejected=rejected)
+    row = replace(row, run=node.run, role=node.role.name.lower(), status=node.status.name.lower())
+    remarks = [f"low on gas: {state.gas.refill}"] if state.low_on_gas else []
+    if node.role == Role.WORKER:
+        row = replace(row, in_window=state.in_window, claimable=Tokens(state.claimable))
+        remarks += [f"no report: {state.problem}"] if state.problem else []
+        if report is not None:
+            rejected = sum(report.rejected.values())
+            row = replace(row, accepted=report.accepted, pending=state.pending, rejected=rejected)
+    return replace(row, remark="; ".join(remarks))
 
 
 def _for_people(row: NodeRow) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""What `muster worker` and `muster validator` share: joining, status, retiring, withdrawing."""
+"""What `muster worker` and `muster validator` share: joining, retiring, withdrawing."""
 
 from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -19,7 +19,6 @@ from muster.contracts import registry, runs, token
 from muster.contracts.registry import Node, Role
 from muster.errors import ConfigError, MusterError, UsageError
 from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, name_problem
-from muster.protocol.messages import NodeReport
 from muster.protocol.terms import Terms
 from muster.runtime.printable import printable
 from muster.runtime.units import Ether, Moment, Tokens
@@ -199,18 +198,12 @@ async def registered(chain: Chain, address: str) -> Node:
     """Return the node on chain. Raises ConfigError when the key never joined."""
     found = await chain.call(registry.node(address))
     if found.status.name == "NONE":
-        raise ConfigError(f"{address} has joined no run", hint="muster worker join, or muster validator join")
+        raise not_joined(address)
     return found
 
 
-async def report_of(session: Session, chain: Chain, address: str) -> NodeReport | None:
-    """Return what the orchestrator knows of a node; None, with a note, when it does not answer."""
-    try:
-        async with session.orchestrator(chain) as client:
-            return await client.node(address)
-    except MusterError as error:
-        session.note(f"no report from the orchestrator: {error}")
-        return None
+def not_joined(address: str) -> ConfigError:
+    return ConfigError(f"{address} has joined no run", hint="muster worker join, or muster validator join")
 
 
 async def retire(session: Session, node: NodeOption = None) -> None:
@@ -243,26 +236,3 @@ async def withdraw(session: Session, node: NodeOption = None) -> None:
             registry.withdraw(address),
             {"node": address, "operator": found.operator, "amount": Tokens(found.lock)},
         )
-
-
-async def base_status(session: Session, chain: Chain, address: str) -> tuple[dict[str, Any], NodeReport | None]:
-    """Return the status that workers and validators have in common, and the report; warn of little gas."""
-    found, report = await registered(chain, address), await report_of(session, chain, address)
-    withdrawable_at = await chain.call(registry.withdrawable_at(address))
-    gas = await chain.gas_balance(address, report.hourly_gas if report else 0.0)
-    if gas.low and found.status.name == "ACTIVE":
-        session.note(f"warning: {gas.sentence}\n  next: {gas.refill}")
-    document = {
-        "node": address,
-        "operator": found.operator,
-        "run": found.run,
-        "role": found.role.name.lower(),
-        "status": found.status.name.lower(),
-        "stake": Tokens(found.lock),
-        "gas": Ether(gas.balance),
-        "gas_transactions": gas.transactions,
-        "gas_hours": None if gas.hours is None else round(gas.hours, 1),
-        "operator_free": Tokens(await chain.call(registry.free_balance(found.operator))),
-        "withdrawable_at": Moment(withdrawable_at) if withdrawable_at else None,
-    }
-    return document, report

@@ -1,21 +1,27 @@
-"""Read the status of a node from chain and orchestrator, as a document, again and again.
+"""Read one node from chain and orchestrator: a record for tables, a document for a status.
 
-Used by `muster worker status`, `muster validator status` and `muster up`.
+Used by `muster worker status`, `muster validator status`, `muster node` and `muster up`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final
 
 from muster.chain.client import Chain
-from muster.console.node import nodes
+from muster.chain.gas import GasBalance
+from muster.clients.orchestrator import OrchestratorClient
 from muster.console.node.income import validator_income
+from muster.console.node.nodes import not_joined
 from muster.console.session import Session
-from muster.contracts import runs
+from muster.contracts import registry, runs
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome
-from muster.contracts.runs import HourSealed
+from muster.contracts.registry import Node, Role, Status
+from muster.contracts.runs import HourSealed, RunState, Work
+from muster.errors import MusterError
 from muster.protocol.messages import NodeReport, Verdict
-from muster.runtime.units import Duration, Moment, Tokens
+from muster.runtime.units import Duration, Ether, Moment, Tokens
 
 LAST_VERDICTS: Final = 5
 """Commitments whose verdicts a status shows."""
@@ -23,73 +29,70 @@ LAST_VERDICTS: Final = 5
 REORG_DEPTH: Final = 64
 """Blocks read again for events, each time."""
 
-
-class NodeStatus(Protocol):
-    """Reads the status of one node."""
-
-    async def read(self, session: Session) -> dict[str, Any]: ...
+REPORT_SECONDS: Final = 10.0
+"""Longest wait for an orchestrator's report."""
 
 
-def status_of(role: str, address: str) -> NodeStatus:
-    """Return what reads the status of a worker or validator."""
-    return WorkerStatus(address) if role == "worker" else ValidatorStatus(address)
+@dataclass(frozen=True)
+class NodeReading:
+    """What chain and orchestrator know of one node."""
+
+    address: str
+    node: Node
+    work: Work
+    claimable: int
+    """Token wei."""
+    gas: GasBalance
+    report: NodeReport | None = None
+    problem: str = ""
+    """Why there is no report."""
+
+    @property
+    def in_window(self) -> Tokens:
+        """Return the pay of commitments that are not settled."""
+        return Tokens((self.work.next - self.work.settled) * self.work.pay)
+
+    @property
+    def pending(self) -> int:
+        """Return the number of commitments without a final verdict."""
+        assert self.report is not None
+        return max(0, self.report.commitments - self.report.accepted - sum(self.report.rejected.values()))
+
+    @property
+    def low_on_gas(self) -> bool:
+        return self.gas.low and self.node.status == Status.ACTIVE
 
 
-def pending_of(report: NodeReport) -> int:
-    """Return the number of commitments without a final verdict."""
-    return max(0, report.commitments - report.accepted - sum(report.rejected.values()))
+async def read_node(
+    chain: Chain, client: OrchestratorClient, address: str, *, served: int | None = None
+) -> NodeReading:
+    """Read a node. `served`: the only run whose nodes the orchestrator is asked about; None: it is asked about any."""
+    calls: list[Any] = [registry.node(address), runs.work(address), runs.claimable(address)]
+    node, work, (_, claimable) = await chain.call_all(calls)
+    report, problem = None, ""
+    if node.status != Status.NONE and served in (None, node.run):
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                report = await client.node(address)
+        except (MusterError, TimeoutError) as error:
+            problem = str(error) or "no answer"
+    gas = await chain.gas_balance(address, report.hourly_gas if report else 0.0)
+    return NodeReading(address, node, work, claimable, gas, report, problem)
 
 
-class WorkerStatus:
-    """Reads what a worker has done, what it earned, and what validators said."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    async def read(self, session: Session) -> dict[str, Any]:
-        """Return its status. Raises ConfigError where it never joined; notes an orchestrator that does not answer."""
-        async with session.chain() as chain:
-            document, report = await nodes.base_status(session, chain, self.address)
-            document |= await self._earnings(chain)
-            document["newest_step"] = (await chain.call(runs.run_state(document["run"]))).steps - 1
-        if report is not None:
-            document |= {"rollouts": report.rollouts, "accepted": report.accepted, "pending": pending_of(report)}
-            document |= {"rejected": report.rejected, "last_verdicts": last_verdicts(report.verdicts)}
-            if report.blocked:
-                document["waits_because"] = report.blocked
-        return document
-
-    async def _earnings(self, chain: Chain) -> dict[str, Any]:
-        work, (_, claimable) = await chain.call(runs.work(self.address)), await chain.call(runs.claimable(self.address))
-        document: dict[str, Any] = {
-            "commitments": work.next,
-            "settled": work.settled,
-            "pay_per_commitment": Tokens(work.pay),
-            "in_window": Tokens((work.next - work.settled) * work.pay),
-            "claimable": Tokens(claimable),
-            "open_cases": work.open_cases,
-        }
-        if not work.left:  # what is voided ends a worker, so that all that is settled was claimed
-            document["claimed"] = Tokens(work.settled * work.pay)
-        if work.next > work.settled:
-            matures_at = await chain.call(runs.matures_at(self.address, work.settled))
-            document["next_matures_at"] = Moment(matures_at)
-            document["next_matures_in"] = Duration(max(0, matures_at - (await chain.head()).timestamp))
-        return document
+async def read_registered(session: Session, chain: Chain, address: str) -> NodeReading:
+    """Read a node that joined a run. Raises ConfigError for another; notes an orchestrator that does not answer."""
+    async with session.orchestrator(chain) as client:
+        state = await read_node(chain, client, address)
+    if state.node.status == Status.NONE:
+        raise not_joined(address)
+    if state.problem:
+        session.note(f"no report from the orchestrator: {state.problem}")
+    return state
 
 
-def last_verdicts(verdicts: list[Verdict]) -> list[str]:
-    """Return what was said of the newest commitments, the newest first: a reason where one was rejected."""
-    said: dict[int, str] = {}
-    for verdict in verdicts:
-        reason = verdict.reason or "rejected"
-        if verdict.index not in said or not verdict.accepted:
-            said[verdict.index] = "accepted" if verdict.accepted else f"rejected: {reason}"
-    return [f"{index} {said[index]}" for index in sorted(said, reverse=True)[:LAST_VERDICTS]]
-
-
-class ValidatorStatus:
-    """Reads what a validator has at stake, what it sealed, and its cases: of events only the new ones each time."""
+class NodeReader:
+    """Reads the status of one node, again and again: of a validator's events only the new ones each time."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -100,15 +103,23 @@ class ValidatorStatus:
         self._sealed: set[int] = set()
 
     async def read(self, session: Session) -> dict[str, Any]:
-        """Return its status. Raises ConfigError where it never joined."""
+        """Return its status; warn of little gas. Raises as `read_registered`."""
         async with session.chain() as chain:
-            document, _ = await nodes.base_status(session, chain, self.address)
-            await self._follow(chain)
-            terms = await chain.terms(document["run"])
-            state = await chain.call(runs.run_state(document["run"]))
-        income = validator_income(terms, state.validators - 1)
-        return document | {
-            "newest_step": state.steps - 1,
+            state = await read_registered(session, chain, self.address)
+            if state.low_on_gas:
+                session.note(f"warning: {state.gas.sentence}\n  next: {state.gas.refill}")
+            run = await chain.call(runs.run_state(state.node.run))
+            common = await common_status(chain, state)
+            if state.node.role == Role.WORKER:
+                return common | await worker_status(chain, state, run)
+            return common | await self._validator_status(chain, state, run)
+
+    async def _validator_status(self, chain: Chain, state: NodeReading, run: RunState) -> dict[str, Any]:
+        await self._follow(chain)
+        terms = await chain.terms(state.node.run)
+        income = validator_income(terms, run.validators - 1)
+        return {
+            "newest_step": run.steps - 1,
             "earns": income["earns"],
             "can_lose": income["can lose"],
             "case_cost": Tokens(terms.case_fee + terms.jury_deposit),
@@ -131,3 +142,58 @@ class ValidatorStatus:
             elif isinstance(event, HourSealed) and event.validator == self.address:
                 self._sealed.add(event.hour)
         self._last = last
+
+
+async def common_status(chain: Chain, state: NodeReading) -> dict[str, Any]:
+    """Return the status that workers and validators have in common."""
+    node, gas = state.node, state.gas
+    calls = [registry.free_balance(node.operator), registry.withdrawable_at(state.address)]
+    free, withdrawable_at = await chain.call_all(calls)
+    return {
+        "node": state.address,
+        "operator": node.operator,
+        "run": node.run,
+        "role": node.role.name.lower(),
+        "status": node.status.name.lower(),
+        "stake": Tokens(node.lock),
+        "gas": Ether(gas.balance),
+        "gas_transactions": gas.transactions,
+        "gas_hours": None if gas.hours is None else round(gas.hours, 1),
+        "operator_free": Tokens(free),
+        "withdrawable_at": Moment(withdrawable_at) if withdrawable_at else None,
+    }
+
+
+async def worker_status(chain: Chain, state: NodeReading, run: RunState) -> dict[str, Any]:
+    """Return what a worker has done, what it earned, and what validators said."""
+    work, report = state.work, state.report
+    document: dict[str, Any] = {
+        "commitments": work.next,
+        "settled": work.settled,
+        "pay_per_commitment": Tokens(work.pay),
+        "in_window": state.in_window,
+        "claimable": Tokens(state.claimable),
+        "open_cases": work.open_cases,
+    }
+    if not work.left:  # what is voided ends a worker, so that all that is settled was claimed
+        document["claimed"] = Tokens(work.settled * work.pay)
+    if work.next > work.settled:
+        matures_at = await chain.call(runs.matures_at(state.address, work.settled))
+        document["next_matures_at"] = Moment(matures_at)
+        document["next_matures_in"] = Duration(max(0, matures_at - (await chain.head()).timestamp))
+    document["newest_step"] = run.steps - 1
+    if report is not None:
+        document |= {"rollouts": report.rollouts, "accepted": report.accepted, "pending": state.pending}
+        document |= {"rejected": report.rejected, "last_verdicts": last_verdicts(report.verdicts)}
+        if report.blocked:
+            document["waits_because"] = report.blocked
+    return document
+
+
+def last_verdicts(verdicts: list[Verdict]) -> list[str]:
+    """Return the verdicts on the newest commitments, the newest first, with the reason of a rejection."""
+    lines: dict[int, str] = {}
+    for verdict in verdicts:
+        if verdict.index not in lines or not verdict.accepted:
+            lines[verdict.index] = "accepted" if verdict.accepted else f"rejected: {verdict.reason or 'rejected'}"
+    return [f"{index} {lines[index]}" for index in sorted(lines, reverse=True)[:LAST_VERDICTS]]

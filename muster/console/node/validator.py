@@ -9,11 +9,9 @@ import typer
 
 from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.console.command import command
-from muster.console.money.wallet import address_of
-from muster.console.node import nodes, watching
+from muster.console.node import nodes
 from muster.console.node.nodes import GAS_DAYS, CheckOption, GasOption, NodeOption, RunOption
-from muster.console.node.status import ValidatorStatus
-from muster.console.node.watching import WatchOption
+from muster.console.node.watching import status
 from muster.console.session import Session, as_table
 from muster.contracts.registry import Role
 from muster.settings.schema import ValidatorSettings
@@ -52,10 +50,7 @@ def run(session: Session) -> None:
     session.become("validator")
 
 
-@command(app, "status", reads=True)
-async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
-    """Show what a validator has at stake, what it sealed, and the cases it opened."""
-    await watching.show_status(session, ValidatorStatus(await address_of(session, node)), own=node is None, again=watch)
+command(app, "status", reads=True)(status)
 
 
 @command(app, "verify", reads=True)

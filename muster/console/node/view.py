@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.chain.gas import hours_text
-from muster.console.node.log_lines import NodeLog
-from muster.console.node.logs import shown
+from muster.console.node.log_lines import WARNINGS, NodeLog
+from muster.console.node.logs import escaped, shown
 from muster.console.session import NEW_LINE
 from muster.runtime.printable import printable
 
@@ -147,8 +147,7 @@ def picture(title: str, rows: Sequence[StatusRow], log: NodeLog, notes: str = ""
     table.add_column(overflow="fold")
     for row in rows:
         table.add_row(row.name, Text(printable(row.value)))
-    below = [cut(shown(line).partition(NEW_LINE)[0]) for line in log.warnings]
-    below += [printable(line) for line in notes.splitlines() if line]
+    below = warning_lines(log) + [printable(line) for line in notes.splitlines() if line]
     return Group(Text(printable(title), style="bold"), table, *(Text(line, style="dim") for line in below))
 
 
@@ -158,6 +157,12 @@ def changes(before: Sequence[StatusRow], after: Sequence[StatusRow]) -> list[str
     return [printable(f"{row.name}: {row.value}") for row in after if row.change and row.change != known.get(row.name)]
 
 
+def warning_lines(log: NodeLog, count: int = WARNINGS) -> list[str]:
+    """Return the last `count` warnings of a log, as far as it keeps them."""
+    kept = list(log.warnings)
+    return [cut(shown(line).partition(NEW_LINE)[0]) for line in kept[max(0, len(kept) - count) :]]
+
+
 def cut(text: str) -> str:
     """Return text from elsewhere so that it can be printed: escaped, and cut at MAX_SHOWN."""
-    return printable(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…")
+    return escaped(text, MAX_SHOWN)

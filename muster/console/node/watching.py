@@ -1,91 +1,143 @@
-"""Show a status again and again, until Ctrl-C: what `--watch` does."""
+"""Show a node, once or until Ctrl-C: a live picture on a terminal, a line for each change elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
 import io
-import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Never
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.text import Text
 
+from muster.console.money.wallet import address_of
 from muster.console.node.log_lines import NodeLog
 from muster.console.node.logs import FIRST_BYTES, Tail, parsed, seconds_of
-from muster.console.node.status import NodeStatus
-from muster.console.node.view import node_rows, picture
-from muster.console.session import PLAIN_WIDTH, Session, as_table
+from muster.console.node.nodes import NodeOption
+from muster.console.node.status import NodeReader
+from muster.console.node.view import StatusRow, changes, node_rows, picture, warning_lines
+from muster.console.session import PLAIN_WIDTH, Session
 from muster.errors import MusterError, UsageError
 from muster.runtime.closing import Closing
-from muster.runtime.units import Moment
+from muster.runtime.printable import printable
 
 WATCH_SECONDS: Final = 10.0
 """Pause between two readings; each asks the chain and the orchestrator."""
+DRAW_SECONDS: Final = 1.0
 
 WatchOption = Annotated[
-    bool, typer.Option("--watch", "-w", help="Show it again every ten seconds, until Ctrl-C; on a terminal in place.")
+    bool,
+    typer.Option(
+        "--watch", "-w", help="Read it again every ten seconds, until Ctrl-C: a live picture on a terminal, else lines."
+    ),
 ]
 
-Status = Mapping[str, Any]
 
-
-async def show_status(session: Session, status: NodeStatus, *, own: bool, again: bool) -> None:
-    """Show the status of a node, once or `again` and again. `own`: its log is that of the settings."""
-    if again:
-        await watch(session, status.read, log_file=session.settings.log.file if own else None)
-    session.result(await status.read(session))
-
-
-async def watch(
-    session: Session,
-    read: Callable[[Session], Awaitable[Status]],
-    *,
-    seconds: float = WATCH_SECONDS,
-    log_file: Path | None = None,
-) -> Never:
-    """Show what `read` returns, every so many seconds, until interrupted; what fails meanwhile is shown below it.
-
-    `read` gets a session whose notes are shown below as well. `log_file`: that of the node's process, where it is here.
-    Raises UsageError with --json, and the first reading's error.
-    """
-    # 1. The first reading, whose error ends the command.
-    if session.options.json:
+async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
+    """Show what a node did, what was rejected, what it earned, what it has at stake, and its cases."""
+    if watch and session.options.json:
         raise UsageError("--json prints one document, and --watch never ends", hint="leave out one of them")
-    status, notes = await read_quietly(session, read)
-    # 2. Without a terminal: a text for each reading.
-    out = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    if not sys.stdout.isatty():
+    reader = NodeReader(await address_of(session, node))
+    if not watch:
+        session.result(await reader.read(session))
+        return
+    watched = WatchedNode(session, reader.read, session.settings.log.file if node is None else None)
+    await watched.read()
+    console = session.stdout
+    if not console.file.isatty():
+        session.result(watched.status)
+    with Screen(console, "{role} {node} of run {run}".format_map(watched.status)) as screen:
+        await watched.follow(screen, WATCH_SECONDS)
+
+
+class Screen(Closing):
+    """Shows a node: a live picture on a terminal, a line for each change elsewhere."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._picture: RenderableType = ""
+        self._rows: Sequence[StatusRow] = ()
+        self._warned = 0
+        self._notes = ""
+        self._live: Live | None = None
+        if console.file.isatty():  # it draws at each refresh: no thread draws by itself
+            self._live = Live(console=console, get_renderable=lambda: self._picture, auto_refresh=False)
+            self._live.start()
+        else:
+            self.say(title)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, rows: Sequence[StatusRow], log: NodeLog, notes: str) -> None:
+        """Draw the rows again, or print what changed since the last call."""
+        if self._live is not None:
+            self._picture = picture(self._title, rows, log, notes)
+            self._live.refresh()
+            return
+        warnings = warning_lines(log, log.warned - self._warned)
+        for line in [*warnings, *changes(self._rows, rows), *(notes.splitlines() if notes != self._notes else [])]:
+            self.say(line)
+        self._rows, self._warned, self._notes = rows, log.warned, notes
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence above the picture, or as a line."""
+        text = printable(sentence) if self._live is not None else f"{datetime.now(UTC):%H:%M:%S}  {printable(sentence)}"
+        self._console.print(text, markup=False, highlight=False, soft_wrap=self._live is None)
+
+
+class WatchedNode:
+    """A node, its last status, and the notes that reading it made."""
+
+    def __init__(
+        self, session: Session, read: Callable[[Session], Awaitable[Mapping[str, Any]]], log_file: Path | None
+    ) -> None:
+        """`read`: as `NodeReader.read`. `log_file`: that of the node's process, if it is on this machine."""
+        self.status: Mapping[str, Any] = {}
+        self._session = session
+        self._read = read
+        self._log_file = log_file
+        self._notes = ""
+        self._read_at = time.monotonic()
+
+    async def read(self) -> None:
+        """Read the status. What fails leaves the last one."""
+        notes = io.StringIO()
+        console = Console(file=notes, highlight=False, width=PLAIN_WIDTH)
+        quiet = replace(self._session, overrides=dict(self._session.overrides), stderr=console)
+        self.status = await self._read(quiet)
+        self._notes, self._read_at = notes.getvalue(), time.monotonic()
+
+    async def follow(self, screen: Screen, pause: float) -> Never:
+        """Show the node until cancelled; read its status every `pause` seconds, and note why a reading fails."""
+        with LogFile(self._log_file) as log:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._read_on(pause), name="read the node's status")
+                while True:
+                    self._draw(screen, log.read())
+                    await asyncio.sleep(min(DRAW_SECONDS, pause))
+
+    def _draw(self, screen: Screen, log: NodeLog) -> None:
+        elapsed = time.monotonic() - self._read_at
+        rows = node_rows(self.status, log, now=time.time(), elapsed=elapsed) if self.status else []
+        screen.show(rows, log, self._notes)
+
+    async def _read_on(self, pause: float) -> Never:
+        if self.status:
+            await asyncio.sleep(pause)
         while True:
-            out.print(_shown(status, notes))
-            sys.stdout.flush()
-            await asyncio.sleep(seconds)
-            status, notes = await _read_again(session, read, status)
-    # 3. On a terminal: a picture that goes on between two readings.
-    read_at = time.monotonic()
-    title = f"{status['role']} {status['node']} of run {status['run']}"
-
-    def draw() -> RenderableType:
-        rows = node_rows(status, log.read(), now=time.time(), elapsed=time.monotonic() - read_at)
-        return picture(title, rows, log.node, notes)
-
-    with LogFile(log_file) as log, live(out, draw) as shown:
-        while True:
-            for _ in range(max(1, round(seconds))):
-                shown.refresh()
-                await asyncio.sleep(min(1.0, seconds))
-            status, notes = await _read_again(session, read, status)
-            read_at = time.monotonic()
-
-
-def live(console: Console, draw: Callable[[], RenderableType]) -> Live:
-    """Return a live display that redraws the terminal at each `refresh`: no thread draws by itself."""
-    return Live(console=console, get_renderable=draw, auto_refresh=False)
+            try:
+                await self.read()
+            except MusterError as error:
+                self._notes = f"not read: {error}"
+            await asyncio.sleep(pause)
 
 
 class LogFile(Closing):
@@ -115,26 +167,3 @@ class LogFile(Closing):
 def log_size(path: Path | None) -> int:
     """Return the bytes of a log; 0 where there is none."""
     return path.stat().st_size if path is not None and path.exists() else 0
-
-
-async def read_quietly(session: Session, read: Callable[[Session], Awaitable[Status]]) -> tuple[Status, str]:
-    """Return a status, and the notes that reading it made."""
-    notes = io.StringIO()
-    console = Console(file=notes, highlight=False, width=PLAIN_WIDTH)
-    quiet = replace(session, overrides=dict(session.overrides), stderr=console)
-    return await read(quiet), notes.getvalue()
-
-
-async def _read_again(
-    session: Session, read: Callable[[Session], Awaitable[Status]], before: Status
-) -> tuple[Status, str]:
-    """Read once more; where that fails, return what was read before, and why."""
-    try:
-        return await read_quietly(session, read)
-    except MusterError as error:
-        return before, f"not read again: {error}\n"
-
-
-def _shown(status: Status, notes: str) -> RenderableType:
-    below = f"{notes}{Moment(round(time.time()))}".replace(" (now)", "")
-    return Group(as_table(status), Text(below, style="dim"))

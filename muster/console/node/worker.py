@@ -12,10 +12,9 @@ from muster.chain.client import Chain
 from muster.clients.orchestrator import OrchestratorClient
 from muster.console.command import command
 from muster.console.money.wallet import address_of
-from muster.console.node import nodes, watching
+from muster.console.node import nodes
 from muster.console.node.nodes import GAS_DAYS, CheckOption, GasOption, NodeOption, RunOption
-from muster.console.node.status import WorkerStatus
-from muster.console.node.watching import WatchOption
+from muster.console.node.watching import status
 from muster.console.session import Session, as_table
 from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened
@@ -54,10 +53,7 @@ def run(session: Session) -> None:
     session.become("worker")
 
 
-@command(app, "status", reads=True)
-async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
-    """Show what a worker has done, what was rejected, what it earned and what can be claimed."""
-    await watching.show_status(session, WorkerStatus(await address_of(session, node)), own=node is None, again=watch)
+command(app, "status", reads=True)(status)
 
 
 @command(app, "why", reads=True)

@@ -11,13 +11,15 @@ import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Never
 
 import typer
 
 from muster.console.command import command
 from muster.console.money.wallet import OPERATOR, address_of
 from muster.console.node import service
+from muster.console.node.status import NodeReader
+from muster.console.node.watching import Screen, WatchedNode
 from muster.console.session import NEW_LINE, Session, wallet_path
 from muster.console.up.facts import UNKNOWN
 from muster.console.up.keys import OperatorWallet, ask_for_operator
@@ -27,7 +29,6 @@ from muster.console.up.running import NodeProcess, end_left, start_in_background
 from muster.console.up.setup import bring_ether, help_without_operator, keep_gas, take_steps
 from muster.console.up.steps import NodeFacts, SetupSteps
 from muster.console.up.target import NodeTarget, UpRequest, find_target
-from muster.console.up.watch import NodeWatch
 from muster.contracts.registry import Status
 from muster.errors import FinishedError, UsageError
 from muster.runtime.journal import FolderLock, lock_holder
@@ -36,6 +37,10 @@ from muster.runtime.units import Tokens
 from muster.swarm.supervisor import interruptible
 
 app = typer.Typer()
+
+POLLS: Final = 4
+"""Polls of the chain between two readings of a node that is shown; at least LEAST_SECONDS."""
+LEAST_SECONDS: Final = 2.0
 
 
 @command(app, "up", spends=True)
@@ -189,7 +194,7 @@ async def go_on(
             return None
     if holder is not None and request.start and not request.detach:
         session.note(f"process {holder} runs it, a service or another command: this only watches it")
-        await NodeWatch(node, None).show()
+        await show_node(node)
     installed = await service.install_unit(session, node.role) if request.detach and not in_background else {}
     return document_of(node, facts) | {"config": node.place.config} | installed
 
@@ -206,14 +211,23 @@ async def run_node(
             await process.guard(work())
             keeper = asyncio.create_task(keep(), name="keep the node's gas")
             try:
-                await process.guard(NodeWatch(node, process).show())
+                await process.guard(show_node(node, process))
             finally:
                 keeper.cancel()
                 await asyncio.gather(keeper, return_exceptions=True)
-            raise process.end_error()
         except FinishedError as end:
             said = f"{end}\n  next: {end.hint}" if end.hint else str(end)
             node.session.note(printable(said, kept=NEW_LINE))
+
+
+async def show_node(node: LocalNode, process: NodeProcess | None = None) -> Never:
+    """Show a node until cancelled, and what happens to its `process` if that is ours."""
+    session, pause = node.session, max(LEAST_SECONDS, POLLS * node.session.settings.chain.poll_seconds)
+    title = f"{node.place.name}: {node.role} {node.address} of run {session.settings.run}"
+    with Screen(session.stderr, title) as screen:
+        if process is not None:
+            process.say = screen.say
+        await WatchedNode(session, NodeReader(node.address).read, node.log).follow(screen, pause)
 
 
 def watch_only(session: Session, target: NodeTarget) -> None:
@@ -222,6 +236,6 @@ def watch_only(session: Session, target: NodeTarget) -> None:
     async def watch() -> None:
         own = target.session(session)
         node = LocalNode(own, target.place, target.role, await address_of(own, None))
-        await NodeWatch(node, None).show()
+        await show_node(node)
 
     asyncio.run(interruptible(watch()))

@@ -79,11 +79,6 @@ class NodeProcess:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    @property
-    def is_over(self) -> bool:
-        """Return whether the process has ended and is not started again."""
-        return self._status.done()
-
     def end_error(self) -> MusterError:
         """Return why the process has ended for good; its status is the exit code."""
         what, hint = last_words(self._node, self._log_start)
