@@ -31,7 +31,7 @@ SHOWN_CHARACTERS: Final = 400
 
 async def compare(request: SwarmRequest, step: int) -> dict[str, Any]:
     """Ask the first model and the one of `step`; return what the report shows. Raises as `muster.clients.answering`."""
-    task_set = await asyncio.to_thread(TaskSet.open, request.layout.tasks)
+    task_set = await asyncio.to_thread(TaskSet.open, request.local.tasks)
     first, last = eval_requests(request, task_set.root, len(task_set.held_out), step)
     before, after = await asyncio.gather(_answers(first), _answers(last))  # one thread each: the machine is idle
     held_out = iter(task for _, task in task_set.held_out)
@@ -51,8 +51,8 @@ def eval_requests(request: SwarmRequest, root: bytes, tasks: int, step: int) -> 
         profile=scenario.profile,
     )
     first, last = (
-        EvalRequest(model, request.layout.tasks, root, "held-out", tasks, sampling, show=SHOWN_ANSWERS)
-        for model in (request.layout.model, request.layout.model_of(step))
+        EvalRequest(model, request.local.tasks, root, "held-out", tasks, sampling, show=SHOWN_ANSWERS)
+        for model in (request.local.model, request.local.model_of(step))
     )
     return first, last
 

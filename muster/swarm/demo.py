@@ -19,19 +19,19 @@ from typing import Any, Final
 
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
-from muster.chain.keys import Signer
 from muster.constants import HOUR_SECONDS, WINDOW_HOURS
 from muster.contracts import runs
 from muster.contracts.runs import WorkCommitted
 from muster.runtime.process import run_together
 from muster.swarm import facts, stage
 from muster.swarm.comparison import compare
-from muster.swarm.plan import SwarmRequest, chain_process, model_process, nodes, process
+from muster.swarm.launch import operator_of
+from muster.swarm.plan import SwarmRequest, model_process
 from muster.swarm.report import write_report
-from muster.swarm.running import POLL_SECONDS, RunningSwarm
+from muster.swarm.running import POLL_SECONDS, RunningSwarm, supervised
 from muster.swarm.state import check_free
 from muster.swarm.summary import Participant, SwarmFacts, summarise
-from muster.swarm.supervisor import ProcessEvent, Supervisor, check_ports
+from muster.swarm.supervisor import ProcessEvent, check_ports
 from muster.swarm.watch import PlainView
 
 CASE_SECONDS: Final = 600.0
@@ -48,9 +48,6 @@ class Swarm(RunningSwarm):
     request: SwarmRequest
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage."""
-    keys: dict[str, Signer] = field(default_factory=dict)
-    tips: Mapping[str, bytes] = field(default_factory=dict)
-    """What each validator registers of its draw secret."""
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
@@ -71,34 +68,33 @@ class Swarm(RunningSwarm):
             task_set = await asyncio.to_thread(stage.make_tasks, self.request)
             await run_together(self._deploy(), self.supervisor.run(model_process(self.request)))
             self.view.stage("creating the run, registering its nodes")
-            layout = self.request.layout
-            await asyncio.to_thread(stage.fill_run_folder, layout.run_folder, layout.tasks, layout.model)
-            self.run, self.participants = await stage.open_run(self.request, self.keys, self.tips, task_set)
+            local = self.request.local
+            await asyncio.to_thread(stage.fill_run_folder, local.run_folder, local.tasks, local.model)
+            await stage.open_run(self, self.request, task_set)
 
     async def _deploy(self) -> None:
         """Start the chain, deploy the contracts, give out tokens, make the validators' draw secrets.
 
         Trainer and nodes start too, and import what they need while the model is made.
         """
-        await self.supervisor.start(chain_process(self.request))
-        await self.supervisor.start_all([process(self.request, name) for name in self._working])
+        await self.supervisor.start(self.local.chain_process())
+        await self.start(*self._working)
         self.view.stage("deploying the contracts, making a model")
         await stage.deploy_contracts(self.request, self.keys)
         await stage.draw_tokens(self.request, self.keys)
-        self.tips = await asyncio.to_thread(stage.make_draw_tips, self.request)
+        await asyncio.to_thread(self.make_draw_tips)
 
     @property
     def _working(self) -> tuple[str, ...]:
         """Return the names of the processes that wait for the services."""
-        return ("trainer", *(node.name for node in nodes(self.request)))
+        return ("trainer", *(node.name for node in self.local.nodes))
 
-    async def start(self) -> None:
+    async def let_begin(self) -> None:
         """Start the services, then let trainer, validators and workers begin."""
         with self.measure("start"):
             await asyncio.to_thread(stage.write_settings, self.request, self.run, stage.SERVICES)
-            await self.start_services(*(process(self.request, name) for name in stage.SERVICES))
-            where = stage.chain_settings(self.request), self.request.orchestrator_url
-            await stage.name_nodes(*where, self.run, self.keys, self.participants)
+            await self.start_services("relay")
+            await self.name_nodes()
             await asyncio.to_thread(stage.write_settings, self.request, self.run, self._working)
 
     # Watching
@@ -157,8 +153,8 @@ class Swarm(RunningSwarm):
             await asyncio.sleep(POLL_SECONDS)
 
     async def _claim(self, who: Participant) -> None:
-        cold = self.keys[stage.operator_of(who.name)]
-        async with await Chain.connect(stage.chain_settings(self.request), cold) as chain:
+        cold = self.keys[operator_of(who.name)]
+        async with await Chain.connect(self.local.chain, cold) as chain:
             through, amount = await chain.call(runs.claimable(who.node))
             if amount:
                 await chain.send(runs.claim(who.node, through))
@@ -191,7 +187,7 @@ class Swarm(RunningSwarm):
             updates=facts.updates(document),
             lines={line["address"]: line for line in document["nodes"]},
             solvency=await chain.solvency(),
-            checkpoints=await facts.checkpoints(events, self.request.layout.shards),
+            checkpoints=await facts.checkpoints(events, self.request.local.shards),
             bytes_broadcast=await facts.bytes_served(relays),
             wall_seconds=wall_seconds,
             stage_seconds=self.seconds,
@@ -200,7 +196,7 @@ class Swarm(RunningSwarm):
             seed=self.request.seed,
             restarts=self.supervisor.restarts,
             weights=facts.weight_fetches(
-                {who.name: self.request.layout.log(who.name) for who in self.participants if who.role == "worker"}
+                {who.name: self.local.log(who.name) for who in self.participants if who.role == "worker"}
             ),
             comparison=comparison,
         )
@@ -247,8 +243,8 @@ async def _until_cancelled(swarm: Swarm) -> None:
 
 async def _run_to_end(swarm: Swarm, begun: float) -> SwarmFacts:
     await swarm.prepare()
-    await swarm.start()
-    async with await Chain.connect(stage.chain_settings(swarm.request)) as chain:
+    await swarm.let_begin()
+    async with await Chain.connect(swarm.local.chain) as chain:
         await swarm.train(chain)
         await swarm.claim_all(chain)
         # Once more: the last summary has what was claimed and sealed.
@@ -280,9 +276,9 @@ def _clean_up(folder: Path, keep: bool) -> Iterator[None]:
 
 async def _run_until_cancelled(swarm: Swarm) -> None:
     await swarm.prepare()
-    await swarm.start()
-    swarm.view.stage(f"running; settings of every process are in {swarm.request.layout.folder}; Ctrl-C ends it")
-    async with await Chain.connect(stage.chain_settings(swarm.request)) as chain:
+    await swarm.let_begin()
+    swarm.view.stage(f"running; settings of every process are in {swarm.local.folder}; Ctrl-C ends it")
+    async with await Chain.connect(swarm.local.chain) as chain:
         await swarm.watch(chain, lambda _: False, float("inf"))
 
 
@@ -292,8 +288,5 @@ async def _open_swarm(request: SwarmRequest, view: PlainView) -> AsyncIterator[S
     check_ports(astuple(request.ports))
     check_free(request.folder)
     await asyncio.to_thread(stage.fresh_folder, request.folder)
-    async with Supervisor(request.folder, view.process_event) as supervisor:
-        try:
-            yield Swarm(request.folder, request.orchestrator_url, supervisor, view, request=request)
-        finally:
-            view.stage("ending every process")
+    async with supervised(request.folder, view) as supervisor:
+        yield Swarm(request.local, supervisor, view, request=request)

@@ -1,20 +1,21 @@
 """How the processes of a run are started on one machine, and the settings of the nodes among them. Pure.
 
-Whose folder they live in is the caller's to say: a demo's (`muster.swarm.plan`), or an owner's (`muster.swarm.trial`).
+They live in the folder of a demo (`muster.swarm.plan`) or of a run's owner (`muster.swarm.trial`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from muster.chain.anvil import anvil_command
 from muster.constants import CHAIN_ANVIL
 from muster.runtime.files import cache_folder
 from muster.runtime.module_command import module_command
+from muster.settings.schema import ChainSettings
+from muster.swarm.summary import Participant
 from muster.swarm.supervisor import ProcessSpec
 
 BLOCK_SECONDS: Final = 1
@@ -32,7 +33,7 @@ CHILD_ENVIRONMENT: Final = {
 wherever a model is imported, is not in the temporary folder."""
 
 SAVING_SECONDS: Final = 60.0
-"""Longest time that a chain which keeps its state takes to write it when it ends: 2 kB for every block."""
+"""Longest time that the chain takes to end: one that keeps its state writes 2 kB for every block."""
 
 
 @dataclass(frozen=True)
@@ -63,72 +64,119 @@ def role_of(name: str) -> str:
     return name.rpartition("-")[0] or name
 
 
-def process_spec(name: str, config: Path, log: Path, port: int = 0, *, wait_seconds: int = 0) -> ProcessSpec:
-    """Return how one of our processes is started, by its name. port: where it serves `/readyz`; 0: it is no service.
-
-    wait_seconds: how long its settings file may take to come.
-    """
-    role = ROLES[role_of(name)]
-    wait = ("--wait", str(wait_seconds)) if wait_seconds else ()
-    return ProcessSpec(
-        name=name,
-        command=module_command(role.module, "--config", config, *wait),
-        log=log,
-        environment=CHILD_ENVIRONMENT,
-        ready_url=f"http://127.0.0.1:{port}/readyz" if port else "",
-        ready_port=port,
-        nice=role.nice,
-        final_statuses=role.final,
-        essential=role_of(name) != "cheater",
-    )
+def participants(validators: int, workers: int, cheaters: int = 0) -> list[Participant]:
+    """List the nodes of a run, validators first: it takes no work before four of them exist."""
+    found = [Participant(f"validator-{i + 1}", "validator") for i in range(validators)]
+    found += [Participant(f"worker-{i + 1}", "worker") for i in range(workers)]
+    names = ["cheater"] if cheaters == 1 else [f"cheater-{i + 1}" for i in range(cheaters)]
+    return found + [Participant(name, "worker", honest=False) for name in names]
 
 
-def chain_spec(
-    port: int, log: Path, states: Path, *, latest_only: bool = False, saved: Path | None = None
-) -> ProcessSpec:
-    """Return how Anvil is started: it makes a block every second, and mines nothing otherwise.
-
-    states, latest_only, saved: as `muster.chain.anvil.anvil_command` has them.
-    """
-    command = anvil_command(port, block_time=BLOCK_SECONDS, states=states, latest_only=latest_only, saved=saved)
-    spec = ProcessSpec(name="chain", command=tuple(command), log=log, ready_port=port, restarts=0)
-    return spec if saved is None else replace(spec, stop_seconds=SAVING_SECONDS)
+def operator_of(node: str) -> str:
+    """Return the name of the key of a node's operator."""
+    return f"operator-of-{node}"
 
 
-def shared_settings(
-    name: str,
-    run: int,
-    *,
-    log: Path,
-    rpc_url: str,
-    addresses: Path,
-    keys: Mapping[str, object],
-    orchestrator_url: str,
-) -> dict[str, object]:
-    """Return what every process on a local chain sets, by dotted key. keys: the key's own settings."""
-    return {
-        "run": run,
-        "name": name,
-        "log.file": log,
-        "chain.rpc_url": rpc_url,
-        "chain.chain_id": CHAIN_ANVIL,
-        "chain.addresses": addresses,
-        "chain.poll_seconds": NODE_POLL_SECONDS,
-        **{f"keys.{key}": value for key, value in keys.items()},
-        "orchestrator.url": orchestrator_url,
-    }
+@dataclass(frozen=True, kw_only=True)
+class LocalRun:
+    """A run on this machine: what its processes share, and where their files are."""
 
+    folder: Path
+    chain: ChainSettings
+    orchestrator_url: str
+    nodes: Sequence[Participant]
+    ports: Mapping[str, int]
+    """Where services listen on 127.0.0.1, by name; without `chain` the chain runs elsewhere."""
+    validator: Mapping[str, object] = field(default_factory=dict)
+    """Settings of every validator, by their names."""
+    latest_only: bool = True
+    """Whether the chain keeps the newest state alone."""
+    saved: Path | None = None
+    """Saved state that the chain resumes from; None: it begins at each start."""
+    wait_seconds: int = 0
+    """How long the settings of trainer and nodes may take to come."""
 
-def validator_settings(state: Path, chosen: Mapping[str, object] = MappingProxyType({})) -> dict[str, object]:
-    """Return what a validator sets besides; chosen: by the names of the validator's section."""
-    return {"validator.state_dir": state, **{f"validator.{name}": value for name, value in chosen.items()}}
+    def home(self, name: str) -> Path:
+        """Return the folder of a process."""
+        return self.folder / name
 
+    def config(self, name: str) -> Path:
+        return self.home(name) / "muster.toml"
 
-def worker_settings(state: Path) -> dict[str, object]:
-    """Return what a worker sets besides: it passes on the weights that it holds."""
-    return {
-        "worker.state_dir": state,
-        "worker.poll_seconds": NODE_POLL_SECONDS,
-        "shardcast.share": True,
-        "shardcast.port": 0,
-    }
+    def state(self, name: str) -> Path:
+        return self.home(name) / "state"
+
+    def log(self, name: str) -> Path:
+        """Return the path of a process's log, in JSON lines."""
+        return self.home(name) / "log.jsonl"
+
+    def output(self, name: str) -> Path:
+        """Return the path of a process's stdout and stderr."""
+        return self.home(name) / "output.log"
+
+    def key(self, name: str) -> Path:
+        """Return the path of a raw key, which only Anvil accepts."""
+        return self.folder / "keys" / name
+
+    def key_settings(self, name: str) -> dict[str, Path]:
+        return {"raw_key_file": self.key(name)}
+
+    @property
+    def validators(self) -> list[str]:
+        return [node.name for node in self.nodes if node.role == "validator"]
+
+    def process(self, name: str) -> ProcessSpec:
+        """Return how one of our processes is started; one that has a port is ready once it answers there."""
+        role, port = ROLES[role_of(name)], self.ports.get(name, 0)
+        wait = ("--wait", str(self.wait_seconds)) if self.wait_seconds and not port else ()
+        return ProcessSpec(
+            name=name,
+            command=module_command(role.module, "--config", self.config(name), *wait),
+            log=self.output(name),
+            environment=CHILD_ENVIRONMENT,
+            ready_url=f"http://127.0.0.1:{port}/readyz" if port else "",
+            ready_port=port,
+            nice=role.nice,
+            final_statuses=role.final,
+            essential=role_of(name) != "cheater",
+        )
+
+    def chain_process(self) -> ProcessSpec:
+        """Return how Anvil is started: it makes a block every second, and mines nothing otherwise."""
+        port = self.ports["chain"]
+        states = self.saved.parent / "chain" if self.saved else self.state("chain")
+        command = anvil_command(
+            port, block_time=BLOCK_SECONDS, states=states, latest_only=self.latest_only, saved=self.saved
+        )
+        return ProcessSpec(
+            name="chain",
+            command=tuple(command),
+            log=self.output("chain"),
+            ready_port=port,
+            stop_seconds=SAVING_SECONDS,
+            restarts=0,
+        )
+
+    def settings(self, name: str, run: int) -> dict[str, object]:
+        """Return the settings of a node, and what those of every process have, by dotted key."""
+        shared = {
+            "run": run,
+            "name": name,
+            "log.file": self.log(name),
+            "chain.rpc_url": self.chain.rpc_url,
+            "chain.chain_id": CHAIN_ANVIL,
+            "chain.addresses": self.chain.addresses,
+            "chain.poll_seconds": NODE_POLL_SECONDS,
+            **{f"keys.{key}": path for key, path in self.key_settings(name).items()},
+            "orchestrator.url": self.orchestrator_url,
+        }
+        state = self.state(name)
+        match role_of(name):
+            case "validator":
+                chosen = {f"validator.{key}": value for key, value in self.validator.items()}
+                return {**shared, "validator.state_dir": state, **chosen}
+            case "worker" | "cheater":  # it passes on the weights that it holds
+                own = {"worker.state_dir": state, "worker.poll_seconds": NODE_POLL_SECONDS}
+                return {**shared, **own, "shardcast.share": True, "shardcast.port": 0}
+            case _:
+                return shared

@@ -8,25 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from muster.constants import HOUR_SECONDS, TOKEN
+from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
 from muster.protocol.terms import WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.runtime.module_command import module_command
-from muster.swarm.launch import (
-    CHILD_ENVIRONMENT,
-    chain_spec,
-    process_spec,
-    role_of,
-    shared_settings,
-    validator_settings,
-    worker_settings,
-)
+from muster.settings.schema import ChainSettings
+from muster.swarm.launch import CHILD_ENVIRONMENT, LocalRun, participants
 from muster.swarm.scenarios import DIGITS, Scenario
-from muster.swarm.summary import Participant
 from muster.swarm.supervisor import ProcessSpec
 from muster.verification.profiles import profile_hash
 
@@ -86,13 +79,24 @@ class SwarmRequest:
     lasting: bool = False
     """Runs for days (`swarm up`) instead of some minutes (`swarm demo`)."""
 
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.folder)
-
-    @property
-    def rpc_url(self) -> str:
-        return f"http://127.0.0.1:{self.ports.chain}"
+    @cached_property
+    def local(self) -> LocalSwarm:
+        ports = self.ports
+        return LocalSwarm(
+            folder=self.folder,
+            chain=ChainSettings(
+                rpc_url=f"http://127.0.0.1:{ports.chain}",
+                chain_id=CHAIN_ANVIL,
+                addresses=self.folder / "addresses.json",
+                poll_seconds=0.25,
+            ),
+            orchestrator_url=self.orchestrator_url,
+            nodes=participants(self.validators, self.workers, self.cheaters),
+            ports=asdict(ports),
+            validator=self.scenario.validator,
+            latest_only=self.lasting,  # a demo's report asks about a block that is some seconds old
+            wait_seconds=MODEL_SECONDS + START_SECONDS,
+        )
 
     @property
     def orchestrator_url(self) -> str:
@@ -109,47 +113,29 @@ class SwarmRequest:
         return self.scenario.groups_per_batch // self.groups_per_commitment
 
 
-class Layout:
-    """Paths in a swarm's folder."""
+class LocalSwarm(LocalRun):
+    """What a swarm's folder holds besides."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.addresses = folder / "addresses.json"
-        self.run_folder = folder / "run"
-        """What a newcomer needs: task set, tokenizer, model configuration."""
-        self.model = folder / "model"
-        self.tasks = folder / "tasks"
-        self.shards = folder / "origin"
+    @property
+    def run_folder(self) -> Path:
+        """Return the folder of what a newcomer needs: task set, tokenizer, model configuration."""
+        return self.folder / "run"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def tasks(self) -> Path:
+        return self.folder / "tasks"
+
+    @property
+    def shards(self) -> Path:
+        return self.folder / "origin"
 
     def model_of(self, step: int) -> Path:
         """Return where the trainer keeps the model of one of its newest steps."""
         return self.state("trainer") / "steps" / f"{step:06d}" / "model"
-
-    def key(self, name: str) -> Path:
-        """Return the path of a raw key, which only Anvil accepts."""
-        return self.folder / "keys" / name
-
-    def config(self, name: str) -> Path:
-        return self.folder / name / "muster.toml"
-
-    def state(self, name: str) -> Path:
-        return self.folder / name / "state"
-
-    def log(self, name: str) -> Path:
-        """Return the path of a process's log, in JSON lines."""
-        return self.folder / name / "log.jsonl"
-
-    def output(self, name: str) -> Path:
-        """Return the path of a process's stdout and stderr."""
-        return self.folder / name / "output.log"
-
-
-def nodes(request: SwarmRequest) -> list[Participant]:
-    """List the nodes, validators first: a run takes no work before four of them exist."""
-    found = [Participant(f"validator-{i + 1}", "validator") for i in range(request.validators)]
-    found += [Participant(f"worker-{i + 1}", "worker") for i in range(request.workers)]
-    cheaters = ["cheater"] if request.cheaters == 1 else [f"cheater-{i + 1}" for i in range(request.cheaters)]
-    return found + [Participant(name, "worker", honest=False) for name in cheaters]
 
 
 def step_interval(workers: int, files: int, commitments_per_hour: int) -> int:
@@ -175,37 +161,25 @@ def local_terms(request: SwarmRequest) -> dict[str, Any]:
 
 def settings_of(request: SwarmRequest, name: str, run: int) -> dict[str, object]:
     """Return the settings of one process, by dotted key."""
-    layout = request.layout
-    shared = shared_settings(
-        name,
-        run,
-        log=layout.log(name),
-        rpc_url=request.rpc_url,
-        addresses=layout.addresses,
-        keys={"raw_key_file": layout.key(name)},
-        orchestrator_url=request.orchestrator_url,
-    )
-    return shared | _settings_of_role(request, layout.state(name), role_of(name))
+    return request.local.settings(name, run) | _settings_of_service(request, name)
 
 
-def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str, object]:
-    """Return what only this role sets; a cheater's settings are a worker's."""
-    layout, ports = request.layout, request.ports
-    match role:
-        case "validator":
-            return validator_settings(state, request.scenario.validator)
+def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
+    """Return what a process that is no node sets besides."""
+    local, ports, state = request.local, request.ports, request.local.state(name)
+    match name:
         case "trainer":
             # The report compares every checkpoint's files with its root on chain.
             kept = min(request.steps + 2, 10_000)
             every = {"shardcast.published_versions": kept, "shardcast.whole_versions": kept}
             return {
                 "trainer.state_dir": state,
-                "trainer.model": layout.model,
+                "trainer.model": local.model,
                 "trainer.max_steps": request.steps,
                 "trainer.batch_groups": request.scenario.groups_per_batch,
                 "trainer.max_files": request.files_per_batch,
                 **{f"trainer.{name}": value for name, value in request.scenario.trainer.items()},
-                "shardcast.dir": layout.shards,
+                "shardcast.dir": local.shards,
                 **({"shardcast.kept_hours": LASTING_KEPT_HOURS} if request.lasting else every),
             }
         case "orchestrator":
@@ -215,14 +189,14 @@ def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str
                 "orchestrator.about": request.scenario.about,
                 "orchestrator.state_dir": state,
                 "orchestrator.database_url": f"sqlite:///{state}/orchestrator.db",
-                "orchestrator.storage_url": f"file:{layout.folder / 'storage'}",
-                "orchestrator.run_folder": layout.run_folder,
+                "orchestrator.storage_url": f"file:{local.folder / 'storage'}",
+                "orchestrator.run_folder": local.run_folder,
                 "orchestrator.batch_groups": request.scenario.groups_per_batch,
                 "orchestrator.demand_batches": LASTING_DEMAND if request.lasting else request.scenario.demand_batches,
                 "shardcast.relays": relay_urls(request),
             }
         case "origin":
-            return {"shardcast.role": "origin", "shardcast.port": ports.origin, "shardcast.dir": layout.shards}
+            return {"shardcast.role": "origin", "shardcast.port": ports.origin, "shardcast.dir": local.shards}
         case "relay":
             return {
                 "shardcast.role": "relay",
@@ -232,7 +206,7 @@ def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str
                 "shardcast.check_chain": True,
             }
         case _:
-            return worker_settings(state)
+            return {}
 
 
 def relay_urls(request: SwarmRequest) -> list[str]:
@@ -240,34 +214,19 @@ def relay_urls(request: SwarmRequest) -> list[str]:
     return [f"http://127.0.0.1:{request.ports.relay}", f"http://127.0.0.1:{request.ports.origin}"]
 
 
-def process(request: SwarmRequest, name: str) -> ProcessSpec:
-    """Return how one of our processes is started, by its name."""
-    layout = request.layout
-    port = getattr(request.ports, name, 0)  # those with a port of their own are called by their role
-    wait = 0 if port else MODEL_SECONDS + START_SECONDS
-    return process_spec(name, layout.config(name), layout.output(name), port, wait_seconds=wait)
-
-
 def model_process(request: SwarmRequest) -> ProcessSpec:
     """Return the process that fetches the model, or makes it and warms it up: separate, because torch is large."""
-    layout, scenario = request.layout, request.scenario
+    local, scenario = request.local, request.scenario
     command = module_command("muster", "model")
     if scenario.fetched_model:
-        command += ("fetch", scenario.fetched_model, str(layout.model))
+        command += ("fetch", scenario.fetched_model, str(local.model))
     else:
-        command += ("init", str(layout.model), "--tasks", str(layout.tasks), "--seed", str(request.seed))
+        command += ("init", str(local.model), "--tasks", str(local.tasks), "--seed", str(request.seed))
         command += ("--budgets", ",".join(map(str, scenario.budgets)))
     return ProcessSpec(
         name="make-model",
         command=command,
-        log=layout.output("make-model"),
+        log=local.output("make-model"),
         environment=CHILD_ENVIRONMENT,
         ready_seconds=MODEL_SECONDS,
     )
-
-
-def chain_process(request: SwarmRequest) -> ProcessSpec:
-    """Return how the swarm's chain is started."""
-    layout = request.layout
-    # A demo's report asks about a block that is some seconds old.
-    return chain_spec(request.ports.chain, layout.output("chain"), layout.state("chain"), latest_only=request.lasting)

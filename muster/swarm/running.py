@@ -1,4 +1,4 @@
-"""A run whose processes a supervisor keeps on this machine: start them in order, show what happens, end the convicted.
+"""A run whose processes a supervisor keeps on this machine: register its nodes, start it, show it, end the convicted.
 
 Used by the demo (`muster.swarm.demo`) and by an owner's trial (`muster.swarm.trial`).
 """
@@ -7,49 +7,99 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from muster.chain.client import Chain
+from muster.chain.client import NO_TIP, Chain
+from muster.chain.draw_secret import create_draw_secret, draw_tip
+from muster.chain.keys import Signer
 from muster.clients.orchestrator import OrchestratorClient
+from muster.contracts.registry import Role
 from muster.errors import MusterError, UnreachableError
+from muster.swarm.launch import LocalRun, operator_of
+from muster.swarm.opening import ensure_joined
 from muster.swarm.summary import Participant
-from muster.swarm.supervisor import ProcessEvent, ProcessSpec, Supervisor
+from muster.swarm.supervisor import ProcessEvent, Supervisor
 from muster.swarm.watch import PlainView
 
 POLL_SECONDS: Final = 1.0
+
+
+@asynccontextmanager
+async def supervised(folder: Path, view: PlainView) -> AsyncIterator[Supervisor]:
+    """Yield what starts processes and notes them in a folder; at the end, end everything that it started."""
+    async with Supervisor(folder, view.process_event) as supervisor:
+        try:
+            yield supervisor
+        finally:
+            view.stage("ending every process")
 
 
 @dataclass
 class RunningSwarm:
     """The processes of one run, and who takes part in it."""
 
-    folder: Path
-    orchestrator_url: str
+    local: LocalRun
     supervisor: Supervisor
     view: PlainView
     run: int = 0
+    keys: Mapping[str, Signer] = field(default_factory=dict)
+    """Of nodes and their operators, by name."""
+    draw_tips: Mapping[str, bytes] = field(default_factory=dict)
+    """What validators register of their draw secrets, by name."""
     participants: Sequence[Participant] = ()
     last_event: int = 0
     """Number of the orchestrator's last event that was shown."""
 
-    async def start_services(self, orchestrator: ProcessSpec, origin: ProcessSpec, *relays: ProcessSpec) -> None:
+    # Starting
+
+    def make_draw_tips(self) -> None:
+        """Make the draw secret of every validator, in its folder."""
+        names = self.local.validators
+        self.draw_tips = {name: draw_tip(create_draw_secret(self.local.state(name))) for name in names}
+
+    async def register(self) -> None:
+        """Register every node by its own operator, with the node's consent."""
+
+        async def join(node: Participant) -> Participant:
+            hot, cold = self.keys[node.name], self.keys[operator_of(node.name)]
+            role = Role.VALIDATOR if node.role == "validator" else Role.WORKER
+            async with await Chain.connect(self.local.chain, cold) as chain:
+                await ensure_joined(chain, hot, self.run, role, draw_tip=self.draw_tips.get(node.name, NO_TIP))
+            return replace(node, node=hot.address, operator=cold.address)
+
+        self.participants = await asyncio.gather(*map(join, self.local.nodes))
+
+    async def start(self, *names: str) -> None:
+        """Start processes that need not wait for each other."""
+        await self.supervisor.start_all([self.local.process(name) for name in names])
+
+    async def start_services(self, *relays: str) -> None:
         """Start what the others need first: orchestrator and origin, then relays, which fetch from the origin."""
         self.view.stage("starting orchestrator and relays" if relays else "starting orchestrator and origin")
-        await self.supervisor.start_all([orchestrator, origin])
-        self.view.page(f"{self.orchestrator_url}/")
-        await self.supervisor.start_all(relays)
+        await self.start("orchestrator", "origin")
+        self.view.page(f"{self.local.orchestrator_url}/")
+        await self.start(*relays)
 
-    async def start_nodes(self, trainer: ProcessSpec, *nodes: ProcessSpec) -> None:
-        """Start the trainer, the validators and the workers, which wait for each other by themselves."""
-        self.view.stage("starting trainer, validators and workers")
-        await self.supervisor.start_all([trainer, *nodes])
+    async def name_nodes(self) -> None:
+        """Call each node on the run's page what the swarm calls it, signed by its operator."""
+        async with await Chain.connect(self.local.chain) as chain:
+
+            async def name(who: Participant) -> None:
+                operator = self.keys[operator_of(who.name)]
+                async with OrchestratorClient.on_chain(self.local.orchestrator_url, chain, operator) as client:
+                    await client.announce_name(self.run, who.node, who.name)
+
+            await asyncio.gather(*map(name, self.participants))
+
+    # Watching
 
     def client(self, chain: Chain) -> OrchestratorClient:
         """Return a client of the run's orchestrator."""
-        return OrchestratorClient.on_chain(self.orchestrator_url, chain, timeout=20)
+        return OrchestratorClient.on_chain(self.local.orchestrator_url, chain, timeout=20)
 
     async def watch(self, chain: Chain, done: Callable[[Mapping[str, Any]], bool], seconds: float) -> dict[str, Any]:
         """Show events until `done` is true of the orchestrator's summary; return the last summary.
@@ -84,7 +134,7 @@ class RunningSwarm:
         after = "since the start" if step is None else f"after step {step}"
         return UnreachableError(
             f"nothing new for {seconds:.0f} s {after}" + (f"; {died}" if died else ""),
-            hint=f"read the logs of its processes in {self.folder}",
+            hint=f"read the logs of its processes in {self.local.folder}",
         )
 
     async def skip_story(self, chain: Chain) -> None:

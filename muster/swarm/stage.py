@@ -10,34 +10,29 @@ import asyncio
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from muster.authoring.tasks.generated import make_task_set
-from muster.chain.client import NO_TIP, Chain
-from muster.chain.draw_secret import create_draw_secret, draw_tip
+from muster.chain.client import Chain
 from muster.chain.keys import Signer, load_raw_key, write_secret
-from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import token
-from muster.contracts.registry import Role
 from muster.errors import UsageError
 from muster.models.files import FIXED_FILES, context_of, model_hash, tokenizer_hash
 from muster.protocol.terms import Terms, check_context
 from muster.runtime.files import write_atomically
-from muster.settings.schema import ChainSettings
 from muster.settings.toml import to_toml
+from muster.swarm.launch import operator_of
 from muster.swarm.opening import (
     ensure_deployed,
     ensure_escrow,
-    ensure_joined,
     ensure_run,
     ensure_stock,
     ensure_tokens,
     give_gas,
 )
-from muster.swarm.plan import ESCROW, SwarmRequest, local_terms, nodes, settings_of
-from muster.swarm.summary import Participant
+from muster.swarm.plan import ESCROW, SwarmRequest, local_terms, settings_of
+from muster.swarm.running import RunningSwarm
 from muster.tasksets.taskset import TaskSet
 
 MARKER = ".muster-swarm"
@@ -75,19 +70,14 @@ def keep_logs(folder: Path) -> None:
 def make_keys(request: SwarmRequest) -> dict[str, Signer]:
     """Make a key for every role, in 0600 files: nodes, their operators, owner, trainer, orchestrator."""
     names = ["owner", "trainer", *SERVICES]
-    for node in nodes(request):
+    for node in request.local.nodes:
         names += [node.name, operator_of(node.name)]
     keys: dict[str, Signer] = {}
     for name in names:
-        path = request.layout.key(name)
+        path = request.local.key(name)
         write_secret(path, secrets.token_hex(32))
         keys[name] = load_raw_key(path, CHAIN_ANVIL)
     return keys
-
-
-def operator_of(node: str) -> str:
-    """Return the name of the key of a node's operator."""
-    return f"operator-of-{node}"
 
 
 def make_tasks(request: SwarmRequest) -> TaskSet:
@@ -95,11 +85,11 @@ def make_tasks(request: SwarmRequest) -> TaskSet:
     scenario = request.scenario
     if scenario.own_tasks is not None:
         TaskSet.open(scenario.own_tasks)
-        shutil.copytree(scenario.own_tasks, request.layout.tasks)
-        return TaskSet.open(request.layout.tasks)
+        shutil.copytree(scenario.own_tasks, request.local.tasks)
+        return TaskSet.open(request.local.tasks)
     return make_task_set(
         request.seed,
-        folder=request.layout.tasks,
+        folder=request.local.tasks,
         families=scenario.families,
         levels=scenario.levels,
         train=scenario.train,
@@ -123,86 +113,42 @@ def fill_run_folder(run_folder: Path, tasks: Path, model: Path) -> None:
 def write_settings(request: SwarmRequest, run: int, names: Sequence[str]) -> None:
     """Write a settings file for each of these processes."""
     for name in names:
-        write_atomically(request.layout.config(name), to_toml(settings_of(request, name, run)))
-
-
-def chain_settings(request: SwarmRequest) -> ChainSettings:
-    """Return the settings with which the supervisor itself talks to the chain."""
-    return ChainSettings(
-        rpc_url=request.rpc_url, chain_id=CHAIN_ANVIL, addresses=request.layout.addresses, poll_seconds=0.25
-    )
+        write_atomically(request.local.config(name), to_toml(settings_of(request, name, run)))
 
 
 async def deploy_contracts(request: SwarmRequest, keys: Mapping[str, Signer]) -> None:
     """Give gas to everybody, and deploy the four contracts."""
-    settings = chain_settings(request)
-    await give_gas(settings, [key.address for key in keys.values()])
-    await ensure_deployed(settings, keys["owner"])
+    await give_gas(request.local.chain, [key.address for key in keys.values()])
+    await ensure_deployed(request.local.chain, keys["owner"])
 
 
 async def draw_tokens(request: SwarmRequest, keys: Mapping[str, Signer]) -> None:
     """Draw tokens from the faucet: operators deposit theirs in the Registry, the owner approves Runs for the escrow."""
 
     async def operator(name: str) -> None:
-        async with await Chain.connect(chain_settings(request), keys[name]) as chain:
+        async with await Chain.connect(request.local.chain, keys[name]) as chain:
             await ensure_stock(chain)
 
     async def owner() -> None:
-        async with await Chain.connect(chain_settings(request), keys["owner"]) as chain:
+        async with await Chain.connect(request.local.chain, keys["owner"]) as chain:
             await asyncio.gather(ensure_tokens(chain, ESCROW), chain.send(token.approve(chain.addresses.runs, ESCROW)))
 
-    await asyncio.gather(owner(), *(operator(operator_of(node.name)) for node in nodes(request)))
+    await asyncio.gather(owner(), *(operator(operator_of(node.name)) for node in request.local.nodes))
 
 
-def make_draw_tips(request: SwarmRequest) -> dict[str, bytes]:
-    """Make the draw secret of every validator, in its folder; return what each registers of it, by name."""
-    judges = [node.name for node in nodes(request) if node.role == "validator"]
-    return {name: draw_tip(create_draw_secret(request.layout.state(name))) for name in judges}
-
-
-async def open_run(
-    request: SwarmRequest, keys: Mapping[str, Signer], tips: Mapping[str, bytes], task_set: TaskSet
-) -> tuple[int, Sequence[Participant]]:
-    """Create and fund the run and register every node; return the run's number and the participants."""
+async def open_run(swarm: RunningSwarm, request: SwarmRequest, task_set: TaskSet) -> None:
+    """Create and fund the run, and register every node."""
+    keys, model = swarm.keys, request.local.model
     agreed = Terms(
         **local_terms(request),
         trainer=keys["trainer"].address,
         storage_key=keys["orchestrator"].address,
         task_count=task_set.size,
         task_root=task_set.root,
-        model_hash=model_hash(request.layout.model),
-        tokenizer_hash=tokenizer_hash(request.layout.model),
+        model_hash=model_hash(model),
+        tokenizer_hash=tokenizer_hash(model),
     )
-    check_context(agreed, context_of(request.layout.model))
-    settings = chain_settings(request)
-    async with await Chain.connect(settings, keys["owner"]) as chain:
-        run = await ensure_run(chain, agreed)
-        joins = asyncio.gather(
-            *(join(settings, keys[operator_of(node.name)], keys[node.name], node, run, tips) for node in nodes(request))
-        )
-        _, participants = await asyncio.gather(ensure_escrow(chain, run, ESCROW), joins)
-    return run, participants
-
-
-async def join(
-    settings: ChainSettings, cold: Signer, hot: Signer, node: Participant, run: int, tips: Mapping[str, bytes]
-) -> Participant:
-    """Register one node by its operator, with the node's consent. tips: of the validators' draw secrets, by name."""
-    role = Role.VALIDATOR if node.role == "validator" else Role.WORKER
-    async with await Chain.connect(settings, cold) as chain:
-        await ensure_joined(chain, hot, run, role, draw_tip=tips.get(node.name, NO_TIP))
-    return replace(node, node=hot.address, operator=cold.address)
-
-
-async def name_nodes(
-    settings: ChainSettings, url: str, run: int, keys: Mapping[str, Signer], nodes: Sequence[Participant]
-) -> None:
-    """Call each node on the run's page what the swarm calls it, signed by its operator. `url`: the orchestrator's."""
-    async with await Chain.connect(settings) as chain:
-
-        async def name(who: Participant) -> None:
-            operator = keys[operator_of(who.name)]
-            async with OrchestratorClient.on_chain(url, chain, operator) as client:
-                await client.announce_name(run, who.node, who.name)
-
-        await asyncio.gather(*map(name, nodes))
+    check_context(agreed, context_of(model))
+    async with await Chain.connect(request.local.chain, keys["owner"]) as chain:
+        swarm.run = await ensure_run(chain, agreed)
+        await asyncio.gather(ensure_escrow(chain, swarm.run, ESCROW), swarm.register())

@@ -8,31 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from muster.chain.client import Chain
-from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.chain.keys import Signer, ensure_keystore
 from muster.contracts import token
-from muster.settings.schema import ChainSettings
+from muster.runtime.files import write_atomically
 from muster.settings.toml import to_toml
-from muster.swarm.launch import (
-    chain_spec,
-    process_spec,
-    role_of,
-    shared_settings,
-    validator_settings,
-    worker_settings,
-)
+from muster.swarm.launch import LocalRun, operator_of
 from muster.swarm.opening import ensure_admitted, give_gas, require_faucet
-from muster.swarm.running import RunningSwarm
-from muster.swarm.stage import join, name_nodes, operator_of
-from muster.swarm.state import check_free
-from muster.swarm.summary import Participant
-from muster.swarm.supervisor import ProcessSpec, Supervisor, check_ports
+from muster.swarm.running import RunningSwarm, supervised
+from muster.swarm.supervisor import check_ports
 from muster.swarm.watch import PlainView
 
 VALIDATORS: Final = 4
@@ -42,183 +30,97 @@ KEY_ITERATIONS: Final = 1 << 10
 """Of a node's keystore: keys that are worth nothing, and a dozen of them are opened at every start."""
 
 
-@dataclass(frozen=True)
-class TrialRequest:
-    """What is started, and where it lives."""
+@dataclass(frozen=True, kw_only=True)
+class TrialRun(LocalRun):
+    """A trial in the folder of its run: the owner's three processes have settings files of their own."""
 
-    folder: Path
-    chain: ChainSettings
-    chain_port: int
-    """Port of a local chain that the trial starts; 0: the chain runs elsewhere."""
-    saved: Path
-    """Saved state that a local chain resumes from."""
     services: Mapping[str, Path]
     """Settings files of orchestrator, origin and trainer, by their roles."""
-    service_ports: Mapping[str, int]
-    """Of orchestrator and origin."""
-    orchestrator_url: str
-    workers: int
-    validator: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
-    """Settings of every validator, by their names."""
 
-    @property
-    def nodes(self) -> list[Participant]:
-        """List the nodes, validators first."""
-        found = [Participant(f"validator-{i + 1}", "validator") for i in range(VALIDATORS)]
-        return found + [Participant(f"worker-{i + 1}", "worker") for i in range(self.workers)]
-
-    def node(self, name: str) -> Path:
-        """Return the folder of a node."""
+    def home(self, name: str) -> Path:
         return self.folder / "nodes" / name
 
+    def config(self, name: str) -> Path:
+        return self.services.get(name) or super().config(name)
+
     def output(self, name: str) -> Path:
-        """Return the path of a process's stdout and stderr."""
         return self.folder / "logs" / f"{name}.log"
 
-    def key(self, name: str) -> dict[str, object]:
-        """Return the key settings of a node or operator."""
+    def key_settings(self, name: str) -> dict[str, Path]:
         keys = self.folder / "keys"
         return {"keystore": keys / f"{name}.json", "password_file": keys / f"{name}.password"}
 
 
-def service_spec(request: TrialRequest, name: str) -> ProcessSpec:
-    """Return how one of the owner's processes is started."""
-    return process_spec(name, request.services[name], request.output(name), request.service_ports.get(name, 0))
-
-
-def node_spec(request: TrialRequest, name: str) -> ProcessSpec:
-    return process_spec(name, request.node(name) / "muster.toml", request.output(name))
-
-
-def node_settings(request: TrialRequest, name: str, run: int) -> dict[str, object]:
-    """Return the settings of a node, by dotted key."""
-    folder = request.node(name)
-    shared = shared_settings(
-        name,
-        run,
-        log=folder / "log.jsonl",
-        rpc_url=request.chain.rpc_url,
-        addresses=request.chain.addresses,
-        keys=request.key(name),
-        orchestrator_url=request.orchestrator_url,
-    )
-    state = folder / "state"
-    own = validator_settings(state, request.validator) if role_of(name) == "validator" else worker_settings(state)
-    return shared | own
-
-
-@dataclass(kw_only=True)
-class Trial(RunningSwarm):
-    """A trial: it is opened, started and watched until the task is cancelled."""
-
-    request: TrialRequest
-    went_on: bool = False
-    """Whether its chain resumed from an earlier start."""
-    keys: Mapping[str, Signer] = field(default_factory=dict)
-    """Of nodes and their operators, by name."""
-
-    async def open(self, open_run: Callable[[], Awaitable[int]], owner: Signer, *, admits: bool) -> None:
-        """Start the chain, open the run, and register its nodes; admits: the owner keeps the list of validators."""
-        if self.request.chain_port:
-            self.view.stage("starting the chain")
-            self.went_on = self.request.saved.exists()
-            states = self.request.saved.parent / "chain"
-            log = self.request.output("chain")
-            spec = chain_spec(self.request.chain_port, log, states, latest_only=True, saved=self.request.saved)
-            await self.supervisor.start(spec)
-        self.view.stage("opening the run on chain")
-        self.run = await open_run()
-        self.view.stage("registering validators and workers")
-        self.keys = await asyncio.to_thread(make_node_keys, self.request)
-        self.participants = await register(self.request, self.run, self.keys, owner if admits else None)
-        for node in self.participants:
-            path = self.request.node(node.name) / "muster.toml"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(to_toml(node_settings(self.request, node.name, self.run)), encoding="utf-8")
-
-    async def start(self) -> None:
-        """Start every process in order of readiness."""
-        names = [node.name for node in self.participants]
-        await self.start_services(service_spec(self.request, "orchestrator"), service_spec(self.request, "origin"))
-        await self.start_nodes(service_spec(self.request, "trainer"), *(node_spec(self.request, one) for one in names))
-        if not self.went_on:
-            url = self.request.orchestrator_url
-            await name_nodes(self.request.chain, url, self.run, self.keys, self.participants)
-
-
-def make_node_keys(request: TrialRequest) -> dict[str, Signer]:
+def make_node_keys(local: LocalRun) -> dict[str, Signer]:
     """Return the keys of all nodes and of their operators, by name; make those that are not there."""
-    names = [name for node in request.nodes for name in (node.name, operator_of(node.name))]
-    files = {name: request.key(name) for name in names}
-    return {
-        name: ensure_keystore(Path(str(one["keystore"])), Path(str(one["password_file"])), iterations=KEY_ITERATIONS)
-        for name, one in files.items()
-    }
+    names = [name for node in local.nodes for name in (node.name, operator_of(node.name))]
+    return {name: ensure_keystore(*local.key_settings(name).values(), iterations=KEY_ITERATIONS) for name in names}
 
 
-async def register(
-    request: TrialRequest, run: int, keys: Mapping[str, Signer], admitter: Signer | None
-) -> list[Participant]:
-    """Register every unregistered node, each by its own operator, with gas and tokens.
+async def prepare_operators(swarm: RunningSwarm, admitter: Signer | None) -> None:
+    """Give gas to all keys, and put the validators' operators on the list that `admitter` keeps, if there is one.
 
-    admitter: who lists the validators' operators, where the terms name somebody. Raises ConfigError for a stake that no
-    operator can draw in a day.
+    Raises ConfigError for a stake that no operator can draw in a day.
     """
-    # 1. Gas for all, and validators on the list.
-    await give_gas(request.chain, [key.address for key in keys.values()])
-    async with await Chain.connect(request.chain, admitter) as chain:
-        terms = await chain.terms(run)
+    await give_gas(swarm.local.chain, [key.address for key in swarm.keys.values()])
+    async with await Chain.connect(swarm.local.chain, admitter) as chain:
+        terms = await chain.terms(swarm.run)
         require_faucet(await chain.call(token.faucet_amount()), [terms.worker_stake, terms.validator_stake])
         if admitter is not None:
-            judges = [keys[operator_of(node.name)].address for node in request.nodes if node.role == "validator"]
-            await ensure_admitted(chain, run, judges)
-
-    # 2. Draw secrets, and registrations.
-    tips = await asyncio.to_thread(_draw_tips, request)
-    joins = (
-        join(request.chain, keys[operator_of(node.name)], keys[node.name], node, run, tips) for node in request.nodes
-    )
-    return list(await asyncio.gather(*joins))
-
-
-def _draw_tips(request: TrialRequest) -> dict[str, bytes]:
-    judges = [node.name for node in request.nodes if node.role == "validator"]
-    return {name: draw_tip(create_draw_secret(request.node(name) / "state")) for name in judges}
+            judges = [swarm.keys[operator_of(name)].address for name in swarm.local.validators]
+            await ensure_admitted(chain, swarm.run, judges)
 
 
 async def run_trial(
-    request: TrialRequest,
+    local: TrialRun,
     view: PlainView,
     open_run: Callable[[], Awaitable[int]],
-    owner: Signer,
-    *,
-    admits: bool,
+    admitter: Signer | None,
     started: Callable[[int], None],
 ) -> None:
     """Keep an owner's run going until the task is cancelled; everything stays on disk for the next time.
 
-    open_run: sends the owner's transactions once the chain answers, and returns the run's number. started: called with
-    that number when every process runs.
+    open_run: sends the owner's transactions once the chain answers, and returns the run's number. admitter: who lists
+    the validators' operators, where the terms name somebody. started: called with that number when every process runs.
     """
-    check_ports([port for port in (request.chain_port, *request.service_ports.values()) if port])
-    check_free(request.folder)
+    check_ports(list(local.ports.values()))
     with view:
-        async with Supervisor(request.folder, view.process_event) as supervisor:
-            trial = Trial(request.folder, request.orchestrator_url, supervisor, view, request=request)
-            try:
-                await supervisor.guard(_run_until_cancelled(trial, open_run, owner, admits, started))
-            finally:
-                view.stage("ending every process")
+        async with supervised(local.folder, view) as supervisor:
+            swarm = RunningSwarm(local, supervisor, view)
+            await supervisor.guard(_run_until_cancelled(swarm, open_run, admitter, started))
 
 
 async def _run_until_cancelled(
-    trial: Trial, open_run: Callable[[], Awaitable[int]], owner: Signer, admits: bool, started: Callable[[int], None]
+    swarm: RunningSwarm, open_run: Callable[[], Awaitable[int]], admitter: Signer | None, started: Callable[[int], None]
 ) -> None:
-    await trial.open(open_run, owner, admits=admits)
-    await trial.start()
-    started(trial.run)
-    trial.view.stage(f"running; the run's page is {trial.orchestrator_url}/; Ctrl-C ends it")
-    async with await Chain.connect(trial.request.chain) as chain:
-        if trial.went_on:
-            await trial.skip_story(chain)
-        await trial.watch(chain, lambda _: False, float("inf"))
+    # 1. Chain and run.
+    local, resumes = swarm.local, False
+    if "chain" in local.ports:
+        swarm.view.stage("starting the chain")
+        resumes = local.saved is not None and local.saved.exists()
+        await swarm.supervisor.start(local.chain_process())
+    swarm.view.stage("opening the run on chain")
+    swarm.run = await open_run()
+
+    # 2. Nodes.
+    swarm.view.stage("registering validators and workers")
+    swarm.keys = await asyncio.to_thread(make_node_keys, local)
+    await prepare_operators(swarm, admitter)
+    await asyncio.to_thread(swarm.make_draw_tips)
+    await swarm.register()
+    names = [node.name for node in local.nodes]
+    for name in names:
+        write_atomically(local.config(name), to_toml(local.settings(name, swarm.run)))
+
+    # 3. Processes.
+    await swarm.start_services()
+    swarm.view.stage("starting trainer, validators and workers")
+    await swarm.start("trainer", *names)
+    if not resumes:
+        await swarm.name_nodes()
+    started(swarm.run)
+    swarm.view.stage(f"running; the run's page is {local.orchestrator_url}/; Ctrl-C ends it")
+    async with await Chain.connect(local.chain) as chain:
+        if resumes:
+            await swarm.skip_story(chain)
+        await swarm.watch(chain, lambda _: False, float("inf"))

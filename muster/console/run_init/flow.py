@@ -28,8 +28,9 @@ from muster.protocol.terms_file import read_terms, write_terms
 from muster.runtime.terminal import asking
 from muster.runtime.units import Tokens
 from muster.settings.sources import load_settings
+from muster.swarm.launch import participants
 from muster.swarm.supervisor import interruptible
-from muster.swarm.trial import TrialRequest, run_trial
+from muster.swarm.trial import VALIDATORS, TrialRun, run_trial
 from muster.swarm.watch import watcher
 
 LARGE_MODEL_VALIDATOR = {"stagger_seconds": 30.0}
@@ -265,16 +266,16 @@ class RunInit:
             )
         signer = await owner.owner_signer(folder, self.choices, design.chain_id)
         names = {"orchestrator": "orchestrator", "origin": "weights", "trainer": "trainer"}
-        request = TrialRequest(
+        own_chain = {} if design.rpc_url else {"chain": design.ports[0]}
+        local = TrialRun(
             folder=folder.path,
             chain=owner.chain_settings(folder),
-            chain_port=0 if design.rpc_url else design.ports[0],
+            orchestrator_url=design.orchestrator_url,
+            nodes=participants(VALIDATORS, design.local_workers),
+            ports={**own_chain, "orchestrator": design.ports[1], "origin": design.ports[2]},
+            validator={} if design.model == NEW_MODEL else LARGE_MODEL_VALIDATOR,
             saved=folder.chain,
             services={role: folder.settings(name) for role, name in names.items()},
-            service_ports={"orchestrator": design.ports[1], "origin": design.ports[2]},
-            orchestrator_url=design.orchestrator_url,
-            workers=design.local_workers,
-            validator={} if design.model == NEW_MODEL else LARGE_MODEL_VALIDATOR,
         )
         view = watcher(self.session.stderr, plain=self.session.options.json or not sys.stdout.isatty())
 
@@ -284,8 +285,8 @@ class RunInit:
             self.session.result(self.document(status), page)
             sys.stdout.flush()
 
-        admits = design.validators == OWNER_ADMITS
-        await interruptible(run_trial(request, view, self.open, signer, admits=admits, started=started))
+        admitter = signer if design.validators == OWNER_ADMITS else None
+        await interruptible(run_trial(local, view, self.open, admitter, started))
 
 
 async def open_here(plan: RunInit) -> None:

@@ -19,17 +19,15 @@ from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.settings.sources import load_settings
 from muster.settings.toml import to_toml, toml_value
 from muster.swarm.comparison import eval_requests
+from muster.swarm.launch import operator_of
 from muster.swarm.plan import (
     ESCROW,
     GROUPS_PER_BATCH,
     LOCAL_TERMS,
-    Layout,
     Ports,
     SwarmRequest,
     local_terms,
     model_process,
-    nodes,
-    process,
     relay_urls,
     settings_of,
 )
@@ -41,7 +39,6 @@ from muster.swarm.stage import (
     keep_logs,
     make_keys,
     make_tasks,
-    operator_of,
     write_settings,
 )
 from muster.tasksets.taskset import TaskSet
@@ -56,53 +53,53 @@ def request_(tmp_path: Path) -> SwarmRequest:
 
 
 def names(request: SwarmRequest) -> list[str]:
-    return [*SERVICES, "trainer", *(node.name for node in nodes(request))]
+    return [*SERVICES, "trainer", *(node.name for node in request.local.nodes)]
 
 
 def test_plan_names_every_node(request_: SwarmRequest) -> None:
-    assert [(node.name, node.role, node.honest) for node in nodes(request_)] == [
+    assert [(node.name, node.role, node.honest) for node in request_.local.nodes] == [
         *((f"validator-{i}", "validator", True) for i in (1, 2, 3, 4)),
         ("worker-1", "worker", True),
         ("worker-2", "worker", True),
         ("cheater", "worker", False),
     ]
     two = SwarmRequest(request_.folder, request_.ports, steps=1, workers=1, cheaters=2)
-    assert [node.name for node in nodes(two)][-3:] == ["worker-1", "cheater-1", "cheater-2"]
+    assert [node.name for node in two.local.nodes][-3:] == ["worker-1", "cheater-1", "cheater-2"]
 
 
 def test_every_settings_file_loads_and_matches_the_plan(request_: SwarmRequest) -> None:
     write_settings(request_, 3, names(request_))
     for name in names(request_):
-        settings = load_settings(Layout(request_.folder).config(name))
+        settings = load_settings(request_.local.config(name))
         assert (settings.run, settings.name) == (3, name)
         assert settings.chain.rpc_url == "http://127.0.0.1:1"
         assert settings.orchestrator.url == "http://127.0.0.1:2"
-        assert settings.keys.raw_key_file == Layout(request_.folder).key(name)
-    trainer = load_settings(Layout(request_.folder).config("trainer"))
+        assert settings.keys.raw_key_file == request_.local.key(name)
+    trainer = load_settings(request_.local.config("trainer"))
     assert trainer.trainer.max_steps == 45
-    orchestrator = load_settings(Layout(request_.folder).config("orchestrator"))
+    orchestrator = load_settings(request_.local.config("orchestrator"))
     assert orchestrator.shardcast.relays == ["http://127.0.0.1:4", "http://127.0.0.1:3"] == relay_urls(request_)
-    worker = load_settings(Layout(request_.folder).config("worker-1")).shardcast
+    worker = load_settings(request_.local.config("worker-1")).shardcast
     assert (worker.share, worker.port, worker.relays) == (True, 0, [])
-    assert trainer.shardcast.dir == load_settings(Layout(request_.folder).config("origin")).shardcast.dir
+    assert trainer.shardcast.dir == load_settings(request_.local.config("origin")).shardcast.dir
 
 
 def test_processes_share_no_state_and_no_logs(request_: SwarmRequest) -> None:
-    layout = Layout(request_.folder)
-    paths = [path for name in names(request_) for path in (layout.state(name), layout.log(name), layout.output(name))]
+    local = request_.local
+    paths = [path for name in names(request_) for path in (local.state(name), local.log(name), local.output(name))]
     assert len(set(paths)) == len(paths)
 
 
 def test_keys_are_separate_files_and_on_no_command_line(request_: SwarmRequest) -> None:
     keys = make_keys(request_)
-    layout = Layout(request_.folder)
-    assert {"owner", *names(request_), *(operator_of(node.name) for node in nodes(request_))} == set(keys)
+    local = request_.local
+    assert {"owner", *names(request_), *(operator_of(node.name) for node in request_.local.nodes)} == set(keys)
     for name in keys:
-        assert layout.key(name).stat().st_mode & 0o777 == 0o600
-    secrets = [layout.key(name).read_text().strip() for name in keys]
+        assert local.key(name).stat().st_mode & 0o777 == 0o600
+    secrets = [local.key(name).read_text().strip() for name in keys]
     assert len(set(secrets)) == len(keys)
     for name in names(request_):
-        spec = process(request_, name)
+        spec = request_.local.process(name)
         said = " ".join([*spec.command, *spec.environment, *spec.environment.values()])
         assert not any(secret in said for secret in secrets)
 
@@ -173,7 +170,7 @@ def test_a_swarm_of_language_fetches_its_model_and_fits_its_tasks(request_: Swar
     orchestrator = settings_of(language, "orchestrator", 1)
     assert (orchestrator["orchestrator.batch_groups"], orchestrator["orchestrator.demand_batches"]) == (16, 1)
     assert settings_of(language, "validator-1", 1)["validator.stagger_seconds"] == 30
-    assert model_process(language).command[-3:] == ("fetch", "smollm2-135m", str(language.layout.model))
+    assert model_process(language).command[-3:] == ("fetch", "smollm2-135m", str(language.local.model))
     path = tmp_path / "trainer.toml"
     path.write_text(to_toml(trainer))
     assert load_settings(path).trainer.learning_rate == 6e-5, "the trainer accepts every setting"
@@ -182,10 +179,10 @@ def test_a_swarm_of_language_fetches_its_model_and_fits_its_tasks(request_: Swar
 def test_the_models_that_are_compared_are_the_first_one_and_the_trainers(request_: SwarmRequest) -> None:
     language = replace(request_, scenario=LANGUAGE, seed=5)
     first, last = eval_requests(language, bytes(32), 48, 12)
-    assert (first.model, first.count, first.part, first.show) == (language.layout.model, 48, "held-out", 3)
+    assert (first.model, first.count, first.part, first.show) == (language.local.model, 48, "held-out", 3)
     assert replace(first, model=last.model) == last, "both get the same tasks and seeds"
     assert first.sampling == Sampling(16, (4,), 16, 1.0, 5, "bf16-projection-v3")
-    steps = CheckpointStore(language.layout.state("trainer") / "steps")
+    steps = CheckpointStore(language.local.state("trainer") / "steps")
     assert last.model == steps.model_dir(12), "where the trainer keeps it"
     agreed = local_terms(language)
     assert agreed["temperature_micro"] == MICRO
@@ -207,11 +204,11 @@ def test_a_swarm_trains_an_owners_tasks_and_model_in_small_batches(request_: Swa
     assert (chosen["max_prompt_tokens"], chosen["max_completion_tokens"]) == (256, 96)
     assert chosen["classes"] == (WorkClass(10_000, (24, 48)),)
     assert chosen["profile"] == profile_hash("bf16-projection-v3")
-    assert model_process(own).command[-3:] == ("fetch", str(model), str(own.layout.model))
+    assert model_process(own).command[-3:] == ("fetch", str(model), str(own.local.model))
     trainer = settings_of(own, "trainer", 1)
     assert (trainer["trainer.batch_groups"], trainer["trainer.max_files"], trainer["trainer.eval_tasks"]) == (16, 4, 64)
     own.folder.mkdir()
-    assert make_tasks(own).root == TaskSet.open(tasks).root == TaskSet.open(own.layout.tasks).root
+    assert make_tasks(own).root == TaskSet.open(tasks).root == TaskSet.open(own.local.tasks).root
     kept_up = replace(own, lasting=True)
     assert (kept_up.groups_per_commitment, kept_up.files_per_batch) == (16, 1), "a batch is never less than a file"
 
@@ -272,10 +269,10 @@ def test_lasting_swarm_drops_old_weights_and_demo_keeps_all(
     request_: SwarmRequest,
 ) -> None:
     write_settings(request_, 3, names(request_))
-    demo = load_settings(Layout(request_.folder).config("trainer")).shardcast
+    demo = load_settings(request_.local.config("trainer")).shardcast
     assert (demo.published_versions, demo.whole_versions) == (47, 47)
     write_settings(replace(request_, lasting=True), 3, ["trainer"])
-    lasting = load_settings(Layout(request_.folder).config("trainer")).shardcast
+    lasting = load_settings(request_.local.config("trainer")).shardcast
     assert (lasting.published_versions, lasting.whole_versions) == (16, 2)
 
 

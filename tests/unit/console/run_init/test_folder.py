@@ -18,7 +18,8 @@ from muster.errors import ConfigError
 from muster.settings.schema import ChainSettings
 from muster.settings.sources import load_settings
 from muster.settings.toml import to_toml
-from muster.swarm.trial import TrialRequest, make_node_keys, node_settings, node_spec, service_spec
+from muster.swarm.launch import participants
+from muster.swarm.trial import VALIDATORS, TrialRun, make_node_keys
 
 KEYS = OwnerKeys(*(f"0x{number:040x}" for number in (1, 2, 3)))
 PUBLIC = RunChoices(network="base-sepolia", host="run.example.org")
@@ -157,32 +158,31 @@ def test_the_readme_is_the_same_whatever_gas_costs() -> None:
 
 
 @pytest.fixture
-def request_(tmp_path: Path) -> TrialRequest:
-    return TrialRequest(
+def trial(tmp_path: Path) -> TrialRun:
+    return TrialRun(
         folder=tmp_path,
         chain=ChainSettings(rpc_url="http://127.0.0.1:1", addresses=tmp_path / "addresses.json"),
-        chain_port=1,
         saved=tmp_path / "chain.json",
         services={name: tmp_path / f"{name}.toml" for name in ("orchestrator", "origin", "trainer")},
-        service_ports={"orchestrator": 2, "origin": 3},
+        ports={"chain": 1, "orchestrator": 2, "origin": 3},
         orchestrator_url="http://127.0.0.1:2",
-        workers=2,
+        nodes=participants(VALIDATORS, workers=2),
         validator={"stagger_seconds": 30.0},
     )
 
 
-def test_every_node_of_a_trial_has_keys_and_settings_of_its_own(request_: TrialRequest, tmp_path: Path) -> None:
-    names = [node.name for node in request_.nodes]
+def test_every_node_of_a_trial_has_keys_and_settings_of_its_own(trial: TrialRun, tmp_path: Path) -> None:
+    names = [node.name for node in trial.nodes]
     assert names == [*(f"validator-{i}" for i in (1, 2, 3, 4)), "worker-1", "worker-2"]
-    keys = make_node_keys(request_)
+    keys = make_node_keys(trial)
     assert len({key.address for key in keys.values()}) == len(keys) == 12
-    assert {name: key.address for name, key in make_node_keys(request_).items()} == {
+    assert {name: key.address for name, key in make_node_keys(trial).items()} == {
         name: key.address for name, key in keys.items()
     }
     states = set()
     for name in names:
         path = tmp_path / f"{name}.toml"
-        path.write_text(to_toml(node_settings(request_, name, 5)))
+        path.write_text(to_toml(trial.settings(name, 5)))
         settings = load_settings(path)
         assert (settings.run, settings.name, settings.orchestrator.url) == (5, name, "http://127.0.0.1:2")
         assert settings.keys.keystore == tmp_path / "keys" / f"{name}.json"
@@ -192,12 +192,12 @@ def test_every_node_of_a_trial_has_keys_and_settings_of_its_own(request_: TrialR
     assert len(states) == len(names) + 2, "and the defaults of the role that each does not have"
 
 
-def test_a_trials_processes_are_started_with_files_of_the_folder(request_: TrialRequest, tmp_path: Path) -> None:
-    orchestrator, trainer = service_spec(request_, "orchestrator"), service_spec(request_, "trainer")
+def test_a_trials_processes_are_started_with_files_of_the_folder(trial: TrialRun, tmp_path: Path) -> None:
+    orchestrator, trainer = trial.process("orchestrator"), trial.process("trainer")
     assert orchestrator.command[-3:] == ("orchestrator", "--config", str(tmp_path / "orchestrator.toml"))
     assert (orchestrator.ready_url, trainer.ready_url) == ("http://127.0.0.1:2/readyz", "")
-    assert service_spec(request_, "origin").command[-3] == "muster.shardcast"
-    worker = node_spec(request_, "worker-2")
+    assert trial.process("origin").command[-3] == "muster.shardcast"
+    worker = trial.process("worker-2")
     assert worker.command[-2:] == ("--config", str(tmp_path / "nodes" / "worker-2" / "muster.toml"))
     secrets = [str(path) for path in (tmp_path / "keys").glob("*")]
     assert not any(secret in " ".join(worker.command) for secret in secrets)
