@@ -20,7 +20,7 @@ from muster.errors import CheckError, StorageError
 from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
 from muster.runtime.tls import tls_context
 from muster.shardcast.format.store import verify_folder, version_path
-from muster.swarm.summary import CaseResult, Payment, Update
+from muster.swarm.summary import CaseResult, Payment, StepMetrics
 
 KINDS = (
     CaseOpened,
@@ -92,10 +92,10 @@ def case_results(events: Sequence[Event]) -> list[CaseResult]:
     return found
 
 
-def updates(document: Mapping[str, Any]) -> list[Update]:
+def updates(document: Mapping[str, Any]) -> list[StepMetrics]:
     """Return the trainer's reports, as the orchestrator's summary has them."""
     return [
-        Update(
+        StepMetrics(
             step=line["step"],
             metrics={name: value for name, value in line["metrics"].items() if value is not None},
             stages=line["stages"],

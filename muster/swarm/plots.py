@@ -13,7 +13,7 @@ from muster.constants import TOKEN
 from muster.protocol.metric_names import HELD_OUT, HELD_OUT_LENGTH_ERROR, LENGTH, LENGTH_ERROR, REWARD
 from muster.swarm.charts import BAD, GOOD, STYLE, lines_behind, svg_text, title
 from muster.swarm.summary import SwarmFacts, claims
-from muster.swarm.training_plots import StepMetrics, line_chart
+from muster.swarm.training_plots import line_chart
 
 
 def draw(axes: Axes, facts: SwarmFacts, which: str) -> None:
@@ -27,7 +27,7 @@ def _by_step(metrics: Mapping[str, str], label: str, top: float | None = None) -
     chart = line_chart(metrics, label, limits=(0, top))
 
     def plot(axes: Axes, facts: SwarmFacts) -> None:
-        chart(axes, [StepMetrics(one.step, one.metrics) for one in facts.updates])
+        chart(axes, facts.updates)
         axes.set_xlabel("step")
         lines_behind(axes)
 

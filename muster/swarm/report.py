@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,26 +12,6 @@ from rich.text import Text
 
 from muster.runtime.units import Tokens
 from muster.swarm.summary import SwarmFacts
-
-_PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Muster: report of a swarm</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; color: #1f2937; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }}
-h1 {{ font-size: 1.5rem; margin-bottom: .2rem }} h2 {{ font-size: 1.1rem; margin-top: 2rem }}
-table {{ border-collapse: collapse; width: 100%; font-size: .9rem }}
-th, td {{ text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #e5e7eb; vertical-align: top }}
-td.n, th.n {{ text-align: right; font-variant-numeric: tabular-nums }}
-.plots {{ display: flex; flex-wrap: wrap; gap: 1rem }} .plots svg {{ max-width: 100%; height: auto }}
-.said {{ white-space: pre-wrap; display: block }}
-.bad {{ color: #b91c1c }} .good {{ color: #0f766e }} code {{ font-size: .85em; word-break: break-all }}
-</style></head><body>
-<h1>Report of a swarm</h1>
-<p>{lead}</p>
-<div class="plots">{plots}</div>
-{tables}
-</body></html>
-"""
 
 
 def lead(summary: Mapping[str, Any]) -> str:
@@ -128,8 +107,8 @@ TABLES: Final[dict[str, tuple[str, dict[str, Callable[[Row], object]]]]] = {
 """By title: the part of the summary that a table shows, and its columns, by heading."""
 
 
-def table_of(summary: Row, title: str) -> tuple[list[str], Rows]:
-    """Return the headings and rows of a table."""
+def table_of(summary: Row, title: str) -> tuple[list[str], Rows, list[str]]:
+    """Return the headings and rows of a table, and for each column `n` where it has numbers, else ""."""
     part, columns = TABLES[title]
     if part == "times":
         stages: Mapping[str, float] = summary["stage_seconds"]
@@ -138,7 +117,9 @@ def table_of(summary: Row, title: str) -> tuple[list[str], Rows]:
         rows = list(summary[part])
     if part == "contracts":
         rows.append({"contract": "all", "balance": summary["balances"], "owed": summary["owed"]})
-    return list(columns), [tuple(str(cell(row)) for cell in columns.values()) for row in rows]
+    cells = [tuple(str(cell(row)) for cell in columns.values()) for row in rows]
+    texts = [[row[i].replace(",", "").replace(".", "") for row in cells] for i in range(len(columns))]
+    return list(columns), cells, ["n" if i and all(map(str.isdigit, column)) else "" for i, column in enumerate(texts)]
 
 
 def terminal_summary(summary: Mapping[str, Any]) -> RenderableType:
@@ -147,10 +128,10 @@ def terminal_summary(summary: Mapping[str, Any]) -> RenderableType:
     if summary["comparison"] is not None:
         parts[1:] = [Text(comparison_sentence(summary["comparison"]), style="bold"), Text()]
     for title in TABLES:
-        heads, rows = table_of(summary, title)
+        heads, rows, classes = table_of(summary, title)
         table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-        for i, head in enumerate(heads):
-            table.add_column(head, justify="right" if i and _is_number(rows, i) else "left", overflow="ellipsis")
+        for head, kind in zip(heads, classes, strict=True):
+            table.add_column(head, justify="right" if kind else "left", overflow="ellipsis")
         for row in rows:
             table.add_row(*(Text(value) for value in row))
         parts += [table, Text()]
@@ -158,39 +139,24 @@ def terminal_summary(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def html(summary: Mapping[str, Any], facts: SwarmFacts) -> str:
-    """Render the report as one HTML page that loads nothing."""
+    """Render the report as one HTML page that loads nothing. Texts of a model are hostile: Jinja escapes them."""
+    from jinja2 import Environment, StrictUndefined
+
     from muster.swarm.plots import PLOTS, svg
 
-    tables = "" if summary["comparison"] is None else conversations_html(summary["comparison"])
-    tables += "".join(f"<h2>{title}</h2>{_html_table(*table_of(summary, title))}" for title in TABLES)
-    tables += f"<h2>Checkpoints</h2><p>{escape(checkpoint_sentence(summary))}</p>"
-    return _PAGE.format(lead=escape(lead(summary)), plots="".join(svg(facts, name) for name in PLOTS), tables=tables)
-
-
-def conversations_html(comparison: Mapping[str, Any]) -> str:
-    """Render the gain, and conversations before and after training. All texts in them are hostile."""
-    step = comparison["step"]
-    rows = "".join(
-        "<tr>"
-        f"<td>{''.join(_said(message['text'], '', message['role']) for message in one['asked'])}</td>"
-        f"<td>{_answers(one['before'])}{one['right_before']} of {comparison['samples']} right</td>"
-        f"<td>{_answers(one['after'])}{one['right_after']} of {comparison['samples']} right</td>"
-        "</tr>"
-        for one in comparison["conversations"]
-    )
-    head = f"<tr><th>asked</th><th>answers before training</th><th>answers after step {step}</th></tr>"
+    comparison, page = summary["comparison"], Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     return (
-        f"<h2>Conversations</h2><p>{escape(comparison_sentence(comparison))}</p>"
-        f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
+        Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+        .from_string(page)
+        .render(
+            lead=lead(summary),
+            plots=[svg(facts, name) for name in PLOTS],
+            comparison=comparison,
+            gain="" if comparison is None else comparison_sentence(comparison),
+            tables={title: table_of(summary, title) for title in TABLES},
+            checkpoints=checkpoint_sentence(summary),
+        )
     )
-
-
-def _answers(answers: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(_said(one["text"], "good" if one["right"] else "bad", "") for one in answers)
-
-
-def _said(text: str, kind: str, role: str) -> str:
-    return f'<span class="said {kind}">{f"<b>{escape(role)}</b> " if role else ""}{escape(text)}</span>'
 
 
 def checkpoint_sentence(summary: Mapping[str, Any]) -> str:
@@ -210,25 +176,3 @@ def write_report(summary: Mapping[str, Any], facts: SwarmFacts, path: Path, pict
     path.write_text(html(summary, facts), encoding="utf-8")
     if picture is not None:
         picture.write_text(draw(facts), encoding="utf-8")
-
-
-def _is_number(rows: Rows, column: int) -> bool:
-    return all(row[column].replace(",", "").replace(".", "").isdigit() for row in rows)
-
-
-def _html_table(heads: Sequence[str], rows: Rows) -> str:
-    if not rows:
-        return "<p>none</p>"
-    classes = ["n" if i and _is_number(rows, i) else "" for i in range(len(heads))]
-    head = "".join(f'<th class="{c}">{escape(h)}</th>' for h, c in zip(heads, classes, strict=True))
-    body = "".join(
-        "<tr>"
-        + "".join(f'<td class="{c}">{_html_cell(value)}</td>' for value, c in zip(row, classes, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _html_cell(value: str) -> str:
-    return f"<code>{escape(value)}</code>" if value.startswith("0x") else escape(value)

@@ -63,12 +63,13 @@ class CaseResult:
 
 
 @dataclass(frozen=True)
-class Update:
-    """One checkpoint as the trainer reported it; step 0 is the model the run began with."""
+class StepMetrics:
+    """The finite numbers that the trainer reported of a step; step 0 is the model the run began with."""
 
     step: int
-    metrics: Mapping[str, float]
-    stages: Mapping[str, float]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class SwarmFacts:
     committed: Sequence[Payment]
     settled: Sequence[Payment]
     case_results: Sequence[CaseResult]
-    updates: Sequence[Update]
+    updates: Sequence[StepMetrics]
     lines: Mapping[str, Mapping[str, Any]]
     """The orchestrator's line about each node, by address: commitments accepted, rejected and used."""
     solvency: Solvency
@@ -171,7 +172,7 @@ def problems(summary: Mapping[str, Any], steps: int) -> list[str]:
     return found
 
 
-def held_out(updates: Sequence[Update]) -> dict[str, Any]:
+def held_out(updates: Sequence[StepMetrics]) -> dict[str, Any]:
     """Return the score before any update, and the mean over the last checkpoints, on tasks never trained on."""
     scores = [update.metrics[HELD_OUT] for update in updates if HELD_OUT in update.metrics]
     tasks = [int(update.metrics[HELD_OUT_TASKS]) for update in updates if HELD_OUT_TASKS in update.metrics]
@@ -229,7 +230,7 @@ def name_of(facts: SwarmFacts, node: str) -> str:
     return next((who.name for who in facts.participants if who.node == node), node)
 
 
-def _total_stages(updates: Iterable[Update]) -> dict[str, float]:
+def _total_stages(updates: Iterable[StepMetrics]) -> dict[str, float]:
     total: Counter[str] = Counter()
     for update in updates:
         total.update(update.stages)

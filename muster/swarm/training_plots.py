@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from muster.errors import CheckError, UsageError
 from muster.swarm.charts import BAD, GOOD, INK, QUIET, STYLE, lines_behind, svg_text, title
+from muster.swarm.summary import StepMetrics
 
 MAX_LINE: Final = 1 << 20
 """Characters of one line; the trainer's have about two thousand."""
@@ -25,16 +25,6 @@ class _Line(BaseModel):
     step: int
     metrics: dict[str, float | None]
     stages: dict[str, float] = {}
-
-
-@dataclass(frozen=True)
-class StepMetrics:
-    """The finite numbers of one step."""
-
-    step: int
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    stages: Mapping[str, float] = field(default_factory=dict)
-    """Seconds."""
 
 
 def read_steps(path: Path) -> list[StepMetrics]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from muster.chain.types import Solvency
-from muster.swarm.summary import CaseResult, Participant, Payment, SwarmFacts, Update
+from muster.swarm.summary import CaseResult, Participant, Payment, StepMetrics, SwarmFacts
 
 PAY = 2 * 10**18
 HONEST, CHEAT, JUDGE = "0x" + "11" * 20, "0x" + "22" * 20, "0x" + "33" * 20
 
 
-def update(step: int, score: float | None, reward: float = 0.0) -> Update:
+def update(step: int, score: float | None, reward: float = 0.0) -> StepMetrics:
     metrics = {"reward": reward, "completions/mean_length": 10.0 + step, "held_out/tasks": 640.0}
     if score is not None:
         metrics["held_out/reward"] = score
-    return Update(step, metrics, {"update": 1.25, "wait": 0.5})
+    return StepMetrics(step, metrics, {"update": 1.25, "wait": 0.5})
 
 
 def published(step: int, root_on_chain: str, root_of_files: str) -> dict[str, object]:

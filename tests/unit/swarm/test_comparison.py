@@ -11,7 +11,7 @@ from rich.console import Console
 from muster.clients.evaluation import ShownAnswer, TaskResult
 from muster.environments.task import ChatMessage, Task
 from muster.swarm.comparison import SHOWN_CHARACTERS, SHOWN_TASKS, bounded, comparison_document
-from muster.swarm.report import comparison_sentence, conversations_html, html, terminal_summary
+from muster.swarm.report import comparison_sentence, html, terminal_summary
 from muster.swarm.summary import summarise
 from testbed.runs.swarm_facts import facts
 
@@ -105,7 +105,6 @@ def test_model_output_is_plain_text_in_the_report() -> None:
     assert '<span class="said good">2</span>4 of 4 right' in page
     assert '<span class="said bad">&lt;script' in page
     assert "<b>user</b> What is 0 + 1?" in page
-    assert conversations_html(summary["comparison"]) in page
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(terminal_summary(summary))
     assert comparison_sentence(summary["comparison"])[:80] in console.export_text()

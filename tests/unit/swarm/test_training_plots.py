@@ -20,7 +20,8 @@ from muster.errors import CheckError, ConfigError, UsageError
 from muster.protocol.messages import StepReport
 from muster.runtime import telemetry
 from muster.settings.schema import TrainerSettings
-from muster.swarm.training_plots import CHARTS, StepMetrics, picture, read_steps, staleness_shares
+from muster.swarm.summary import StepMetrics
+from muster.swarm.training_plots import CHARTS, picture, read_steps, staleness_shares
 from testbed.waiting import BOUND
 from trainer.metrics import Metrics
 
