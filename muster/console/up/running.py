@@ -7,18 +7,16 @@ it starts another.
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, Self
 
 from muster.console.node.service import STOP_SECONDS
 from muster.console.node.view import cut
 from muster.console.node.watching import LogFile, log_size
 from muster.console.up.prepare import LocalNode
-from muster.errors import CheckError, ConfigError, FinishedError, MusterError
+from muster.errors import CheckError, ConfigError, FinishedError
 from muster.runtime.failpoints import failpoint
 from muster.runtime.journal import lock_holder
 from muster.runtime.module_command import module_command
@@ -38,51 +36,27 @@ BACKGROUND_SECONDS: Final = 60.0
 
 BACKGROUND_POLL: Final = 0.1
 
-T = TypeVar("T")
 
-
-class NodeProcess:
-    """Async context manager in which the process of one node runs."""
+class NodeProcess(Supervisor):
+    """Async context manager in which the process of one node runs; its `failure` says why that ended for good."""
 
     def __init__(self, node: LocalNode) -> None:
+        super().__init__(node.place.folder, self._take)
         self._node = node
         self.say: Callable[[str], None] = node.session.note
         """Shows what happened to the process, as sentences."""
-        self._supervisor = Supervisor(node.place.folder, self._take)
         self._log_start = 0
         """The byte of the log at which the process that runs now, or ended last, began."""
-        self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """The status of a process that is not started again."""
 
     async def __aenter__(self) -> Self:
-        await self._supervisor.__aenter__()
+        await super().__aenter__()
         try:
-            await self._supervisor.start(process_spec(self._node))
+            await self.start(process_spec(self._node))
         except BaseException:
-            await self._supervisor.stop()
+            await self.stop()
             raise
         failpoint("up.started")
         return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
-        await self._supervisor.stop()
-
-    async def guard(self, work: Awaitable[T]) -> T:
-        """Await `work`, ending it as soon as the process has ended for good: raises why."""
-        task = asyncio.ensure_future(self._supervisor.guard(work))
-        try:
-            await asyncio.wait({task, self._status}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise self.end_error()
-            return task.result()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    def end_error(self) -> MusterError:
-        """Return why the process has ended for good; its status is the exit code."""
-        what, hint = last_words(self._node, self._log_start)
-        return FINAL[self._status.result()](f"the {self._node.role} ended: {what}", hint=hint)
 
     def _take(self, event: ProcessEvent) -> None:
         """Note an event of the process."""
@@ -94,8 +68,10 @@ class NodeProcess:
         elif event.kind == "died":
             what, _ = last_words(self._node, self._log_start)
             self.say(f"the {role} ended with {status}: {cut(what)}; it starts again")
-        elif event.kind == "finished" and isinstance(status, int) and not self._status.done():
-            self._status.set_result(status)
+        elif event.kind == "finished" and isinstance(status, int):
+            what, hint = last_words(self._node, self._log_start)
+            self.failure.set_exception(FINAL[status](f"the {role} ended: {what}", hint=hint))
+            self.failure.exception()  # an interrupted command does not ask for it
 
 
 def process_spec(node: LocalNode) -> ProcessSpec:
