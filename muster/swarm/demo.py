@@ -26,6 +26,7 @@ from muster.runtime.process import run_together
 from muster.swarm import facts, stage
 from muster.swarm.comparison import compare
 from muster.swarm.launch import operator_of
+from muster.swarm.opening import ensure_deployed, give_gas
 from muster.swarm.plan import SwarmRequest, model_process
 from muster.swarm.report import write_report
 from muster.swarm.running import POLL_SECONDS, RunningSwarm, supervised
@@ -80,7 +81,8 @@ class Swarm(RunningSwarm):
         await self.supervisor.start(self.local.chain_process())
         await self.start(*self._working)
         self.view.stage("deploying the contracts, making a model")
-        await stage.deploy_contracts(self.request, self.keys)
+        await give_gas(self.local.chain, [key.address for key in self.keys.values()])
+        await ensure_deployed(self.local.chain, self.keys["owner"])
         await stage.draw_tokens(self.request, self.keys)
         await asyncio.to_thread(self.make_draw_tips)
 
@@ -217,15 +219,14 @@ async def run_demo(
     swarm's folder behind when it fails or `keep` is set; only logs and settings when it is interrupted.
     """
     begun = time.monotonic()
-    with _clean_up(request.folder, keep):
-        async with _open_swarm(request, view) as swarm:
-            with view:
-                collected = await swarm.supervisor.guard(_run_to_end(swarm, begun))
-            summary = summarise(collected)
-            await asyncio.to_thread(write_report, summary, collected, report, picture)
-            if stay is not None:
-                stay(summary)
-                await _until_cancelled(swarm)
+    async with _open_swarm(request, view, keep) as swarm:
+        with view:
+            collected = await swarm.supervisor.guard(_run_to_end(swarm, begun))
+        summary = summarise(collected)
+        await asyncio.to_thread(write_report, summary, collected, report, picture)
+        if stay is not None:
+            stay(summary)
+            await _until_cancelled(swarm)
     if not keep:
         await asyncio.to_thread(shutil.rmtree, request.folder)
     return summary
@@ -258,20 +259,9 @@ async def run_up(request: SwarmRequest, view: PlainView, *, keep: bool = False) 
 
     Then only logs and settings stay in its folder; with `keep`, or after a failure, everything does.
     """
-    with _clean_up(request.folder, keep), view:
-        async with _open_swarm(request, view) as swarm:
+    with view:
+        async with _open_swarm(request, view, keep) as swarm:
             await swarm.supervisor.guard(_run_until_cancelled(swarm))
-
-
-@contextmanager
-def _clean_up(folder: Path, keep: bool) -> Iterator[None]:
-    """Delete all but logs and settings in the folder of a swarm that is interrupted, unless `keep` is set."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not keep:
-            stage.keep_logs(folder)
-        raise
 
 
 async def _run_until_cancelled(swarm: Swarm) -> None:
@@ -283,10 +273,18 @@ async def _run_until_cancelled(swarm: Swarm) -> None:
 
 
 @asynccontextmanager
-async def _open_swarm(request: SwarmRequest, view: PlainView) -> AsyncIterator[Swarm]:
-    """Yield a swarm in a fresh folder; at the end, end everything that was started."""
+async def _open_swarm(request: SwarmRequest, view: PlainView, keep: bool) -> AsyncIterator[Swarm]:
+    """Yield a swarm in a fresh folder; at the end, end everything that was started.
+
+    Where it is interrupted, all but logs and settings is deleted in the folder, unless `keep` is set.
+    """
     check_ports(astuple(request.ports))
     check_free(request.folder)
     await asyncio.to_thread(stage.fresh_folder, request.folder)
-    async with supervised(request.folder, view) as supervisor:
-        yield Swarm(request.local, supervisor, view, request=request)
+    try:
+        async with supervised(request.folder, view) as supervisor:
+            yield Swarm(request.local, supervisor, view, request=request)
+    except asyncio.CancelledError:
+        if not keep:
+            stage.keep_logs(request.folder)
+        raise

@@ -24,12 +24,10 @@ from muster.runtime.files import write_atomically
 from muster.settings.toml import to_toml
 from muster.swarm.launch import operator_of
 from muster.swarm.opening import (
-    ensure_deployed,
     ensure_escrow,
     ensure_run,
     ensure_stock,
     ensure_tokens,
-    give_gas,
 )
 from muster.swarm.plan import ESCROW, SwarmRequest, local_terms, settings_of
 from muster.swarm.running import RunningSwarm
@@ -114,12 +112,6 @@ def write_settings(request: SwarmRequest, run: int, names: Sequence[str]) -> Non
     """Write a settings file for each of these processes."""
     for name in names:
         write_atomically(request.local.config(name), to_toml(settings_of(request, name, run)))
-
-
-async def deploy_contracts(request: SwarmRequest, keys: Mapping[str, Signer]) -> None:
-    """Give gas to everybody, and deploy the four contracts."""
-    await give_gas(request.local.chain, [key.address for key in keys.values()])
-    await ensure_deployed(request.local.chain, keys["owner"])
 
 
 async def draw_tokens(request: SwarmRequest, keys: Mapping[str, Signer]) -> None:
