@@ -13,6 +13,7 @@ import os
 import secrets
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,9 @@ MIN_PASSWORD_LENGTH: Final = 8
 
 PASSWORD_BYTES: Final = 24
 """Of chance in a password that is made up."""
+
+WRONG_PASSWORD: Final = "MAC mismatch"
+"""In what eth-account raises."""
 
 NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 """What a file system answers that gives a file no second name."""
@@ -90,7 +94,7 @@ class Signer:
 
     def encrypt(self, password: str, *, iterations: int | None = None) -> dict[str, Any]:
         """Return the keystore v3 document of this key; scrypt with its usual cost unless `iterations` is given."""
-        return self._account.encrypt(password, iterations=iterations)
+        return self._account.encrypt(canonical(password), iterations=iterations)
 
     def __repr__(self) -> str:
         return f"Signer({self.address})"
@@ -155,23 +159,46 @@ def ensure_keystore(path: Path, password_file: Path, *, iterations: int | None =
 
 def load_keystore(path: Path, password: str) -> Signer:
     """Decrypt a keystore v3 file. Raises ConfigError when it is none or the password is wrong."""
-    from eth_account import Account
-
     try:
-        text = read_small(path)
-        document = json.loads(text)
-        key = Account.decrypt(document, password)
+        key = _decrypted(json.loads(read_small(path)), password)
     except FileNotFoundError as error:
         raise no_keystore(path) from error
     except OSError as error:
         raise ConfigError(f"the keystore {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, NotImplementedError) as error:
-        if "MAC mismatch" in str(error):
+        if WRONG_PASSWORD in str(error):
             raise ConfigError(
                 f"wrong password for {path}", hint="check keys.password_file, or --password-file"
             ) from None
         raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from None
-    return Signer.from_key(bytes(key))
+    return Signer.from_key(key)
+
+
+def canonical(password: str) -> str:
+    """Return the Unicode form of a password with which new keystores and backups are made."""
+    return unicodedata.normalize("NFKC", password)
+
+
+def password_forms(password: str) -> list[str]:
+    """Return the password as typed, then in the other forms with which a keystore may have been made.
+
+    Keyboards and systems differ in the Unicode form. Earlier versions took a file's byte-order mark for a part of it.
+    """
+    forms = (unicodedata.normalize(form, password) for form in ("NFKD", "NFC", "NFD"))
+    return list(dict.fromkeys((password, canonical(password), *forms, f"\ufeff{password}")))
+
+
+def _decrypted(document: Any, password: str) -> bytes:
+    """Return the key in a keystore. Raises ValueError with WRONG_PASSWORD when no form of the password opens it."""
+    from eth_account import Account
+
+    for form in password_forms(password):
+        try:
+            return bytes(Account.decrypt(document, form))
+        except ValueError as error:
+            if WRONG_PASSWORD not in str(error):
+                raise
+    raise ValueError(WRONG_PASSWORD)
 
 
 def no_keystore(path: Path) -> ConfigError:

@@ -32,8 +32,11 @@ def read_secret(path: Path, settings: str = "keys.*") -> str:
 
 
 def read_small(path: Path) -> str:
-    """Return the text of a file of at most MAX_SECRET_FILE_BYTES characters. Raises ConfigError, OSError."""
-    with path.open(encoding="utf-8") as file:
+    """Return the text of a file of at most MAX_SECRET_FILE_BYTES characters, without a byte-order mark.
+
+    Raises ConfigError, OSError.
+    """
+    with path.open(encoding="utf-8-sig") as file:
         text = file.read(MAX_SECRET_FILE_BYTES + 1)
     if len(text) > MAX_SECRET_FILE_BYTES:
         raise ConfigError(f"{path} is too large to hold a secret")

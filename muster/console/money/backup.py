@@ -14,7 +14,7 @@ import secrets
 import sqlite3
 import tarfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from muster.chain.keys import check_password, write_private
+from muster.chain.keys import canonical, check_password, password_forms, write_private
 from muster.errors import ConfigError, StorageError
 
 TAG: Final = b"muster-backup-1\n"
@@ -64,7 +64,7 @@ def pack(folder: Path, password: str) -> tuple[bytes, list[str]]:
                 archive.addfile(entry, io.BytesIO(data))
         plain = buffer.getvalue()
     salt, nonce = secrets.token_bytes(SALT_BYTES), secrets.token_bytes(NONCE_BYTES)
-    sealed = AESGCM(_key(password, salt)).encrypt(nonce, plain, TAG)
+    sealed = AESGCM(_key(canonical(password), salt)).encrypt(nonce, plain, TAG)
     return TAG + salt + nonce + sealed, [path.relative_to(folder).as_posix() for path in names]
 
 
@@ -76,10 +76,12 @@ def unpack(archive: bytes, password: str, folder: Path) -> list[str]:
     if not archive.startswith(TAG):
         raise ConfigError("this is not a backup of muster wallet backup")
     salt, rest = archive[len(TAG) :][:SALT_BYTES], archive[len(TAG) + SALT_BYTES :]
-    try:
-        plain = AESGCM(_key(password, salt)).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], TAG)
-    except (InvalidTag, ValueError):
-        raise ConfigError("the password is wrong, or the backup is damaged") from None
+    for form in password_forms(password):
+        with suppress(InvalidTag, ValueError):
+            plain = AESGCM(_key(form, salt)).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], TAG)
+            break
+    else:
+        raise ConfigError("the password is wrong, or the backup is damaged")
     files = dict(_files(plain))
     for name, data in files.items():
         path = folder / name

@@ -9,7 +9,9 @@ import pickle
 import stat
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from eth_account import Account
@@ -158,6 +160,53 @@ def test_wrong_password_and_broken_files_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no keystore") as caught:
         load_keystore(tmp_path / "nowhere", PASSWORD)
     assert caught.value.hint == f"muster wallet new {tmp_path / 'nowhere'}"
+
+
+TYPED = "pässwörd ﬁve"
+"""NFC, and with a letter that only NFKC and NFKD write otherwise."""
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+@pytest.mark.parametrize("typed", ["NFC", "NFD"])
+def test_password_in_any_unicode_form_opens_keystore(tmp_path: Path, form: Any, typed: Any) -> None:
+    path = tmp_path / "node.json"
+    path.write_text(
+        json.dumps(Account.encrypt(bytes.fromhex(KEY), unicodedata.normalize(form, TYPED), iterations=CHEAP))
+    )
+    assert load_keystore(path, unicodedata.normalize(typed, TYPED)).address == ADDRESS
+
+
+def test_new_keystore_has_password_in_nfkc(tmp_path: Path) -> None:
+    path = tmp_path / "node.json"
+    import_keystore(path, Signer.from_key(KEY), TYPED, iterations=CHEAP)
+    assert Account.decrypt(path.read_text(), unicodedata.normalize("NFKC", TYPED)) == bytes.fromhex(KEY)
+
+
+def test_wrong_password_is_tried_in_few_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, tried = tmp_path / "node.json", []
+    import_keystore(path, Signer.from_key(KEY), PASSWORD, iterations=CHEAP)
+    decrypt = Account.decrypt
+    monkeypatch.setattr(Account, "decrypt", lambda document, form: tried.append(form) or decrypt(document, form))
+    for password, most in ((TYPED, 6), ("incorrect horse", 2)):
+        tried.clear()
+        with pytest.raises(ConfigError, match="wrong password"):
+            load_keystore(path, password)
+        assert len(set(tried)) == len(tried) <= most
+
+
+@pytest.mark.parametrize("content", [f"\ufeff{PASSWORD}", f"{PASSWORD}\r\n", f"\ufeff{PASSWORD}\r\n"])
+def test_password_file_of_another_system_is_read(tmp_path: Path, password_file: Path, content: str) -> None:
+    path = tmp_path / "node.json"
+    import_keystore(path, Signer.from_key(KEY), PASSWORD, iterations=CHEAP)
+    password_file.write_bytes(content.encode())
+    assert load_keystore(path, read_secret(password_file)).address == ADDRESS
+
+
+def test_keystore_made_with_byte_order_mark_opens(tmp_path: Path, password_file: Path) -> None:
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps(Account.encrypt(bytes.fromhex(KEY), f"\ufeff{PASSWORD}", iterations=CHEAP)))
+    password_file.write_text(f"\ufeff{PASSWORD}")
+    assert load_keystore(path, read_secret(password_file)).address == ADDRESS
 
 
 def test_short_passwords_are_refused_before_a_file_is_made(tmp_path: Path) -> None:

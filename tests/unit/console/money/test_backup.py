@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import stat
 import tarfile
+import unicodedata
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -68,7 +71,25 @@ def test_a_lost_machine_comes_back_from_its_backup(tmp_path: Path) -> None:
     assert not (place / "nodes" / "run-1-validator" / "node.json").exists(), "all or nothing"
 
 
-def test_a_backup_is_refused_by_a_wrong_password_and_when_it_is_damaged(tmp_path: Path) -> None:
+@pytest.fixture
+def cheap_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are derived at once; scrypt at its usual cost takes a second."""
+    monkeypatch.setattr(backup, "_key", lambda password, salt: sha256(salt + password.encode()).digest())
+
+
+@pytest.mark.parametrize("made", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_password_in_any_unicode_form_opens_backup(
+    tmp_path: Path, cheap_keys: None, monkeypatch: pytest.MonkeyPatch, made: Any
+) -> None:
+    (tmp_path / "from" / "keys").mkdir(parents=True)
+    (tmp_path / "from" / "keys" / "a.json").write_text("{}")
+    password = "pässwörd ﬁve"
+    monkeypatch.setattr(backup, "canonical", lambda text: unicodedata.normalize(made, text))
+    archive, names = backup.pack(tmp_path / "from", password)
+    assert backup.unpack(archive, password, tmp_path / "to") == names
+
+
+def test_a_backup_is_refused_by_a_wrong_password_and_when_it_is_damaged(tmp_path: Path, cheap_keys: None) -> None:
     (tmp_path / "from" / "keys").mkdir(parents=True)
     (tmp_path / "from" / "keys" / "a.json").write_text("{}")
     archive, names = backup.pack(tmp_path / "from", "a good password")
