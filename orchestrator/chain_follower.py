@@ -20,7 +20,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, select
 
 from muster.chain.client import Chain
-from muster.chain.reads import LOG_SPAN, OutageTimer
+from muster.chain.reads import LOG_QUERIES, LOG_SPAN, OutageTimer
 from muster.chain.types import Block
 from muster.contracts import runs
 from muster.contracts.codec import Call
@@ -151,7 +151,8 @@ class Follower:
                 log.warning("reorg", block=number)
             else:
                 first = number + 1
-        upto = last if from_start else min(last, first + LOG_SPAN - 1)
+        span = min(LOG_SPAN, LOG_QUERIES * self.chain.log_span.blocks)
+        upto = last if from_start else min(last, first + span - 1)
         if first <= upto:
             await self._read(first, upto, await self._hash(upto, head), from_start=from_start)
         self.head_number, self.head_time = head.number, head.timestamp

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from muster.chain.events import Event
-from muster.chain.reads import LOG_SPAN, ChainReader, OutageTimer, behind
+from muster.chain.reads import LOG_QUERIES, LOG_SPAN, ChainReader, OutageTimer, behind
 from muster.chain.types import Block
 from muster.errors import UnreachableError
 from muster.runtime.files import write_atomically
@@ -120,7 +120,8 @@ class EventCursor:
     async def _next_batch(self, position: _Position, head: Block) -> EventBatch | None:
         """Return the next batch, or None when the chain changed between two of its reads."""
         limit = head.number - self.chain.settings.confirmations
-        first, last = position.next, min(limit, position.next + self.span - 1)
+        first, span = position.next, min(self.span, LOG_QUERIES * self.chain.log_span.blocks)
+        last = min(limit, first + span - 1)
         if last < first:
             nothing = EventBatch((), first, first - 1, position.rewound_to)
             self._offered = nothing, None

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx2
 
+from muster.chain.provider_errors import error_kind
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
-from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry
+from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry, retry_after
 from muster.runtime.tls import tls_context
 from muster.settings.schema import ChainSettings
 from muster.settings.sources import mask
@@ -35,11 +36,18 @@ MAX_BATCH: Final = 10
 class RpcError(ChainError):
     """The endpoint answered with an error. `data` is the revert data, or b"" when there is none."""
 
-    def __init__(self, method: str, code: int, message: str, data: bytes) -> None:
-        super().__init__(f"{method}: {message}")
-        self.code = code
-        self.reason = message
-        self.data = data
+    def __init__(self, method: str, error: Any) -> None:
+        """`error`: as the answer has it."""
+        parts = error if isinstance(error, dict) else {"message": error}
+        code, detail = parts.get("code"), parts.get("data")
+        self.reason = str(parts.get("message", ""))
+        self.data = revert_data(detail)
+        self.kind = error_kind(code if isinstance(code, int) else 0, f"{self.reason} {detail or ''}", self.data)
+        super().__init__(f"{method}: {self.reason}")
+
+
+class OversizedError(MalformedError):
+    """An answer is larger than MAX_ANSWER_BYTES."""
 
 
 class BoundedProvider:
@@ -71,9 +79,10 @@ class BoundedProvider:
     async def disconnect(self) -> None:
         await self._client.aclose()
 
-    async def request(self, method: str, *params: Any) -> Any:
+    async def request(self, method: str, *params: Any, attempts: int = ATTEMPTS) -> Any:
         """Return the result of one call. Raises RpcError or UnreachableError."""
-        return _result(method, await self.exchange({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}))
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return _result(method, await self.exchange(body, attempts))
 
     async def batch(self, requests: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
         """Return the results of (method, parameters) in order, MAX_BATCH to a round trip."""
@@ -96,11 +105,11 @@ class BoundedProvider:
             raise MalformedError(f"{mask(self.url)} answered {len(by_id)} of {len(requests)} calls of a batch")
         return [_result(method, by_id[number]) for number, (method, _) in enumerate(requests)]
 
-    async def exchange(self, body: object) -> Any:
+    async def exchange(self, body: object, attempts: int = ATTEMPTS) -> Any:
         """Post a JSON body and return the JSON answer; at most `timeout` seconds, retries included."""
         data = json.dumps(body, default=_hex).encode()
         try:
-            return await retry(lambda _: self._attempt(data), attempts=ATTEMPTS, seconds=self.timeout)
+            return await retry(lambda _: self._attempt(data), attempts=attempts, seconds=self.timeout)
         except (TimeoutError, TryAgainError) as error:
             reason = str(error) or f"no answer in {self.timeout:g} s"
             raise UnreachableError(
@@ -108,8 +117,8 @@ class BoundedProvider:
                 hint="check chain.rpc_url, or start one: anvil",
             ) from error
 
-    def _try_again(self, reason: str) -> TryAgainError:
-        return TryAgainError(reason, service=f"the chain at {mask(self.url)}", request="JSON-RPC")
+    def _try_again(self, reason: str, wait: float | None = None) -> TryAgainError:
+        return TryAgainError(reason, service=f"the chain at {mask(self.url)}", request="JSON-RPC", wait=wait)
 
     async def _attempt(self, data: bytes) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -119,11 +128,12 @@ class BoundedProvider:
                 async for chunk in reply.aiter_bytes(1 << 16):
                     answer += chunk
                     if len(answer) > MAX_ANSWER_BYTES:
-                        raise MalformedError(f"{mask(self.url)} sends more than {MAX_ANSWER_BYTES} bytes")
+                        raise OversizedError(f"{mask(self.url)} sends more than {MAX_ANSWER_BYTES} bytes")
         except httpx2.TransportError as error:
             raise self._try_again(str(error) or type(error).__name__) from error
+        wait = retry_after(reply.headers.get("retry-after", ""))
         if reply.status_code in TRY_AGAIN_STATUSES:
-            raise self._try_again(f"HTTP status {reply.status_code}")
+            raise self._try_again(f"HTTP status {reply.status_code}", wait)
         try:
             parsed = json.loads(answer)
         except ValueError as error:
@@ -131,9 +141,9 @@ class BoundedProvider:
                 raise self._try_again(f"HTTP status {reply.status_code}") from error
             message = f"{mask(self.url)} answers HTTP {reply.status_code} and no JSON: is this a chain's endpoint?"
             raise MalformedError(message, hint="check chain.rpc_url") from error
-        items = parsed if isinstance(parsed, list) else [parsed]
-        if any("rate limit" in str(item.get("error", "")).lower() for item in items if isinstance(item, dict)):
-            raise self._try_again("the endpoint's rate limit is reached")
+        for item in parsed if isinstance(parsed, list) else [parsed]:
+            if isinstance(item, dict) and item.get("error") and RpcError("", item["error"]).kind == "busy":
+                raise self._try_again("the endpoint's rate limit is reached", wait)
         return parsed
 
 
@@ -210,9 +220,7 @@ def _result(method: str, answer: Any) -> Any:
     error = answer.get("error")
     if error is None:
         return answer.get("result")
-    if not isinstance(error, dict):
-        raise RpcError(method, 0, str(error), b"")
-    raise RpcError(method, int(error.get("code") or 0), str(error.get("message", "")), revert_data(error.get("data")))
+    raise RpcError(method, error)
 
 
 def revert_data(data: Any) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from muster.chain.error_messages import decode_revert
 from muster.chain.events import decode_logs
 from muster.chain.gas import GasBalance
-from muster.chain.provider import RpcError, Web3, data
+from muster.chain.provider import OversizedError, RpcError, Web3, data
 from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
 from muster.contracts import registry, runs, token
 from muster.contracts.abi import CONTRACTS
@@ -28,9 +28,14 @@ from muster.protocol.terms import Terms, check_tools
 from muster.settings.schema import ChainSettings
 
 LOG_SPAN: Final = 10_000
-"""Most blocks asked for logs at once; an endpoint that finds this too much is asked for less from then on."""
+"""Most blocks asked for logs at once."""
 
-MIN_LOG_SPAN: Final = 16
+LOG_QUERIES: Final = 16
+"""Log queries after which a reader of a long history keeps what it has read."""
+
+LARGER_SPAN_AFTER: Final = 64
+"""Answered log queries after which a span is tried again that the endpoint refused before."""
+
 REORG_DEPTH: Final = 64
 """Blocks read again when a list is brought up to date from events."""
 
@@ -78,6 +83,32 @@ class OutageTimer:
             raise behind(f"it does not know block {number} any more")
 
 
+class LogSpan:
+    """How many blocks an endpoint takes in a log query: between what it answered and what it refused last."""
+
+    def __init__(self) -> None:
+        self._answered, self._refused, self._answers = 0, 2 * LOG_SPAN, 0
+
+    @property
+    def blocks(self) -> int:
+        doubled = 2 * self._answered or LOG_SPAN
+        return max(1, min(LOG_SPAN, doubled, (self._answered + self._refused) // 2))
+
+    def answer(self, blocks: int) -> None:
+        """Record that the endpoint answered for so many blocks; fewer than it was allowed show nothing."""
+        if blocks < self.blocks:
+            return
+        self._answered, self._answers = blocks, self._answers + 1
+        if self._answers % LARGER_SPAN_AFTER == 0:
+            self._refused = 2 * LOG_SPAN
+
+    def refuse(self, blocks: int) -> None:
+        """Record that so many were too many, here: other blocks have fewer events."""
+        self._refused = blocks
+        if blocks <= self._answered:
+            self._answered = 0
+
+
 class ChainReader:
     """A deployment, read through one endpoint."""
 
@@ -86,7 +117,7 @@ class ChainReader:
         self.addresses = book
         self.chain_id = book.chain_id
         self.settings = settings
-        self._log_span = LOG_SPAN
+        self.log_span = LogSpan()
         self._terms: dict[int, Terms] = {}
         self._validators: dict[int, list[str]] = {}
         self._validators_seen: dict[int, int] = {}
@@ -109,7 +140,7 @@ class ChainReader:
             answers = await self.web3.data(*(("eth_call", question) for question in asked))
         except RpcError as error:
             labels = ", ".join(dict.fromkeys(call.label for call in calls))
-            if error.data or "revert" in error.reason.lower():
+            if error.kind == "reverted":
                 raise decode_revert(error.data, labels) from error
             raise ChainError(f"{labels}: {error.reason}") from error
         return [call.decode(answer) for call, answer in zip(calls, answers, strict=True)]
@@ -147,20 +178,22 @@ class ChainReader:
         return found
 
     async def events(self, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:
-        """Events of these kinds in blocks `first` to `last`, in order, asked for in bounded pieces.
+        """Events of these kinds in blocks `first` to `last`, in order, asked for in pieces that the endpoint takes.
 
+        Providers word their limits in many ways: whatever they refuse is asked for in fewer blocks, down to one.
         Raises UnreachableError when the endpoint does not know all of these blocks.
         """
         found: list[Event] = []
         while first <= last:
-            until = min(last, first + self._log_span - 1)
+            until = min(last, first + self.log_span.blocks - 1)
             try:
                 found += await self.events_within(kinds, first, until)
-            except RpcError as error:
-                if until - first < MIN_LOG_SPAN:
-                    raise ChainError(f"logs of blocks {first} to {until}: {error.reason}") from error
-                self._log_span = (until - first + 1) // 4
+            except (RpcError, OversizedError) as error:
+                if until == first:
+                    raise ChainError(f"logs of block {first}: {error}") from error
+                self.log_span.refuse(until - first + 1)
                 continue
+            self.log_span.answer(until - first + 1)
             first = until + 1
         return tuple(found)
 

@@ -49,6 +49,9 @@ WARN_SECONDS: Final = 3600.0
 KEEP_ALIVES: Final = 10
 """How often within `timeout` it is asked whether the endpoint still knows the transaction."""
 
+NO_ANSWER: Final = (UnreachableError, MalformedError, RpcError)
+"""An error of the endpoint, or silence, proves nothing about a transaction."""
+
 Landing = Literal["accepted", "taken", "cheap"]
 
 
@@ -179,9 +182,12 @@ class TxSender:
             sent = await asyncio.to_thread(
                 self.journal.reserve, count, taken, lambda nonce, fees=fees: self.sign(call, nonce, gas, fees)
             )
-            # 3. Broadcast it; what the endpoint refused is forgotten, and tried with another nonce or higher fees.
+            # 3. Broadcast it; what was surely refused is forgotten, and tried with another nonce or higher fees.
             try:
                 landing = await self._broadcast(sent)
+            except (UnreachableError, MalformedError) as error:
+                self._log.warning("the fate of a transaction is unknown", call=call.label, error=str(error))
+                return sent
             except ChainError:
                 await asyncio.to_thread(self.journal.forget, sent.nonce)
                 raise
@@ -214,26 +220,34 @@ class TxSender:
         return Sent(nonce, call, gas, fees, raw, (keccak(raw),))
 
     async def _broadcast(self, sent: Sent) -> Landing:
-        """Send a transaction and classify the endpoint's answer. Raises UnfundedError, ChainError, UnreachableError."""
+        """Send a transaction and classify the endpoint's answer. Raises UnfundedError, ChainError, UnreachableError.
+
+        One that leaves its fate open counts as accepted: it is watched, and broadcast again byte for byte. There is
+        one attempt: after a lost answer to an earlier one, a refusal would prove nothing.
+        """
+        label = sent.call.label
         try:
-            await self.web3.eth.send_raw_transaction(sent.raw)
+            await self.web3.provider.request("eth_sendRawTransaction", sent.raw, attempts=1)
         except RpcError as error:
-            reason = error.reason.lower()
-            if "already known" in reason or "already imported" in reason or "known transaction" in reason:
+            if error.kind in ("known", "unclear") or await self._may_be_known(sent):
                 return "accepted"
-            if "nonce" in reason and "low" in reason:
+            if error.kind == "nonce_used":
                 # Ours may be the very one that used the nonce: an answer got lost on the way.
                 return "accepted" if await self._may_be_mined(sent) else "taken"
-            if ("replacement" in reason and "underpriced" in reason) or "could not replace" in reason:
-                return "taken"
-            if "underpriced" in reason or "base fee" in reason or "fee cap" in reason:
-                return "cheap"
-            if "insufficient funds" in reason:
-                raise self.unfunded(
-                    sent.call.label, "does not hold", sent.gas * sent.fees.max_fee + sent.call.value
-                ) from error
-            raise ChainError(f"{sent.call.label}: the endpoint refuses the transaction: {error.reason}") from error
+            if error.kind in ("taken", "cheap"):
+                return error.kind
+            if error.kind == "unfunded":
+                needed = sent.gas * sent.fees.max_fee + sent.call.value
+                raise self.unfunded(label, "does not hold", needed) from error
+            raise ChainError(f"{label}: the endpoint refuses the transaction: {error.reason}") from error
         return "accepted"
+
+    async def _may_be_known(self, sent: Sent) -> bool:
+        """Return whether the endpoint has the transaction; True where it cannot say."""
+        try:
+            return await self.web3.provider.request("eth_getTransactionByHash", sent.hashes[-1]) is not None
+        except NO_ANSWER:
+            return True
 
     async def _may_be_mined(self, sent: Sent) -> bool:
         """Return whether it may itself have used its nonce; True where the endpoint cannot say."""
@@ -241,7 +255,7 @@ class TxSender:
         for _ in range(LOST_POLLS):
             try:
                 mined, count = await self._receipt(sent)
-            except RpcError:
+            except NO_ANSWER:
                 return True
             if mined is not None:
                 return True
@@ -251,10 +265,7 @@ class TxSender:
     # Watching
 
     async def _watch(self, sent: Sent) -> Mined:
-        """Wait until it is mined, broadcasting again as needed, then forget it. Bounded by `timeout`.
-
-        An error of the endpoint, or silence, proves nothing about the transaction: it is polled again.
-        """
+        """Wait until it is mined, broadcasting again as needed, then forget it. Bounded by `timeout`."""
         start = time.monotonic()
         bumps = checks = lost = 0
         while (waited := time.monotonic() - start) < self.timeout:
@@ -280,7 +291,7 @@ class TxSender:
                 elif waited > (checks + 1) * self.timeout / KEEP_ALIVES:
                     checks += 1
                     await self._keep_alive(sent)
-            except (UnreachableError, MalformedError, RpcError) as error:
+            except NO_ANSWER as error:
                 self._log.warning("cannot check an open transaction", call=sent.call.label, error=str(error))
             await asyncio.sleep(min(self.poll, self.timeout / KEEP_ALIVES))
         raise UnreachableError(
@@ -290,7 +301,7 @@ class TxSender:
 
     async def _keep_alive(self, sent: Sent) -> None:
         """Broadcast a transaction again if the endpoint has dropped it."""
-        if await self.web3.provider.request("eth_getTransactionByHash", sent.hashes[-1]) is None:
+        if not await self._may_be_known(sent):
             self._log.info("broadcasting again", call=sent.call.label, nonce=sent.nonce)
             await self._broadcast(sent)
 
@@ -335,7 +346,7 @@ class TxSender:
             try:
                 await self.web3.eth.call(self._parameters(call), block)
             except RpcError as error:
-                if _is_revert(error):
+                if error.kind == "reverted":
                     return self._refusal(call, error)  # type: ignore[return-value]
         if mined.gas_used * 100 >= mined.gas * 95:
             return None
@@ -348,9 +359,9 @@ class TxSender:
 
     def _refusal(self, call: TxRequest, error: RpcError) -> ChainError:
         """Return an endpoint's refusal of a call as the error that a caller can use."""
-        if _is_revert(error):
+        if error.kind == "reverted":
             return decode_revert(error.data, call.label)
-        if "insufficient funds" in error.reason.lower():
+        if error.kind == "unfunded":
             return self.unfunded(call.label, "does not hold", call.value)
         return ChainError(f"{call.label}: {error.reason}")
 
@@ -379,7 +390,3 @@ class TxSender:
             *requests, eth.get_block("latest"), eth.max_priority_fee
         )
         return count, balance, Fees(2 * head["baseFeePerGas"] + tip, tip)
-
-
-def _is_revert(error: RpcError) -> bool:
-    return bool(error.data) or error.code == 3 or "revert" in error.reason.lower()

@@ -44,7 +44,10 @@ class Balancer:
         self.lags: Pick = never
         """Requests that this server answers."""
         self.fails: Pick = never
-        """Requests that are answered with an error."""
+        """Requests that are answered with `error`."""
+        self.lies: Pick = never
+        """Requests that are dealt with, and answered with `error`."""
+        self.error: dict[str, Any] = {"code": -32603, "message": "internal error"}
         self.loses: Pick = never
         """Requests that are dealt with, and whose answers get lost."""
 
@@ -58,8 +61,11 @@ class Balancer:
 
     async def _answer(self, body: Any) -> Any:
         text, calls = json.dumps(body), body if isinstance(body, list) else [body]
-        if self.fails(text):
-            answers = [_answer(call, error={"code": -32603, "message": "internal error"}) for call in calls]
+        lies = self.lies(text)
+        if lies:
+            await self._anvil.exchange(body)
+        if lies or self.fails(text):
+            answers = [_answer(call, error=self.error) for call in calls]
         elif self.lags(text):
             answers = [await self._earlier(call) for call in calls]
         else:

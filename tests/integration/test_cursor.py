@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.chain import reads
+from muster.chain import provider, reads
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
 from muster.chain.cursor import REMEMBERED_BLOCKS, EventBatch, EventCursor
 from muster.chain.events import decode_logs
-from muster.chain.reads import LOG_SPAN
+from muster.chain.reads import LOG_QUERIES, LOG_SPAN
 from muster.chain.types import TxRequest
 from muster.contracts import registry, token
 from muster.contracts.registry import Deposited, FreeWithdrawn
@@ -25,7 +25,7 @@ from muster.contracts.token import Transfer
 from muster.errors import ConfigError, UnreachableError
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
-from testbed.chain.balancer import always, balanced, never
+from testbed.chain.balancer import always, balanced, first, never
 from testbed.chain.contracts import Deployment, deploy_on, funded_on, reorg
 
 Start = Callable[..., Anvil]
@@ -206,6 +206,46 @@ async def test_events_that_a_server_does_not_have_yet_are_not_left_out(place: De
                 await watcher.events([Deposited], first.block, last.block)
             found = await watcher.events([Deposited], first.block, first.block)
             assert [event.at.block for event in found] == [first.block]
+
+
+async def test_endpoint_with_log_queries_of_one_block_is_followed(place: Deployment, tmp_path: Path) -> None:
+    def is_wide(text: str) -> bool:
+        (question,) = [call["params"][0] for call in json.loads(text) if call["method"] == "eth_getLogs"] or [{}]
+        return int(question.get("toBlock", "0x0"), 16) - int(question.get("fromBlock", "0x0"), 16) > 0
+
+    async with balanced(place.anvil) as balancer:
+        settings = place.settings.model_copy(update={"rpc_url": balancer.url})
+        async with depositor(place) as chain, await Chain.connect(settings) as watcher:
+            balancer.error = {"code": -32614, "message": "eth_getLogs is limited to a 1 range"}
+            balancer.fails = lambda text: "eth_getLogs" in text and is_wide(text)
+            cursor = cursor_on(watcher, tmp_path)
+            await chain.send(registry.deposit(1))
+            assert await drain(cursor) == [1]
+            place.anvil.request("anvil_mine", hex(LOG_QUERIES))
+            await chain.send(registry.deposit(2))
+            batch = await cursor.poll()
+            assert (amounts(batch), batch.last - batch.first + 1) == ([], LOG_QUERIES), "what is read is kept"
+            assert await drain(cursor) == [2]
+
+
+async def test_rate_limit_does_not_shrink_log_queries(place: Deployment, tmp_path: Path) -> None:
+    async with balanced(place.anvil) as balancer:
+        settings = place.settings.model_copy(update={"rpc_url": balancer.url})
+        async with depositor(place) as chain, await Chain.connect(settings) as watcher:
+            balancer.error = {"code": -32005, "message": "Too Many Requests"}
+            balancer.fails = first(1, "eth_getLogs")
+            await chain.send(registry.deposit(1))
+            assert await drain(cursor_on(watcher, tmp_path)) == [1]
+            assert watcher.log_span.blocks == LOG_SPAN
+
+
+async def test_log_query_with_oversized_answer_is_split(place: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with depositor(place) as chain:
+        mined = [await chain.send(registry.deposit(amount)) for amount in (1, 2, 3, 4)]
+        monkeypatch.setattr(provider, "MAX_ANSWER_BYTES", 4_000)  # a block and two of its logs
+        found = await chain.events([Deposited], mined[0].block, mined[-1].block)
+        assert [event.amount for event in found if isinstance(event, Deposited)] == [1, 2, 3, 4]
+        assert chain.log_span.blocks < 4
 
 
 async def test_a_chain_that_stays_shorter_was_reorganised(

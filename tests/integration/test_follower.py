@@ -187,11 +187,18 @@ async def test_follower_rereads_long_chain_in_one_poll_after_reorg(
     monkeypatch.setattr(follower, "LOG_SPAN", span)
     anvil = start_anvil()
     settings = (await asyncio.to_thread(deploy_on, anvil, tmp_path)).settings
-    anvil.request("anvil_mine", hex(span))
+    anvil.request("anvil_mine", hex(span + reads.LOG_QUERIES))
     run_fixture = await RunFixture.build(tmp_path, settings, seed="long", workers=())
     async with following(run_fixture, anvil.url, database_url) as followed, run_fixture.local_chain() as dev:
+        chain = followed.follower.chain
         assert await followed.follower.poll() is False
+        before, _ = (await followed.place()).split()
+        chain.log_span.refuse(2)
+        assert await followed.follower.poll() is False
+        after, _ = (await followed.place()).split()
+        assert int(after) - int(before) == reads.LOG_QUERIES, "what many queries read is kept"
         assert await followed.members() == 0
+        chain.log_span = reads.LogSpan()
         assert await followed.follower.poll() is True
         assert await followed.members() == len(VALIDATORS)
         await reorg(dev, 1)

@@ -33,6 +33,9 @@ async def test_silence_is_an_error_after_a_bound(start_anvil: Callable[..., Anvi
     assert clock() - start < 10
 
 
+TOO_MANY = {"error": {"code": -32005, "message": "Too Many Requests"}}
+
+
 def reply(status: str, body: bytes = b"") -> bytes:
     return answer(f"{status} x", body=body)
 
@@ -61,6 +64,29 @@ async def test_an_overloaded_endpoint_is_asked_again() -> None:
     async with scripted(reply("503")) as server, BoundedProvider(server.url, timeout=60) as provider:
         with pytest.raises(UnreachableError, match="HTTP status 503"):
             await provider.request("eth_chainId")
+
+
+async def test_wait_that_endpoint_asks_for_is_observed() -> None:
+    busy, good = (json.dumps({"id": 1, **content}).encode() for content in (TOO_MANY, {"result": "0x1"}))
+    clock = asyncio.get_running_loop().time
+    async with (
+        scripted(answer("200 x", "Retry-After: 1", body=busy), reply("200", good)) as server,
+        BoundedProvider(server.url, timeout=60) as provider,
+    ):
+        start = clock()
+        assert await provider.request("eth_chainId") == "0x1"
+        assert clock() - start >= 1
+
+
+async def test_revert_about_rate_limit_is_not_retried() -> None:
+    reverted = {"error": {"code": 3, "message": "execution reverted: over rate limit", "data": "0x08c379a0"}}
+    async with (
+        scripted(reply("200", json.dumps({"id": 1, **reverted}).encode())) as server,
+        BoundedProvider(server.url, timeout=60) as provider,
+    ):
+        with pytest.raises(RpcError) as caught:
+            await provider.request("eth_call")
+        assert (caught.value.kind, caught.value.data, len(server.bodies)) == ("reverted", b"\x08\xc3\x79\xa0", 1)
 
 
 async def test_long_batches_travel_in_pieces(anvil: Anvil) -> None:

@@ -52,9 +52,10 @@ async def test_next_send_settles_transaction_left_by_refusal(start_anvil: Start,
         async with background(sender.send(payment(to))) as sending:
             await until(pooled(anvil, 1))
             (left,) = sender.journal.pending()
+            balancer.error = {"code": -32000, "message": "oversized data"}
             balancer.fails = first(1, "eth_sendRawTransaction")
             anvil.request("anvil_dropTransaction", "0x" + left.hashes[0].hex())
-            with pytest.raises(ChainError, match="pay 1: the endpoint refuses the transaction: internal error"):
+            with pytest.raises(ChainError, match="pay 1: the endpoint refuses the transaction: oversized data"):
                 await sending
         (still,) = sender.journal.pending()
         assert (still.nonce, still.hashes[0]) == (left.nonce, left.hashes[0])
@@ -62,3 +63,39 @@ async def test_next_send_settles_transaction_left_by_refusal(start_anvil: Start,
         await sender.send(payment(to, 7))
         assert sender.journal.pending() == []
     assert balance(anvil, to) == 8
+
+
+@pytest.mark.parametrize(
+    ("fate", "code", "message"),
+    [
+        ("fails", -32000, "sequencer pending tx pool full, please try again"),
+        ("loses", 0, "no answer"),
+        ("lies", -32000, "already in mempool"),
+        ("lies", -32000, "replacement transaction underpriced"),
+    ],
+)
+async def test_transaction_of_unknown_fate_is_kept_until_it_is_known(
+    start_anvil: Start, tmp_path: Path, fate: str, code: int, message: str
+) -> None:
+    """An endpoint that fails did not take it, one that lies or loses its answer did."""
+    anvil = start_anvil(mining=False)
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    broadcasts: list[str] = []
+
+    def is_first(text: str) -> bool:
+        if "eth_sendRawTransaction" in text:
+            broadcasts.append(text)
+        return broadcasts == [text]
+
+    async with balanced(anvil) as balancer, opened(balancer, signer, tmp_path, timeout_seconds=8) as sender:
+        balancer.error = {"code": code, "message": message}
+        setattr(balancer, fate, is_first)
+        async with background(sender.send(payment(to))) as sending:
+            await until(lambda: sending.done() or pooled(anvil, 1)())
+            assert len(sender.journal.pending()) == 1
+            anvil.request("evm_mine")
+            assert (await sending).ok
+        assert sender.journal.pending() == []
+    assert len(set(broadcasts)) == 1, "byte for byte"
+    assert (balance(anvil, to), anvil.request("eth_getTransactionCount", signer.address, "latest")) == (1, "0x1")
