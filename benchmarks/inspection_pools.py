@@ -26,7 +26,6 @@ from muster.protocol.hashes import content_hash, hash_bytes
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import ValidatorSettings
-from muster.verification.evidence import verify_evidence
 from muster.verification.pools import (
     CONVICT,
     HONEST_SHARE,
@@ -44,6 +43,7 @@ from testbed.samples.commitments import rules
 from testbed.samples.court import HEAD, CourtChain, CourtContext, case_of, take_turn
 from testbed.samples.validator import ME, receive
 from testbed.samples.verification_context import STRAIGHT, Context, pool_case
+from validator.evidence import verify_evidence
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
 

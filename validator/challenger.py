@@ -21,14 +21,12 @@ from muster.errors import CheckError, RevertError, UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.rollouts.leaves import leaf_of
-from muster.rollouts.parquet import FileLimits
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.verification.bundles import Inspection, parse_bundle
-from muster.verification.evidence import verify_evidence
-from muster.verification.grade_evidence import make_grade_bundle, verify_grade_evidence
-from muster.verification.shown_rows import read_rows
+from muster.verification.grade_evidence import make_grade_bundle
 from validator.context import RunVerificationContext
+from validator.evidence import read_rows, read_work, verify_evidence, verify_grade_evidence
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
 from validator.records import PendingCase
@@ -153,9 +151,7 @@ class Challenger:
         c, said, context = case.commitment, shown.statement, self.context
 
         # 1. Show the row.
-        upload = await context.upload(c)
-        limits = FileLimits.from_terms(context.rules.terms)
-        rollouts = await context.read(await context.file(upload.receipt.file_hash), limits)
+        rollouts = await read_work(c, context)
         if case.position < len(rollouts):
             await context.ensure_tasks([rollouts[case.position].task], c.step)
         me = self.chain.signer.address

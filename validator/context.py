@@ -38,7 +38,7 @@ from validator.model import Model
 
 @dataclass(frozen=True)
 class RunVerificationContext:
-    """The `VerificationContext` of one run; `muster.verification.context` says what the methods of both do."""
+    """What verifying the work of one run takes. Methods raise UnreachableError when they cannot help."""
 
     chain: ChainReader
     client: OrchestratorClient
@@ -77,6 +77,7 @@ class RunVerificationContext:
         return upload
 
     async def file(self, name: str) -> bytes:
+        """Fetch a rollout file by hash; RefusedError with status 404 when the storage says that it has none."""
         return await self.client.get_file(name)
 
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
@@ -89,10 +90,12 @@ class RunVerificationContext:
         return await self.model.honest_sums(step, rollouts)
 
     async def master(self, step: int) -> bytes | None:
+        """Return the master of the private tests of a step; None in a run without any."""
         epoch = epoch_of(self.rules.terms, step)
         return await self.masters.get(epoch) if epoch else None
 
     async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
+        """Return the commitment of this number that a block holds, if it holds one and its rows are drawn by now."""
         run = self.rules.run
         if block + SAMPLE_BLOCKS > (await self.chain.head()).number:
             return None

@@ -21,12 +21,12 @@ from muster.protocol.hashes import hex_hash
 from muster.protocol.masters import epoch_of
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.parquet import FileLimits
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
 from muster.verification.checks import grade_rows
 from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
+from validator.evidence import read_work
 from validator.verify import BadWorkError, connected, show_document
 
 _log = telemetry.logger("validator")
@@ -173,10 +173,7 @@ def _compare(
 
 async def _grade(context: RunVerificationContext, work: CommittedWork) -> tuple[RowGrade, ...]:
     """Grade a commitment's rows of private tests. Raises CheckError or UnreachableError."""
-    upload = await context.upload(work)
-    rollouts = await context.read(
-        await context.file(upload.receipt.file_hash), FileLimits.from_terms(context.rules.terms)
-    )
+    rollouts = await read_work(work, context)
     if (await asyncio.to_thread(rollout_tree, rollouts)).root != work.root:
         raise CheckError("the file is not what was committed to")
     draw, master = await context.draw(work), await context.master(work.step)

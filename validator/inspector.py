@@ -26,11 +26,11 @@ from muster.settings.schema import ValidatorSettings
 from muster.verification.audit import audit_file
 from muster.verification.bundles import Inspection, finite, make_bundle
 from muster.verification.checks import REASONS, Finding, grade_rows
-from muster.verification.context import VerificationContext
 from muster.verification.pools import ACCUSE, REJECT, pooled_row
 from muster.verification.rules import CommittedWork
 from muster.verification.sample_policy import sample_size
 from validator.context import RunVerificationContext
+from validator.evidence import fetch_work
 from validator.pool import PoolJudge
 
 FEW_LEFT: Final = 0.8
@@ -53,19 +53,16 @@ async def inspect_commitment(
     draw = await context.draw(commitment)
     await context.ensure_tasks((group.task for group in draw.groups), commitment.step)
     try:
-        upload = await context.upload(commitment)
-        data = await context.file(upload.receipt.file_hash)
+        upload, data = await fetch_work(commitment, context)
     except RefusedError as error:
-        if error.status != 404 or not missing_counts:
+        if not missing_counts:
             raise UnreachableError(f"the file cannot be fetched: {error}") from error
         return from_static(Finding("data_missing", detail=str(error)))
-    except CheckError as error:
-        raise UnreachableError(f"the storage does not deliver what it should: {error}") from error
     return replace(await inspect_file(data, commitment, draw, sample, context), upload=upload)
 
 
 async def inspect_file(
-    data: bytes, commitment: CommittedWork, draw: Draw, sample: Sequence[int], context: VerificationContext
+    data: bytes, commitment: CommittedWork, draw: Draw, sample: Sequence[int], context: RunVerificationContext
 ) -> Inspection:
     """Run the static checks on a file, then the replay checks on the positions in `sample`.
 

@@ -22,10 +22,8 @@ from muster.errors import CheckError, MusterError, RefusedError, RevertError, Un
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import AGAIN, IDLE, Next
-from muster.verification.context import CannotVerifyError
-from muster.verification.evidence import verify_evidence
-from muster.verification.grade_evidence import verify_grade_evidence
 from validator.context import RunVerificationContext
+from validator.evidence import CannotVerifyError, verify_evidence, verify_grade_evidence
 from validator.journal import ValidatorJournal
 from validator.records import Ballot, CaseRecord
 from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling, turn_of

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from muster.constants import SAMPLE_BLOCKS
 from muster.errors import CheckError, UnreachableError
 from muster.protocol.draws import draw_pool, draw_unit
-from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.verification.bundles import PoolMember, PoolUnit, ShownPool, check_size, make_member
@@ -25,6 +24,7 @@ from muster.verification.pools import (
 )
 from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
+from validator.evidence import read_work
 from validator.pool_journal import PoolJournal, StepWork
 
 log = telemetry.logger("validator")
@@ -123,9 +123,7 @@ class PoolJudge:
         drawn = (await self._draw(work))[:count]
         for index in dict.fromkeys(index for index, _ in drawn):
             committed = self.journal.committed(node, index)
-            upload = await context.upload(committed)
-            limits = FileLimits.from_terms(context.rules.terms)
-            file = await context.read(await context.file(upload.receipt.file_hash), limits)
+            file = await read_work(committed, context)
             block_hash = await context.block_hash(committed.block + SAMPLE_BLOCKS)
             shared = draw_pool(block_hash=block_hash, node=node, index=index, terms=context.rules.terms)
             positions = sorted(shared[place] for other, place in drawn if other == index)

@@ -25,10 +25,8 @@ from muster.settings.schema import Settings
 from muster.verification.audit import find_commitment
 from muster.verification.bundles import Inspection, finite
 from muster.verification.checks import Finding
-from muster.verification.context import CannotVerifyError
-from muster.verification.evidence import verify_evidence
-from muster.verification.grade_evidence import verify_grade_evidence
 from validator.context import RunVerificationContext, make_context
+from validator.evidence import CannotVerifyError, verify_evidence, verify_grade_evidence
 from validator.inspector import inspect_commitment
 
 _log = telemetry.logger("validator")

@@ -3,8 +3,8 @@
 A bundle is canonical JSON under its content hash. It names one commitment, and holds the rows concerned and their
 tasks, all with Merkle proofs, or, where the whole file is wrong, the node's own signed upload of that file, or, where
 only many rows together show it, consecutive steps of the node's work (`muster.verification.pools`), and of those that
-lean the rows that the chain draws, so that an accuser cannot choose. `muster.verification.evidence` and
-`muster.verification.grade_evidence` verify what a bundle shows.
+lean the rows that the chain draws, so that an accuser cannot choose. `evidence`, `pool_evidence` and `grade_evidence`
+judge what a bundle shows.
 """
 
 from __future__ import annotations

@@ -7,20 +7,22 @@ has checked the statement's signature; `validator` and `grades` are what its cas
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 
-from muster.errors import CheckError, MalformedError, UnreachableError
+from muster.contracts.court import Kind
+from muster.errors import MalformedError
 from muster.grading.grades import RowGrade, first_difference
 from muster.grading.shown import read_signed
+from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import ShownGrades
+from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
-from muster.verification.bundles import EvidenceBundle, Inspection, is_about, name_of, parse_bundle, show_rows
-from muster.verification.checks import CheckedRow, Finding, check_draw, check_place, check_rows, grade_rows
-from muster.verification.context import CannotVerifyError, VerificationContext
+from muster.verification.bundles import EvidenceBundle, Inspection, name_of, show_rows
+from muster.verification.checks import Finding, grade_rows
+from muster.verification.evidence import ShownRows, VoidEvidenceError, check_shown, parse_evidence, voiding
 from muster.verification.rules import CommittedWork, Rules
-from muster.verification.shown_rows import check_under, read_rows
-from muster.verification.shown_tasks import read_tasks, show_tasks
+from muster.verification.shown_tasks import show_tasks
 
 
 def make_grade_bundle(
@@ -45,53 +47,44 @@ def make_grade_bundle(
     )
 
 
-async def verify_grade_evidence(
-    data: bytes, commitment: CommittedWork, validator: str, grades: bytes, context: VerificationContext
-) -> Inspection:
-    """Verify evidence against a validator that graded a commitment: grade the row again.
+def parse_grade_evidence(
+    data: bytes, commitment: CommittedWork, validator: str, grades: bytes, rules: Rules, where: Domain
+) -> tuple[EvidenceBundle, tuple[RowGrade, ...]]:
+    """Return a bundle and the grades that its validator signed. Raises VoidEvidenceError unless the case is about them.
 
-    Raises CannotVerifyError for reasons that are not the evidence's, and what `context.draw` raises.
+    validator, grades: what the case names.
     """
-    # 1. It is a bundle about this commitment, with the grades that the case is about.
-    try:
-        bundle = parse_bundle(data)
-        if not is_about(bundle, commitment, context.rules):
-            return Inspection(why="the evidence is about another commitment")
-        if bundle.reason != "wrong_grade" or bundle.shown is None:
-            return Inspection(why="the evidence shows no grades")
+    bundle = parse_evidence(data, Kind.WRONG_GRADE, commitment, rules)
+    if bundle.shown is None:
+        raise VoidEvidenceError("the evidence shows no grades")
+    with voiding("the grades shown do not count"):
         check_named(bundle.shown, commitment, validator, grades)
-        stated = read_signed(context.domain, bundle.shown)
-        if stated and stated[-1].position >= context.rules.terms.positions:
-            return _invented(stated[-1])
-        rows = await read_rows(bundle, context)
-        check_under(rows, bundle.proofs, commitment.root)
-    except CheckError as error:
-        return Inspection(why=f"the evidence does not count: {error}")
+        return bundle, read_signed(where, bundle.shown)
 
-    # 2. The row is one to grade, and its task is shown.
-    rules = context.rules.at(commitment.step)
-    if len(rows) != 1 or rows[0].position >= rules.terms.positions:
-        return Inspection(why="the evidence shows no row of the commitment, or several")
-    [row] = rows
-    draw = await context.draw(commitment)
-    finding = check_place(row, row.position, commitment, rules.terms) or check_draw(CheckedRow(row, draw, rules))
-    if finding is None:
-        try:
-            rules = rules.with_tasks(read_tasks(bundle.tasks, rows, rules.task_set))
-        except CheckError as error:
-            return Inspection(why=f"the task shown does not count: {error}")
-        finding = await asyncio.to_thread(check_rows, rows, draw, rules, accusing=True)
-    if finding is not None:
-        return Inspection(why=f"row {row.position} fails a static check, which is its node's case: {finding.reason}")
 
-    # 3. Grade it.
-    try:
-        master = await context.master(commitment.step)
-        if master is None:
-            return Inspection(why="the run has no private tests")
-        ours = await asyncio.to_thread(grade_rows, rows, draw, rules, master)
-    except UnreachableError as error:
-        raise CannotVerifyError(str(error), hint=error.hint) from error
+def judge_invented(stated: Sequence[RowGrade], terms: Terms) -> Inspection | None:
+    """Judge grades of a row that no commitment of the run has; None where there is none."""
+    if not stated or stated[-1].position < terms.positions:
+        return None
+    grade = stated[-1]
+    detail = f"row {grade.position} is graded, and no commitment has it"
+    return Inspection(Finding("wrong_grade", grade.position, grade.reward, detail=detail), f"wrong_grade: {detail}")
+
+
+def check_graded(shown: ShownRows) -> None:
+    """Raise VoidEvidenceError unless one row is shown, and it passes the static checks."""
+    if len(shown.rows) != 1:
+        raise VoidEvidenceError("the evidence shows no row of the commitment, or several")
+    if finding := check_shown(shown):
+        [row] = shown.rows
+        why = f"row {row.position} fails a static check, which is its node's case: {finding.reason}"
+        raise VoidEvidenceError(why)
+
+
+def judge_grade(shown: ShownRows, stated: Sequence[RowGrade], master: bytes) -> Inspection:
+    """Judge a validator's grades by grading the row shown again (`check_graded`). Raises as `Rules.grade`."""
+    [row] = shown.rows
+    ours = grade_rows(shown.rows, shown.draw, shown.rules_shown, master)
     theirs = [grade for grade in stated if grade.position == row.position]
     if first_difference(ours, theirs) is None:
         return Inspection(why=f"row {row.position} is graded as it should be")
@@ -109,15 +102,9 @@ def check_named(shown: ShownGrades, commitment: CommittedWork, validator: str, g
         raise MalformedError("the statement is not the one that the case is about")
 
 
-def _invented(grade: RowGrade) -> Inspection:
-    """Return what grades of a row come to that no commitment of the run has."""
-    detail = f"row {grade.position} is graded, and no commitment has it"
-    return Inspection(Finding("wrong_grade", grade.position, grade.reward, detail=detail), f"wrong_grade: {detail}")
-
-
-def _grades_text(grades: tuple[RowGrade, ...] | list[RowGrade]) -> str:
+def _grades_text(grades: Sequence[RowGrade]) -> str:
     return f"{grades[0].reward} with parts {grades[0].parts} and fuel {grades[0].fuel}" if grades else "not at all"
 
 
-def _reward(grades: tuple[RowGrade, ...] | list[RowGrade]) -> float | None:
+def _reward(grades: Sequence[RowGrade]) -> float | None:
     return grades[0].reward if grades else None

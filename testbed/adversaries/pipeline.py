@@ -30,12 +30,12 @@ from muster.rollouts.schema import Rollout
 from muster.settings.schema import ValidatorSettings
 from muster.verification.bundles import Inspection, ReplayedRow
 from muster.verification.checks import Finding, check_rows
-from muster.verification.context import VerificationContext
 from muster.verification.profiles import Limit
 from muster.verification.rules import CommittedWork
 from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
 from testbed.adversaries.kinds import Adversary
 from testbed.adversaries.lab import AdversaryLab, Job
+from validator.context import RunVerificationContext
 from validator.inspector import from_replay, from_static, inspect_file
 from validator.model import Model
 from validator.replay import Measurement, judge
@@ -122,7 +122,7 @@ async def inspect(
     """Return the validator's inspection of a submission."""
     sample = sample_of(job, number, shop.rules.terms)
     return await inspect_file(
-        submission.data, submission.commitment, job.draw, sample, cast(VerificationContext, context)
+        submission.data, submission.commitment, job.draw, sample, cast(RunVerificationContext, context)
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from muster.rollouts.schema import Rollout, one_span
 from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, make_bundle
 from muster.verification.checks import Finding, grade_rows
-from muster.verification.evidence import verify_evidence
+from muster.verification.evidence import check_signatures
 from muster.verification.pools import ACCUSE, HONEST_DRAWS, LEAST_TOKENS, pooled_row
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork, Rules
@@ -49,6 +50,7 @@ from testbed.samples.commitments import (
 )
 from testbed.samples.messages import about, grade_of, verdict_of
 from testbed.samples.validator import place, receive
+from validator.evidence import verify_evidence
 from validator.journal import ValidatorJournal
 from validator.pool import PoolJudge
 
@@ -104,7 +106,9 @@ class Context:
         return self._have(self.files, name)
 
     async def upload(self, commitment: CommittedWork) -> Upload:
-        return self._have(self.uploads, commitment.index)
+        upload = self._have(self.uploads, commitment.index)
+        check_signatures(upload, commitment, self.rules.terms.storage_key, self.domain)
+        return upload
 
     async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
         if self.down:
@@ -142,7 +146,7 @@ class Context:
     def chain(self) -> Context:
         return self
 
-    def _have(self, things: dict, key: object) -> object:
+    def _have(self, things: dict, key: object) -> Any:
         if self.down:
             raise UnreachableError("down")
         if key not in things:

@@ -12,6 +12,8 @@ from testbed.paths import ROOT
 
 TESTS = ROOT / "tests"
 MODULES = sorted(TESTS.rglob("*.py"))
+JUDGES = [path for path in sorted((ROOT / "muster/verification").glob("*.py")) if path.name != "audit.py"]
+"""All of the room but what reads a file and the chain."""
 IMPORTERS = [path for top in ("benchmarks", "testbed") for path in sorted((ROOT / top).rglob("*.py"))]
 
 
@@ -46,6 +48,15 @@ def test_unit_tests_mirror_the_tree() -> None:
 @pytest.mark.parametrize("path", IMPORTERS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_benchmarks_and_testbed_import_no_tests(path: Path) -> None:
     assert not {name for name in modules_imported_by(path) if name.split(".")[0] == "tests"}
+
+
+@pytest.mark.parametrize("path", JUDGES, ids=lambda path: path.name)
+def test_judges_are_pure(path: Path) -> None:
+    """`validator/evidence.py` gathers what they take: they import no client, and nothing in them waits."""
+    clients = ("asyncio", "muster.chain.client", "muster.chain.reads", "muster.rollouts.reader")
+    assert not {name for name in modules_imported_by(path) if name.startswith(clients)}
+    waiting = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
+    assert not any(isinstance(node, waiting) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def test_modules_of_tests_import_no_test_module() -> None:

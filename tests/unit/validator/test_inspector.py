@@ -17,13 +17,13 @@ from muster.errors import UnreachableError
 from muster.settings.schema import ValidatorSettings
 from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding
-from muster.verification.evidence import verify_evidence
 from muster.verification.pools import ACCUSE
 from muster.verification.rules import CommittedWork
 from testbed.samples import commitments as samples
 from testbed.samples.validator import ME, NODE, ROOT, place, receive
 from testbed.samples.verification_context import LEANING, STRAIGHT, Context, thinking_rows
 from validator import inspector as inspector_room
+from validator.evidence import verify_evidence
 from validator.inspector import Inspector, from_replay, from_static
 from validator.journal import ValidatorJournal
 from validator.pool import PoolJudge

@@ -27,8 +27,6 @@ from muster.verification.bundles import (
     make_bundle,
 )
 from muster.verification.checks import MAX_ROW_BYTES, Finding, check_file
-from muster.verification.context import CannotVerifyError
-from muster.verification.evidence import verify_evidence
 from muster.verification.rules import CommittedWork, Rules
 from testbed.samples.commitments import (
     ACCUSER,
@@ -49,6 +47,7 @@ from testbed.samples.verification_context import (
     verified,
 )
 from testbed.waiting import BOUND
+from validator.evidence import CannotVerifyError, verify_evidence
 
 STRANGER = Signer.from_key(b"\x09" * 32)
 

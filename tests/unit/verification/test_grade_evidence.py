@@ -11,11 +11,11 @@ import pytest
 from muster.grading.grades import UNSURE_FUEL, RowGrade, first_difference, grades_hash, grades_text, parse_grades
 from muster.protocol.messages import ShownGrades
 from muster.verification.bundles import Inspection, parse_bundle
-from muster.verification.context import CannotVerifyError
-from muster.verification.grade_evidence import make_grade_bundle, verify_grade_evidence
+from muster.verification.grade_evidence import make_grade_bundle
 from muster.verification.rules import CommittedWork
 from testbed.samples.commitments import ACCUSER, committed
 from testbed.samples.verification_context import GRADERS, GradingContext, right_text, sealed_rows, sealed_rules, show
+from validator.evidence import CannotVerifyError, verify_grade_evidence
 
 ACCUSED = GRADERS[0].address
 
@@ -117,18 +117,18 @@ OF_ANOTHER_WORK = show(graded(reward=500_000), work=replace(work(), index=work()
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"", "does not count"),
+        (b"", "not an evidence bundle"),
         (forged(index=99), "another commitment"),
         (forged(root="0x" + "00" * 32), "another commitment"),
         (forged(chain_id=1), "another commitment"),
-        (forged(reason="wrong_reward"), "shows no grades"),
+        (forged(reason="wrong_reward"), "the case of wrong_grade"),
         (forged(shown=None), "shows no grades"),
         (forged(shown=WRONG.model_dump(mode="json") | {"text": right_text()}), "not those that"),
         (forged(shown=ANOTHER.model_dump(mode="json")), "not the one that the case is about"),
         (forged(shown=OF_ANOTHER_WORK.model_dump(mode="json")), "not the one that the case is about"),
         (forged(shown=said(salt="0x" + "06" * 32)), "not signed by their validator"),
         (forged(shown=said(validator=GRADERS[1].address)), "not the one that the case is about"),
-        (forged(rows="", proofs=[]), "no row of the commitment|does not count"),
+        (forged(rows="", proofs=[]), "the rows shown do not count"),
         (forged(proofs=[[]]), "not under the committed root"),
     ],
 )

@@ -22,11 +22,11 @@ from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 from muster.verification.bundles import Inspection, make_bundle
 from muster.verification.checks import ROW_CHECKS, CheckedRow, Finding, check_rows
-from muster.verification.evidence import verify_evidence
 from muster.verification.rules import CommittedWork, Rules
 from testbed.runs.mixture import manifest_of, poisoned_parts, task
 from testbed.samples.commitments import ACCUSER, committed, drawn, honest_rows, rules, tokens_of
 from testbed.samples.verification_context import Context
+from validator.evidence import verify_evidence
 
 
 @pytest.fixture(scope="module")

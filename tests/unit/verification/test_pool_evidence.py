@@ -15,8 +15,6 @@ from muster.verification.bundles import (
     PoolUnit,
     make_member,
 )
-from muster.verification.context import CannotVerifyError
-from muster.verification.evidence import verify_evidence
 from muster.verification.pools import CONVICT
 from testbed.samples.commitments import (
     rules,
@@ -32,6 +30,7 @@ from testbed.samples.verification_context import (
     thinking_rows,
     verified,
 )
+from validator.evidence import CannotVerifyError, verify_evidence
 from validator.journal import ValidatorJournal
 
 
@@ -116,7 +115,7 @@ async def test_rows_that_are_equal_count_in_one_step_alone(
     journal: ValidatorJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, work, context = await pool_case(journal)
-    monkeypatch.setattr("muster.verification.pool_evidence.row_key", lambda row: b"the same answer")
+    monkeypatch.setattr("validator.evidence.row_key", lambda row: b"the same answer")
     inspection = await verified(bundle, work, context)
     assert not inspection.guilty
     assert "do not show it together" in inspection.why
@@ -161,8 +160,8 @@ async def test_an_accuser_cannot_choose_what_is_in_a_pool(journal: ValidatorJour
         (of(rows, shown, (shown + 1) % 12), "are not in its pool"),
         (of(thinking_rows(99, 13), shown), "is not under the committed root"),
         (with_last(members=[second]), "a row that counts in step 13 is not shown"),
-        (with_last(members=[member.model_copy(update={"block": 7}), second]), "block 7 holds no commitment"),
-        (with_last(members=[*last.members, *units[0].members]), "holds no commitment"),
+        (with_last(members=[member.model_copy(update={"block": 7}), second]), "block 7 does not hold commitment"),
+        (with_last(members=[*last.members, *units[0].members]), "rows of another step"),
     ):
         inspection = await verified(bundle.model_copy(update={"pool": pool.model_copy(update=changes)}), work, context)
         assert not inspection.guilty
@@ -190,6 +189,8 @@ async def test_a_pool_convicts_for_what_it_shows_and_for_nothing_else(journal: V
     bundle, work, context = await pool_case(journal)
     named = bundle.model_copy(update={"reason": "wrong_logprobs"})
     assert not (await verified(named, work, context)).guilty
+    beside = bundle.model_copy(update={"reason": "wrong_draw"})
+    assert (await verified(beside, work, context)).why.startswith("the rows shown do not count")
     context.down = True
     with pytest.raises(CannotVerifyError):
         await verified(bundle, work, context)
