@@ -23,16 +23,11 @@ from muster.protocol.draws import Draw
 from muster.protocol.eip712 import Domain
 from muster.protocol.masters import epoch_of
 from muster.protocol.messages import Upload
-from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
-from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings
 from muster.shardcast.fetch.fetch import OnReceived
-from muster.verification.bundles import ReplayedRow
 from muster.verification.evidence import check_signatures
-from muster.verification.profiles import Profile
 from muster.verification.rules import CommittedWork, Rules
-from muster.verification.statistics import RowSums
 from validator.model import Model
 
 
@@ -80,15 +75,6 @@ class RunVerificationContext:
         """Fetch a rollout file by hash; RefusedError with status 404 when the storage says that it has none."""
         return await self.client.get_file(name)
 
-    async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
-        return await self.reader.read(data, limits)
-
-    async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
-        return await self.model.replay(step, rollouts)
-
-    async def honest_sums(self, step: int, rollouts: list[Rollout]) -> list[RowSums]:
-        return await self.model.honest_sums(step, rollouts)
-
     async def master(self, step: int) -> bytes | None:
         """Return the master of the private tests of a step; None in a run without any."""
         epoch = epoch_of(self.rules.terms, step)
@@ -103,13 +89,6 @@ class RunVerificationContext:
             if isinstance(event, WorkCommitted) and (event.run, event.node, event.index) == (run, node, index):
                 return CommittedWork.of(event)
         return None
-
-    async def block_hash(self, number: int) -> bytes:
-        return await self.chain.block_hash(number)
-
-    @property
-    def profile(self) -> Profile:
-        return self.model.profile
 
 
 async def make_context(

@@ -13,6 +13,8 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from eth_utils.crypto import keccak
+
 from muster.constants import SAMPLE_BLOCKS
 from muster.contracts.court import Kind
 from muster.errors import CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
@@ -25,7 +27,6 @@ from muster.verification.checks import MAX_ROW_BYTES
 from muster.verification.evidence import (
     ShownRows,
     VoidEvidenceError,
-    check_shown_upload,
     judge_file,
     judge_missing,
     judge_replay,
@@ -34,15 +35,7 @@ from muster.verification.evidence import (
     voiding,
 )
 from muster.verification.grade_evidence import check_graded, judge_grade, judge_invented, parse_grade_evidence
-from muster.verification.pool_evidence import (
-    POOLED,
-    ShownUnit,
-    check_pool,
-    check_unit,
-    judge_leaning,
-    list_works,
-    replay_order,
-)
+from muster.verification.pool_evidence import POOLED, ShownUnit, check_pool, check_unit, judge_leaning, list_works
 from muster.verification.pools import REASONS, blamed, leans, pooled_row, row_key
 from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
@@ -63,7 +56,7 @@ async def verify_evidence(
     Raises CannotVerifyError for reasons that are not the evidence's, and what `context.draw` raises.
     """
     try:
-        bundle = parse_evidence(data, kind, commitment, context.rules)
+        bundle = parse_evidence(data, kind, commitment, context.rules, context.domain)
         draw = await context.draw(commitment)
         with _abstaining():
             return await _verify(bundle, commitment, draw, entropy, context)
@@ -108,7 +101,7 @@ async def read_work(commitment: CommittedWork, context: RunVerificationContext) 
     """Fetch the rows of a commitment's file. Raises UnreachableError or CheckError."""
     upload = await context.upload(commitment)
     limits = FileLimits.from_terms(context.rules.terms)
-    return await context.read(await context.file(upload.receipt.file_hash), limits)
+    return await context.reader.read(await context.file(upload.receipt.file_hash), limits)
 
 
 async def read_rows(shown: EvidenceBundle | PoolMember, context: RunVerificationContext) -> list[Rollout]:
@@ -120,7 +113,7 @@ async def read_rows(shown: EvidenceBundle | PoolMember, context: RunVerification
             raise MalformedError("the rows are not base64") from error
         limits = FileLimits.from_terms(context.rules.terms, len(shown.proofs))
         most = min(limits.decoded_bytes, 2 * len(shown.proofs) * MAX_ROW_BYTES)
-        rows = await context.read(data, replace(limits, decoded_bytes=most))
+        rows = await context.reader.read(data, replace(limits, decoded_bytes=most))
         if len(rows) != len(shown.proofs):
             raise MismatchError(f"{len(rows)} rows and {len(shown.proofs)} proofs")
     return rows
@@ -146,7 +139,7 @@ async def _verify(
     shown = await _gather_rows(bundle, commitment, draw, context)
     if judged := await asyncio.to_thread(judge_rows, shown, bundle.reason):
         return judged
-    return judge_replay(await context.replay(commitment.step, list(shown.rows)))
+    return judge_replay(await context.model.replay(commitment.step, list(shown.rows)))
 
 
 async def _verify_missing(commitment: CommittedWork, context: RunVerificationContext) -> Inspection:
@@ -160,17 +153,16 @@ async def _verify_missing(commitment: CommittedWork, context: RunVerificationCon
 async def _verify_file(
     bundle: EvidenceBundle, commitment: CommittedWork, context: RunVerificationContext
 ) -> Inspection:
-    terms = context.rules.terms
-    upload = check_shown_upload(bundle.upload, commitment, terms.storage_key, context.domain)
+    assert bundle.upload is not None
     try:
-        data = await context.file(upload.receipt.file_hash)
+        data = await context.file(bundle.upload.receipt.file_hash)
     except CheckError as error:
         raise UnreachableError(f"the file cannot be fetched: {error}") from error
     try:
-        file = await context.read(data, FileLimits.from_terms(terms))
+        file = await context.reader.read(data, FileLimits.from_terms(context.rules.terms))
     except MalformedError as error:
         file = error
-    return await asyncio.to_thread(judge_file, file, commitment, terms)
+    return await asyncio.to_thread(judge_file, file, commitment, context.rules.terms)
 
 
 async def _verify_pool(
@@ -187,9 +179,10 @@ async def _verify_pool(
         rows = await _read_unit(unit, context)
         counted.append(set(map(row_key, rows)).difference(*counted))
 
-    # 2. Replay one unit after the other until it is decided.
+    # 2. Replay one unit after the other, in an order that the accuser could not know, until it is decided.
     leaning = Counter[str]()
-    for done, place in enumerate(replay_order(len(shown), entropy), 1):
+    order = sorted(range(len(shown)), key=lambda place: keccak(entropy + place.to_bytes(4, "big")))
+    for done, place in enumerate(order, 1):
         leaning.update(await _blamed(shown[place], counted[place], context))
         left = len(shown) - done
         if judged := judge_leaning(bundle.reason, leaning, left=left, count=len(units), needed=needed):
@@ -200,11 +193,11 @@ async def _verify_pool(
 async def _blamed(unit: ShownUnit, counted: Container[bytes], context: RunVerificationContext) -> list[str]:
     """Replay the rows of a unit that count; return by which statistics it leans, but for what is the step's fault."""
     rows = [row for member, _ in unit.members for row in await read_rows(member, context) if row_key(row) in counted]
-    replayed, limits = await context.replay(unit.step, rows), context.profile.pool
+    replayed, limits = await context.model.replay(unit.step, rows), context.model.profile.pool
     pooled = [pooled_row(row, one.sums) for row, one in zip(rows, replayed, strict=True)]
     if not any(leans(pooled, name, limits) for name in REASONS):
         return []
-    return blamed(pooled, await context.honest_sums(unit.step, rows), limits)
+    return blamed(pooled, await context.model.honest_sums(unit.step, rows), limits)
 
 
 async def _gather_rows(
@@ -218,7 +211,7 @@ async def _read_unit(unit: ShownUnit, context: RunVerificationContext) -> list[R
     shown = []
     for member, work in unit.members:
         rows = await _gather_rows(member, work, await context.draw(work), context)
-        shown.append((rows, await context.block_hash(work.block + SAMPLE_BLOCKS)))
+        shown.append((rows, await context.chain.block_hash(work.block + SAMPLE_BLOCKS)))
     return await asyncio.to_thread(
-        check_unit, unit, shown, await context.block_hash(unit.closing_block + SAMPLE_BLOCKS)
+        check_unit, unit, shown, await context.chain.block_hash(unit.closing_block + SAMPLE_BLOCKS)
     )

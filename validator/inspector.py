@@ -69,12 +69,12 @@ async def inspect_file(
     The result follows from the arguments alone: `context` only parses and runs the model. Raises UnreachableError when
     it cannot.
     """
-    audit = await audit_file(data, commitment, draw, context.rules, context.read)
+    audit = await audit_file(data, commitment, draw, context.rules, context.reader.read)
     rollouts, finding = audit.rollouts, audit.finding
     if finding is not None and (finding.accuse or not rollouts):
         return from_static(finding, rollouts)
     # A score that only rejects must not keep the rest from being judged.
-    replayed = await context.replay(commitment.step, [rollouts[i] for i in sample])
+    replayed = await context.model.replay(commitment.step, [rollouts[i] for i in sample])
     sums = {position: row.sums for position, row in zip(sample, replayed, strict=True)}
     inspection = replace(from_replay([row.finding for row in replayed], rollouts), sums=sums)
     if finding is None or inspection.guilty:

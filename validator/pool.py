@@ -51,7 +51,7 @@ class PoolJudge:
                 runs[-1].append(unit)
         for units in filter(None, runs):
             if units[0].first <= c.index <= units[-1].last + 1:
-                return judge_pool(units, self.context.profile, about=c.index)
+                return judge_pool(units, self.context.model.profile, about=c.index)
         return None
 
     async def show(self, found: PoolFinding, c: CommittedWork) -> ShownPool:
@@ -90,12 +90,12 @@ class PoolJudge:
             rows = tuple(take_rows((known[i][place] for i, place in drawn), lambda row: row.sums.tokens))
         except IndexError:  # of a commitment that is not inspected yet
             return None
-        limits = self.context.profile.pool
+        limits = self.context.model.profile.pool
         if any(leans(rows, name, limits) for name in REASONS):
             try:
                 files = await self._files(work, len(rows))
                 rollouts = {row_key(file[position]): file[position] for _, file, some in files for position in some}
-                honest = await self.context.honest_sums(first.step, [rollouts[row.key] for row in rows])
+                honest = await self.context.model.honest_sums(first.step, [rollouts[row.key] for row in rows])
             except (CheckError, UnreachableError) as error:  # of older work: what is inspected now must not wait for it
                 log.warning("a step of a pool cannot be measured", node=first.node, step=first.step, error=str(error))
                 return None
@@ -106,7 +106,7 @@ class PoolJudge:
         return unit
 
     async def _draw(self, work: StepWork) -> list[tuple[int, int]]:
-        block_hash = await self.context.block_hash(work.closing.block + SAMPLE_BLOCKS)
+        block_hash = await self.context.chain.block_hash(work.closing.block + SAMPLE_BLOCKS)
         first, last, terms = work.first, work.last, self.context.rules.terms
         return draw_unit(block_hash=block_hash, node=first.node, first=first.index, last=last.index, terms=terms)
 
@@ -124,7 +124,7 @@ class PoolJudge:
         for index in dict.fromkeys(index for index, _ in drawn):
             committed = self.journal.committed(node, index)
             file = await read_work(committed, context)
-            block_hash = await context.block_hash(committed.block + SAMPLE_BLOCKS)
+            block_hash = await context.chain.block_hash(committed.block + SAMPLE_BLOCKS)
             shared = draw_pool(block_hash=block_hash, node=node, index=index, terms=context.rules.terms)
             positions = sorted(shared[place] for other, place in drawn if other == index)
             await context.ensure_tasks((file[position].task for position in positions), committed.step)

@@ -76,7 +76,7 @@ async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> Non
             if graded is not None:
                 inspection = await verify_grade_evidence(data, commitment, graded.validator, graded.grades, context)
             else:
-                opened_in = await context.block_hash(opened.at.block)
+                opened_in = await context.chain.block_hash(opened.at.block)
                 inspection = await verify_evidence(data, opened.kind, commitment, context, opened_in)
             why = inspection.why
         except CannotVerifyError as error:

@@ -29,16 +29,8 @@ from muster.protocol.receipts import check_receipt, check_upload
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import leaf_hash, leaf_of
 from muster.rollouts.schema import Rollout
-from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, is_about, parse_bundle
-from muster.verification.checks import (
-    CheckedRow,
-    Finding,
-    check_draw,
-    check_place,
-    check_root,
-    check_rows,
-    check_shape,
-)
+from muster.verification.bundles import WHOLE_FILE, EvidenceBundle, Inspection, ReplayedRow, is_about, parse_bundle
+from muster.verification.checks import CheckedRow, Finding, check_draw, check_place, check_root, check_rows, check_shape
 from muster.verification.rules import CommittedWork, Rules
 from muster.verification.shown_tasks import ShownTask, read_tasks
 
@@ -79,8 +71,11 @@ class ShownRows:
             return rules.with_tasks(read_tasks(self.tasks, self.rows, rules.task_set))
 
 
-def parse_evidence(data: bytes, kind: Kind, commitment: CommittedWork, rules: Rules) -> EvidenceBundle:
-    """Parse a bundle. Raises VoidEvidenceError unless it is of this kind and about this commitment."""
+def parse_evidence(data: bytes, kind: Kind, commitment: CommittedWork, rules: Rules, where: Domain) -> EvidenceBundle:
+    """Parse a bundle. Raises VoidEvidenceError unless it is of this kind and about this commitment.
+
+    A bundle about a whole file has an upload that the node signed.
+    """
     try:
         bundle = parse_bundle(data)
     except MalformedError as error:
@@ -89,6 +84,11 @@ def parse_evidence(data: bytes, kind: Kind, commitment: CommittedWork, rules: Ru
         raise VoidEvidenceError(f"the evidence is of {bundle.reason}, the case of {kind.name.lower()}")
     if not is_about(bundle, commitment, rules):
         raise VoidEvidenceError("the evidence is about another commitment")
+    if bundle.reason in WHOLE_FILE:
+        if bundle.upload is None:
+            raise VoidEvidenceError("there is no upload that the node signed")
+        with voiding("the upload shown is not the node's"):
+            check_signatures(bundle.upload, commitment, rules.terms.storage_key, where)
     return bundle
 
 
@@ -97,15 +97,6 @@ def judge_missing(refusal: str | None) -> Inspection:
     if refusal is None:
         return Inspection(why="the file is there")
     return Inspection(Finding("data_missing", detail=refusal), "the storage has no file for this commitment")
-
-
-def check_shown_upload(upload: Upload | None, commitment: CommittedWork, storage_key: str, where: Domain) -> Upload:
-    """Return the upload that a bundle shows. Raises VoidEvidenceError unless the node signed it."""
-    if upload is None:
-        raise VoidEvidenceError("there is no upload that the node signed")
-    with voiding("the upload shown is not the node's"):
-        check_signatures(upload, commitment, storage_key, where)
-    return upload
 
 
 def judge_file(file: Sequence[Rollout] | MalformedError, commitment: CommittedWork, terms: Terms) -> Inspection:

@@ -50,11 +50,8 @@ def make_grade_bundle(
 def parse_grade_evidence(
     data: bytes, commitment: CommittedWork, validator: str, grades: bytes, rules: Rules, where: Domain
 ) -> tuple[EvidenceBundle, tuple[RowGrade, ...]]:
-    """Return a bundle and the grades that its validator signed. Raises VoidEvidenceError unless the case is about them.
-
-    validator, grades: what the case names.
-    """
-    bundle = parse_evidence(data, Kind.WRONG_GRADE, commitment, rules)
+    """Return a bundle and its signed grades. Raises VoidEvidenceError unless the case is about them."""
+    bundle = parse_evidence(data, Kind.WRONG_GRADE, commitment, rules, where)
     if bundle.shown is None:
         raise VoidEvidenceError("the evidence shows no grades")
     with voiding("the grades shown do not count"):

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from eth_utils.crypto import keccak
-
 from muster.errors import MismatchError
 from muster.protocol.draws import draw_pool, draw_unit
 from muster.protocol.messages import Reason
@@ -44,12 +42,13 @@ class ShownUnit:
 
 def list_works(pool: ShownPool) -> list[tuple[int, int]]:
     """Return the index and the block of every commitment by which a pool is judged, each once."""
-    first = pool.units[0]
-    places = [] if pool.before_block is None else [(first.first - 1, pool.before_block)]
-    for unit, closing_block in zip(pool.units, _closing_blocks(pool), strict=True):
-        places += [(unit.first, unit.first_block), (unit.last, unit.last_block), (unit.last + 1, closing_block)]
-        places += [(member.index, member.block) for member in unit.members]
-    return list(dict.fromkeys(places))
+    works = [(pool.units[-1].last + 1, pool.next_block)]
+    if pool.before_block is not None:
+        works.append((pool.units[0].first - 1, pool.before_block))
+    for unit in pool.units:
+        works += [(unit.first, unit.first_block), (unit.last, unit.last_block)]
+        works += [(member.index, member.block) for member in unit.members]
+    return list(dict.fromkeys(works))
 
 
 def check_pool(pool: ShownPool, commitment: CommittedWork, works: Works) -> tuple[list[ShownUnit], int]:
@@ -84,11 +83,6 @@ def check_unit(unit: ShownUnit, shown: Sequence[tuple[ShownRows, bytes]], block_
     return list(by_place.values())
 
 
-def replay_order(units: int, entropy: bytes) -> list[int]:
-    """Return the order in which units are replayed, which the accuser could not know."""
-    return sorted(range(units), key=lambda place: keccak(entropy + place.to_bytes(4, "big")))
-
-
 def judge_leaning(reason: Reason, leaning: Counter[str], *, left: int, count: int, needed: int) -> Inspection | None:
     """Judge a pool of `count` units by how many lean, by statistic; None while the `left` ones may decide."""
     best = max((name for name, (shown, _) in REASONS.items() if shown == reason), key=leaning.__getitem__)
@@ -101,10 +95,6 @@ def judge_leaning(reason: Reason, leaning: Counter[str], *, left: int, count: in
     return None
 
 
-def _closing_blocks(pool: ShownPool) -> list[int]:
-    return [*(unit.first_block for unit in pool.units[1:]), pool.next_block]
-
-
 def _check_units(pool: ShownPool, commitment: CommittedWork, works: Works) -> list[ShownUnit]:
     """Return the units of a pool. Raises CheckError unless each is a whole step of the node's, one after the other."""
 
@@ -115,9 +105,9 @@ def _check_units(pool: ShownPool, commitment: CommittedWork, works: Works) -> li
         return work
 
     units: list[ShownUnit] = []
-    start = pool.units[0].first
+    start, closing_blocks = pool.units[0].first, [*(unit.first_block for unit in pool.units[1:]), pool.next_block]
     step_before = work_at(start - 1, pool.before_block).step if start else -1
-    for unit, closing_block in zip(pool.units, _closing_blocks(pool), strict=True):
+    for unit, closing_block in zip(pool.units, closing_blocks, strict=True):
         first, last = work_at(unit.first, unit.first_block), work_at(unit.last, unit.last_block)
         closing = work_at(unit.last + 1, closing_block)
         # A node's steps never go back, so that what is between two commitments of a step is of it as well.

@@ -24,11 +24,10 @@ from muster.protocol.draws import draw_rows, pool_rows
 from muster.protocol.messages import Upload
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import ValidatorSettings
-from muster.verification.bundles import Inspection, ReplayedRow
+from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding, check_rows
 from muster.verification.profiles import Limit
 from muster.verification.rules import CommittedWork
@@ -65,14 +64,8 @@ class LocalContext:
 
     def __init__(self, shop: AdversaryLab) -> None:
         self.rules = shop.rules
-        self._reader = RolloutReader()
-        self._model = Model(cast(CheckpointFetcher, Folders(shop)), shop.profile, shop.rules.terms.temperature)
-
-    async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
-        return await self._reader.read(data, limits)
-
-    async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
-        return await self._model.replay(step, rollouts)
+        self.reader = RolloutReader()
+        self.model = Model(cast(CheckpointFetcher, Folders(shop)), shop.profile, shop.rules.terms.temperature)
 
     async def file(self, name: str) -> bytes:
         raise UnreachableError("there is no storage here")
@@ -81,7 +74,7 @@ class LocalContext:
         raise UnreachableError("there is no storage here")
 
     async def close(self) -> None:
-        await self._reader.close()
+        await self.reader.close()
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,6 @@ class CourtContext(Context):
     def __init__(self, chain: CourtChain, *bundles: bytes) -> None:
         super().__init__(shards=False)
         self.client = EvidenceStore(chain, {hash_bytes(content_hash(bundle)): bundle for bundle in bundles})
-        self.model = self
 
     async def reload(self) -> None: ...
 

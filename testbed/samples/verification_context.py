@@ -146,6 +146,8 @@ class Context:
     def chain(self) -> Context:
         return self
 
+    reader = model = chain
+
     def _have(self, things: dict, key: object) -> Any:
         if self.down:
             raise UnreachableError("down")
