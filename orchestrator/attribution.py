@@ -56,7 +56,7 @@ class Attribution:
         document: TaskSetDocument | None
         try:
             name = "0x" + terms.task_root.hex()
-            document = TaskSetDocument.from_bytes(await files.get(name, MAX_DOCUMENT_BYTES))
+            document = TaskSetDocument.parse(await files.get(name, MAX_DOCUMENT_BYTES))
         except (CheckError, StorageError):
             document = None  # `warn_of_lacks` says so
         if document is not None and (document.slots, document.epochs) != (terms.task_count, terms.grade_epochs):

@@ -99,7 +99,7 @@ async def warn_of_lacks(terms: Terms, relays: Sequence[str], files: ContentStore
 async def _warn_of_task_set(terms: Terms, files: ContentStore) -> None:
     """Warn where storage holds no readable task set, or not all shards and components that it names."""
     try:
-        document = TaskSetDocument.from_bytes(await files.get("0x" + terms.task_root.hex(), MAX_DOCUMENT_BYTES))
+        document = TaskSetDocument.parse(await files.get("0x" + terms.task_root.hex(), MAX_DOCUMENT_BYTES))
     except CheckError as error:
         log.warning("no node can begin: the task set in storage cannot be read", error=str(error))
         return

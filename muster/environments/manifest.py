@@ -11,29 +11,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final
 
 from muster.constants import MICRO
-from muster.environments.task import canonical_json
 from muster.errors import MalformedError
-from muster.sandbox.scorer import NativeManifest, ScorerManifest, scorer_from_document
+from muster.runtime.documents import StrictDocument, canonical_json, few
+from muster.sandbox.scorer import NativeManifest, ScorerManifest
 
 MAX_PARTS: Final = 8
+MAX_MANIFEST_BYTES: Final = 16 * 1024**2
+"""As many as the document of its task set may have."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 @dataclass(frozen=True)
-class EnvironmentManifest:
+class EnvironmentManifest(StrictDocument):
     """One environment as a run uses it."""
+
+    what: ClassVar = "an environment manifest"
+    max_bytes: ClassVar = MAX_MANIFEST_BYTES
 
     name: str
     """Of `muster.environments.registry`."""
     version: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
     """The environment's own choices (JSON)."""
-    weights: Mapping[str, int] = field(default_factory=dict)
+    weights: Annotated[Mapping[str, int], few(MAX_PARTS)] = field(default_factory=dict)
     """Weight of each part of the score in millionths; they add up to MICRO."""
     scorer: ScorerManifest | NativeManifest | None = None
 
@@ -44,6 +49,7 @@ class EnvironmentManifest:
             raise MalformedError(f"environment {self.name}: its parts' weights must add up to {MICRO}")
         if any(not _NAME.fullmatch(part) or weight < 0 for part, weight in self.weights.items()):
             raise MalformedError(f"environment {self.name}: a part has a bad name or a negative weight")
+        canonical_json(dict(self.options))  # raises for what JSON lacks
 
     @property
     def thinks(self) -> bool:
@@ -59,36 +65,6 @@ class EnvironmentManifest:
     def parts(self) -> tuple[str, ...]:
         """Return the names of the score's parts, in the order in which rows carry them."""
         return tuple(sorted(self.weights))
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the manifest as JSON."""
-        return {
-            "name": self.name,
-            "options": dict(self.options),
-            "scorer": None if self.scorer is None else asdict(self.scorer),
-            "version": self.version,
-            "weights": dict(self.weights),
-        }
-
-    @classmethod
-    def from_document(cls, document: object) -> EnvironmentManifest:
-        """Read a manifest from JSON. Raises MalformedError."""
-        match document:
-            case {
-                "name": str(name),
-                "options": dict(options),
-                "scorer": scorer,
-                "version": int(version),
-                "weights": dict(weights),
-                **rest,
-            } if not rest and type(version) is int and all(type(weight) is int for weight in weights.values()):
-                found = None if scorer is None else scorer_from_document(scorer)
-                return cls(name, version, options, weights, found)
-        raise MalformedError(f"not an environment manifest: {str(document)[:120]!r}")
-
-    def canonical_bytes(self) -> bytes:
-        """Return the form that is hashed."""
-        return canonical_json(self.to_document())
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Scorers(Closing):
 
     def environment(self, manifest: EnvironmentManifest) -> Environment:
         """Return a manifest's environment. Raises as `make_environment`."""
-        key = manifest.canonical_bytes()
+        key = manifest.to_bytes()
         if key not in self._environments:
             self._environments[key] = make_environment(manifest)
         return self._environments[key]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any, Final, Literal, get_args
 from pydantic_core import from_json
 
 from muster.errors import MalformedError
+from muster.runtime.documents import canonical_json
 
 Role = Literal["system", "user", "assistant"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -29,8 +29,6 @@ SEAL_BYTES: Final = 16
 """Of a ciphertext besides its text: AES-GCM's tag."""
 MAX_DEPTH: Final = 64
 """Deepest nesting of a reference; the JSON parser gives up at 200."""
-
-_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -119,14 +117,6 @@ class Task:
 def ask(question: str, **reference: Any) -> Task:
     """Return a task of one user message. Its id is the question, cut to fit."""
     return Task(question[:MAX_ID_CHARS], (ChatMessage("user", question),), reference)
-
-
-def canonical_json(value: Any) -> bytes:
-    """Return the one ASCII form of a JSON value: keys sorted, no spaces. Raises MalformedError for what JSON lacks."""
-    try:
-        return _CANONICAL.encode(value).encode("ascii")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise MalformedError(f"a value that canonical JSON cannot hold: {error}") from error
 
 
 def _message(value: object) -> ChatMessage:

@@ -22,9 +22,9 @@ from pydantic_core import from_json
 
 from muster.constants import MICRO
 from muster.environments.manifest import MAX_PARTS
-from muster.environments.task import canonical_json
 from muster.errors import MalformedError
 from muster.protocol.messages import MAX_GRADES_CHARS
+from muster.runtime.documents import canonical_json
 
 MAX_FUEL: Final = (1 << 63) - 1
 UNSURE_FUEL: Final = -1

@@ -22,8 +22,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from eth_utils.crypto import keccak
 from pydantic_core import from_json
 
-from muster.environments.task import SealedReference, Task, canonical_json
+from muster.environments.task import SealedReference, Task
 from muster.errors import MalformedError
+from muster.runtime.documents import canonical_json
 
 TAG: Final = b"muster.sealed-task.v1"
 PADDING: Final = 256

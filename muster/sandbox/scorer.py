@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from muster.errors import MalformedError
+from pydantic import Field
 
 RUNTIME: Final = "wasmtime-50"
 """What counts fuel: another major version may count otherwise. Changing this makes nodes refuse older manifests."""
@@ -20,51 +19,22 @@ MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
 MAX_RESULT_BYTES: Final = 4 * 1024 * 1024
 """Largest JSON that comes out. A call that returns more is stopped. Changing this changes rewards."""
 
-_FUNCTION: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_HASH: Final = re.compile(r"0x[0-9a-f]{64}")
+_Hash = Annotated[str, Field(pattern=r"^0x[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True)
 class ScorerManifest:
     """The code that scores where the host's own does not suffice, and how much of the machine one call may use."""
 
-    component: str
+    component: _Hash
     """sha256 of the WebAssembly component as it is stored (`muster.sandbox.component`), 0x and 64 hex digits."""
-    function: str
+    function: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
     """Which of the component's functions."""
-    fuel: int = 10_000_000_000
+    fuel: Annotated[int, Field(ge=1, le=MAX_FUEL)] = 10_000_000_000
     """Most of one call: about a second of a core. What runs out scores 0 everywhere."""
-    memory: int = 512 * 1024**2
+    memory: Annotated[int, Field(ge=1, le=MAX_MEMORY)] = 512 * 1024**2
     """Most bytes of one call."""
-    runtime: str = RUNTIME
-
-    def __post_init__(self) -> None:
-        if not _HASH.fullmatch(self.component):
-            raise MalformedError(f"a component named {self.component[:80]!r}, not by its sha256")
-        if not _FUNCTION.fullmatch(self.function):
-            raise MalformedError(f"a scorer's function named {self.function[:80]!r}")
-        if not 1 <= self.fuel <= MAX_FUEL or not 1 <= self.memory <= MAX_MEMORY:
-            raise MalformedError(
-                f"a scorer with fuel {self.fuel} and {self.memory} bytes of memory; "
-                f"1 to {MAX_FUEL} and 1 to {MAX_MEMORY} are allowed"
-            )
-        if self.runtime != RUNTIME:
-            raise MalformedError(f"a scorer for {self.runtime[:40]!r}; this version of Muster runs {RUNTIME}")
-
-    @classmethod
-    def from_document(cls, document: object) -> ScorerManifest:
-        """Read a scorer from JSON. Raises MalformedError."""
-        match document:
-            case {
-                "component": str(component),
-                "function": str(function),
-                "fuel": int(fuel),
-                "memory": int(memory),
-                "runtime": str(runtime),
-                **rest,
-            } if not rest and not isinstance(fuel, bool) and not isinstance(memory, bool):
-                return cls(component, function, fuel, memory, runtime)
-        raise MalformedError(f"not a scorer manifest: {str(document)[:120]!r}")
+    runtime: Literal["wasmtime-50"] = RUNTIME
 
 
 NATIVE: Final = "native-1"
@@ -82,24 +52,13 @@ class NativeManifest:
     Its limits are this machine's, so what runs into them has no score (`ABSTAINED`).
     """
 
-    image: str
+    image: _Hash
     """sha256 of the image (`muster.sandbox.images`), 0x and 64 hex digits."""
-    seconds: int = 10
+    seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)] = 10
     """Most CPU time of one run."""
-    memory: int = 1024**3
+    memory: Annotated[int, Field(ge=LEAST_NATIVE_MEMORY, le=MAX_MEMORY)] = 1024**3
     """Most address space of one run."""
-    runtime: str = NATIVE
-
-    def __post_init__(self) -> None:
-        if not _HASH.fullmatch(self.image):
-            raise MalformedError(f"a native image named {self.image[:80]!r}, not by its sha256")
-        if not 1 <= self.seconds <= MAX_SECONDS or not LEAST_NATIVE_MEMORY <= self.memory <= MAX_MEMORY:
-            raise MalformedError(
-                f"a native scorer with {self.seconds} s and {self.memory} bytes of memory; "
-                f"1 to {MAX_SECONDS} and {LEAST_NATIVE_MEMORY} to {MAX_MEMORY} are allowed"
-            )
-        if self.runtime != NATIVE:
-            raise MalformedError(f"a native scorer for {self.runtime[:40]!r}; this version of Muster runs {NATIVE}")
+    runtime: Literal["native-1"] = NATIVE
 
     @property
     def component(self) -> str:
@@ -110,27 +69,6 @@ class NativeManifest:
     def function(self) -> str:
         """Return what it scores: programs, and nothing else."""
         return "code"
-
-    @classmethod
-    def from_document(cls, document: object) -> NativeManifest:
-        """Read a native scorer from JSON. Raises MalformedError."""
-        match document:
-            case {
-                "image": str(image),
-                "seconds": int(seconds),
-                "memory": int(memory),
-                "runtime": str(runtime),
-                **rest,
-            } if not rest and not isinstance(seconds, bool) and not isinstance(memory, bool):
-                return cls(image, seconds, memory, runtime)
-        raise MalformedError(f"not a native scorer manifest: {str(document)[:120]!r}")
-
-
-def scorer_from_document(document: object) -> ScorerManifest | NativeManifest:
-    """Read a scorer of either sandbox from JSON. Raises MalformedError."""
-    if isinstance(document, dict) and "image" in document:
-        return NativeManifest.from_document(document)
-    return ScorerManifest.from_document(document)
 
 
 STACK: Final = "stack"

@@ -75,8 +75,8 @@ def write_task_set(
         if not training:
             raise ConfigError("a task set needs at least one training task", hint="check what was left out, and why")
         document = TaskSetDocument(training, tuple(part for part in kept if part.shards))
-        data = document.canonical_bytes()
-        document = TaskSetDocument.from_bytes(data)
+        data = document.to_bytes()
+        document = TaskSetDocument.parse(data)
         write_durably(work / DOCUMENT_NAME, data)
         sync(work / SHARDS_NAME)
 

@@ -19,11 +19,12 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from muster.environments.task import Task, canonical_json
+from muster.environments.task import Task
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, recover_signer, sign_message
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import EnvironmentClaim
+from muster.runtime.documents import canonical_json
 from muster.tasksets.contribution import MAX_TASKS, Contribution
 
 MAGIC: Final = b"muster.env.v1\n"

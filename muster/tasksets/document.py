@@ -18,21 +18,21 @@ e slots fall on the public parts and on those sealed for e, so their weights mus
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Final
+from operator import not_
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic_core import from_json
+from pydantic import FailFast, Field, computed_field
 
 from muster.environments.manifest import EnvironmentManifest
-from muster.environments.task import canonical_json
 from muster.errors import MalformedError
-from muster.protocol.hashes import content_hash, hash_bytes, is_hash
+from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.merkle import LeafTree
+from muster.protocol.messages import Address, Hash
+from muster.runtime.documents import StrictDocument
 
 FORMAT: Final = "muster.tasks.v2"
 MAX_DOCUMENT_BYTES: Final = 16 * 1024**2
@@ -50,21 +50,21 @@ MAX_TEXT: Final = 2000
 MIN_ROUNDS: Final = 100
 """How often a mixture's slots go through each part, at least: tasks are drawn equally often up to 1 / MIN_ROUNDS."""
 
-_PART_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
+_Text = Annotated[str, Field(max_length=MAX_TEXT)]
+_SomeText = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
 
 @dataclass(frozen=True)
 class TaskSource:
     """Where tasks come from."""
 
-    licence: str
+    licence: _SomeText
     """Such as MIT."""
-    origin: str
+    origin: _SomeText
     """A data set's name and version, an address, or how they were made."""
-    note: str = ""
+    note: _Text = ""
     """What else their authors want to be said."""
-    author: str = ""
+    author: Annotated[Address | Literal[""], Field(exclude_if=not_)] = ""
     """Address of the author who signed them (`muster.authoring.contributions`); empty if unsigned."""
 
 
@@ -72,12 +72,12 @@ class TaskSource:
 class ShardEntry:
     """One shard as the document names it."""
 
-    hash: str
+    hash: Hash
     """sha256 of the stored bytes: the name under which the shard is fetched."""
-    root: bytes
+    root: Annotated[bytes, Field(min_length=32, max_length=32)]
     """Merkle root over the shard's tasks."""
-    count: int
-    bytes: int
+    count: Annotated[int, Field(ge=1, le=SHARD_TASKS)]
+    bytes: Annotated[int, Field(ge=1, le=MAX_SHARD_BYTES)]
     """Size of the decompressed lines."""
 
 
@@ -85,15 +85,16 @@ class ShardEntry:
 class TaskSetPart:
     """Tasks of one environment."""
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     environment: EnvironmentManifest
-    shards: tuple[ShardEntry, ...]
-    weight: int = 1
+    shards: Annotated[tuple[ShardEntry, ...], Field(min_length=1), FailFast()]
+    weight: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
     """How often the part is drawn, relative to the other ones. Means nothing for a held-out part."""
-    sources: tuple[TaskSource, ...] = ()
-    sealed: int = 0
+    sources: Annotated[tuple[TaskSource, ...], Field(max_length=MAX_SOURCES), FailFast()] = ()
+    sealed: Annotated[int, Field(ge=0, le=MAX_PARTS, exclude_if=not_)] = 0
     """The epoch whose master opens the part's references; 0: they are public."""
 
+    @computed_field
     @cached_property
     def count(self) -> int:
         """Return the number of tasks."""
@@ -114,6 +115,7 @@ class TaskSetPart:
         """Return the tree over the shards' roots."""
         return LeafTree.from_hashes([shard.root for shard in self.shards])
 
+    @computed_field
     @property
     def root(self) -> bytes:
         """Return the Merkle root over all tasks of the part."""
@@ -128,13 +130,17 @@ class TaskSetPart:
 
 
 @dataclass(frozen=True)
-class TaskSetDocument:
+class TaskSetDocument(StrictDocument):
     """All of a task set but the tasks. Raises MalformedError when its numbers do not fit together."""
 
-    parts: tuple[TaskSetPart, ...]
+    what: ClassVar = "a task set's document"
+    max_bytes: ClassVar = MAX_DOCUMENT_BYTES
+
+    parts: Annotated[tuple[TaskSetPart, ...], FailFast()]
     """What is trained on, in the order that `locate` counts."""
-    held_out: tuple[TaskSetPart, ...] = ()
+    held_out: Annotated[tuple[TaskSetPart, ...], FailFast()] = ()
     """Parts that are only measured, without pay."""
+    format: Literal["muster.tasks.v2"] = FORMAT
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= MAX_PARTS or len(self.held_out) > MAX_PARTS:
@@ -206,7 +212,7 @@ class TaskSetDocument:
     @cached_property
     def root(self) -> bytes:
         """Return sha256 of the canonical bytes: `Terms.task_root`."""
-        return hash_bytes(content_hash(self.canonical_bytes()))
+        return hash_bytes(content_hash(self.to_bytes()))
 
     @cached_property
     def train_count(self) -> int:
@@ -218,42 +224,6 @@ class TaskSetDocument:
         """Return the number of held-out tasks of all parts."""
         return sum(part.count for part in self.held_out)
 
-    def canonical_bytes(self) -> bytes:
-        """Return the document's one form. Raises MalformedError when a text is not valid or it is too large."""
-        data = canonical_json(
-            {
-                "format": FORMAT,
-                "held_out": [_part_document(part) for part in self.held_out],
-                "parts": [_part_document(part) for part in self.parts],
-            }
-        )
-        if len(data) > MAX_DOCUMENT_BYTES:
-            raise MalformedError(f"a task set's document of {len(data)} bytes; at most {MAX_DOCUMENT_BYTES}")
-        return data
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> TaskSetDocument:
-        """Read a document strictly. Raises MalformedError on anything that `canonical_bytes` does not write."""
-        # 1. Parse no more than the limit.
-        if len(data) > MAX_DOCUMENT_BYTES:
-            raise MalformedError(f"a task set's document of {len(data)} bytes; at most {MAX_DOCUMENT_BYTES}")
-        try:
-            value = from_json(data, allow_inf_nan=False)
-        except ValueError as error:
-            raise MalformedError(f"a task set's document that is not JSON: {error}") from error
-
-        # 2. Check what it holds.
-        if not isinstance(value, dict) or value.get("format") != FORMAT:
-            raise MalformedError(f"not the document of a task set in the format {FORMAT}")
-        _keys(value, {"format", "held_out", "parts"}, "the task set's document")
-        parts, held_out = (_list(value[name], MAX_PARTS, name) for name in ("parts", "held_out"))
-        document = cls(tuple(_part(part) for part in parts), tuple(_part(part) for part in held_out))
-
-        # 3. One set has one form, and so one root.
-        if document.canonical_bytes() != data:
-            raise MalformedError("the task set's document is not in canonical form")
-        return document
-
     @cached_property
     def _total_weight(self) -> int:
         return sum(part.weight for part in self._active(1))
@@ -261,101 +231,3 @@ class TaskSetDocument:
     @cached_property
     def _rounds(self) -> int:
         return MAX_SLOTS // self._total_weight
-
-
-def _part_document(part: TaskSetPart) -> dict[str, Any]:
-    sealed = {"sealed": part.sealed} if part.sealed else {}  # a public set keeps the root that it always had
-    return {
-        **sealed,
-        "count": part.count,
-        "environment": part.environment.to_document(),
-        "name": part.name,
-        "root": part.root.hex(),
-        "shards": [
-            {"bytes": shard.bytes, "count": shard.count, "hash": shard.hash, "root": shard.root.hex()}
-            for shard in part.shards
-        ],
-        "sources": [_source_document(source) for source in part.sources],
-        "weight": part.weight,
-    }
-
-
-def _source_document(source: TaskSource) -> dict[str, Any]:
-    """Return a source as JSON; `author` stands there only where there is one, so that older sets keep their roots."""
-    written = {"licence": source.licence, "note": source.note, "origin": source.origin}
-    return written | ({"author": source.author} if source.author else {})
-
-
-def _part(value: object) -> TaskSetPart:
-    names = {"count", "environment", "name", "root", "shards", "sources", "weight"}
-    if isinstance(value, dict) and "sealed" in value:
-        names.add("sealed")
-    fields = _keys(value, names, "a part of the task set")
-    name = _text(fields["name"], 64, "a part's name")
-    if not _PART_NAME.fullmatch(name):
-        raise MalformedError(f"a part named {name!r}; use small letters, digits, dots, dashes and underscores")
-    shards = _list(fields["shards"], MAX_DOCUMENT_BYTES, f"the shards of {name}")
-    if not shards:
-        raise MalformedError(f"part {name} has no shards")
-    part = TaskSetPart(
-        name=name,
-        environment=EnvironmentManifest.from_document(fields["environment"]),
-        shards=tuple(_shard(shard, name) for shard in shards),
-        weight=_whole(fields["weight"], 1, MAX_SLOTS, f"the weight of {name}"),
-        sources=tuple(_source(one, name) for one in _list(fields["sources"], MAX_SOURCES, f"the sources of {name}")),
-        sealed=_whole(fields["sealed"], 1, MAX_PARTS, f"the epoch of {name}") if "sealed" in fields else 0,
-    )
-    if fields["count"] != part.count or type(fields["count"]) is not int:
-        raise MalformedError(f"part {name} says {str(fields['count'])[:40]} tasks, its shards hold {part.count}")
-    if fields["root"] != part.root.hex():
-        raise MalformedError(f"part {name} names another root than its shards have")
-    return part
-
-
-def _shard(value: object, part: str) -> ShardEntry:
-    fields = _keys(value, {"bytes", "count", "hash", "root"}, f"a shard of {part}")
-    name, root = _text(fields["hash"], 66, f"a shard's hash in {part}"), fields["root"]
-    if not is_hash(name) or not isinstance(root, str) or not is_hash(f"0x{root}"):
-        raise MalformedError(f"a shard of {part} whose hash or root is not 32 bytes in hex")
-    return ShardEntry(
-        hash=name,
-        root=bytes.fromhex(root),
-        count=_whole(fields["count"], 1, SHARD_TASKS, f"the count of shard {name}"),
-        bytes=_whole(fields["bytes"], 1, MAX_SHARD_BYTES, f"the bytes of shard {name}"),
-    )
-
-
-def _source(value: object, part: str) -> TaskSource:
-    signed = isinstance(value, dict) and "author" in value
-    fields = _keys(value, {"licence", "note", "origin"} | ({"author"} if signed else set()), f"a source of {part}")
-    licence, note, origin = (_text(fields[key], MAX_TEXT, f"{key} of {part}") for key in ("licence", "note", "origin"))
-    if not licence or not origin:
-        raise MalformedError(f"a source of {part} without a licence or an origin")
-    author = _text(fields.get("author", ""), 42, f"the author of a source of {part}")
-    if signed and not _ADDRESS.fullmatch(author):
-        raise MalformedError(f"a source of {part} whose author is {author!r}, no address")
-    return TaskSource(licence, origin, note, author)
-
-
-def _keys(value: object, names: set[str], what: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict) or set(value) != names:
-        raise MalformedError(f"{what} must have exactly the fields {', '.join(sorted(names))}")
-    return value
-
-
-def _list(value: object, limit: int, what: str) -> list[Any]:
-    if not isinstance(value, list) or len(value) > limit:
-        raise MalformedError(f"{what} must be a list of at most {limit}")
-    return value
-
-
-def _text(value: object, limit: int, what: str) -> str:
-    if not isinstance(value, str) or len(value) > limit:
-        raise MalformedError(f"{what} must be a text of at most {limit} characters")
-    return value
-
-
-def _whole(value: object, low: int, high: int, what: str) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise MalformedError(f"{what} must be a whole number from {low} to {high}, not {str(value)[:40]}")
-    return value

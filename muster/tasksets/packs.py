@@ -19,14 +19,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from eth_utils.crypto import keccak
 
 from muster.environments.task import MAX_TASK_BYTES, Task
 from muster.errors import MalformedError, MismatchError
-from muster.protocol.hashes import content_hash, hash_bytes, is_hash
+from muster.protocol.hashes import content_hash
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.tasksets.document import MAX_SHARD_BYTES, MAX_SLOTS, SHARD_TASKS, ShardEntry
 
@@ -157,20 +157,6 @@ class TaskProof:
             node = keccak(min(node, sibling) + max(node, sibling))
         if node != root:
             raise MismatchError(f"the proof does not show this to be task {index} under that root")
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the proof as JSON."""
-        return {"line": self.line.decode("ascii"), "path": ["0x" + node.hex() for node in self.path]}
-
-    @classmethod
-    def from_document(cls, document: object) -> TaskProof:
-        """Read a proof from JSON. Raises MalformedError."""
-        match document:
-            case {"line": str(line), "path": list(path), **rest} if not rest and len(path) <= MAX_PATH:
-                hashes = [node for node in path if isinstance(node, str) and is_hash(node)]
-                if line.isascii() and len(line) <= MAX_TASK_BYTES and len(hashes) == len(path):
-                    return cls(line.encode("ascii"), tuple(hash_bytes(node) for node in hashes))
-        raise MalformedError(f"not the proof of a task: {str(document)[:120]!r}")
 
 
 @cache

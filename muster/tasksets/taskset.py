@@ -77,7 +77,7 @@ class TaskSet:
         if data is None:
             raise ConfigError(f"there is no task set in {folder}: no {path}", hint="muster tasks make")
         _check_root(data, root, str(path))
-        return cls(folder, TaskSetDocument.from_bytes(data))
+        return cls(folder, TaskSetDocument.parse(data))
 
     @classmethod
     def receive(cls, folder: Path, data: bytes, root: bytes) -> TaskSet:
@@ -86,7 +86,7 @@ class TaskSet:
         Raises MismatchError, MalformedError, or StorageError when it cannot be kept.
         """
         _check_root(data, root, "what was fetched")
-        document = TaskSetDocument.from_bytes(data)
+        document = TaskSetDocument.parse(data)
         write_durably(folder / DOCUMENT_NAME, data)
         return cls(folder, document)
 

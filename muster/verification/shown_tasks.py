@@ -13,6 +13,7 @@ from pydantic import Field
 
 from muster.environments.task import MAX_TASK_BYTES, Task
 from muster.errors import MismatchError
+from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.messages import Hash, Message, UInt32
 from muster.rollouts.schema import Rollout
 from muster.tasksets.document import SHARD_TASKS
@@ -29,7 +30,7 @@ class ShownTask(Message):
     """A task that rows are judged by, and the proof that the run's task set has it at a slot."""
 
     slot: UInt32
-    line: str = Field(max_length=MAX_TASK_BYTES)
+    line: str = Field(max_length=MAX_TASK_BYTES, pattern="^[ -~]*$")
     """The task's canonical line."""
     path: list[Hash] = Field(max_length=MAX_TASK_PATH)
     """Merkle proof, from the task to the root of its shard."""
@@ -40,7 +41,8 @@ def show_tasks(task_set: TaskSet, slots: Sequence[int]) -> list[ShownTask]:
     found = []
     for slot in dict.fromkeys(slots):
         if slot < task_set.size:
-            found.append(ShownTask(slot=slot, **task_set.shown_task(slot).to_document()))
+            proof = task_set.shown_task(slot)
+            found.append(ShownTask(slot=slot, line=proof.line.decode(), path=[hex_hash(node) for node in proof.path]))
     return found
 
 
@@ -55,7 +57,7 @@ def read_tasks(shown: Sequence[ShownTask], rows: Sequence[Rollout], task_set: Ta
         raise MismatchError(f"{len(shown)} tasks are shown, the rows are of slots {sorted(wanted)}")
     found: dict[int, Task | None] = {}
     for one in shown:
-        proof = TaskProof.from_document({"line": one.line, "path": one.path})
+        proof = TaskProof(one.line.encode(), tuple(hash_bytes(node) for node in one.path))
         found[one.slot] = task_set.verify_shown(one.slot, proof)
     return found
 

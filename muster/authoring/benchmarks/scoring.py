@@ -10,8 +10,8 @@ from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem, vi
 from muster.clients.evaluation import Completion
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.scoring import Scorers
-from muster.environments.task import canonical_json
 from muster.protocol.hashes import content_hash
+from muster.runtime.documents import canonical_json
 
 NO_ANSWER = "no answer"
 

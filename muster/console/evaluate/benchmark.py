@@ -35,11 +35,12 @@ from muster.console.sampling import SamplingDefaults, model_hashes, parse_ks, pr
 from muster.console.session import Session, as_table, to_json
 from muster.console.tasks.import_options import run_reference
 from muster.environments.scoring import Scorers
-from muster.environments.task import Task, canonical_json
+from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError
 from muster.models.files import context_of, load_tokenizer
 from muster.protocol.hashes import content_hash
 from muster.protocol.prompts import prompt_tokens
+from muster.runtime.documents import canonical_json
 from muster.runtime.files import write_durably
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import profile_hash

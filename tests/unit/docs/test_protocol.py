@@ -281,7 +281,7 @@ def the_task_set(given: Values) -> Values:
     environment = EnvironmentManifest.from_document(given["environment"])
     sources = (TaskSource(given["licence"], given["origin"]),)
     document = TaskSetDocument((TaskSetPart(given["part"], environment, (entry,), given["weight"], sources),))
-    data = document.canonical_bytes()
+    data = document.to_bytes()
     return {
         "leaves": [hexed(task_leaf(index, line)) for index, line in enumerate(lines)],
         "shard root": hexed(shard.tree.root),

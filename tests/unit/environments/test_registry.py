@@ -45,6 +45,7 @@ def test_registry_holds_every_environment() -> None:
         {"options": {"tolerance": True}},
         {"options": {"tolerance": "0"}},
         {"options": {"partial": 1}},
+        {"options": {"tolerance": float("nan")}},
         {"weights": {"correct": MICRO}},
         {"weights": {"extra": 0, "passed": MICRO}},
         {"scorer": None},

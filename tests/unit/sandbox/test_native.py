@@ -101,6 +101,7 @@ def test_the_runner_and_the_scorer_belong_together():
 )
 def test_a_native_manifest_out_of_bounds_is_refused(change: dict):
     document = {"image": HASH, "seconds": 1, "memory": 1 << 30, "runtime": NATIVE}
-    assert NativeManifest.from_document(document).seconds == 1
+    environment = {"name": "code", "options": {}, "scorer": document, "version": 1, "weights": {"passed": MICRO}}
+    assert EnvironmentManifest.from_document(environment).scorer == NativeManifest(**document)
     with pytest.raises(MalformedError):
-        NativeManifest.from_document(document | change)
+        EnvironmentManifest.from_document(environment | {"scorer": document | change})

@@ -11,6 +11,8 @@ import pyarrow
 import pytest
 from wasmtime import wat2wasm
 
+from muster.constants import MICRO
+from muster.environments.manifest import EnvironmentManifest
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
 from muster.runtime.files import private_folder
 from muster.sandbox import component
@@ -236,6 +238,7 @@ def test_without_a_built_component_the_error_says_how_to_build_one(tmp_path: Pat
 )
 def test_a_manifest_out_of_bounds_is_refused(change: dict):
     document = {"component": "0x" + "00" * 32, "function": "f", "fuel": 1, "memory": 1, "runtime": RUNTIME}
-    assert ScorerManifest.from_document(document).fuel == 1
+    environment = {"name": "code", "options": {}, "scorer": document, "version": 1, "weights": {"passed": MICRO}}
+    assert EnvironmentManifest.from_document(environment).scorer == ScorerManifest(**document)
     with pytest.raises(MalformedError):
-        ScorerManifest.from_document(document | change)
+        EnvironmentManifest.from_document(environment | {"scorer": document | change})

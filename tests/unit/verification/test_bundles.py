@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from muster.constants import MAX_EVIDENCE_BYTES
 from muster.environments.task import MAX_TASK_BYTES
@@ -28,6 +29,16 @@ def test_the_largest_task_fits_beside_the_largest_row() -> None:
     rows = base64.b64encode(bytes(MAX_EVIDENCE_BYTES // 3))
     assert len(rows) + MAX_TASKS_BYTES + (1 << 14) <= MAX_EVIDENCE_BYTES
     assert MAX_ROW_BYTES + (1 << 20) < MAX_EVIDENCE_BYTES // 3
+
+
+@pytest.mark.parametrize(
+    "change", [{"line": "ü"}, {"line": "x\n"}, {"line": "x" * (MAX_TASK_BYTES + 1)}, {"path": ["0x00"]}, {"more": 1}]
+)
+def test_shown_task_out_of_bounds_is_refused(change: dict[str, object]) -> None:
+    shown = {"slot": 1, "line": "x", "path": []}
+    assert ShownTask.model_validate(shown).line == "x"
+    with pytest.raises(ValidationError):
+        ShownTask.model_validate(shown | change)
 
 
 def test_the_largest_row_fits_into_evidence() -> None:
