@@ -21,6 +21,7 @@ from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import Problem
 from muster.protocol.requests import sign_request
 from muster.runtime.closing import AsyncClosing
+from muster.runtime.documents import first_problem
 from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry, retry_after
 from muster.runtime.tls import tls_context
 
@@ -210,6 +211,4 @@ def parse_answer(kind: type[T], data: bytes) -> T:
     try:
         return TypeAdapter(kind).validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = _line(".".join(str(part) for part in first["loc"])) or "the document"
-        raise MalformedError(f"the orchestrator's answer does not parse: {where}: {first['msg']}") from error
+        raise MalformedError(f"the orchestrator's answer does not parse: {first_problem(error)}") from error

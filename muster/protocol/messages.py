@@ -6,11 +6,12 @@ form derived from its model here, by `muster.protocol.eip712`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, model_validator
+
+from muster.runtime.documents import canonical_json
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Message(BaseModel):
 
     def to_bytes(self) -> bytes:
         """Return it as canonical JSON: sorted keys, no spaces."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+        return canonical_json(self.model_dump(mode="json"))
 
 
 MAX_GRADES_CHARS: Final = 1 << 19

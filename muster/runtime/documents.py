@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from muster.errors import MalformedError
+from muster.runtime.printable import printable
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ def few(limit: int) -> BeforeValidator:
 def first_problem(error: ValidationError) -> str:
     """Return the first thing that is wrong, and where."""
     first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the document"
+    where = printable(".".join(str(part) for part in first["loc"])[:300]) or "the document"
     return f"{where}: {first['msg'][:300]}"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, FiniteFloat, ValidationError
+from pydantic import Field, FiniteFloat
 
 from muster.constants import MAX_EVIDENCE_BYTES
 from muster.errors import MalformedError
@@ -26,6 +26,7 @@ from muster.protocol.messages import Address, Hash, Message, Reason, ShownGrades
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
+from muster.runtime.documents import parse_json
 from muster.verification.checks import Finding
 from muster.verification.pools import WINDOW, PooledRow
 from muster.verification.rules import CommittedWork, Rules
@@ -153,14 +154,7 @@ class EvidenceBundle(Message):
 
 def parse_bundle(data: bytes) -> EvidenceBundle:
     """Parse a bundle. Raises MalformedError on anything that is none."""
-    if len(data) > MAX_EVIDENCE_BYTES:
-        raise MalformedError(f"an evidence bundle of {len(data)} bytes; at most {MAX_EVIDENCE_BYTES}")
-    try:
-        return EvidenceBundle.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise MalformedError(f"not an evidence bundle: {where}: {first['msg']}") from error
+    return parse_json(EvidenceBundle, data, "an evidence bundle", MAX_EVIDENCE_BYTES)
 
 
 def finite(value: float | None) -> float | None:

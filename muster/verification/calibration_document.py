@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, FiniteFloat
 
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import Hash, Many, Message
+from muster.runtime.documents import StrictDocument
 from muster.verification.profiles import PROFILES, Limit, PoolLimits, Profile
 
 MAX_DOCUMENT: Final = 1 << 20
@@ -78,8 +79,12 @@ class RowLimitsDocument(Message):
     logprob_drift: Measured
 
 
-class Calibration(Message):
+class Calibration(StrictDocument, Message):
     """What a run's terms name by its hash."""
+
+    what: ClassVar = "a calibration"
+    max_bytes: ClassVar = MAX_DOCUMENT
+    hint: ClassVar = "muster run calibrate"
 
     version: Literal[2] = 2
     profile: str

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 import numpy as np
-from pydantic import Field, FiniteFloat, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.draws import DrawSource
 from muster.protocol.messages import Many, Message, Reason, UInt32
 from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
+from muster.runtime.documents import parse_json
 from muster.runtime.files import write_durably
 from muster.runtime.process import run_tool
 from muster.settings.schema import MatmulSetting
@@ -278,8 +279,6 @@ def _read(path: Path, kind: type[M]) -> M:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise MalformedError(f"{path} has more than {MAX_FILE_BYTES} bytes")
-        return kind.model_validate_json(data)
-    except (OSError, ValidationError) as error:
-        raise MalformedError(f"{path} is no {kind.__name__}: {str(error)[:500]}") from error
+    except OSError as error:
+        raise MalformedError(f"{path} cannot be read: {error.strerror}") from error
+    return parse_json(kind, data, f"a {kind.__name__} in {path}", MAX_FILE_BYTES)

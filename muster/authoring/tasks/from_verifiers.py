@@ -24,6 +24,7 @@ from muster.environments.base import Environment
 from muster.environments.choice import LETTERS
 from muster.environments.task import ROLES, ChatMessage, Task
 from muster.errors import ConfigError, MalformedError, UsageError
+from muster.runtime.documents import first_problem
 
 VERSION: Final = "0.4.0"
 REQUIREMENT: Final = f"verifiers=={VERSION}"
@@ -121,8 +122,7 @@ def read_about(about: Mapping[str, Any]) -> ExportedTaskset:
     try:
         found = ExportedTaskset.model_validate(about)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise MalformedError(f"not an export: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise MalformedError(f"not an export: {first_problem(error)}") from error
     if found.verifiers != VERSION:
         raise MalformedError(f"exported by verifiers {found.verifiers}, not by {VERSION}")
     return found

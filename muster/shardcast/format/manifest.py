@@ -16,18 +16,18 @@ one sequence of bytes. Everything here treats a manifest as an attacker's until 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from eth_utils.crypto import keccak
-from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-from muster.errors import MalformedError, MismatchError
+from muster.errors import MismatchError
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.protocol.messages import Hash, UInt32
+from muster.runtime.documents import StrictDocument, canonical_json
 
 MANIFEST_NAME: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
@@ -62,8 +62,7 @@ def name_problem(name: str) -> str:
 
 
 class _Frozen(BaseModel):
-    # What is not a field makes the form another than the canonical one, which is found without naming each of them.
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)  # `StrictDocument` says why to ignore
 
 
 class File(_Frozen):
@@ -97,8 +96,11 @@ class Shard(_Frozen):
         return leaf_of_words((_SHARD_LEAF, self.index, self.file, self.offset, self.size, self.digest))
 
 
-class Manifest(_Frozen):
+class Manifest(StrictDocument, _Frozen):
     """One version of a run's weights. Files are in order of name; shards tile them in order, without gap or overlap."""
+
+    what: ClassVar = "a manifest"
+    max_bytes: ClassVar = MAX_MANIFEST_BYTES
 
     version: Literal[1] = MANIFEST_VERSION
     run: UInt32
@@ -131,12 +133,12 @@ class Manifest(_Frozen):
     @cached_property
     def canonical(self) -> bytes:
         """Return the one sequence of bytes that this manifest is written as."""
-        return _canonical_json(self.model_dump(mode="json"))
+        return self.to_bytes()
 
     @property
     def header_leaf(self) -> bytes:
         base = 0 if self.base_step is None else self.base_step + 1
-        files = keccak(_canonical_json([file.model_dump(mode="json") for file in self.files]))
+        files = keccak(canonical_json([file.model_dump(mode="json") for file in self.files]))
         return leaf_of_words((_HEADER_LEAF, self.version, self.run, self.step, base, len(self.shards), files))
 
     @cached_property
@@ -166,23 +168,10 @@ def parse_manifest(data: bytes, root: bytes | None = None) -> Manifest:
     Raises MalformedError when it is too long, not a valid manifest or not in canonical form, MismatchError when its
     root is another.
     """
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise MalformedError(f"a manifest of {len(data)} bytes; at most {MAX_MANIFEST_BYTES} are read")
-    try:
-        manifest = Manifest.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise MalformedError(f"not a manifest: {where}: {first['msg'][:300]}") from error
-    if manifest.canonical != data:
-        raise MalformedError("the manifest is not in canonical form")
+    manifest = Manifest.parse(data)
     if root is not None and manifest.root != root:
         raise MismatchError(f"the manifest's root is {manifest.id}, not 0x{root.hex()}")
     return manifest
-
-
-def _canonical_json(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def _check_tiling(files: Sequence[File], shards: Sequence[Shard]) -> None:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from blake3 import blake3
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from muster.errors import CheckError, MalformedError, StorageError
+from muster.errors import CheckError, StorageError
 from muster.protocol.hashes import hex_hash, is_hash
 from muster.protocol.messages import Hash, Message, UInt32
+from muster.runtime.documents import parse_json
 from muster.runtime.files import write_atomically
 from muster.shardcast.format.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
 
@@ -62,12 +63,7 @@ class Index(Message):
 
 def parse_index(data: bytes) -> Index:
     """Return the index that `data` is. Raises MalformedError."""
-    if len(data) > MAX_INDEX_BYTES:
-        raise MalformedError(f"an index of {len(data)} bytes; at most {MAX_INDEX_BYTES} are read")
-    try:
-        return Index.model_validate_json(data)
-    except ValidationError as error:
-        raise MalformedError(f"not an index of versions: {error.errors()[0]['msg']}") from error
+    return parse_json(Index, data, "an index of versions", MAX_INDEX_BYTES)
 
 
 def entry_of(manifest: Manifest) -> IndexEntry:

@@ -280,10 +280,10 @@ def test_invalid_document_is_refused(sample: Calibration) -> None:
 def test_a_document_that_was_written_otherwise_is_refused(sample: Calibration) -> None:
     """Storage names the file by its bytes: terms made from another spelling would name a missing file."""
     for data in (sample.to_bytes() + b"\n", json.dumps(sample.model_dump(mode="json"), indent=2).encode()):
-        with pytest.raises(MalformedError, match="not as it was written"):
+        with pytest.raises(MalformedError, match="not in canonical form"):
             parse_calibration(data)
     twice = sample.to_bytes().replace(b'{"cells"', b'{"version":1,"cells"')
-    with pytest.raises(MalformedError, match="not as it was written"):
+    with pytest.raises(MalformedError, match="not in canonical form"):
         parse_calibration(twice)
 
 

@@ -79,14 +79,14 @@ def test_a_report_is_read_as_written(tmp_path: Path) -> None:
 def test_a_spec_out_of_bounds_is_malformed(field: str, value: Any, tmp_path: Path) -> None:
     document = json.loads(SPEC.model_dump_json()) | {field: value}
     (tmp_path / "spec.json").write_text(json.dumps(document))
-    with pytest.raises(MalformedError, match="is no ProbeSpec"):
+    with pytest.raises(MalformedError, match="not a ProbeSpec in "):
         read_spec(tmp_path / "spec.json")
 
 
 def test_too_many_rows_or_bytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_document(SPEC, tmp_path / "spec.json")
     monkeypatch.setattr(probes, "MAX_FILE_BYTES", 100)
-    with pytest.raises(MalformedError, match="more than 100 bytes"):
+    with pytest.raises(MalformedError, match="at most 100 are read"):
         read_spec(tmp_path / "spec.json")
     monkeypatch.setattr(probes, "MAX_ROWS", 5)
     with pytest.raises(ValidationError, match="1 to 5 requests"):
