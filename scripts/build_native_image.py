@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,7 @@ Files = dict[str, bytes | Path]
 def build(folder: Path, language: str, packages: Iterable[str] = ()) -> Path:
     """Build into `folder`; return the image's path. Raises CalledProcessError, FileNotFoundError."""
     files, image = python_image(packages) if language == "python" else c_image()
-    files[DOCUMENT_NAME] = json.dumps(image.to_document(), sort_keys=True).encode()
+    files[DOCUMENT_NAME] = json.dumps(asdict(image), sort_keys=True).encode()
     packed = bytes(pyarrow.Codec("zstd", compression_level=LEVEL).compress(archive(files), asbytes=True))
     write_durably(folder / IMAGE_NAME, packed)
     write_durably(folder / IMAGE_HASH_NAME, ("0x" + hashlib.sha256(packed).hexdigest() + "\n").encode())

@@ -13,33 +13,33 @@ its salt once enough others have committed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
 from eth_utils.crypto import keccak
-from pydantic_core import from_json
+from pydantic import FailFast, Field, TypeAdapter
 
 from muster.constants import MICRO
 from muster.environments.manifest import MAX_PARTS
 from muster.errors import MalformedError
-from muster.protocol.messages import MAX_GRADES_CHARS
-from muster.runtime.documents import canonical_json
+from muster.protocol.messages import MAX_GRADES_CHARS, UInt32
+from muster.runtime.documents import canonical_json, parse_json
 
 MAX_FUEL: Final = (1 << 63) - 1
 UNSURE_FUEL: Final = -1
 SALT_TAG: Final = b"muster.grade-salt.v1"
 
 
-@dataclass(frozen=True)
-class RowGrade:
+Millionths = Annotated[int, Field(ge=0, le=MICRO)]
+
+
+class RowGrade(NamedTuple):
     """What one sealed row is worth."""
 
-    position: int
-    reward: int
-    """In millionths."""
-    parts: tuple[int, ...] = ()
-    fuel: int = 0
+    position: UInt32
+    reward: Millionths
+    parts: Annotated[tuple[Millionths, ...], Field(max_length=MAX_PARTS)] = ()
+    fuel: Annotated[int, Field(ge=UNSURE_FUEL, le=MAX_FUEL)] = 0
 
     @property
     def unsure(self) -> bool:
@@ -47,30 +47,26 @@ class RowGrade:
         return self.fuel == UNSURE_FUEL
 
 
+_GRADES: Final = TypeAdapter(Annotated[tuple[RowGrade, ...], FailFast()])
+
+
 def grades_text(grades: Sequence[RowGrade]) -> str:
     """Return the one form of grades. Raises MalformedError for what `parse_grades` would refuse."""
-    text = canonical_json([[one.position, one.reward, list(one.parts), one.fuel] for one in grades]).decode()
+    text = canonical_json(grades).decode()
     parse_grades(text)
     return text
 
 
 def parse_grades(text: str) -> tuple[RowGrade, ...]:
     """Read grades strictly. Raises MalformedError on anything that `grades_text` does not write."""
-    # 1. Parse no more than the limit.
-    if len(text) > MAX_GRADES_CHARS:
-        raise MalformedError(f"grades of {len(text)} characters; at most {MAX_GRADES_CHARS}")
-    try:
-        value = from_json(text, allow_inf_nan=False)
-    except ValueError as error:
-        raise MalformedError(f"grades that are not JSON: {error}") from error
-
-    # 2. Each entry by itself, positions in order, and one form.
-    if not isinstance(value, list):
-        raise MalformedError("grades are a list")
-    grades = tuple(_grade(one) for one in value)
+    grades = parse_json(_GRADES, text, "grades", MAX_GRADES_CHARS)
+    for one in grades:
+        graded = bool(one.parts) and not one.unsure
+        if not graded and (one.parts or one.reward or one.fuel not in (0, UNSURE_FUEL)):
+            raise MalformedError(f"a grade that is neither graded, void nor unsure: {list(one)}")
     if any(later.position <= earlier.position for earlier, later in pairwise(grades)):
         raise MalformedError("grades are not in order of position")
-    if canonical_json(value).decode() != text:
+    if canonical_json(grades).decode() != text:
         raise MalformedError("grades that are not in canonical form")
     return grades
 
@@ -98,14 +94,3 @@ def first_difference(ours: Sequence[RowGrade], theirs: Sequence[RowGrade]) -> in
         if mine is None or other is None or (mine != other and not (mine.unsure or other.unsure)):
             return position
     return None
-
-
-def _grade(value: object) -> RowGrade:
-    match value:
-        case [int(position), int(reward), list(parts), int(fuel)] if all(type(n) is int for n in (*value[:2], fuel)):
-            known = 0 <= position < 1 << 32 and 0 <= reward <= MICRO and UNSURE_FUEL <= fuel <= MAX_FUEL
-            fits = len(parts) <= MAX_PARTS and all(type(part) is int and 0 <= part <= MICRO for part in parts)
-            graded = bool(parts) and fuel != UNSURE_FUEL
-            if known and fits and (graded or (not parts and reward == 0 and fuel in (0, UNSURE_FUEL))):
-                return RowGrade(position, reward, tuple(parts), fuel)
-    raise MalformedError(f"a grade that is not [position, reward, parts, fuel]: {str(value)[:80]}")

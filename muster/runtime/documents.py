@@ -30,7 +30,7 @@ def canonical_json(value: Any) -> bytes:
         raise MalformedError(f"a value that canonical JSON cannot hold: {error}") from error
 
 
-def parse_json(kind: type[T], data: bytes | str, what: str, limit: int, hint: str = "") -> T:
+def parse_json(kind: type[T] | TypeAdapter[T], data: bytes | str, what: str, limit: int, hint: str = "") -> T:
     """Read JSON of at most `limit` bytes as a value of `kind`, which errors call `what`.
 
     Raises MalformedError that says where it is wrong.
@@ -38,7 +38,7 @@ def parse_json(kind: type[T], data: bytes | str, what: str, limit: int, hint: st
     if len(data) > limit:
         raise MalformedError(f"{what} of {len(data)} bytes; at most {limit} are read", hint=hint)
     try:
-        return _adapter(kind).validate_json(data)
+        return (kind if isinstance(kind, TypeAdapter) else _adapter(kind)).validate_json(data)
     except ValidationError as error:
         raise MalformedError(f"not {what}: {first_problem(error)}", hint=hint) from error
 

@@ -13,12 +13,13 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final
+from typing import IO, Annotated, Any, Final
 
 import pyarrow
-from pydantic_core import from_json
+from pydantic import AfterValidator, ConfigDict, Field, with_config
 
 from muster.errors import ConfigError, MalformedError
+from muster.runtime.documents import parse_json
 from muster.runtime.files import locked, private_folder
 from muster.sandbox.component import Component, default_folder
 from muster.sandbox.native_walls import WORK
@@ -39,63 +40,37 @@ _RESERVED: Final = (WORK.strip("/"),)
 """Top-level names that are the sandbox's own. bubblewrap would follow a link of such a name out of the sandbox."""
 
 
+def _check_command(words: tuple[str, ...]) -> tuple[str, ...]:
+    if not words[0].startswith("/"):
+        raise ValueError(f"a command begins with a path from the root, not with {words[0][:80]!r}")
+    return words
+
+
+def _check_name(name: str) -> str:
+    if name in (".", "..", "in", "out", "program"):
+        raise ValueError(f"a program cannot be called {name!r}")
+    return name
+
+
+_Word = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
+_Command = Annotated[tuple[_Word, ...], Field(min_length=1, max_length=64), AfterValidator(_check_command)]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
 @dataclass(frozen=True)
 class Image:
     """How programs are built and run in an image. Every command is one process: it can start no other."""
 
-    file: str
+    file: Annotated[_Word, Field(pattern=r"^[^/\x00]*$"), AfterValidator(_check_name)]
     """What the program's text is called in `/task`."""
-    run: tuple[str, ...]
+    run: _Command
     """Runs a program that reads standard input and writes standard output."""
-    call: tuple[str, ...] = ()
+    call: _Command | tuple[()] = ()
     """Calls one function of a program: reads a JSON payload and writes a JSON result. Empty where that is not so."""
-    build: tuple[tuple[str, ...], ...] = ()
+    build: Annotated[tuple[_Command, ...], Field(max_length=MAX_STEPS)] = ()
     """Steps that make a program of its text. Each reads `/task/in` and writes `/task/out`; the last one's output is
     `/task/program`."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def from_document(cls, document: object) -> Image:
-        """Read `image.json`. Raises MalformedError."""
-        match document:
-            case {
-                "file": str(file),
-                "run": run,
-                "call": call,
-                "build": list(build),
-                "environment": dict(environment),
-                **rest,
-            } if not rest and _is_name(file) and len(build) <= MAX_STEPS:
-                if all(_is_text(key) and "=" not in key and _is_text(value) for key, value in environment.items()):
-                    steps = tuple(_command(step) for step in build)
-                    return cls(file, _command(run), _command(call) if call else (), steps, environment)
-        raise MalformedError(f"an image whose {DOCUMENT_NAME} is not one: {str(document)[:120]!r}")
-
-    def to_document(self) -> dict[str, Any]:
-        """Return `image.json`."""
-        return {
-            "build": [list(step) for step in self.build],
-            "call": list(self.call),
-            "environment": dict(self.environment),
-            "file": self.file,
-            "run": list(self.run),
-        }
-
-
-def _command(words: object) -> tuple[str, ...]:
-    if not isinstance(words, list) or not words or not all(_is_text(word) for word in words) or len(words) > 64:
-        raise MalformedError(f"an image with a command that is none: {str(words)[:120]!r}")
-    if not words[0].startswith("/"):
-        raise MalformedError(f"an image's command begins with a path from the root, not with {words[0][:80]!r}")
-    return tuple(words)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 4096 and "\0" not in value
-
-
-def _is_name(name: str) -> bool:
-    return _is_text(name) and "/" not in name and name not in (".", "..", "in", "out", "program")
+    environment: Mapping[Annotated[_Word, Field(pattern=r"^[^=\x00]*$")], _Word] = field(default_factory=dict)
 
 
 # --- Unpacked
@@ -127,10 +102,10 @@ def read_image(root: Path) -> Image:
     """Return what an unpacked image says of itself. Raises MalformedError."""
     try:
         with os.fdopen(os.open(root / DOCUMENT_NAME, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
-            document = from_json(stream.read(MAX_DOCUMENT_BYTES), allow_inf_nan=False)
-    except (OSError, ValueError) as error:
+            document = stream.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
         raise MalformedError(f"an image without a {DOCUMENT_NAME} that can be read: {error}") from error
-    return Image.from_document(document)
+    return parse_json(Image, document, f"an image's {DOCUMENT_NAME}", MAX_DOCUMENT_BYTES)
 
 
 class _BoundedStream:

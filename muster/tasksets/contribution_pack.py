@@ -15,16 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic_core import from_json
+from pydantic import Field
 
+from muster.environments.manifest import MAX_PARTS
 from muster.environments.task import Task
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, recover_signer, sign_message
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import EnvironmentClaim
-from muster.runtime.documents import canonical_json
+from muster.protocol.messages import EnvironmentClaim, Hash
+from muster.runtime.documents import StrictDocument, few
 from muster.tasksets.contribution import MAX_TASKS, Contribution
 
 MAGIC: Final = b"muster.env.v1\n"
@@ -35,14 +36,36 @@ SIGNATURE_BYTES: Final = 65
 ANYWHERE: Final = Domain(0, "0x" + "0" * 40)
 """The domain of an author's signature."""
 
+_PLAIN: Final = ("author", "credit", "description", "fuel", "licence", "name", "thinking", "version", "weights")
+"""Fields of a contribution that the header holds as they are."""
 _TEXTS: Final = ("scorer", "readme", "tasks")
-_PLAIN: Final = {
-    **dict.fromkeys(("author", "credit", "description", "licence", "name", "thinking"), str),
-    **dict.fromkeys(("fuel", "version"), int),
-    "weights": dict,
-}
-"""Fields of a contribution that the header holds as they are, and their kinds."""
-_FIELDS: Final = {**_PLAIN, **dict.fromkeys(_TEXTS, dict)}
+
+
+@dataclass(frozen=True)
+class _Text:
+    """Which of the texts follows, and how long it is."""
+
+    bytes: Annotated[int, Field(ge=0, le=MAX_PACK_BYTES)]
+    hash: Hash
+
+
+@dataclass(frozen=True)
+class _Header(StrictDocument):
+    what: ClassVar = "the environment's header"
+    max_bytes: ClassVar = MAX_HEADER_BYTES
+
+    author: str
+    credit: str
+    description: str
+    fuel: int
+    licence: str
+    name: str
+    thinking: str
+    version: int
+    weights: Annotated[Mapping[str, int], few(MAX_PARTS)]
+    scorer: _Text
+    readme: _Text
+    tasks: _Text
 
 
 @dataclass(frozen=True)
@@ -80,18 +103,18 @@ def read_pack(data: bytes) -> Pack:
     end = data.find(b"\n", len(MAGIC), len(MAGIC) + MAX_HEADER_BYTES)
     if end < 0:
         raise MalformedError(f"the environment's header has no end within {MAX_HEADER_BYTES} bytes")
-    header = _header(data[len(MAGIC) : end])
+    header = _Header.parse(data[len(MAGIC) : end])
 
     # 2. The texts: exactly as large as the header says, with the hashes that it says.
     texts, place = {}, end + 1
     for name in _TEXTS:
-        size = header[name]["bytes"]
-        text = data[place : place + size]
-        if len(text) != size:
+        named: _Text = getattr(header, name)
+        text = data[place : place + named.bytes]
+        if len(text) != named.bytes:
             raise MalformedError(f"the environment ends within its {name}")
-        if content_hash(text) != header[name]["hash"]:
-            raise MismatchError(f"the {name} has the hash {content_hash(text)}, the header says {header[name]['hash']}")
-        texts[name], place = text, place + size
+        if content_hash(text) != named.hash:
+            raise MismatchError(f"the {name} has the hash {content_hash(text)}, the header says {named.hash}")
+        texts[name], place = text, place + named.bytes
     if len(data) - place != SIGNATURE_BYTES:
         raise MalformedError(f"{len(data) - place} bytes follow the environment's tasks, not a signature's 65")
 
@@ -99,16 +122,14 @@ def read_pack(data: bytes) -> Pack:
     if texts["tasks"].count(b"\n") >= MAX_TASKS:
         raise MalformedError(f"the environment has more than {MAX_TASKS} tasks")
     contribution = Contribution(
-        **{name: header[name] for name in _PLAIN},
+        **{name: getattr(header, name) for name in _PLAIN},
         source=_text(texts["scorer"], "scorer"),
         readme=_text(texts["readme"], "readme"),
         tasks=tuple(Task.from_line(line) for line in texts["tasks"].split(b"\n")),
     )
-    content = data[:place]
-    if _content(contribution) != content:
-        raise MalformedError("the environment is not in canonical form: muster env pack writes it")
 
     # 4. Whose it is.
+    content = data[:place]
     claim = _claim(contribution, content, "0x" + data[place:].hex())
     if (signer := recover_signer(ANYWHERE, claim)) != contribution.author:
         raise MismatchError(f"the environment names {contribution.author} as its author, {signer} has signed it")
@@ -122,11 +143,9 @@ def _content(contribution: Contribution) -> bytes:
         "readme": contribution.readme.encode(),
         "tasks": b"\n".join(task.to_line() for task in contribution.tasks),
     }
-    header = {
-        **{name: kind(getattr(contribution, name)) for name, kind in _PLAIN.items()},
-        **{name: {"bytes": len(text), "hash": content_hash(text)} for name, text in texts.items()},
-    }
-    content = b"".join([MAGIC, canonical_json(header), b"\n", *texts.values()])
+    fields: dict[str, Any] = {name: getattr(contribution, name) for name in _PLAIN}
+    fields |= {name: _Text(len(text), content_hash(text)) for name, text in texts.items()}
+    content = b"".join([MAGIC, _Header(**fields).to_bytes(), b"\n", *texts.values()])
     if len(content) + SIGNATURE_BYTES > MAX_PACK_BYTES:
         raise MalformedError(
             f"the environment has {len(content)} bytes; at most {MAX_PACK_BYTES - SIGNATURE_BYTES}",
@@ -144,26 +163,6 @@ def _claim(contribution: Contribution, content: bytes, signature: str) -> Enviro
         content=content_hash(content),
         signature=signature,
     )
-
-
-def _header(data: bytes) -> Mapping[str, Any]:
-    try:
-        header = from_json(data, allow_inf_nan=False)
-    except ValueError as error:
-        raise MalformedError(f"the environment's header is not JSON: {error}") from error
-    if not isinstance(header, dict) or set(header) != set(_FIELDS):
-        raise MalformedError(f"the environment's header must have exactly the fields {', '.join(sorted(_FIELDS))}")
-    for name, kind in _FIELDS.items():
-        if type(header[name]) is not kind:
-            raise MalformedError(f"{name} in the environment's header is no {kind.__name__}")
-    for name in _TEXTS:
-        match header[name]:
-            case {"bytes": int(size), "hash": str(), **rest} if not rest and 0 <= size <= MAX_PACK_BYTES:
-                continue
-        raise MalformedError(f"{name} in the environment's header is not a size and a hash")
-    if any(type(weight) is not int for weight in header["weights"].values()):
-        raise MalformedError("weights in the environment's header are no integers")
-    return header
 
 
 def _text(data: bytes, name: str) -> str:

@@ -135,12 +135,23 @@ def test_the_document_is_a_file_of_the_image(tmp_path: Path):
 @pytest.mark.parametrize(
     "document",
     [
+        b"{}",
+        DOCUMENT.replace(b'"/bin/run"', b'"bin/run"'),
+        DOCUMENT.replace(b'"/bin/run"', b'"/bin/run\\u0000"'),
+        DOCUMENT.replace(b'"/bin/run"', b""),
+        DOCUMENT.replace(b'"environment":{}', b'"environment":{"a=b":"c"}'),
+        DOCUMENT.replace(b'"environment":{}', b'"environment":{"\\u0000":"c"}'),
+        DOCUMENT.replace(b'"environment":{}', b'"environment":{},"more":1'),
+        DOCUMENT.replace(b'"file":"', b'"file":"../'),
+        DOCUMENT.replace(b'"file":"', b'"file":"\\u0000'),
+        DOCUMENT.replace(b'"build":[]', b'"build":[' + b",".join([b'["/a"]'] * 9) + b"]"),
+        b'{"build":[],"call":[],"environment":{},"file":"out","run":["/a"]}',
         b'{"build":[],"call":[],"environment":{},"file":"program.c","run":["/\\ud800"]}',
         DOCUMENT.replace(b'"call":[]', b'"call":' + b"[" * 30_000 + b"]" * 30_000),
     ],
 )
 def test_a_document_that_no_command_can_be_made_of_is_refused(tmp_path: Path, document: bytes):
-    with pytest.raises(MalformedError, match=r"without a image\.json"):
+    with pytest.raises(MalformedError, match=r"not an image's image\.json"):
         unpack(tmp_path, tar(document=document))
 
 
