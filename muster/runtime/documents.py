@@ -43,6 +43,14 @@ def parse_json(kind: type[T] | TypeAdapter[T], data: bytes | str, what: str, lim
         raise MalformedError(f"not {what}: {first_problem(error)}", hint=hint) from error
 
 
+def read_value(kind: type[T], value: object, what: str, hint: str = "") -> T:
+    """Return a parsed document, such as TOML, as a value of `kind`. Raises as `parse_json`."""
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise MalformedError(f"not {what}: {first_problem(error)}", hint=hint) from error
+
+
 def few(limit: int) -> BeforeValidator:
     """Return what refuses an object of more members than `limit`: naming each of a million takes seconds and a GB."""
 

@@ -13,7 +13,9 @@ import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from muster.errors import MalformedError, UsageError
+from muster.constants import MAX_FILE_BYTES
+from muster.errors import UsageError
+from muster.runtime.documents import parse_json
 from muster.runtime.files import write_atomically
 from muster.swarm.processes import Leader, end_session, is_alive, session_members
 
@@ -35,13 +37,10 @@ def read_state(folder: Path) -> SwarmState | None:
     """Return the state of the swarm in a folder, None if there is none. Raises MalformedError."""
     path = folder / STATE_FILE
     try:
-        raw = json.loads(path.read_text())
-        named = {str(name): Leader(**who) for name, who in raw["processes"].items()}
-        return SwarmState(Leader(**raw["supervisor"]), named)
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise MalformedError(f"{path} is no swarm state: {error}", hint=f"rm {path}") from error
+    return parse_json(SwarmState, data, f"the state of a swarm in {path}", MAX_FILE_BYTES, hint=f"rm {path}")
 
 
 def remove_state(folder: Path) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from pydantic_core import from_json
+from pydantic import Field
 
 from muster.environments.authored import MAX_SOURCE_BYTES
-from muster.environments.task import MAX_ID_CHARS, ROLES, ChatMessage, Task
+from muster.environments.task import ChatMessage, Role, Task
 from muster.errors import ConfigError, MalformedError
+from muster.protocol.messages import Many, Message
+from muster.runtime.documents import parse_json, read_value
 from muster.tasksets.contribution import MAX_README_BYTES, MAX_TASKS, Contribution
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES
 
@@ -24,9 +26,43 @@ NO_AUTHOR: Final = "0x" + "0" * 40
 """The author of an unsigned folder."""
 MAX_DESCRIPTION_BYTES: Final = 16 * 1024
 
-_TEXTS: Final = ("name", "licence", "credit", "description")
-_KNOWN: Final = {*_TEXTS, "version", "thinking", "parts", "limits"}
-_ROW: Final = {"id", "messages", "answer", "oracle"}
+_ROW_HINT: Final = '{"id": "…", "messages": [{"role": "user", "content": "…"}], "answer": …, "oracle": "…"}'
+
+
+class _Limits(Message, strict=True):
+    fuel: int = 2_000_000_000
+
+
+class _Description(Message, strict=True):
+    """`environment.toml`. What its values may be stands in `Contribution`."""
+
+    name: str
+    version: int
+    licence: str = ""
+    credit: str = ""
+    description: str = ""
+    thinking: Literal["tags", "none"] = "tags"
+    parts: dict[str, int]
+    limits: _Limits = _Limits()
+
+
+class _Message(Message, strict=True):
+    role: Role
+    content: str
+
+
+class _Row(Message, strict=True):
+    """A line of `tasks.jsonl`."""
+
+    id: Annotated[str, Field(min_length=1)]
+    messages: Many[_Message]
+    answer: Any
+    oracle: Any
+    level: int = 0
+
+    def task(self, name: str, author: str) -> Task:
+        messages = tuple(ChatMessage(one.role, one.content) for one in self.messages)
+        return Task(f"{name}/{self.id}", messages, {"answer": self.answer, "oracle": self.oracle}, self.level, author)
 
 
 def read_folder(folder: Path, author: str = NO_AUTHOR) -> Contribution:
@@ -39,41 +75,27 @@ def read_folder(folder: Path, author: str = NO_AUTHOR) -> Contribution:
         about = tomllib.loads(_read(folder / DESCRIPTION_NAME, MAX_DESCRIPTION_BYTES))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise MalformedError(f"{folder / DESCRIPTION_NAME} is no TOML: {error}") from error
-    fields = _fields(about, folder / DESCRIPTION_NAME)
+    description = _read_description(about, folder / DESCRIPTION_NAME)
     readme = _read(folder / README_NAME, MAX_README_BYTES) if (folder / README_NAME).exists() else ""
     try:
         return Contribution(
-            **fields,
+            **description.model_dump(exclude={"parts", "limits"}),
+            weights=description.parts,
+            fuel=description.limits.fuel,
             author=author,
             source=_read(folder / SCORER_NAME, MAX_SOURCE_BYTES),
             readme=readme,
-            tasks=tuple(_tasks(folder / TASKS_NAME, fields["name"], author)),
+            tasks=tuple(_tasks(folder / TASKS_NAME, description.name, author)),
         )
     except MalformedError as error:
         raise MalformedError(f"{folder}: {error}", hint=error.hint) from error
 
 
-def _fields(about: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    if unknown := sorted(set(about) - _KNOWN):
-        raise MalformedError(f"{path} has {unknown[0][:40]!r}", hint=f"known are {', '.join(sorted(_KNOWN))}")
-    fields: dict[str, Any] = {"thinking": about.get("thinking", "tags"), "weights": about.get("parts")}
-    for name in _TEXTS:
-        fields[name] = about.get(name, "")
-        if not isinstance(fields[name], str):
-            raise MalformedError(f"{name} in {path} is no text", hint=f'write it like {name} = "…"')
-    if not fields["licence"]:
+def _read_description(about: Mapping[str, Any], path: Path) -> _Description:
+    found = read_value(_Description, about, f"a description in {path}", "muster env new writes one to compare it with")
+    if not found.licence:
         raise MalformedError(f"{path} has no licence", hint='write it like licence = "CC-BY-4.0", an SPDX identifier')
-    limits, version = about.get("limits", {}), about.get("version")
-    if type(version) is not int:
-        raise MalformedError(f"{path} has no version that is a whole number", hint="write it like version = 1")
-    if not isinstance(limits, dict) or set(limits) - {"fuel"} or type(limits.get("fuel", 1)) is not int:
-        raise MalformedError(f"[limits] in {path} has something else than a fuel", hint="fuel = 2_000_000_000")
-    weights = fields["weights"]
-    if not isinstance(weights, dict) or any(type(weight) is not int for weight in weights.values()):
-        raise MalformedError(f"{path} has no [parts] with whole numbers", hint="write them like correct = 1_000_000")
-    if fields["thinking"] not in ("tags", "none"):
-        raise MalformedError(f"thinking in {path} is {str(fields['thinking'])[:40]!r}", hint='"tags" or "none"')
-    return fields | {"version": version, "fuel": limits.get("fuel", 2_000_000_000)}
+    return found
 
 
 def _tasks(path: Path, name: str, author: str) -> list[Task]:
@@ -87,45 +109,16 @@ def _tasks(path: Path, name: str, author: str) -> list[Task]:
         if len(tasks) == MAX_TASKS:
             raise MalformedError(f"line {number}: more than {MAX_TASKS} tasks", hint="make two environments of it")
         try:
-            row = from_json(line, allow_inf_nan=False)
-        except ValueError as error:
-            raise MalformedError(f"line {number} is not JSON: {error}", hint="one JSON object per line") from error
-        task = _task(row, number, name, author)
+            task = parse_json(_Row, line, "a task", MAX_PACK_BYTES, f"one JSON object per line: {_ROW_HINT}").task(
+                name, author
+            )
+            task.to_line()
+        except MalformedError as error:
+            raise MalformedError(f"line {number}: {error}", hint=error.hint) from error
         if (first := seen.setdefault(task.id, number)) != number:
             raise MalformedError(f"line {number}: its id is that of line {first}", hint="give each task its own")
         tasks.append(task)
     return tasks
-
-
-def _task(row: object, number: int, name: str, author: str) -> Task:
-    hint = '{"id": "…", "messages": [{"role": "user", "content": "…"}], "answer": …, "oracle": "…"}'
-    if not isinstance(row, dict):
-        raise MalformedError(f"line {number} is no object", hint=hint)
-    if missing := sorted(_ROW - set(row)):
-        raise MalformedError(f"line {number}: the task has no {missing[0]}", hint=f"write it like {hint}")
-    if unknown := sorted(set(row) - _ROW - {"level"}):
-        raise MalformedError(
-            f"line {number} has {unknown[0][:40]!r}", hint=f"known are {', '.join(sorted(_ROW))}, level"
-        )
-    if not isinstance(row["id"], str) or not 1 <= len(row["id"]) <= MAX_ID_CHARS - len(name) - 1:
-        raise MalformedError(f"line {number}: its id is no text of 1 to {MAX_ID_CHARS - len(name) - 1} characters")
-    messages = []
-    for message in row["messages"] if isinstance(row["messages"], list) else [None]:
-        match message:
-            case {"role": str(role), "content": str(content), **rest} if not rest and role in ROLES:
-                messages.append(ChatMessage(role, content))
-            case _:
-                raise MalformedError(f"line {number}: messages are a list of role and content", hint=hint)
-    level = row.get("level", 0)
-    if type(level) is not int:
-        raise MalformedError(f"line {number}: level is no whole number")
-    reference = {"answer": row["answer"], "oracle": row["oracle"]}
-    task = Task(f"{name}/{row['id']}", tuple(messages), reference, level, author)
-    try:
-        task.to_line()
-    except MalformedError as error:
-        raise MalformedError(f"line {number}: {error}", hint=error.hint) from error
-    return task
 
 
 def _read(path: Path, limit: int) -> str:

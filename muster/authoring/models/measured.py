@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
-from pydantic import Field, FiniteFloat, ValidationError
+from pydantic import Field, FiniteFloat
 
 from muster.authoring.models.door import check_checkpoint, read_config
 from muster.authoring.probe_process import run_probe
-from muster.errors import MalformedError
+from muster.constants import MAX_FILE_BYTES
 from muster.models.files import context_of, dtype_of, model_hash, vocabulary_of
 from muster.protocol.messages import Many, Message
 from muster.rollouts.parquet import read_rollouts
 from muster.rollouts.schema import Rollout
+from muster.runtime.documents import parse_json
 from muster.runtime.files import write_durably
 from muster.verification.probes import (
     AgreementReport,
@@ -112,10 +113,8 @@ def read_measured(model: Path) -> ModelCheck | None:
     path = place_of(model)
     if not path.is_file():
         return None
-    try:
-        found = ModelCheck.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise MalformedError(f"{path} is no measurement of a model", hint=f"muster model check {model}") from error
+    hint = f"muster model check {model}"
+    found = parse_json(ModelCheck, path.read_bytes(), f"a measurement of a model in {path}", MAX_FILE_BYTES, hint)
     return found if found.model_hash == model_hash(model).hex() else None
 
 

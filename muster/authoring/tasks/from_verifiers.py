@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from muster.authoring.tasks.formats import Format, make_task
 from muster.authoring.tasks.rows import Row
@@ -24,7 +24,7 @@ from muster.environments.base import Environment
 from muster.environments.choice import LETTERS
 from muster.environments.task import ROLES, ChatMessage, Task
 from muster.errors import ConfigError, MalformedError, UsageError
-from muster.runtime.documents import first_problem
+from muster.runtime.documents import read_value
 
 VERSION: Final = "0.4.0"
 REQUIREMENT: Final = f"verifiers=={VERSION}"
@@ -119,10 +119,7 @@ def requirement_of(package: str) -> tuple[str, str]:
 
 def read_about(about: Mapping[str, Any]) -> ExportedTaskset:
     """Read the first line of an export. Raises MalformedError."""
-    try:
-        found = ExportedTaskset.model_validate(about)
-    except ValidationError as error:
-        raise MalformedError(f"not an export: {first_problem(error)}") from error
+    found = read_value(ExportedTaskset, about, "an export")
     if found.verifiers != VERSION:
         raise MalformedError(f"exported by verifiers {found.verifiers}, not by {VERSION}")
     return found

@@ -70,5 +70,5 @@ def test_measurement_of_other_weights_is_ignored(tmp_path: Path) -> None:
     place_of(model).write_text(check_of("0" * 64).model_dump_json())
     assert read_measured(model) is None
     place_of(model).write_text("{}")
-    with pytest.raises(MalformedError, match="no measurement of a model"):
+    with pytest.raises(MalformedError, match="not a measurement of a model"):
         read_measured(model)
