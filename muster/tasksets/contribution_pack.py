@@ -42,7 +42,7 @@ _TEXTS: Final = ("scorer", "readme", "tasks")
 
 
 @dataclass(frozen=True)
-class _Text:
+class _HashedText:
     """Which of the texts follows, and how long it is."""
 
     bytes: Annotated[int, Field(ge=0, le=MAX_PACK_BYTES)]
@@ -63,9 +63,9 @@ class _Header(StrictDocument):
     thinking: str
     version: int
     weights: Annotated[Mapping[str, int], few(MAX_PARTS)]
-    scorer: _Text
-    readme: _Text
-    tasks: _Text
+    scorer: _HashedText
+    readme: _HashedText
+    tasks: _HashedText
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def read_pack(data: bytes) -> Pack:
     # 2. The texts: exactly as large as the header says, with the hashes that it says.
     texts, place = {}, end + 1
     for name in _TEXTS:
-        named: _Text = getattr(header, name)
+        named: _HashedText = getattr(header, name)
         text = data[place : place + named.bytes]
         if len(text) != named.bytes:
             raise MalformedError(f"the environment ends within its {name}")
@@ -144,7 +144,7 @@ def _content(contribution: Contribution) -> bytes:
         "tasks": b"\n".join(task.to_line() for task in contribution.tasks),
     }
     fields: dict[str, Any] = {name: getattr(contribution, name) for name in _PLAIN}
-    fields |= {name: _Text(len(text), content_hash(text)) for name, text in texts.items()}
+    fields |= {name: _HashedText(len(text), content_hash(text)) for name, text in texts.items()}
     content = b"".join([MAGIC, _Header(**fields).to_bytes(), b"\n", *texts.values()])
     if len(content) + SIGNATURE_BYTES > MAX_PACK_BYTES:
         raise MalformedError(

@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -119,7 +119,7 @@ class WrongInspector(Inspector):
 
     async def grade(self, commitment: CommittedWork, inspection: Inspection, master: bytes) -> Sequence[RowGrade]:
         grades = await super().grade(commitment, inspection, master)
-        return [replace(grade, reward=MICRO, parts=(MICRO,)) for grade in grades]
+        return [grade._replace(reward=MICRO, parts=(MICRO,)) for grade in grades]
 
 
 class WrongValidator(Validator):

@@ -256,7 +256,7 @@ def shown_wrongly(tasks: list[ShownTask]) -> list[tuple[list[ShownTask], str]]:
         (but(line=right.line + " "), "the proof does not show this to be task"),
         (but(line=""), "the proof does not show this to be task"),
         (but(line="{" * 1000), "the proof does not show this to be task"),
-        (but(line="é"), "not the proof of a task"),
+        (but(line="é"), "tasks.0.line: String should match"),
         (but(path=[]), "the proof does not show this to be task"),
         (but(path=right.path[:-1]), "the proof does not show this to be task"),
         (but(path=[flipped, *right.path[1:]]), "the proof does not show this to be task"),

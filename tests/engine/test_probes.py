@@ -60,7 +60,7 @@ def test_probe_names_unreadable_spec(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text("{}")
     done = run("worker.probe", tmp_path / "spec.json", tmp_path / "rows.parquet")
     assert done.returncode == 3
-    assert "spec.json is no ProbeSpec" in done.stderr
+    assert "not a ProbeSpec in " in done.stderr
     assert not (tmp_path / "rows.parquet").exists()
 
 

@@ -73,7 +73,7 @@ def test_a_calibration_that_does_not_fit_makes_no_terms(desk: Machine) -> None:
     pretty = json.dumps(json.loads((desk.folder / "small.json").read_bytes()), indent=2)
     (desk.folder / "pretty.json").write_text(pretty)
     refused = template(desk, "no.toml", "--model", "small", "--calibration", "pretty.json", status=3)
-    assert "not as it was written" in refused["error"]
+    assert "not in canonical form" in refused["error"]
     refused = template(desk, "no.toml", "--model", "small", "--calibration", "absent.json", status=3)
     assert "absent.json cannot be read: No such file" in refused["error"]
     assert not (desk.folder / "no.toml").exists()

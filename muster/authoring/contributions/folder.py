@@ -46,16 +46,16 @@ class _Description(Message, strict=True):
     limits: _Limits = _Limits()
 
 
-class _Message(Message, strict=True):
+class _Turn(Message, strict=True):
     role: Role
     content: str
 
 
-class _Row(Message, strict=True):
+class _TaskLine(Message, strict=True):
     """A line of `tasks.jsonl`."""
 
     id: Annotated[str, Field(min_length=1)]
-    messages: Many[_Message]
+    messages: Many[_Turn]
     answer: Any
     oracle: Any
     level: int = 0
@@ -109,7 +109,7 @@ def _tasks(path: Path, name: str, author: str) -> list[Task]:
         if len(tasks) == MAX_TASKS:
             raise MalformedError(f"line {number}: more than {MAX_TASKS} tasks", hint="make two environments of it")
         try:
-            task = parse_json(_Row, line, "a task", MAX_PACK_BYTES, f"one JSON object per line: {_ROW_HINT}").task(
+            task = parse_json(_TaskLine, line, "a task", MAX_PACK_BYTES, f"one JSON object per line: {_ROW_HINT}").task(
                 name, author
             )
             task.to_line()

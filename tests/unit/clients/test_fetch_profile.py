@@ -98,7 +98,7 @@ async def test_invalid_calibration_is_refused(calibration: Calibration, tmp_path
     for data, said in (
         (b"{}", "not a calibration"),
         (unknown, "for the profile 'gpu-v9'"),
-        (calibration.to_bytes() + b" ", "not as it was written"),
+        (calibration.to_bytes() + b" ", "not in canonical form"),
         (calibration.to_bytes().replace(b'"activation":0.0002', b'"activation":-0.002'), "not a calibration"),
         (calibration.to_bytes().replace(b'"activation":0.0002', b'"activation":NaN'), "not a calibration"),
     ):

@@ -26,7 +26,7 @@ def work() -> CommittedWork:
 
 def graded(**changes: object) -> str:
     """Grades that are right, but for those of row 3."""
-    grades = [replace(grade, **changes) if grade.position == 3 else grade for grade in parse_grades(right_text())]
+    grades = [grade._replace(**changes) if grade.position == 3 else grade for grade in parse_grades(right_text())]
     return grades_text(grades)
 
 
