@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -44,9 +43,7 @@ from orchestrator import problems
 from orchestrator.auth import read_body
 from orchestrator.metrics import Measured, observe
 from orchestrator.page.announcement_routes import announced
-from orchestrator.page.html_routes import pages
-from orchestrator.page.swarm_routes import swarm
-from orchestrator.page.work_routes import work
+from orchestrator.page.routes import documents, pages
 from orchestrator.problems import documented
 from orchestrator.routing import (
     KNOWN,
@@ -112,7 +109,7 @@ def create_app(service: OrchestratorService) -> FastAPI:
     problems.install(app)
     app.add_middleware(Measured)
     app.add_middleware(TypedAnswers)
-    for router in (about, files, judgements, runs, contributed, announced, swarm, work, pages):
+    for router in (about, files, judgements, runs, contributed, announced, documents, pages):
         app.include_router(router)
     _with_problem_schema(app)
     return app
@@ -263,10 +260,9 @@ async def report_misbehaviour(request: Request, response: Response, service: Her
 @runs.get("/runs/{run}/uploads/{node}/{index}/{root}")
 async def upload(service: Here, _: OurRun, node: AddressPath, index: Index, root: HashPath) -> Upload:
     """Send which file a node uploaded for (index, root): the storage's receipt and the node's own signed request."""
-    address = to_checksum_address(node)
-    found = await service.queries.upload(address, index, root)
+    found = await service.queries.upload(node, index, root)
     if found is None:
-        raise problems.not_found(f"{address} has uploaded nothing for index {index} and root {root}")
+        raise problems.not_found(f"{node} has uploaded nothing for index {index} and root {root}")
     return found
 
 
@@ -328,10 +324,9 @@ async def events(service: Here, _: OurRun, after: Annotated[int, Query(ge=0, lt=
 @runs.get("/nodes/{address}")
 async def node(service: Here, address: AddressPath) -> NodeReport:
     """Send how a node's commitments ended, and the verdicts about them, rejections first."""
-    checksummed = to_checksum_address(address)
-    report = await service.queries.node_report(checksummed)
+    report = await service.queries.node_report(address)
     if report is None:
-        raise problems.no_node(checksummed, service.run)
+        raise problems.no_node(address, service.run)
     return report
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, TypeVar
 
+from eth_utils.address import to_checksum_address
 from fastapi import Depends, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from orchestrator import problems
 from orchestrator.auth import Caller, read_body
@@ -30,7 +31,9 @@ class Ack(BaseModel):
 
 RunId = Annotated[int, Path(ge=0, lt=1 << 32)]
 Index = Annotated[int, Path(ge=0, lt=1 << 32)]
-AddressPath = Annotated[str, Path(pattern=r"^0x[0-9a-fA-F]{40}$")]
+_ADDRESS: Final = r"^0x[0-9a-fA-F]{40}$"
+AddressPath = Annotated[str, Path(pattern=_ADDRESS), AfterValidator(to_checksum_address)]
+AddressQuery = Annotated[str | None, Query(pattern=_ADDRESS), AfterValidator(to_checksum_address)]
 HashPath = Annotated[str, Path(pattern=r"^0x[0-9a-f]{64}$")]
 CaseId = Annotated[int, Path(ge=0, lt=1 << 53)]
 Before = Annotated[int | None, Query(ge=0, lt=1 << 53)]

@@ -17,6 +17,7 @@ from muster.protocol.messages import Message, UploadReceipt, Verdict
 from muster.protocol.reasons import ADVICE, explain
 from muster.protocol.terms import Terms
 from muster.protocol.windows import payable_at
+from orchestrator import problems
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_of_work, proof_lines
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import same_work, upload_of
@@ -98,14 +99,15 @@ class CommitmentView(Message):
     commands: list[Command] = Field(default_factory=list)
 
 
-def commitment_view(connection: Connection, source: PageSource, node: str, index: int) -> CommitmentView | None:
-    """Return a commitment; None when the chain has none at this index."""
+def commitment_view(connection: Connection, source: PageSource, node: str, index: int) -> CommitmentView:
+    """Return a commitment. Raises RefusedError when the chain has none at this index."""
     # 1. The commitment, its node, its file.
     query = select(commitments, nodes.c.first_step, nodes.c.work_class, nodes.c.settled)
     query = query.join(nodes, nodes.c.address == commitments.c.node)
     row = connection.execute(query.where(commitments.c.node == node, commitments.c.index == index)).one_or_none()
     if row is None:
-        return None
+        detail = f"{node} has made no commitment {index} in run {source.run}"
+        raise problems.not_found(detail, f"muster worker status --node {node}")
     upload = upload_of(connection, node, index, row.root)
     receipt = upload.receipt if upload else None
     used = None

@@ -17,6 +17,7 @@ from muster.constants import BASIS_POINTS
 from muster.protocol.messages import Message, Verdict
 from muster.protocol.reasons import EXPLANATIONS
 from muster.runtime.units import Tokens
+from orchestrator import problems
 from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.queries import verdict_of
 from orchestrator.summary import CaseLine
@@ -122,12 +123,12 @@ def case_page(connection: Connection, source: PageSource, before: int | None, li
     )
 
 
-def case_view(connection: Connection, source: PageSource, number: int) -> CaseView | None:
-    """Return one case; None when there is no such case."""
+def case_view(connection: Connection, source: PageSource, number: int) -> CaseView:
+    """Return one case. Raises RefusedError when there is no such case."""
     # 1. The case, the commitment that it is about, and what its challenger measured there.
     row = connection.execute(select(cases).where(cases.c.id == number)).one_or_none()
     if row is None:
-        return None
+        raise problems.not_found(f"run {source.run} has no case {number}", "muster slash list")
     (case,) = case_rows(connection, source, [row])
     verdict = None if row.kind == "wrong_grade" else verdict_of(connection, row.challenger, row)
     # 2. Who judges, and what a conviction took.

@@ -11,13 +11,14 @@ from sqlalchemy import Connection, RowMapping, and_, case, func, select
 
 from muster.protocol.messages import Message, Verdict
 from muster.protocol.work_rules import RunFacts, blocking_reason
+from orchestrator import problems
 from orchestrator.commitment_status import Counts, counts_of
 from orchestrator.page.commitments import voting_seconds
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_about, proof_lines
 from orchestrator.page.hours import Account, HourLine, PayClock, first_hour_of_day, pay_by_hour
 from orchestrator.page.members import SAID_SECONDS, uptime
 from orchestrator.page.source import PageSource, names_of
-from orchestrator.queries import same_work
+from orchestrator.queries import member_of, same_work
 from orchestrator.tables import (
     commitments,
     counts,
@@ -156,12 +157,12 @@ class NodeView(Message):
     proofs: list[ProofLine] = Field(default_factory=list)
 
 
-def node_view(connection: Connection, source: PageSource, address: str, facts: RunFacts) -> NodeView | None:
-    """Return a node; None for a stranger. `facts`: what limits workers now."""
+def node_view(connection: Connection, source: PageSource, address: str, facts: RunFacts) -> NodeView:
+    """Return a node. Raises RefusedError for a stranger. `facts`: what limits workers now."""
     # 1. The node, and what it says of its machine.
     node = connection.execute(select(nodes).where(nodes.c.address == address)).mappings().one_or_none()
     if node is None:
-        return None
+        raise problems.no_node(address, source.run)
     machine = connection.execute(select(machines).where(machines.c.node == address)).one_or_none()
     fresh = machine is not None and time.time() - machine.received <= SAID_SECONDS
     # 2. Its work.
@@ -263,10 +264,10 @@ def money_of(connection: Connection, source: PageSource, node: RowMapping, hours
 
 def commitment_page(
     connection: Connection, source: PageSource, address: str, before: int | None, limit: int
-) -> CommitmentPage | None:
-    """Return a node's commitments before an index, newest first; None for a stranger."""
-    if connection.execute(select(nodes.c.address).where(nodes.c.address == address)).scalar() is None:
-        return None
+) -> CommitmentPage:
+    """Return a node's commitments before an index, newest first. Raises RefusedError for a stranger."""
+    if member_of(connection, address) is None:
+        raise problems.no_node(address, source.run)
     lines = commitment_lines(connection, address, before, limit)
     more = len(lines) == limit and lines[-1].index > 0
     return CommitmentPage(run=source.run, node=address, commitments=lines, before=lines[-1].index if more else None)

@@ -15,7 +15,8 @@ from sqlalchemy import Connection
 
 from muster.protocol.metric_names import HELD_OUT
 from muster.runtime.printable import printable
-from orchestrator.page.series import Series, SeriesPage, newest_number
+from orchestrator.page.series import Series, SeriesPage, newest_number, newest_step, read_series
+from orchestrator.page.source import PageSource
 from orchestrator.run_facts import latest_step
 
 WIDTH: Final = 640
@@ -57,9 +58,15 @@ class Badge:
     held_out: float | None
 
 
-def badge_of(connection: Connection, run: int) -> Badge:
-    """Return the newest step on chain, and the newest held-out score."""
-    return Badge(run, latest_step(connection), newest_number(connection, HELD_OUT))
+def badge(connection: Connection, source: PageSource) -> str:
+    """Return the badge of a run: the newest step on chain, and the newest held-out score."""
+    return badge_svg(Badge(source.run, latest_step(connection), newest_number(connection, HELD_OUT)))
+
+
+def chart(connection: Connection, source: PageSource, name: str) -> str:
+    """Return a chart of a metric over the whole run."""
+    last = newest_step(connection) or 0
+    return chart_svg(read_series(connection, source.run, [name], 0, last, POINTS), name)
 
 
 def badge_svg(badge: Badge) -> str:

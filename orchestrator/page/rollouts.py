@@ -125,29 +125,6 @@ class Rollouts:
         self._reading = reading
         self._pairs = KeptAnswers(COMPARED_SECONDS, clock)
 
-    def files(
-        self, connection: Connection, step: int | None, node: str | None, before: int | None, limit: int
-    ) -> RolloutFiles:
-        """Return accepted files, newest policy step first: of one step, of one node, or before a step."""
-        conditions = [commitments.c.status == "accepted"]
-        if step is not None:
-            conditions.append(commitments.c.step == step)
-        if node is not None:
-            conditions.append(commitments.c.node == node)
-        if before is not None:
-            conditions.append(commitments.c.step < before)
-        query = _accepted_files().where(*conditions).order_by(commitments.c.step.desc(), *_ORDER).limit(limit + 1)
-        found, rest = _whole_steps([DrawnFile.of(row) for row in connection.execute(query)], limit)
-        first, last = step_range(connection)
-        return RolloutFiles(
-            run=self._source.run,
-            rows=self._source.terms.positions,
-            first_step=first,
-            last_step=last,
-            files=[*found],
-            before=rest,
-        )
-
     async def row(self, file_hash: str, position: int) -> RolloutView:
         """Return a row of an accepted file.
 
@@ -199,7 +176,7 @@ class Rollouts:
 
     def _ends(self, connection: Connection) -> list[FilePair]:
         """Return pairs of an early file and a late one; none where there are no two steps that have any."""
-        query = _accepted_files().where(commitments.c.status == "accepted").limit(COMPARED_FILES)
+        query = _accepted_files().limit(COMPARED_FILES)
         orders = (commitments.c.step, *_ORDER), (commitments.c.step.desc(), *_ORDER)
         early, late = ([DrawnFile.of(row) for row in connection.execute(query.order_by(*order))] for order in orders)
         if not early or early[0].policy_step == late[0].policy_step:
@@ -291,6 +268,26 @@ def score_parts(part: TaskSetPart | None, values: Sequence[int]) -> list[ScorePa
 _ORDER: Final = (commitments.c.node, commitments.c.index.desc())
 
 
+def accepted_files(
+    connection: Connection, source: PageSource, step: int | None, node: str | None, before: int | None, limit: int
+) -> RolloutFiles:
+    """Return accepted files, newest policy step first: of one step, of one node, or before a step."""
+    query = _accepted_files()
+    if step is not None:
+        query = query.where(commitments.c.step == step)
+    if node is not None:
+        query = query.where(commitments.c.node == node)
+    if before is not None:
+        query = query.where(commitments.c.step < before)
+    rows = connection.execute(query.order_by(commitments.c.step.desc(), *_ORDER).limit(limit + 1))
+    found, rest = _whole_steps([DrawnFile.of(row) for row in rows], limit)
+    first, last = step_range(connection)
+    rows_of_each = source.terms.positions
+    return RolloutFiles(
+        run=source.run, rows=rows_of_each, first_step=first, last_step=last, files=[*found], before=rest
+    )
+
+
 def _accepted_files() -> Any:
     """Return the query for DrawnFiles; callers say which."""
     return (
@@ -308,12 +305,13 @@ def _accepted_files() -> Any:
         .outerjoin(node_names, node_names.c.node == commitments.c.node)
         .outerjoin(checkpoints, checkpoints.c.step == nodes.c.first_step)
         .outerjoin(file_tokens, file_tokens.c.file_hash == uploads.c.file_hash)
+        .where(commitments.c.status == "accepted")
     )
 
 
 def find_file(connection: Connection, file_hash: str) -> DrawnFile | None:
     """Return an accepted file; None for a file that is none."""
-    query = _accepted_files().where(uploads.c.file_hash == file_hash, commitments.c.status == "accepted").limit(1)
+    query = _accepted_files().where(uploads.c.file_hash == file_hash).limit(1)
     row = connection.execute(query).one_or_none()
     return None if row is None else DrawnFile.of(row)
 

@@ -49,15 +49,17 @@ PAGES: Final = (
 
 @dataclass(frozen=True)
 class Page:
-    """A page to be rendered."""
+    """A page of the site."""
 
+    path: str
     template: str
     here: str = ""
     """Path of the page, among PAGES, that it belongs to."""
     refresh: int = 0
     """Seconds after a change of the run after which scripts fetch it again; 0: never."""
-    status: int = 200
-    values: dict[str, Any] | None = None
+
+
+PROBLEM: Final = Page("", "problem.html")
 
 
 class Site:
@@ -88,26 +90,29 @@ class Site:
         self._kept = KeptAnswers(KEPT_SECONDS)
         self._turns = Turns()
 
-    async def respond(self, request: Request, make: Callable[[], Awaitable[Page]]) -> Response:
-        """Answer with the page that `make` returns, or with the page that was made for the same address just now."""
+    async def respond(self, request: Request, page: Page, make: Callable[[], Awaitable[dict[str, Any]]]) -> Response:
+        """Answer with a page, or with what was made for the same address just now.
+
+        make: returns what the template shows; its values may name another `template`.
+        """
         status, plain, packed = await self._kept.get(
-            str(request.url.replace(scheme="", netloc="")), lambda: self._render(make)
+            str(request.url.replace(scheme="", netloc="")), lambda: self._render(page, make)
         )
         response = compressed(request, plain, packed, "text/html; charset=utf-8", HEADERS)
         response.status_code = status
         return response
 
-    async def _render(self, make: Callable[[], Awaitable[Page]]) -> tuple[int, bytes, bytes]:
+    async def _render(self, page: Page, make: Callable[[], Awaitable[dict[str, Any]]]) -> tuple[int, bytes, bytes]:
+        status = 200
         try:
-            page = await make()
+            values = {"template": page.template, **await make()}
         except RefusedError as error:
-            title = error.title or HTTPStatus(error.status).phrase
-            values = {"title": title, "detail": str(error), "hint": error.hint}
-            page = Page("problem.html", status=error.status, values=values)
+            title, status, page = error.title or HTTPStatus(error.status).phrase, error.status, PROBLEM
+            values = {"template": page.template, "title": title, "detail": str(error), "hint": error.hint}
         async with self._turns.turn():
-            text = self._templates.get_template(page.template).render(site=self._site(page), **(page.values or {}))
+            text = self._templates.get_template(values["template"]).render(site=self._site(page), **values)
             plain = text.encode("utf-8", "backslashreplace")  # a model may have written half of a pair of surrogates
-            return page.status, plain, pack(plain)
+            return status, plain, pack(plain)
 
     def _site(self, page: Page) -> dict[str, Any]:
         known = self._known

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, select
 
 from muster.protocol.messages import Message, StepReport
 from muster.protocol.metric_names import DELTA_BYTES, HELD_OUT, REWARD, WHOLE_BYTES
+from orchestrator import problems
 from orchestrator.commitment_status import UNREFUTED
 from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.queries import same_work
@@ -109,13 +110,13 @@ def step_page(
     )
 
 
-def step_view(connection: Connection, source: PageSource, relays: Sequence[str], number: int) -> StepView | None:
-    """Return one step; None where neither chain nor trainer knows it."""
+def step_view(connection: Connection, source: PageSource, relays: Sequence[str], number: int) -> StepView:
+    """Return one step. Raises RefusedError where neither chain nor trainer knows it."""
     # 1. What the chain has, and what the trainer reported.
     chain: Any = connection.execute(select(checkpoints).where(checkpoints.c.step == number)).one_or_none()
     document = connection.execute(select(steps.c.document).where(steps.c.step == number)).scalar()
     if chain is None and document is None:
-        return None
+        raise problems.no_step(number, source.run)
     report = StepReport.model_validate_json(document) if document else None
     (row,) = step_rows(connection, source, [number])
     # 2. The files that it was made of.

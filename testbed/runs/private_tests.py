@@ -55,7 +55,7 @@ from muster.verification.bundles import Inspection, ReplayedRow
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork, Rules
 from muster.verification.statistics import RowSums
-from orchestrator.page.html_routes import pages
+from orchestrator.page.routes import pages
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 from testbed.samples.models import write_model

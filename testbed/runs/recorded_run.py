@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eth_utils.address import to_checksum_address
+from fastapi.routing import APIRoute
 from sqlalchemy import Connection
+from starlette.requests import Request
 
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts.codec import Event, Place
@@ -25,6 +27,7 @@ from orchestrator import tallies
 from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database, insert_once
+from orchestrator.page.routes import pages
 from orchestrator.page.source import PageSource
 from orchestrator.queries import Queries
 from orchestrator.reports import KeptReport, Reports
@@ -48,6 +51,13 @@ def address(name: str) -> str:
 
 def hash_of(name: str) -> str:
     return "0x" + hashlib.sha256(name.encode()).hexdigest()
+
+
+async def html_of(service: Any, path: str, **asked: Any) -> str:
+    """Return the HTML of a page of the route table; `asked` are the parameters in its path."""
+    (route,) = [one for one in pages.routes if isinstance(one, APIRoute) and one.path == path]
+    scope = {"type": "http", "method": "GET", "path": path.format(**asked), "query_string": b"", "headers": []}
+    return bytes((await route.endpoint(Request(scope), service=service, **asked)).body).decode()
 
 
 class RecordedRun:

@@ -17,9 +17,7 @@ from muster.runtime.connection_table import ConnectionTable, Owner
 from orchestrator import admission
 from orchestrator.admission import ALWAYS, Admission, Slots
 from orchestrator.app import about, contributed, files, judgements, runs
-from orchestrator.page.html_routes import pages
-from orchestrator.page.swarm_routes import swarm
-from orchestrator.page.work_routes import work
+from orchestrator.page.routes import documents, pages
 
 TRAINER, MEMBER = Owner("0xtrainer", is_trainer=True), Owner("0xmember", is_trainer=False)
 
@@ -178,7 +176,7 @@ def test_page_pattern_matches_exactly_the_page_routes() -> None:
         routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
         return [re.sub("{[^}]*}", "7", route.path) for route in routes if "GET" in route.methods]
 
-    looked_at = {path for path in paths(pages, swarm, work) if not admission.LIVE.fullmatch(path)}
+    looked_at = {path for path in paths(pages, documents) if not admission.LIVE.fullmatch(path)}
     assert len(looked_at) > 25
     assert {path for path in looked_at if not admission.PAGE.fullmatch(path)} == set()
     assert [path for path in paths(about, files, judgements, runs, contributed) if admission.PAGE.fullmatch(path)] == []

@@ -13,6 +13,7 @@ from muster.contracts.registry import Role
 from muster.contracts.runs import Claimed
 from muster.environments.registry import default_manifest
 from muster.environments.task import ask
+from muster.errors import RefusedError
 from muster.protocol.draws import DrawSource, draw_of
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.reasons import ADVICE, EXPLANATIONS, POOLED
@@ -101,7 +102,8 @@ async def test_view_has_chain_and_file_facts(run: SampleRun) -> None:
     assert (found.used_in, found.left_out) == (2, False)
     assert (found.pay, found.matures_at, found.if_sealed) == (4 * TOKEN, (HOUR + 73) * 3600, (HOUR + 25) * 3600)
     assert (await view(run, 0)).file_hash is None
-    assert await run.database.read(lambda c: commitment_view(c, run.source, address("wanda"), 3)) is None
+    with pytest.raises(RefusedError, match="has made no commitment 3"):
+        await run.database.read(lambda c: commitment_view(c, run.source, address("wanda"), 3))
     assert found.settled is False
     await run.happen(Claimed, RUN, address("wanda"), 1, 8 * TOKEN)
     assert [(await view(run, index)).settled for index in range(3)] == [True, True, False]

@@ -10,6 +10,7 @@ import pytest
 from muster.constants import TOKEN
 from muster.contracts.court import AbsenceReported, Flaw, GradeAccused, Kind, Outcome, Refuted
 from muster.contracts.registry import Role
+from muster.errors import RefusedError
 from orchestrator.database import Database
 from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
 from testbed.runs.recorded_run import HOUR, SampleRun, address, hash_of
@@ -82,7 +83,8 @@ async def test_charge_has_the_challengers_measurement(run: SampleRun) -> None:
         "muster slash show 1 --url https://run.example",
         f"muster validator verify {address('wanda')}:1 --url https://run.example",
     ]
-    assert await run.database.read(lambda connection: case_view(connection, run.source, 2)) is None
+    with pytest.raises(RefusedError, match="has no case 2"):
+        await run.database.read(lambda connection: case_view(connection, run.source, 2))
 
 
 async def test_without_a_verdict_the_charge_names_no_row(run: SampleRun) -> None:

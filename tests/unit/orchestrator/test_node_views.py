@@ -13,6 +13,7 @@ from muster.constants import TOKEN
 from muster.contracts.court import Outcome
 from muster.contracts.registry import Fined, Retired, Role, Withdrawn
 from muster.contracts.runs import Claimed, HourSealed
+from muster.errors import RefusedError
 from orchestrator.database import Database, upsert
 from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page, node_view
 from orchestrator.tables import machines
@@ -68,7 +69,8 @@ async def test_a_node_is_identified_as_on_chain(run: SampleRun) -> None:
     assert found.blocked == ""
     assert (await view(run, "vera")).role == "validator"
     facts = await run.queries.facts()
-    assert await run.database.read(lambda c: node_view(c, run.source, address("unknown"), facts)) is None
+    with pytest.raises(RefusedError, match="is no node"):
+        await run.database.read(lambda c: node_view(c, run.source, address("unknown"), facts))
 
 
 async def test_view_and_node_report_give_the_same_blocker(run: SampleRun) -> None:

@@ -205,7 +205,7 @@ def test_the_page_of_a_case_begins_with_its_charge() -> None:
         run=1, case=case, charge=said, state="Judges vote.", block_time=5, position=3, root="0x", measured=None,
         threshold=None,
     )  # fmt: skip
-    lead, rest = lead_of("case.html", view=view)
+    lead, rest = lead_of("case.html", page=view)
     assert lead == said
     assert said.startswith("Bob says of commitment 5 of Ann, made at step 3: ")
     assert "Judges vote." in rest

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from orchestrator.database import Database, insert_once
-from orchestrator.page.rollouts import Rollouts
+from orchestrator.page.rollouts import accepted_files
 from orchestrator.page.source import PageSource
 from orchestrator.queries import Queries
 from orchestrator.tables import nodes
@@ -110,14 +110,14 @@ async def fill(database: Database, first: int, last: int) -> None:
 
 async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(database: Costs, queries: Queries) -> None:
     unused: Any = None
-    rollouts = Rollouts(PageSource(database, queries, unused), unused)
+    source = PageSource(database, queries, unused)
     questions: dict[str, Callable[[], Awaitable[Any]]] = {
         "accepted": lambda: queries.accepted(0),
         "demand": queries.demand,
         "node": lambda: queries.node_report(NODE),
         "verdicts": lambda: queries.verdict_page(None),
         "grades": lambda: queries.grade_page(None),
-        "files": lambda: database.read(lambda connection: rollouts.files(connection, None, NODE, 40, 50)),
+        "files": lambda: database.read(lambda connection: accepted_files(connection, source, None, NODE, 40, 50)),
     }
     await fill(database, 0, 50)
     before = {name: await database.cost(ask) for name, ask in questions.items()}

@@ -25,7 +25,7 @@ from muster.tasksets.taskset import SHARDS_NAME, TaskSet
 from orchestrator.database import Database
 from orchestrator.page import token_counter
 from orchestrator.page.reading import ReadingProcess
-from orchestrator.page.rollouts import RolloutFiles, Rollouts
+from orchestrator.page.rollouts import RolloutFiles, Rollouts, accepted_files
 from orchestrator.page.rows import ReadAnswer, ReadingSettings, ShownText
 from orchestrator.page.token_counter import TokenCounter
 from orchestrator.tables import counts, file_tokens
@@ -93,7 +93,7 @@ class Files:
 
     async def listed(self, **how: object) -> RolloutFiles:
         given: dict = {"step": None, "node": None, "before": None, "limit": 50} | how
-        return await self.run.database.read(lambda connection: self.rollouts.files(connection, **given))
+        return await self.run.database.read(lambda connection: accepted_files(connection, self.run.source, **given))
 
     async def counted(self) -> dict[str, int]:
         query = select(file_tokens.c.file_hash, file_tokens.c.tokens)

@@ -8,19 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.requests import Request
 
 from muster.constants import TOKEN
 from muster.contracts.registry import Role
+from muster.errors import RefusedError
 from muster.protocol.terms import WorkClass
 from orchestrator.database import Database, insert_once
-from orchestrator.page import html_routes
-from orchestrator.page.html_routes import FILES
 from orchestrator.page.overview import RunIdentity
+from orchestrator.page.routes import FILES
 from orchestrator.page.site import Site
 from orchestrator.page.steps import StepPage, StepView, step_page, step_view
 from orchestrator.tables import doubts
-from testbed.runs.recorded_run import SampleRun, address, hash_of
+from testbed.runs.recorded_run import SampleRun, address, hash_of, html_of
 
 RELAYS = ["https://relay.example.org"]
 
@@ -155,7 +154,8 @@ async def test_a_step_on_chain_can_be_fetched(run: SampleRun) -> None:
     assert (await view(run, 1)).commands == wanted
     ahead = await view(run, 3)
     assert (ahead.commands, ahead.entropy) == ([], None)
-    assert await run.database.read(lambda c: step_view(c, run.source, RELAYS, 4)) is None
+    with pytest.raises(RefusedError, match="step 4"):
+        await run.database.read(lambda c: step_view(c, run.source, RELAYS, 4))
 
 
 async def test_a_metric_that_is_no_number_of_bytes_is_left_out(run: SampleRun) -> None:
@@ -171,19 +171,18 @@ async def test_the_page_of_a_large_step_lists_some_of_its_files(run: SampleRun) 
     assert len(found.batch) == FILES + 5
     known = RunIdentity(1, 31337, "", "", run.terms.trainer, {}, run.terms)
 
-    async def step_of(_: int) -> StepView:
+    async def read(*_: object, seconds: float) -> StepView:
         return found
 
     async def overview() -> Any:
         return SimpleNamespace(step=3, metrics_step=3)
 
     page: Any = SimpleNamespace(
-        views=SimpleNamespace(step=step_of),
+        views=SimpleNamespace(read=read),
         boards=SimpleNamespace(overview=overview),
         site=Site(known, "http://run.example", lambda: 0),
     )
-    scope = {"type": "http", "method": "GET", "path": "/steps/3", "query_string": b"", "headers": []}
-    service: Any = SimpleNamespace(page=page)
-    html = bytes((await html_routes.step(Request(scope), service, number=3)).body).decode()
+    service: Any = SimpleNamespace(page=page, relay_directory=SimpleNamespace(listed=list))
+    html = await html_of(service, "/steps/{step}", step=3)
     assert f"{FILES + 5} files, of which {FILES} are listed" in html
     assert html.count('<a href="/rollouts/0x') == FILES

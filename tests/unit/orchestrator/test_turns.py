@@ -15,7 +15,7 @@ from starlette.requests import Request
 from orchestrator.database import Database
 from orchestrator.page import turns
 from orchestrator.page.overview import RunIdentity
-from orchestrator.page.site import Page, Site
+from orchestrator.page.site import PROBLEM, Page, Site
 from orchestrator.page.turns import BURST_SECONDS, SHARE, Turns
 from testbed.runs.recorded_run import SampleRun
 from testbed.samples.terms import terms_of
@@ -107,14 +107,14 @@ async def test_uncached_pages_leave_half_of_the_time_to_the_loop(monkeypatch: py
 
     monkeypatch.setattr(site, "_chain_time", chain_time)
 
-    async def make() -> Page:
-        return Page("problem.html", values={"title": "a", "detail": "b", "hint": ""})
+    async def make() -> dict[str, str]:
+        return {"title": "a", "detail": "b", "hint": ""}
 
     def request(number: int) -> Request:
         return Request({"type": "http", "method": "GET", "path": "/", "query_string": b"x=%d" % number, "headers": []})
 
     began = time.monotonic()
-    answers = await asyncio.gather(*(site.respond(request(number), make) for number in range(12)))
+    answers = await asyncio.gather(*(site.respond(request(number), PROBLEM, make) for number in range(12)))
     assert [answer.status_code for answer in answers] == [200] * 12
     assert time.monotonic() - began > (11 * 0.05 - 0.05) / SHARE * 0.9
 
@@ -124,10 +124,11 @@ async def test_very_many_watchers_fetch_a_page_less_often(watchers: int, refresh
     known = RunIdentity(1, 31337, "", "", OWNER, {}, terms_of(OWNER, OWNER))
     site = Site(known, "http://run.example", lambda: 0, watchers=lambda: watchers)
 
-    async def make() -> Page:
-        return Page("problem.html", refresh=refresh, values={"title": "a", "detail": "b", "hint": ""})
+    async def make() -> dict[str, str]:
+        return {"title": "a", "detail": "b", "hint": ""}
 
-    answer = await site.respond(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}), make)
+    request = Request({"type": "http", "path": "/", "query_string": b"", "headers": []})
+    answer = await site.respond(request, Page("/", "problem.html", refresh=refresh), make)
     found = re.search(rb'data-refresh="(\d+)"', bytes(answer.body))
     assert (int(found[1]) if found else 0) == seconds
 

@@ -186,9 +186,9 @@ def accusations(connection: Connection) -> dict[str, int]:
                 """
 <section aria-labelledby="accusations" data-fragment="accusations">
   <h2 id="accusations">{{ word("accusation", "Accusations") }} {{ ui.json("/overview") }}</h2>
-  <p><b data-live="accusations">{{ run.accusations.values()|sum|number }}</b> in all</p>
+  <p><b data-live="accusations">{{ page.accusations.values()|sum|number }}</b> in all</p>
   <table class="accusations"><tbody>
-  {% for kind, many in run.accusations.items() %}
+  {% for kind, many in page.accusations.items() %}
   <tr><td>{{ kind|replace("_", " ") }}</td><td class="num">{{ many|number }}</td></tr>
   {% endfor %}
   </tbody></table>

@@ -13,7 +13,6 @@ from starlette.requests import Request
 
 from orchestrator.attribution import Attribution
 from orchestrator.database import Database
-from orchestrator.page import html_routes
 from orchestrator.page.boards import Boards
 from orchestrator.page.live import LiveSource
 from orchestrator.page.overview import RunIdentity
@@ -21,7 +20,7 @@ from orchestrator.page.site import Site
 from orchestrator.page.source import PageSource
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.run_facts import ChainState
-from testbed.runs.recorded_run import TERMS, TRAINER, VALIDATORS, ToldRun
+from testbed.runs.recorded_run import TERMS, TRAINER, VALIDATORS, ToldRun, html_of
 
 
 async def main(folder: Path) -> dict[str, Any]:
@@ -41,12 +40,8 @@ async def main(folder: Path) -> dict[str, Any]:
     service: Any = SimpleNamespace(page=SimpleNamespace(boards=boards, site=site))
 
     # 2. What people and their browsers get.
-    def asked(path: str) -> Request:
-        return Request({"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []})
-
-    page = bytes((await html_routes.overview(asked("/"), service)).body).decode()
-    words = bytes((await html_routes.explain(asked("/explain"), service)).body).decode()
-    sheet = site.assets.response(asked("/"), "page.css")
+    page, words = await html_of(service, "/"), await html_of(service, "/explain")
+    sheet = site.assets.response(Request({"type": "http", "headers": []}), "page.css")
     snapshot = await LiveSource(database, run.queries, follower, boards).read(0, 10)
     document = (await boards.overview()).model_dump()
     await database.close()
