@@ -41,9 +41,11 @@ from muster.protocol.messages import (
 from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import read_body
+from orchestrator.events import EventPage, events_after
 from orchestrator.metrics import Measured, observe
 from orchestrator.page.announcement_routes import announced
 from orchestrator.page.routes import documents, pages
+from orchestrator.page.summary import Summary
 from orchestrator.problems import documented
 from orchestrator.routing import (
     KNOWN,
@@ -63,7 +65,6 @@ from orchestrator.routing import (
     takes,
 )
 from orchestrator.service import OrchestratorService
-from orchestrator.summary import EventPage, Summary
 
 log = telemetry.logger("orchestrator")
 
@@ -312,13 +313,13 @@ async def post_step(request: Request, service: Here, run: OurRun, caller: Signed
 @runs.get("/runs/{run}/summary", response_model=Summary)
 async def summary(service: Here, _: OurRun) -> Response:
     """Send everything that a live view shows, at most half a second old."""
-    return json_response(await service.summaries.json())
+    return json_response(await service.page.boards.summary_json())
 
 
 @runs.get("/runs/{run}/events")
 async def events(service: Here, _: OurRun, after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0) -> EventPage:
     """Send the events after an event's id."""
-    return await service.summaries.events_after(after)
+    return await service.database.read(lambda connection: events_after(connection, after))
 
 
 @runs.get("/nodes/{address}")

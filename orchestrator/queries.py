@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,8 +34,9 @@ from orchestrator.commitment_status import (
 from orchestrator.database import Database
 from orchestrator.gas_pace import hourly_gas
 from orchestrator.kept import KeptAnswers
+from orchestrator.read_model import read_nodes
 from orchestrator.run_facts import ChainState, KeptFacts, latest_step, read_facts
-from orchestrator.tables import WAITING, cases, commitments, grades, nodes, tallies, uploads, verdicts
+from orchestrator.tables import WAITING, cases, commitments, grades, nodes, uploads, verdicts
 from orchestrator.tallies import find_commitment, set_status
 
 MAX_VERDICTS: Final = 500
@@ -204,31 +205,22 @@ class Queries:
         return await self._database.read(lambda connection: self._node_report(connection, address, facts))
 
     def _node_report(self, connection: Connection, address: str, facts: RunFacts) -> NodeReport | None:
-        if member_of(connection, address) is None:
+        found = read_nodes(connection, select(nodes).where(nodes.c.address == address))
+        if not found:
             return None
-        counts = select(*tallies.c["status", "reason", "count"]).where(tallies.c.node == address)
+        made = found[0].commitments
         latest = select(verdicts.c.document).where(verdicts.c.node == address)
         latest = latest.order_by(verdicts.c.accepted, verdicts.c.id.desc()).limit(MAX_NODE_VERDICTS)
-        tally = self.tally(connection.execute(counts))
         return NodeReport(
             address=address,
-            **{name: tally[name] for name in ("commitments", "rollouts", "accepted", "rejected")},
+            commitments=made.total,
+            rollouts=made.total * self.terms.positions,
+            accepted=made.accepted,
+            rejected=found[0].rejected,
             verdicts=[Verdict.model_validate_json(text) for text in connection.execute(latest).scalars()],
             blocked=blocking_reason(facts.workers[address], facts) if address in facts.workers else "",
             hourly_gas=hourly_gas(connection, address, self.terms, self.chain.now),
         )
-
-    def tally(self, rows: Iterable[Any]) -> dict[str, Any]:
-        """Add up (status, reason, count) of a node's commitments, by the names of `messages.NodeReport`."""
-        states: Counter[str] = Counter()
-        rejected: Counter[str] = Counter()
-        for state, reason, count in rows:
-            states[state] += count
-            if state == "rejected":
-                rejected[reason or "unknown"] += count
-        total = states.total()
-        found = {"commitments": total, "rollouts": total * self.terms.positions, "rejected": dict(rejected)}
-        return found | {state: states[state] for state in ("accepted", "pending", "void")}
 
     async def _keep(self, name: str, hour: int, make: Callable[[Connection], Any]) -> Any:
         """Return an answer, computed once for each version of the database and hour, however many ask meanwhile."""

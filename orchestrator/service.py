@@ -33,7 +33,6 @@ from orchestrator.rebuild import rebuild
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.reports import Reports
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
-from orchestrator.summary import Summaries
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 
@@ -60,7 +59,6 @@ class OrchestratorService:
     masters: MasterDesk
     reports: Reports
     relay_directory: RelayDirectory
-    summaries: Summaries
     environments: Environments
     announcements: Announcements
     page: PageParts
@@ -176,7 +174,6 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             masters=MasterDesk(where, queries, database, masters),
             reports=reports,
             relay_directory=relays,
-            summaries=Summaries(database, queries, follower, chain.chain_id, attribution),
             environments=environments,
             announcements=announcements,
             page=page,

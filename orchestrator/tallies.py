@@ -14,7 +14,6 @@ from sqlalchemy import Connection, Table, and_, bindparam, exists, func, select,
 
 from orchestrator.database import add_to, insert_once, upsert
 from orchestrator.tables import (
-    PAYMENTS,
     commitments,
     counts,
     credit_tallies,
@@ -115,11 +114,6 @@ def pay(connection: Connection, row: Mapping[str, Any]) -> None:
     if earlier is not None:
         total = str(int(earlier) + int(row["amount"]))
         connection.execute(update(nodes).where(where).values({column: total}))
-
-
-def paid_to(row: Mapping[Any, Any]) -> dict[str, int]:
-    """Return what a node was paid and lost, by the kinds of PAYMENTS. `row`: of `nodes`."""
-    return {kind: int(row[kind]) for kind in PAYMENTS}
 
 
 # What members did

@@ -26,8 +26,10 @@ from orchestrator.page.members import Members, read_members, read_others
 from orchestrator.page.overview import Overview, RunIdentity, RunState, read_overview
 from orchestrator.page.series import MetricList, SeriesPage
 from orchestrator.page.source import PageSource
+from orchestrator.page.summary import Summary, read_summary
 from orchestrator.relay_directory import RelayDirectory
 
+SUMMARY_SECONDS: Final = 0.5
 LEAST_SECONDS: Final = 1.0
 MOST_SECONDS: Final = 10.0
 SHARE: Final = 0.01
@@ -53,22 +55,40 @@ class Boards:
         self._kept = KeptAnswers(LEAST_SECONDS, self.clock)
         # Of their own: who asks for many displaces no others. Few, since one may take a megabyte.
         self._charts = KeptAnswers(LEAST_SECONDS, self.clock, most=MAX_CHARTS)
+        self._summary = KeptAnswers(SUMMARY_SECONDS, self.clock)
         self._costly = KeptAnswers(lambda took: min(MOST_SECONDS, took / SHARE), self.clock)
 
     async def overview(self) -> Overview:
         async def make() -> Overview:
-            chain, members = self.source.chain, await self.members()
-            state = RunState(
-                block=self.follower.head_number,
-                block_time=self.follower.head_time,
-                escrow_free=chain.free_escrow,
-                facts=await self.source.queries.facts(),
-                demand=await self.source.queries.demand(),
-                members=members,
-            )
-            return await self._read_costly("overview", lambda one: read_overview(one, self.known, state))
+            members, state = await self.members(), await self.state()
+            return await self._read_costly("overview", lambda one: read_overview(one, self.known, state, members))
 
         return await self._kept.get("overview", make)
+
+    async def state(self) -> RunState:
+        """Return what changes without a write to the database."""
+        follower, queries = self.follower, self.source.queries
+        return RunState(
+            block=follower.head_number,
+            block_time=follower.head_time,
+            stale_since=follower.stale_since,
+            escrow_free=queries.chain.free_escrow,
+            facts=await queries.facts(),
+            demand=await queries.demand(),
+        )
+
+    async def summary_json(self) -> bytes:
+        """Return the summary as JSON, at most SUMMARY_SECONDS old."""
+
+        async def make() -> bytes:
+            state = await self.state()
+
+            def read(connection: Connection) -> Summary:
+                return read_summary(connection, self.known, state, self.source.attribution.lines(connection))
+
+            return (await self.source.database.read(read)).model_dump_json().encode()
+
+        return await self._summary.get("", make)
 
     async def workers(self, order: WorkerOrder, offset: int, limit: int, search: str = "") -> WorkerPage:
         total, lines = (await self.members()).workers.page(order, offset, limit, search)

@@ -19,8 +19,9 @@ from muster.protocol.reasons import EXPLANATIONS
 from muster.runtime.units import Tokens
 from orchestrator import problems
 from orchestrator.page.source import PageSource, names_of, rows_of
+from orchestrator.page.summary import CaseLine
 from orchestrator.queries import verdict_of
-from orchestrator.summary import CaseLine
+from orchestrator.read_model import read_cases
 from orchestrator.tables import cases, commitments, nodes, proofs, votes
 
 MAX_CASES: Final = 200
@@ -106,10 +107,7 @@ class CaseView(Message):
 
 def case_page(connection: Connection, source: PageSource, before: int | None, limit: int) -> CasePage:
     """Return the cases before a number, newest first, with counts over all of them."""
-    query = select(cases).order_by(cases.c.id.desc()).limit(limit + 1)
-    if before is not None:
-        query = query.where(cases.c.id < before)
-    rows = connection.execute(query).all()
+    rows = read_cases(connection, limit + 1, *([] if before is None else [cases.c.id < before]))
     outcomes = connection.execute(select(cases.c.outcome, func.count().label("n")).group_by(cases.c.outcome))
     counts = {row.outcome: row.n for row in outcomes}
     return CasePage(
@@ -126,7 +124,7 @@ def case_page(connection: Connection, source: PageSource, before: int | None, li
 def case_view(connection: Connection, source: PageSource, number: int) -> CaseView:
     """Return one case. Raises RefusedError when there is no such case."""
     # 1. The case, the commitment that it is about, and what its challenger measured there.
-    row = connection.execute(select(cases).where(cases.c.id == number)).one_or_none()
+    row = next(iter(read_cases(connection, 1, cases.c.id == number)), None)
     if row is None:
         raise problems.not_found(f"run {source.run} has no case {number}", "muster slash list")
     (case,) = case_rows(connection, source, [row])
@@ -153,14 +151,14 @@ def case_view(connection: Connection, source: PageSource, number: int) -> CaseVi
 
 def cases_about(connection: Connection, source: PageSource, node: str, limit: int) -> list[CaseRow]:
     """Return the newest cases that accuse a node or that it opened, newest first."""
-    query = select(cases).where(or_(cases.c.node == node, cases.c.challenger == node))
-    return case_rows(connection, source, connection.execute(query.order_by(cases.c.id.desc()).limit(limit)).all())
+    involved = or_(cases.c.node == node, cases.c.challenger == node)
+    return case_rows(connection, source, read_cases(connection, limit, involved))
 
 
 def cases_of_work(connection: Connection, source: PageSource, node: str, index: int) -> list[CaseRow]:
     """Return the cases about a commitment, oldest first: each validator opens few."""
-    query = select(cases).where(cases.c.node == node, cases.c.index == index, cases.c.kind != "wrong_grade")
-    return case_rows(connection, source, connection.execute(query.order_by(cases.c.id).limit(MAX_CASES)).all())
+    about = cases.c.node == node, cases.c.index == index, cases.c.kind != "wrong_grade"
+    return case_rows(connection, source, read_cases(connection, MAX_CASES, *about)[::-1])
 
 
 def case_rows(connection: Connection, source: PageSource, rows: Sequence[Any]) -> list[CaseRow]:

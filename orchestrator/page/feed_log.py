@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Connection, func, literal, select
 
 from muster.protocol.messages import Message
+from orchestrator.events import EventLine, after_event, newest_events
 from orchestrator.page.feed import KINDS, NOTABLE, PINNED, FeedLine, Names, feed_lines, folded
 from orchestrator.page.source import names_of
-from orchestrator.summary import EventLine
 from orchestrator.tables import events
 
 FOLDED_EVENTS: Final = 300
@@ -46,15 +45,15 @@ class EventFeed(Message):
 def read_feed(connection: Connection, after: int, limit: int) -> tuple[list[FeedLine], int]:
     """Return the newest notable events after an id, oldest first, and the id of the newest event of all."""
     last = connection.execute(select(func.max(events.c.id))).scalar() or 0
-    found = _read(connection, limit, events.c.id > literal(after, BigInteger), events.c.id <= last, _of(NOTABLE))
+    found = newest_events(connection, limit, after_event(after), events.c.id <= last, _of(NOTABLE))
     return feed_lines(found[::-1], _names(connection, found)), last
 
 
 def read_overview_feed(connection: Connection, now: float) -> OverviewFeed:
     """Return the feed of the overview at this Unix second."""
-    top = _read(connection, PINNED_LINES, _of(PINNED), events.c.time > now - PINNED_SECONDS)
+    top = newest_events(connection, PINNED_LINES, _of(PINNED), events.c.time > now - PINNED_SECONDS)
     shown = {event.id for event in top}
-    newest = [event for event in _read(connection, FOLDED_EVENTS, _of(NOTABLE)) if event.id not in shown]
+    newest = [event for event in newest_events(connection, FOLDED_EVENTS, _of(NOTABLE)) if event.id not in shown]
     names = _names(connection, [*top, *newest])
     return OverviewFeed(pinned=feed_lines(top, names), lines=folded(feed_lines(newest, names))[:FEED_LINES])
 
@@ -64,7 +63,7 @@ def read_events(connection: Connection, run: int, kind: str, before: int | None,
     conditions = [_of([kind] if kind else KINDS)]
     if before is not None:
         conditions.append(events.c.id < literal(before, BigInteger))
-    found = _read(connection, limit + 1, *conditions)
+    found = newest_events(connection, limit + 1, *conditions)
     lines = feed_lines(found[:limit], _names(connection, found), routine=True)
     return EventFeed(
         run=run, kind=kind, kinds=list(KINDS), lines=lines, before=lines[-1].id if len(found) > limit else None
@@ -73,13 +72,6 @@ def read_events(connection: Connection, run: int, kind: str, before: int | None,
 
 def _of(kinds: Iterable[str]) -> Any:
     return events.c.kind.in_(sorted(kinds))
-
-
-def _read(connection: Connection, limit: int, *conditions: Any) -> list[EventLine]:
-    """Return the newest events that meet conditions, newest first."""
-    query = select(*events.c["id", "kind", "time", "data"]).where(*conditions)
-    rows = connection.execute(query.order_by(events.c.id.desc()).limit(limit))
-    return [EventLine.of(row, data=json.loads(row.data)) for row in rows]
 
 
 def _names(connection: Connection, found: Sequence[EventLine]) -> Names:

@@ -10,18 +10,16 @@ from typing import Final
 from pydantic import Field
 from sqlalchemy import Connection
 
-from muster.protocol.messages import Demand, Message
+from muster.protocol.messages import Message
 from muster.protocol.metric_names import HELD_OUT, REWARD, UNENDED
-from muster.protocol.work_rules import RunFacts, run_blocking_reason
-from orchestrator.chain_follower import Follower
-from orchestrator.database import Database
+from muster.protocol.terms import Terms
+from muster.protocol.work_rules import run_blocking_reason
 from orchestrator.page import series
 from orchestrator.page.boards import Boards
 from orchestrator.page.feed import FeedLine, state_sentence
 from orchestrator.page.feed_log import read_feed
-from orchestrator.page.overview import commitment_counts, convicted_nodes, newest_report, open_cases
+from orchestrator.page.overview import RunState, commitment_counts, convicted_nodes, newest_report, open_cases
 from orchestrator.page.render import number
-from orchestrator.queries import Queries
 
 MAX_LINES: Final = 100
 """Lines of the feed in one message."""
@@ -79,76 +77,68 @@ class Snapshot:
 class LiveSource:
     """Reads snapshots of one run."""
 
-    def __init__(self, database: Database, queries: Queries, follower: Follower, boards: Boards) -> None:
-        self._database = database
-        self._queries = queries
-        self._follower = follower
+    def __init__(self, boards: Boards) -> None:
         self._boards = boards
-        self.identity = database.identity
+        self._database = boards.source.database
+        self.identity = self._database.identity
 
     def mark(self) -> Hashable:
         """Return what changes with everything that a snapshot says, at no cost."""
-        follower = self._follower
+        follower = self._boards.follower
         return self._database.version, follower.head_number, follower.head_time, follower.stale_since
 
     async def read(self, after: int, limit: int) -> Snapshot:
         """Read a snapshot, with at most `limit` events after an id."""
-        facts, demand = await self._queries.facts(), await self._queries.demand()
-        speed = (await self._boards.members()).tokens_per_second
-        block, block_time = self._follower.head_number, self._follower.head_time
+        now, speed = await self._boards.state(), (await self._boards.members()).tokens_per_second
+        terms = self._boards.known.terms
 
         def read(connection: Connection) -> Snapshot:
-            state = self._state(connection, facts, demand, speed, block, block_time)
             lines, last = read_feed(connection, after, limit + 1)
-            return Snapshot(state, lines[-limit:], last, len(lines) <= limit)
+            return Snapshot(live_state(connection, terms, now, speed), lines[-limit:], last, len(lines) <= limit)
 
         return await self._database.read(read)
 
-    def _state(
-        self, connection: Connection, facts: RunFacts, demand: Demand, speed: float, block: int, block_time: int
-    ) -> LiveState:
-        # 1. What the database says, and in words what follows from it.
-        made, report = commitment_counts(connection), newest_report(connection)
-        cases, reason = open_cases(connection), run_blocking_reason(facts)
-        stale_since = self._follower.stale_since
-        sentence, tone = state_sentence(
-            step=facts.step,
-            finished=facts.finished,
-            blocked=reason,
-            demand=demand,
-            unended=series.newest_number(connection, UNENDED),
-            stale=stale_since is not None,
-        )
-        groups = made.accepted * self._queries.terms.groups_per_commitment
-        # 2. What the page writes into its places.
-        shown = {
-            "blocked": sentence,
-            "step": number(facts.step),
-            "held_out": number(series.newest_number(connection, HELD_OUT), 3),
-            "reward": number(series.newest_number(connection, REWARD), 3),
-            "tokens_per_second": number(speed, 3),
-            "workers": number(len(facts.workers)),
-            "validators": number(facts.validators),
-            "accepted_groups": number(groups),
-            "open_cases": number(cases),
-            "block": number(block),
-        }
-        # 3. All of it.
-        return LiveState.of(
-            facts,
-            demand,
-            made,
-            time=time.time(),
-            block=block,
-            block_time=block_time,
-            stale_since=stale_since,
-            blocked=reason,
-            workers=len(facts.workers),
-            open_cases=cases,
-            convicted=convicted_nodes(connection),
-            tokens_per_second=speed,
-            metrics=dict(report.metrics) if report else {},
-            metrics_step=report.step if report else None,
-            shown=shown,
-            tone=tone,
-        )
+
+def live_state(connection: Connection, terms: Terms, now: RunState, speed: float) -> LiveState:
+    """Return what a watcher gets, without events. `speed`: tokens per second."""
+    # 1. What the database says, and in words what follows from it.
+    facts, made, report = now.facts, commitment_counts(connection), newest_report(connection)
+    cases, reason = open_cases(connection), run_blocking_reason(facts)
+    sentence, tone = state_sentence(
+        step=facts.step,
+        finished=facts.finished,
+        blocked=reason,
+        demand=now.demand,
+        unended=series.newest_number(connection, UNENDED),
+        stale=now.stale_since is not None,
+    )
+    # 2. What the page writes into its places.
+    shown = {
+        "blocked": sentence,
+        "step": number(facts.step),
+        "held_out": number(series.newest_number(connection, HELD_OUT), 3),
+        "reward": number(series.newest_number(connection, REWARD), 3),
+        "tokens_per_second": number(speed, 3),
+        "workers": number(len(facts.workers)),
+        "validators": number(facts.validators),
+        "accepted_groups": number(made.accepted * terms.groups_per_commitment),
+        "open_cases": number(cases),
+        "block": number(now.block),
+    }
+    # 3. All of it.
+    return LiveState.of(
+        now,
+        facts,
+        now.demand,
+        made,
+        time=time.time(),
+        blocked=reason,
+        workers=len(facts.workers),
+        open_cases=cases,
+        convicted=convicted_nodes(connection),
+        tokens_per_second=speed,
+        metrics=dict(report.metrics) if report else {},
+        metrics_step=report.step if report else None,
+        shown=shown,
+        tone=tone,
+    )

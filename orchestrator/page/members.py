@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, and_, func, select
 from muster.constants import HOUR_SECONDS
 from muster.protocol.terms import Terms
 from orchestrator.attribution import AuthorLine
-from orchestrator.commitment_status import STATES, UNREFUTED
+from orchestrator.commitment_status import UNREFUTED
 from orchestrator.page.hours import first_hour_of_day
 from orchestrator.page.leaderboard import (
     MAX_LINES,
@@ -23,9 +23,9 @@ from orchestrator.page.leaderboard import (
     ValidatorLine,
     WorkerLine,
 )
+from orchestrator.read_model import NodeSums, oldest_nodes, read_nodes
 from orchestrator.relay_directory import KnownRelay
 from orchestrator.tables import (
-    PAYMENTS,
     cases,
     checkpoints,
     counts,
@@ -37,10 +37,8 @@ from orchestrator.tables import (
     seals,
     served,
     steps,
-    tallies,
     votes,
 )
-from orchestrator.tallies import paid_to
 
 SAID_SECONDS: Final = 900.0
 """How long what a machine said of its speed counts."""
@@ -70,31 +68,26 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
     said = _rows_by_address(
         connection, select(*machines.c["node", "device", "devices", "tokens_per_second", "received"])
     )
-    work = _numbers(connection, select(*tallies.c["node", "status", "count"]))
-    done = _numbers(connection, select(counts))
     lately = _rows_by_address(connection, _lately(first_hour_of_day(now)))
     courts = _court(connection)
     # 2. A row for each.
     workers, validators = [], []
-    columns = ("address", "operator", "role", "status", "work_class", "settled", "joined", "hours", *PAYMENTS)
-    query = select(*nodes.c[columns]).order_by(nodes.c.block, nodes.c.address)
-    since, claimed, slashed = time.time() - SAID_SECONDS, 0, 0
-    for values in connection.execute(query).all():
-        row = dict(zip(columns, values, strict=True))
-        address, paid = row["address"], paid_to(row)
+    since, claimed, slashed, counted = time.time() - SAID_SECONDS, 0, 0, 0
+    for node in read_nodes(connection, oldest_nodes()):
+        row, done, paid = node.row, node.done, node.paid
+        address = row["address"]
         device, devices, speed, received = said.get(address, ("", 0, 0.0, 0.0))
         is_running = row["status"] == "active" and received >= since
-        claimed, slashed = claimed + paid["claim"], slashed + paid["slash"]
+        claimed, slashed, counted = claimed + paid["claim"], slashed + paid["slash"], counted + done["counted"]
         shared = {key: row[key] for key in ("address", "operator", "status")}
         shared |= {"name": names.get(address, ("",))[0], "since": row["joined"], "device": device}
-        mine = done.get(address, {})
         if row["role"] == "worker":
             machine = {"devices": devices, "tokens_per_second": speed if is_running else 0.0}
-            money = {"earned": paid["claim"], "tokens": mine.get("tokens", 0)}
-            made = _of_worker(row, work.get(address, {}), lately.get(address, (0,))[0], terms, now)
+            money = {"earned": paid["claim"], "tokens": done["tokens"]}
+            made = _of_worker(node, lately.get(address, (0,))[0], terms, now)
             workers.append({**shared, **machine, **money, **made})
         else:
-            given = {"accepts": mine.get("accepts", 0), "rejections": mine.get("rejections", 0)}
+            given = {"accepts": done["accepts"], "rejections": done["rejections"]}
             money = {"slashed": paid["slash"], "fined": paid["fine"]}
             in_court = courts.get(address, _NOTHING)
             validators.append({**shared, **given, **money, **in_court, "inspections": sum(given.values())})
@@ -105,7 +98,7 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
         in_window=sum(worker["in_window"] for worker in workers),
         slashed=slashed,
         tokens=sum(worker["tokens"] for worker in workers),
-        counted=sum(mine.get("counted", 0) for mine in done.values()),
+        counted=counted,
         tokens_per_second=sum(worker["tokens_per_second"] for worker in workers),
     )
 
@@ -116,16 +109,6 @@ def _rows_by_address(connection: Connection, query: Any) -> dict[str, Sequence[A
     return {address: values for address, *values in rows}
 
 
-def _numbers(connection: Connection, query: Any) -> dict[str, dict[str, int]]:
-    """Return numbers of a query of address, kind and number, by the first two; those of one kind are added up."""
-    found: dict[str, dict[str, int]] = {}
-    rows: Any = connection.execute(query).all()
-    for address, kind, number in rows:
-        mine = found.setdefault(address, {})
-        mine[kind] = mine.get(kind, 0) + number
-    return found
-
-
 def _lately(first_hour: int) -> Any:
     """Return the query for each node's commitments since an hour that were not refuted."""
     node = hour_tallies.c.node.concat("")  # else SQLite takes the index by node, and reads all hours
@@ -134,14 +117,13 @@ def _lately(first_hour: int) -> Any:
     return query.where(hour_tallies.c.hour >= first_hour, unrefuted).group_by(node)
 
 
-def _of_worker(row: Mapping[Any, Any], made: Mapping[str, int], lately: int, terms: Terms, now: int) -> dict[str, Any]:
+def _of_worker(node: NodeSums, lately: int, terms: Terms, now: int) -> dict[str, Any]:
     """Return the columns of a worker's line that follow from its commitments."""
-    by_status = {status: made.get(status, 0) for status in STATES}
-    pay = terms.pay_of(row["work_class"])
-    return by_status | {
+    row, made, pay = node.row, node.commitments, terms.pay_of(node.row["work_class"])
+    return made.model_dump(exclude={"total"}) | {
         "work_class": row["work_class"],
-        "accepted_groups": by_status["accepted"] * terms.groups_per_commitment,
-        "in_window": max(0, sum(by_status.values()) - row["settled"]) * pay,
+        "accepted_groups": made.accepted * terms.groups_per_commitment,
+        "in_window": max(0, made.total - row["settled"]) * pay,
         "day": int(lately) * pay,
         "uptime": uptime(row["hours"], row["joined"], now),
     }

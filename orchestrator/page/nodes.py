@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import Connection, RowMapping, and_, case, func, select
+from sqlalchemy import Connection, and_, case, func, select
 
 from muster.protocol.messages import Message, Verdict
 from muster.protocol.work_rules import RunFacts, blocking_reason
@@ -19,9 +19,9 @@ from orchestrator.page.hours import Account, HourLine, PayClock, first_hour_of_d
 from orchestrator.page.members import SAID_SECONDS, uptime
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import member_of, same_work
+from orchestrator.read_model import NodeSums, read_nodes
 from orchestrator.tables import (
     commitments,
-    counts,
     hour_tallies,
     machines,
     nodes,
@@ -29,11 +29,9 @@ from orchestrator.tables import (
     proofs,
     seals,
     spent,
-    tallies,
     uploads,
     verdicts,
 )
-from orchestrator.tallies import paid_to
 
 MAX_COMMITMENTS: Final = 200
 """Commitments of one answer."""
@@ -160,41 +158,35 @@ class NodeView(Message):
 def node_view(connection: Connection, source: PageSource, address: str, facts: RunFacts) -> NodeView:
     """Return a node. Raises RefusedError for a stranger. `facts`: what limits workers now."""
     # 1. The node, and what it says of its machine.
-    node = connection.execute(select(nodes).where(nodes.c.address == address)).mappings().one_or_none()
-    if node is None:
+    found = read_nodes(connection, select(nodes).where(nodes.c.address == address))
+    if not found:
         raise problems.no_node(address, source.run)
     machine = connection.execute(select(machines).where(machines.c.node == address)).one_or_none()
     fresh = machine is not None and time.time() - machine.received <= SAID_SECONDS
-    # 2. Its work.
-    own = tallies.c.node == address
-    statuses = connection.execute(select(tallies.c.status, tallies.c.reason, tallies.c.count.label("n")).where(own))
-    by_reason = {(row.status, row.reason): row.n for row in statuses}
-    total = counts_of((status, count) for (status, _), count in by_reason.items())
-    done = connection.execute(select(counts.c.kind, counts.c.count.label("n")).where(counts.c.address == address))
-    numbers = {row.kind: row.n for row in done}
-    hours = hour_lines(connection, source, node, total.total)
-    # 3. All of it.
+    # 2. All of it.
+    node, row = found[0], found[0].row
+    hours = hour_lines(connection, source, node)
     return NodeView(
         run=source.run,
         address=address,
         name=names_of(connection, [address]).get(address, ""),
-        **{key: node[key] for key in ("operator", "role", "status", "work_class", "transaction")},
-        since=node["joined"],
+        **{key: row[key] for key in ("operator", "role", "status", "work_class", "transaction")},
+        since=row["joined"],
         blocked=blocking_reason(facts.workers[address], facts) if address in facts.workers else "",
         block_time=source.chain.now,
         device=machine.device if machine else "",
         devices=machine.devices if machine else 0,
         tokens_per_second=machine.tokens_per_second if machine and fresh else 0.0,
         gas_hours=machine.gas_hours if machine and fresh else None,
-        tokens=numbers.get("tokens", 0),
-        uptime=uptime(node["hours"], node["joined"], source.chain.now),
-        commitments=total,
-        rejected={reason or "unknown": n for (status, reason), n in by_reason.items() if status == "rejected" and n},
+        tokens=node.done["tokens"],
+        uptime=uptime(row["hours"], row["joined"], source.chain.now),
+        commitments=node.commitments,
+        rejected=node.rejected,
         money=money_of(connection, source, node, hours),
         hours=hours[-MAX_HOURS:],
         latest=commitment_lines(connection, address, None, MAX_LATEST),
         given=given_lines(connection, address),
-        inspections=numbers.get("accepts", 0) + numbers.get("rejections", 0),
+        inspections=node.done["accepts"] + node.done["rejections"],
         seals=connection.execute(
             select(func.count()).select_from(seals).where(seals.c.validator == address)
         ).scalar_one(),
@@ -206,14 +198,14 @@ def node_view(connection: Connection, source: PageSource, address: str, facts: R
 # Money
 
 
-def hour_lines(connection: Connection, source: PageSource, node: RowMapping, made: int) -> list[HourLine]:
+def hour_lines(connection: Connection, source: PageSource, node: NodeSums) -> list[HourLine]:
     """Return a worker's hours, oldest first: the last MAX_HOURS with work, and all whose pay is not settled."""
     # 1. The first of these hours.
-    address = node["address"]
+    row, address = node.row, node.row["address"]
     own = hour_tallies.c.node == address
     last = select(hour_tallies.c.hour).where(own).distinct().order_by(hour_tallies.c.hour.desc()).limit(MAX_HOURS)
     bounds = [connection.execute(select(func.min(last.subquery().c.hour))).scalar()]
-    unsettled = and_(commitments.c.node == address, commitments.c.index == node["settled"])
+    unsettled = and_(commitments.c.node == address, commitments.c.index == row["settled"])
     bounds.append(connection.execute(select(commitments.c.hour).where(unsettled)).scalar())
     first = min((hour for hour in bounds if hour is not None), default=None)
     if first is None:
@@ -223,25 +215,25 @@ def hour_lines(connection: Connection, source: PageSource, node: RowMapping, mad
         own, hour_tallies.c.hour >= first
     )
     statuses: dict[int, list[tuple[str, int]]] = {}
-    for row in connection.execute(query):
-        statuses.setdefault(row.hour, []).append((row.status, row.n))
+    for one in connection.execute(query):
+        statuses.setdefault(one.hour, []).append((one.status, one.n))
     by_hour = {hour: counts_of(rows) for hour, rows in statuses.items()}
-    pay = source.terms.pay_of(node["work_class"])
-    account = Account(pay, made, node["settled"], int(node["void"]) // pay)
+    pay = source.terms.pay_of(row["work_class"])
+    account = Account(pay, node.commitments.total, row["settled"], int(row["void"]) // pay)
     clock = PayClock(source.chain.now, source.chain.sealed_through, voting_seconds(connection, source.terms, address))
     return pay_by_hour({hour: made for hour, made in by_hour.items() if made.total}, account, clock)
 
 
-def money_of(connection: Connection, source: PageSource, node: RowMapping, hours: Sequence[HourLine]) -> Money:
+def money_of(connection: Connection, source: PageSource, node: NodeSums, hours: Sequence[HourLine]) -> Money:
     """Return a node's money. `hours`: all of which something is still to come, among others."""
-    terms, worker = source.terms, node["role"] == "worker"
-    paid = paid_to(node)
+    terms, row, paid = source.terms, node.row, node.paid
+    worker = row["role"] == "worker"
     locked = terms.worker_stake if worker else terms.validator_stake
     waiting = [hour for hour in hours if hour.unsettled]
-    pay = terms.pay_of(node["work_class"]) if worker else 0
+    pay = terms.pay_of(row["work_class"]) if worker else 0
     day = first_hour_of_day(source.chain.now)
     unrefuted = sum(hour.counts.accepted + hour.counts.pending for hour in hours if hour.hour >= day)
-    newest = select(payments).where(payments.c.node == node["address"])
+    newest = select(payments).where(payments.c.node == row["address"])
     newest = newest.order_by(payments.c.block.desc(), payments.c.log_index.desc()).limit(MAX_LATEST)
     ready = sum(hour.pay for hour in waiting if hour.state == "claimable")
     return Money(
@@ -253,9 +245,9 @@ def money_of(connection: Connection, source: PageSource, node: RowMapping, hours
         slashed=paid["slash"],
         fined=paid["fine"],
         day=unrefuted * pay,
-        stake=0 if node["withdrawn"] else max(0, locked - paid["slash"] - paid["fine"]),
+        stake=0 if row["withdrawn"] else max(0, locked - paid["slash"] - paid["fine"]),
         waiting=waiting[:MAX_WAITING],
-        payments=[PaymentLine.of(row, amount=int(row.amount)) for row in connection.execute(newest)],
+        payments=[PaymentLine.of(one, amount=int(one.amount)) for one in connection.execute(newest)],
     )
 
 

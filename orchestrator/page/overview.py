@@ -128,10 +128,11 @@ class RunState:
 
     block: int
     block_time: int
+    stale_since: float | None
+    """Unix second since which the chain is not read; None while it is."""
     escrow_free: int | None
     facts: RunFacts
     demand: Demand
-    members: Members
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,9 @@ class NewestReport:
     metrics: Mapping[str, float]
 
 
-def read_overview(connection: Connection, known: RunIdentity, state: RunState) -> Overview:
-    """Return the overview. `known` and `state`: what it says without the database."""
-    facts, members, terms = state.facts, state.members, known.terms
+def read_overview(connection: Connection, known: RunIdentity, state: RunState, members: Members) -> Overview:
+    """Return the overview. `known`, `state` and `members`: what it says without the database."""
+    facts, terms = state.facts, known.terms
     report, made = newest_report(connection), commitment_counts(connection)
     return Overview.of(
         known,

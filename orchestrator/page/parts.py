@@ -52,7 +52,7 @@ async def page_running(
     source = PageSource(database, queries, attribution, settings.url)
     boards = Boards(known, source, follower, directory)
     views = await asyncio.to_thread(Views.of_run, source, settings.storage_url, settings.run_folder)
-    hub = LiveHub(LiveSource(database, queries, follower, boards))
+    hub = LiveHub(LiveSource(boards))
     site = Site(
         known, settings.url, lambda: queries.chain.now, lambda: follower.stale_since, explorer, lambda: hub.count
     )

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, true
 
-from muster.protocol.messages import Message, StepReport
+from muster.protocol.messages import Message
 from muster.protocol.metric_names import DELTA_BYTES, HELD_OUT, REWARD, WHOLE_BYTES
 from orchestrator import problems
 from orchestrator.commitment_status import UNREFUTED
 from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.queries import same_work
-from orchestrator.tables import checkpoints, commitments, doubts, step_tallies, steps, uploads
+from orchestrator.read_model import StepRecord, read_steps
+from orchestrator.tables import commitments, doubts, step_tallies, uploads
 
 MAX_STEPS: Final = 200
 """Steps of one answer."""
@@ -94,32 +95,21 @@ def step_page(
     connection: Connection, source: PageSource, relays: Sequence[str], before: int | None, limit: int
 ) -> StepPage:
     """Return the steps before one, newest first, from chain and reports."""
-    numbers: set[int] = set()
-    for table in (checkpoints, steps):
-        query = select(table.c.step).order_by(table.c.step.desc()).limit(limit + 1)
-        if before is not None:
-            query = query.where(table.c.step < before)
-        numbers |= set(connection.execute(query).scalars())
-    newest = sorted(numbers, reverse=True)
-    rows = step_rows(connection, source, newest[:limit])
+    newest = read_steps(connection, limit + 1, lambda step: true() if before is None else step < before)
     return StepPage(
         run=source.run,
-        steps=rows,
-        before=newest[limit - 1] if len(newest) > limit else None,
+        steps=step_rows(connection, source, newest[:limit]),
+        before=newest[limit - 1].step if len(newest) > limit else None,
         relays=list(relays),
     )
 
 
 def step_view(connection: Connection, source: PageSource, relays: Sequence[str], number: int) -> StepView:
     """Return one step. Raises RefusedError where neither chain nor trainer knows it."""
-    # 1. What the chain has, and what the trainer reported.
-    chain: Any = connection.execute(select(checkpoints).where(checkpoints.c.step == number)).one_or_none()
-    document = connection.execute(select(steps.c.document).where(steps.c.step == number)).scalar()
-    if chain is None and document is None:
+    found = read_steps(connection, 1, lambda step: step == number)
+    if not found:
         raise problems.no_step(number, source.run)
-    report = StepReport.model_validate_json(document) if document else None
-    (row,) = step_rows(connection, source, [number])
-    # 2. The files that it was made of.
+    (row,), chain, report = step_rows(connection, source, found), found[0].chain, found[0].report
     batch = report.batch if report else []
     return StepView.of(
         chain,
@@ -134,41 +124,32 @@ def step_view(connection: Connection, source: PageSource, relays: Sequence[str],
     )
 
 
-def step_rows(connection: Connection, source: PageSource, numbers: Sequence[int]) -> list[StepRow]:
+def step_rows(connection: Connection, source: PageSource, records: Sequence[StepRecord]) -> list[StepRow]:
     """Return a row for each of these steps, in their order."""
-    query = select(*checkpoints.c["step", "manifest_root", "batch_root", "transaction"])
-    published = {row.step: row for row in rows_of(connection, query, checkpoints.c.step, numbers)}
-    query = select(*steps.c["step", "document", "received"])
-    reported = {row.step: row for row in rows_of(connection, query, steps.c.step, numbers)}
-    made: dict[int, list[Any]] = {}
+    numbers = [one.step for one in records]
+    made, cost = Counter[int](), Counter[int]()
     for row in rows_of(connection, select(step_tallies), step_tallies.c.step, numbers):
-        made.setdefault(row.step, []).append(row)
+        made[row.step] += row.count
+        cost[row.step] += row.count * source.terms.pay_of(row.work_class) if row.status in UNREFUTED else 0
     doubted = Counter(row.step for row in rows_of(connection, select(doubts), doubts.c.step, numbers))
-    found = []
-    for number in numbers:
-        chain, kept = published.get(number), reported.get(number)
-        report = StepReport.model_validate_json(kept.document) if kept else None
-        metrics = report.metrics if report else {}
-        found.append(
-            StepRow.of(
-                chain,
-                step=number,
-                reported=kept and kept.received,
-                files=len(report.batch) if report else 0,
-                reward=metrics.get(REWARD),
-                held_out=metrics.get(HELD_OUT),
-                bytes=_whole(metrics, WHOLE_BYTES),
-                delta_bytes=_whole(metrics, DELTA_BYTES),
-                commitments=sum(row.count for row in made.get(number, [])),
-                cost=sum(
-                    row.count * source.terms.pay_of(row.work_class)
-                    for row in made.get(number, [])
-                    if row.status in UNREFUTED
-                ),
-                doubts=doubted[number],
-            )
-        )
-    return found
+    return [_step_row(one, made[one.step], cost[one.step], doubted[one.step]) for one in records]
+
+
+def _step_row(one: StepRecord, commitments: int, cost: int, doubts: int) -> StepRow:
+    metrics = one.report.metrics if one.report else {}
+    return StepRow.of(
+        one,
+        one.chain,
+        reported=one.received,
+        files=len(one.report.batch) if one.report else 0,
+        reward=metrics.get(REWARD),
+        held_out=metrics.get(HELD_OUT),
+        bytes=_whole(metrics, WHOLE_BYTES),
+        delta_bytes=_whole(metrics, DELTA_BYTES),
+        commitments=commitments,
+        cost=cost,
+        doubts=doubts,
+    )
 
 
 def batch_files(connection: Connection, source: PageSource, names: Sequence[str]) -> list[BatchFile]:

@@ -304,7 +304,6 @@ class PrivateStory:
             "root": [hex_hash(work.root)],
             "case": [0],
             "metric": ["reward"],
-            "number": [0, 1],
             "step": [0, 1],
             "name": files,
             "file_hash": files,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -263,6 +264,22 @@ async def test_the_overview_adds_up(run: BoardsRun) -> None:
     ]
 
 
+async def test_summary_gives_the_numbers_of_the_boards(run: BoardsRun) -> None:
+    found = json.loads(await run.boards.summary_json())
+    nodes = {line["address"]: line for line in found["nodes"]}
+    assert list(nodes) == [*WORKERS, *VALIDATORS]
+    columns = "operator", "status", "accepted", "pending", "void", "earned"
+    for line in (await run.boards.workers("since", 0, 9)).workers:
+        assert {name: nodes[line.address][name] for name in columns} == line.model_dump(include=set(columns))
+        assert sum(nodes[line.address]["rejected"].values()) == line.rejected
+    steps = [(step["step"], step["files"], step["metrics"].get("reward")) for step in found["steps"]]
+    assert steps == [(0, 0, 0.25), (1, 1, 0.5), (2, 0, 0.625), (3, 0, None)], "the last is only on chain"
+    assert [case["id"] for case in found["cases"]] == [0, 1, 2]
+    assert (found["run"], found["chain_id"], found["block"], found["block_time"]) == (1, 31337, 30, NOW)
+    events = [event["id"] for event in found["events"]]
+    assert events == sorted(events)
+
+
 async def test_trainer_and_relays_are_listed(run: BoardsRun) -> None:
     """Bytes of a relay are those that other operators' nodes report; only offered URLs are listed."""
     member = NodeRecord(CLEO, OPERATOR, "worker", "active", file_hash(0))
@@ -334,7 +351,7 @@ async def test_cases_and_convictions_stay_on_top_for_a_day(run: BoardsRun) -> No
 
 
 async def test_live_state_matches_the_boards(run: BoardsRun) -> None:
-    source = LiveSource(run.database, run.queries, run.follower, run.boards)
+    source = LiveSource(run.boards)
     found = await source.read(0, 5)
     assert [line.kind for line in found.lines] == ["claimed", "fined", "step", "step", "step"]
     assert (found.is_whole, found.last) == (False, found.lines[-1].id)
@@ -356,7 +373,7 @@ async def test_live_state_matches_the_boards(run: BoardsRun) -> None:
 
 
 async def test_live_mark_changes_with_every_write_and_block(run: BoardsRun) -> None:
-    source = LiveSource(run.database, run.queries, run.follower, run.boards)
+    source = LiveSource(run.boards)
     marks = [source.mark(), source.mark()]
     await run.database.write(lambda _: None)
     marks.append(source.mark())

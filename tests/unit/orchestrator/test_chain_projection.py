@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,10 +30,10 @@ from orchestrator import events as event_log
 from orchestrator import tables
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database, insert_once, upsert
-from orchestrator.events import record_event
+from orchestrator.events import EventPage, events_after, record_event
+from orchestrator.page.summary import node_lines
 from orchestrator.queries import Queries, member_of
 from orchestrator.run_facts import ChainState
-from orchestrator.summary import EventPage, Summaries
 
 ABOUT = "run 1 of 0xab on chain 31337"
 WORKER, VALIDATOR, OPERATOR = ("0x" + digit * 40 for digit in "abc")
@@ -297,9 +296,9 @@ async def test_late_file_costs_the_fee_the_unsettled_pay_and_the_place(database,
         (VALIDATOR, "validator", "active"),
     ]
     assert (await rows_of(database, select(tables.nodes.c.settled).where(tables.nodes.c.address == WORKER)))[0][0] == 2
-    follower: Any = SimpleNamespace(head_number=9, head_time=0)
-    summary = await Summaries(database, queries, follower, 31337).make()
-    lines = {line.address: line for line in summary.nodes}
+    facts = await queries.facts()
+    found_lines = await database.read(lambda connection: node_lines(connection, queries.terms, facts))
+    lines = {line.address: line for line in found_lines}
     assert (lines[WORKER].fined, lines[WORKER].voided, lines[WORKER].slashed) == (10, 7, 0)
     assert lines[VALIDATOR].fined == 2
     penalties = [(row[0], json.loads(row[1])) for row in found["events"] if row[0] in ("fined", "absent")]
@@ -466,8 +465,7 @@ async def test_cursor_of_another_database_restarts_at_zero(database, queries):
 
 
 async def test_a_cursor_may_be_larger_than_any_id(database: Database, queries: Queries) -> None:
-    unused: Any = None
-    summaries = Summaries(database, queries, unused, 31337)
     await apply(database, queries, *history()[:1])
-    assert (await summaries.events_after(0)).cursor == 1
-    assert await summaries.events_after((1 << 53) - 1) == EventPage(events=[], cursor=(1 << 53) - 1)
+    last = (1 << 53) - 1
+    assert (await database.read(lambda connection: events_after(connection, 0))).cursor == 1
+    assert await database.read(lambda connection: events_after(connection, last)) == EventPage(events=[], cursor=last)

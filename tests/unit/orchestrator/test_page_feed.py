@@ -8,8 +8,8 @@ import pytest
 
 from muster.constants import TOKEN
 from muster.protocol.messages import Demand
+from orchestrator.events import EventLine
 from orchestrator.page.feed import feed_lines, folded, state_sentence
-from orchestrator.summary import EventLine
 
 NODE, JUDGE = "0x00000000000000000000000000000000000000A1", "0x00000000000000000000000000000000000000B2"
 NAMES = {JUDGE: "judge \u202eone"}

@@ -203,10 +203,10 @@ def accusations(connection: Connection) -> dict[str, int]:
             ),
         ),
         "orchestrator/page/live.py": (
-            Change("accusations, ", "from orchestrator.page.overview import "),
+            Change("accusations, ", "from orchestrator.page.overview import RunState, "),
             Change(
-                '\n            "accusations": number(sum(accusations(connection).values())),',
-                '            "block": number(block),',
+                '\n        "accusations": number(sum(accusations(connection).values())),',
+                '        "block": number(now.block),',
             ),
         ),
         "orchestrator/page/static/page.css": (

@@ -42,7 +42,7 @@ async def main(folder: Path) -> dict[str, Any]:
     # 2. What people and their browsers get.
     page, words = await html_of(service, "/"), await html_of(service, "/explain")
     sheet = site.assets.response(Request({"type": "http", "headers": []}), "page.css")
-    snapshot = await LiveSource(database, run.queries, follower, boards).read(0, 10)
+    snapshot = await LiveSource(boards).read(0, 10)
     document = (await boards.overview()).model_dump()
     await database.close()
     assert sheet is not None
