@@ -15,12 +15,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from muster.console.options import Request, parameters_of
 from muster.console.session import (
     EXIT_INTERRUPTED,
     EXIT_UNEXPECTED,
@@ -74,8 +75,8 @@ def command(
     `reads`: it needs no key, and --url can stand for a settings file. `of_node`: it is about a node. Either way the one
     node of this machine is meant where no settings file is named. `spends` adds --dry-run and --yes; `operator` adds
     these and --operator and --password-file. `several`: --config may be given more than once, and the function's
-    parameter `configs` gets all of them. A parameter that is a dataclass is a request: each of its fields is an option
-    or argument.
+    parameter `configs` gets all of them. A parameter that is a `Request` stands for one option or argument of each of
+    its fields; an instance as its default says their defaults.
     """
     # 1. The options that it gets besides its own.
     config = ConfigsOption if several else ConfigOption
@@ -94,7 +95,7 @@ def command(
 
         # 2. What typer calls: it makes the session, runs the function, and turns a failure into an exit code.
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        requests: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
+        requests = {one.name: one.annotation for one in own if _is_request(one.annotation)}
 
         @functools.wraps(function)
         def wrapper(context: typer.Context, **values: Any) -> None:
@@ -105,9 +106,10 @@ def command(
                 given["config"] = values["configs"][0] if values["configs"] else None
             options = Options(**{key: given.get(key) or getattr(outer, key) for key in outer.__dataclass_fields__})
             node = values if names_nodes else given
-            for name, request in requests.items():
-                values[name] = request(**{field: values.pop(field) for field in request.__dataclass_fields__})
             with handled(options):
+                for name, request in requests.items():
+                    typed = {field: values.pop(field) for field in request.model_fields}
+                    values[name] = request.read(typed, context.command_path)
                 _log_errors()
                 session = _session(options, node, reads=reads, of_node=of_node)
                 if not names_nodes and node.get("node"):
@@ -121,7 +123,7 @@ def command(
         parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
         for parameter in own:
             if parameter.name in requests:
-                parameters += inspect.signature(parameter.annotation, eval_str=True).parameters.values()
+                parameters += parameters_of(parameter.annotation, parameter.default)
             elif not (several and parameter.name == "configs"):
                 parameters.append(parameter)
         parameters = [parameter.replace(kind=keyword) for parameter in parameters]
@@ -135,6 +137,10 @@ def command(
         return function
 
     return register
+
+
+def _is_request(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Request)
 
 
 def _session(options: Options, values: dict[str, Any], *, reads: bool, of_node: bool) -> Session:

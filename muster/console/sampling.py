@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from pydantic import Field
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from muster.clients.answering import ask
 from muster.clients.evaluation import EvalRequest, Sampling, TaskResult
-from muster.console.session import Session, parse_numbers
+from muster.console.options import Numbers, Request
+from muster.console.session import Session
 from muster.errors import ConfigError, UsageError
 from muster.models.files import model_hash, tokenizer_hash
 from muster.protocol.terms import Terms
@@ -45,22 +47,23 @@ class SamplingDefaults:
         return cls(tuple(budgets), terms.temperature, profile, terms.max_completion_tokens)
 
 
-@dataclass(frozen=True)
-class SamplingOptions:
+class SamplingOptions(Request):
     """How a model is asked, as it was typed; None: as the defaults say."""
 
-    budgets: Annotated[str | None, typer.Option(help="Thinking budgets in tokens, comma-separated.")] = None
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature, above 0.")] = None
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", min=1, help="Where an answer is cut off; else at twice the largest budget."),
-    ] = None
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal answers.")] = 0
-    profile: Annotated[str | None, typer.Option(help="Verification profile, which names what to compute in.")] = None
+    budgets: Numbers | None = None
+    """Thinking budgets in tokens, comma-separated."""
+    temperature: float | None = None
+    """Sampling temperature, above 0."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Where an answer is cut off; else at twice the largest budget."""
+    seed: int = 0
+    """Equal seeds give equal answers."""
+    profile: str | None = None
+    """Verification profile, which names what to compute in."""
 
     def sampling(self, samples: int, defaults: SamplingDefaults = SamplingDefaults()) -> Sampling:
         """Return what was typed, completed by the defaults. Raises UsageError or ConfigError."""
-        lengths = defaults.budgets if self.budgets is None else parse_numbers(self.budgets)
+        lengths = defaults.budgets if self.budgets is None else self.budgets
         name = defaults.profile if self.profile is None else self.profile
         profile_hash(name)
         return Sampling(
@@ -76,11 +79,11 @@ class SamplingOptions:
 AS_USUAL: Final = SamplingOptions()
 
 
-def parse_ks(text: str | None, samples: int, default: Sequence[int] = DEFAULT_K) -> tuple[int, ...]:
+def check_ks(ks: Sequence[int] | None, samples: int, default: Sequence[int] = DEFAULT_K) -> tuple[int, ...]:
     """Return the k of pass@k, ascending. Raises UsageError for one that so many samples cannot show."""
-    if text is None:
+    if ks is None:
         return tuple(k for k in default if k <= samples)
-    ks = tuple(sorted(set(parse_numbers(text))))
+    ks = tuple(sorted(set(ks)))
     if ks[0] < 1:
         raise UsageError(f"pass@{ks[0]}", hint="give --k from 1 to the number of samples")
     if ks[-1] > samples:

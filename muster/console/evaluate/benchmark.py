@@ -7,15 +7,15 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Group
 from rich.text import Text
 
-from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.authoring.benchmarks.data import (
     BenchmarkData,
     load_benchmark,
@@ -29,9 +29,9 @@ from muster.authoring.benchmarks.summary import summarize
 from muster.authoring.tasks.duplicates import Overlaps
 from muster.clients.answering import complete
 from muster.clients.evaluation import MAX_BUDGET, CompletionRequest, Sampling
-from muster.console.evaluate.benchmark_options import BenchmarkOptions
 from muster.console.evaluate.benchmark_publish import BenchmarkPublisher
-from muster.console.sampling import SamplingDefaults, model_hashes, parse_ks, progress, sampling_document
+from muster.console.evaluate.eval_options import EvalOptions
+from muster.console.sampling import SamplingDefaults, check_ks, model_hashes, progress, sampling_document
 from muster.console.session import Session, as_table, to_json
 from muster.console.tasks.import_options import run_reference
 from muster.environments.scoring import Scorers
@@ -51,32 +51,48 @@ SHOWN: Final = 10
 """Items and reasons that an error or a note names."""
 
 
+@dataclass(frozen=True)
+class BenchmarkSubject:
+    """The model that is evaluated, and what it is trained on."""
+
+    model: Path
+    against: Sequence[TaskSet] = ()
+    """Task sets whose training tasks no item may stand in."""
+    profile: str = SamplingDefaults.profile
+    """Where no option names one."""
+    of_run: Mapping[str, int] = field(default_factory=dict)
+
+
 async def evaluate_benchmark(
-    session: Session, model: Path, options: BenchmarkOptions, publisher: BenchmarkPublisher | None = None
+    session: Session,
+    benchmark: Benchmark,
+    subject: BenchmarkSubject,
+    options: EvalOptions,
+    publisher: BenchmarkPublisher | None = None,
 ) -> None:
     """Ask, score, write, publish if that is wanted, and print. Goes on where an interrupted evaluation stopped.
 
     Raises CheckError for items that are trained on, ConfigError for a file, model or record file that does not fit, and
     as a publisher.
     """
-    benchmark = BENCHMARKS[options.name]
+    model = subject.model
     template = benchmark.prompt if options.prompt is None else benchmark.check_prompt(options.prompt)
     samples, begun = options.samples or benchmark.samples, time.monotonic()
-    ks = parse_ks(options.k, samples, benchmark.ks)
+    ks = check_ks(options.k, samples, benchmark.ks)
     hashes = await asyncio.to_thread(model_hashes, model)
     paths = options.data or await asyncio.to_thread(fetch_files, benchmark, FOLDER / "hub", session.note)
     with Scorers() as scorers:
         # 1. Read the published files; find what is trained on.
         scorer = await asyncio.to_thread(BenchmarkScorer, benchmark, scorers)
         with await asyncio.to_thread(_load, session, benchmark, scorer, scorers, paths, options) as data:
-            trained = await asyncio.to_thread(trained_on, data.items, options.against)
-            kept = _without(data.items, trained, options)
+            trained = await asyncio.to_thread(trained_on, data.items, subject.against)
+            kept = _without(benchmark, data.items, trained, skip=options.skip_trained)
             if publisher:
                 publisher.check_whole(benchmark, data, trained)
             prompts = prompts_of([data.items[i] for i in kept], template)
 
             # 2. What the result depends on.
-            sampling = await asyncio.to_thread(_sampling, benchmark, model, prompts, options)
+            sampling = await asyncio.to_thread(_sampling, benchmark, subject, prompts, options)
             identity = {
                 "benchmark": benchmark.name,
                 **{name: "0x" + value.hex() for name, value in hashes.items()},
@@ -84,7 +100,7 @@ async def evaluate_benchmark(
                 "prompt": template,
                 "prompts_sha256": content_hash(prompts),
                 "scorers": scorer.hashes(),
-                **_chosen(benchmark, sampling, options),
+                **_chosen(benchmark, sampling, subject, options),
             }
             out = options.out or FOLDER / f"{benchmark.name}-{content_hash(canonical_json(identity))[2:14]}.json"
 
@@ -132,13 +148,15 @@ def _scored(data: BenchmarkData, trained: set[int], scorer: BenchmarkScorer, rec
     }
 
 
-def _chosen(benchmark: Benchmark, sampling: Sampling, options: BenchmarkOptions) -> dict[str, Any]:
+def _chosen(
+    benchmark: Benchmark, sampling: Sampling, subject: BenchmarkSubject, options: EvalOptions
+) -> dict[str, Any]:
     """Return the settings that a result depends on."""
     return {
         "sampling": {name: value for name, value in sampling_document(sampling).items() if name != "budgets"},
-        "against": ["0x" + one.root.hex() for one in options.against],
-        "window": options.window.to_document() if benchmark.dated else None,
-        **options.of_run,
+        "against": ["0x" + one.root.hex() for one in subject.against],
+        "window": options.contests().to_document() if benchmark.dated else None,
+        **subject.of_run,
     }
 
 
@@ -148,12 +166,12 @@ def _load(
     scorer: BenchmarkScorer,
     scorers: Scorers,
     paths: Sequence[Path],
-    options: BenchmarkOptions,
+    options: EvalOptions,
 ) -> BenchmarkData:
     session.note(f"reading {', '.join(path.name for path in paths)} …")
     environments = list(scorer.environments.values())
     runs = run_reference(scorers.sandbox)
-    data = load_benchmark(benchmark, paths, runs, environments, options.window, options.limit)
+    data = load_benchmark(benchmark, paths, runs, environments, options.contests(), options.limit)
     for number, reason in data.report.examples[:SHOWN]:
         session.note(f"row {number} is left out: {reason}")
     if (count := data.report.left_out.total()) > SHOWN:
@@ -161,28 +179,28 @@ def _load(
     return data
 
 
-def _without(items: Sequence[BenchmarkItem], trained: set[int], options: BenchmarkOptions) -> list[int]:
+def _without(benchmark: Benchmark, items: Sequence[BenchmarkItem], trained: set[int], *, skip: bool) -> list[int]:
     """Return the items that are asked. Raises CheckError for those that are trained on and not to be left out."""
-    if trained and not options.skip_trained:
+    if trained and not skip:
         names = [items[i].id for i in sorted(trained)]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         raise CheckError(
-            f"{len(names)} of {len(items)} items of {options.name} are trained on: {', '.join(names[:SHOWN])}{more}",
+            f"{len(names)} of {len(items)} items of {benchmark.name} are trained on: {', '.join(names[:SHOWN])}{more}",
             hint="train on a set without them (muster tasks import --decontaminate), or add --skip-trained",
         )
     kept = [i for i in range(len(items)) if i not in trained]
     if not kept:
-        raise CheckError(f"all {len(items)} items of {options.name} are trained on")
+        raise CheckError(f"all {len(items)} items of {benchmark.name} are trained on")
     return kept
 
 
-def _sampling(benchmark: Benchmark, model: Path, prompts: bytes, options: BenchmarkOptions) -> Sampling:
+def _sampling(benchmark: Benchmark, subject: BenchmarkSubject, prompts: bytes, options: EvalOptions) -> Sampling:
     """Return how every item is asked. The published length limit gives way to a smaller context of the model."""
-    profile = options.typed.profile or SamplingDefaults.profile
+    profile = options.profile or subject.profile
     profile_hash(profile)
-    most = options.typed.max_tokens
+    most = options.max_tokens
     if most is None:
-        tokenizer, context = load_tokenizer(model), context_of(model)
+        tokenizer, context = load_tokenizer(subject.model), context_of(subject.model)
         tasks = [Task.from_line(line) for line in prompts.splitlines()]
         longest = max(len(prompt_tokens(tokenizer, task, benchmark.max_tokens, thinks=False)) for task in tasks)
         room = benchmark.max_tokens if context is None else context - longest
@@ -196,8 +214,8 @@ def _sampling(benchmark: Benchmark, model: Path, prompts: bytes, options: Benchm
         samples=options.samples or benchmark.samples,
         budgets=(min(most, MAX_BUDGET),),
         max_tokens=most,
-        temperature=benchmark.temperature if options.typed.temperature is None else options.typed.temperature,
-        seed=options.typed.seed,
+        temperature=benchmark.temperature if options.temperature is None else options.temperature,
+        seed=options.seed,
         profile=profile,
     )
 

@@ -7,17 +7,15 @@ is refused before the engine is asked, which can take hours.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.authoring.benchmarks.data import BenchmarkData
 from muster.authoring.benchmarks.definitions import Benchmark
 from muster.clients.orchestrator import OrchestratorClient
-from muster.console.evaluate.benchmark_options import BenchmarkOptions
+from muster.console.evaluate.eval_options import MEASURE
 from muster.console.evaluate.weights import checkpoint_of
-from muster.console.sampling import parse_ks
 from muster.console.session import Session
 from muster.contracts import runs
 from muster.errors import CheckError, UsageError
@@ -26,9 +24,6 @@ from muster.protocol.eip712 import UNSIGNED, sign_message
 
 if TYPE_CHECKING:
     from muster.chain.keys import Signer
-
-MEASURE: Final = "pass@1"
-"""What is published, by a benchmark's first rule."""
 
 
 @dataclass(frozen=True)
@@ -83,28 +78,7 @@ class BenchmarkPublisher:
         return {"published": {"step": self.step, "score": figure["value"], "by": signer.address, "at": client.url}}
 
 
-def check_publishable(options: BenchmarkOptions, contests: Mapping[str, str | None]) -> None:
-    """Raise UsageError for options by which a benchmark is not what was published."""
-    changes = {
-        "--limit": options.limit,
-        "--prompt": options.prompt,
-        "--temperature": options.typed.temperature,
-        "--max-tokens": options.typed.max_tokens,
-        **contests,
-    }
-    if named := [name for name, value in changes.items() if value is not None]:
-        raise UsageError(
-            f"--publish is for a whole benchmark as it is published, and not with {', '.join(named)}",
-            hint="leave out one or the other",
-        )
-    benchmark = BENCHMARKS[options.name]
-    if 1 not in parse_ks(options.k, options.samples or benchmark.samples, benchmark.ks):
-        raise UsageError(f"--publish publishes {MEASURE}, and --k leaves it out", hint="add 1 to --k")
-
-
-async def prepare_publisher(
-    session: Session, options: BenchmarkOptions, run: int, step: int | None
-) -> BenchmarkPublisher | None:
+async def prepare_publisher(session: Session, benchmark: str, run: int, step: int | None) -> BenchmarkPublisher | None:
     """Return who publishes, once the key, the step and the person agree; None after a dry run, whose result is printed.
 
     Raises CheckError for a step that is not on chain, UsageError for a key of neither trainer nor owner.
@@ -121,7 +95,7 @@ async def prepare_publisher(
         )
 
     # 2. Ask now: the evaluation may end unattended.
-    about = {"benchmark": options.name, "run": run, "step": number}
+    about = {"benchmark": benchmark, "run": run, "step": number}
     role = "the run's trainer" if signer.address == terms.trainer else "the run's owner"
     shown = {**about, "signed by": f"{signer.address}, {role}", "seen by": "everybody who opens the run's page"}
     if not session.preview("Evaluate, and publish the score", shown):

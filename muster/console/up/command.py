@@ -9,7 +9,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Never
 
@@ -23,7 +23,6 @@ from muster.console.node.watching import Screen, WatchedNode
 from muster.console.session import NEW_LINE, Session, wallet_path
 from muster.console.up.facts import UNKNOWN
 from muster.console.up.keys import OperatorWallet, ask_for_operator
-from muster.console.up.place import folder_name
 from muster.console.up.prepare import LocalNode, check_node, make_node, read_steps, rehearse_node, steps_of_registered
 from muster.console.up.running import NodeProcess, end_left, start_in_background
 from muster.console.up.setup import bring_ether, help_without_operator, keep_gas, take_steps
@@ -49,9 +48,7 @@ def up(session: Session, request: UpRequest) -> None:
 
     Asks before anything is staked. Nothing has to be edited: keys, settings, state and log are in the node's folder.
     """
-    if request.name is not None:
-        request = replace(request, name=folder_name(request.name))
-    check_request(session, request)
+    check_session(session, request)
     # 1. Which node is meant, and whether it runs already.
     target = find_target(session, request)
     if session.options.dry_run:
@@ -86,15 +83,11 @@ def up(session: Session, request: UpRequest) -> None:
         session.result(result)
 
 
-def check_request(session: Session, request: UpRequest) -> None:
-    """Raise UsageError for options that do not go together."""
-    if request.name is not None and request.folder is not None:
-        raise UsageError("--name and --folder both say where the node is", hint="leave out one of them")
+def check_session(session: Session, request: UpRequest) -> None:
+    """Raise UsageError for global options that do not go with the request."""
     if session.options.config is not None:
         hint = f"--folder {session.options.config.parent}"
         raise UsageError("muster up makes the settings file itself; name the node's folder instead", hint=hint)
-    if request.detach and not request.start:
-        raise UsageError("--detach starts a service, and --no-start nothing", hint="leave out one of them")
     if session.options.json and request.start and not request.detach and not session.options.dry_run:
         raise UsageError("--json prints one document, and a node runs until Ctrl-C", hint="add --detach or --no-start")
 

@@ -6,12 +6,14 @@ import asyncio
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import typer
+from pydantic import AfterValidator, model_validator
 
 from muster.clients.join import CheckedRun, fetch_run
 from muster.console.node.nodes import GAS_DAYS, GasOption
+from muster.console.options import Request
 from muster.console.session import Options, Session, nodes_folder
 from muster.console.up.place import (
     Identity,
@@ -19,6 +21,7 @@ from muster.console.up.place import (
     NodeRole,
     check_identity,
     choose_place,
+    folder_name,
     read_node,
     read_nodes,
     the_only_node,
@@ -26,40 +29,41 @@ from muster.console.up.place import (
 from muster.errors import UsageError
 
 
-@dataclass(frozen=True)
-class UpRequest:
+class UpRequest(Request):
     """What a person typed: the options of `muster up`."""
 
-    url: Annotated[
-        str | None, typer.Argument(help="Address of the run, from its page's join box; else the node that is here.")
-    ] = None
-    role: Annotated[NodeRole | None, typer.Option("--role", help="What to be; else a worker.")] = None
-    name: Annotated[
-        str | None,
-        typer.Option("--name", help="Name of the node: of its folder, and shown to others. Else run-N-ROLE."),
-    ] = None
-    work_class: Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")] = 0
-    operator: Annotated[
-        str | None,
-        typer.Option("--operator", help="Wallet that owns stake and earnings: a path or a name. Else one is made."),
-    ] = None
-    password_file: Annotated[
-        Path | None, typer.Option("--password-file", help="File (mode 0600) with that wallet's password.")
-    ] = None
-    rpc_url: Annotated[
-        str | None, typer.Option("--rpc-url", help="Endpoint of the chain; else the one that is known for it.")
-    ] = None
-    folder: Annotated[Path | None, typer.Option("--folder", help="Folder of the node; else ~/.muster/nodes/NAME.")] = (
-        None
-    )
+    url: Annotated[str | None, typer.Argument()] = None
+    """Address of the run, from its page's join box; else the node that is here."""
+    role: NodeRole | None = None
+    """What to be; else a worker."""
+    name: Annotated[str, AfterValidator(folder_name)] | None = None
+    """Name of the node: of its folder, and shown to others. Else run-N-ROLE."""
+    work_class: Annotated[int, typer.Option("--class")] = 0
+    """Work class of this machine (muster run show)."""
+    operator: str | None = None
+    """Wallet that owns stake and earnings: a path or a name. Else one is made."""
+    password_file: Path | None = None
+    """File (mode 0600) with that wallet's password."""
+    rpc_url: str | None = None
+    """Endpoint of the chain; else the one that is known for it."""
+    folder: Path | None = None
+    """Folder of the node; else ~/.muster/nodes/NAME."""
     gas_days: GasOption = GAS_DAYS
-    check_engine: Annotated[
-        bool, typer.Option("--check-engine", help="First see whether validators would accept this engine's work.")
-    ] = False
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Install a systemd user service that runs it, and return.")
-    ] = False
-    start: Annotated[bool, typer.Option("--start/--no-start", help="Run it; or only join.")] = True
+    check_engine: bool = False
+    """First see whether validators would accept this engine's work."""
+    detach: bool = False
+    """Install a systemd user service that runs it, and return."""
+    start: Annotated[bool, typer.Option("--start/--no-start")] = True
+    """Run it; or only join."""
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Self:
+        """Raise UsageError for options that do not go together."""
+        if self.name is not None and self.folder is not None:
+            raise UsageError("--name and --folder both say where the node is", hint="leave out one of them")
+        if self.detach and not self.start:
+            raise UsageError("--detach starts a service, and --no-start nothing", hint="leave out one of them")
+        return self
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from muster.authoring.tasks.generated import sample_of
 from muster.clients.answering import ask, refusal_line
 from muster.clients.evaluation import EvalRequest, Sampling, TaskResult, request_from_line, request_line
 from muster.console.evaluate import eval
-from muster.console.sampling import SamplingDefaults, SamplingOptions, model_hashes, parse_ks, progress
+from muster.console.evaluate.eval_options import EvalOptions
+from muster.console.sampling import SamplingDefaults, SamplingOptions, check_ks, model_hashes, progress
 from muster.console.session import Options, Session
 from muster.console.tasks import filter as tasks_filter
 from muster.environments.task import ask as question
@@ -103,7 +104,9 @@ def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
     budgets = tuple(sorted({budget for one in terms.classes for budget in one.budgets}))
     of_run = SamplingOptions(seed=5).sampling(4, usual)
     assert (of_run.budgets, of_run.temperature, of_run.max_tokens, of_run.seed) == (budgets, 0.6, 77, 5)
-    own = SamplingOptions("20,40", 0.9, 50, 5, "bf16-projection-v3").sampling(4, usual)
+    own = SamplingOptions(
+        budgets=(20, 40), temperature=0.9, max_tokens=50, seed=5, profile="bf16-projection-v3"
+    ).sampling(4, usual)
     assert (own.budgets, own.temperature, own.max_tokens) == ((20, 40), 0.9, 50)
     assert own.profile == "bf16-projection-v3"
     with pytest.raises(ConfigError, match="no verification profile 'fp8'"):
@@ -191,14 +194,14 @@ def test_folder_without_a_checkpoint_is_refused(tmp_path: Path, model_dir: Path)
 
 
 def test_k_is_bounded_by_the_samples() -> None:
-    assert parse_ks(None, 8) == (1, 4, 8)
-    assert parse_ks(None, 5) == (1, 4)
-    assert parse_ks("8,1,8", 8) == (1, 8)
+    assert check_ks(None, 8) == (1, 4, 8)
+    assert check_ks(None, 5) == (1, 4)
+    assert check_ks((8, 1, 8), 8) == (1, 8)
     with pytest.raises(UsageError, match="pass@8 takes at least 8 answers to a task, and there are 4") as caught:
-        parse_ks("1,8", 4)
+        check_ks((1, 8), 4)
     assert "--samples 8" in caught.value.hint
     with pytest.raises(UsageError, match="pass@0"):
-        parse_ks("0,1", 4)
+        check_ks((0, 1), 4)
 
 
 # --- The journal
@@ -368,6 +371,11 @@ async def test_a_filter_never_writes_over_what_it_reads(
     assert {path: path.read_bytes() for path in tasks_folder.rglob("*") if path.is_file()} == before
 
 
+async def evaluate(session: Session, model: Path, tasks: Path | None = None, **options: Any) -> None:
+    named = None if tasks is None else str(tasks)
+    await eval.evaluate(session, EvalOptions(model=str(model), tasks=named, **options))
+
+
 async def test_a_measurement_says_what_was_asked_and_what_it_came_to(
     session: Session,
     tasks_folder: Path,
@@ -378,7 +386,7 @@ async def test_a_measurement_says_what_was_asked_and_what_it_came_to(
 ) -> None:
     right = [index % 5 for index in range(20)]
     monkeypatch.setattr(eval, "sample_tasks", Oracle(right))
-    await eval.evaluate(session, model_dir, tasks_folder, samples=4, k="1,2,4", limit=10, out=Path("result.json"))
+    await evaluate(session, model_dir, tasks_folder, samples=4, k="1,2,4", limit=10, out=Path("result.json"))
     report = json.loads(capsys.readouterr().out)
     expected = [mean_pass_at_k(right[:10], 4, k) for k in (1, 2, 4)]
     assert report["pass_at_k"] == [
@@ -394,17 +402,17 @@ async def test_a_measurement_of_nothing_or_of_two_things_is_refused(
     session: Session, tasks_folder: Path, model_dir: Path
 ) -> None:
     with pytest.raises(UsageError, match="nothing to evaluate"):
-        await eval.evaluate(session, model_dir)
+        await evaluate(session, model_dir)
     with pytest.raises(UsageError, match="--step names a step of a run"):
-        await eval.evaluate(session, model_dir, tasks_folder, step=3)
+        await evaluate(session, model_dir, tasks_folder, step=3)
     with pytest.raises(UsageError, match="--run already sets"):
-        await eval.evaluate(session, model_dir, tasks_folder, run=1)
+        await evaluate(session, model_dir, tasks_folder, run=1)
     with pytest.raises(UsageError, match="is a folder"):
-        await eval.evaluate(session, model_dir, tasks_folder, out=tasks_folder.parent)
+        await evaluate(session, model_dir, tasks_folder, out=tasks_folder.parent)
     with pytest.raises(UsageError, match=r"the folder of .* does not exist"):
-        await eval.evaluate(session, model_dir, tasks_folder, out=tasks_folder.parent / "absent" / "result.json")
+        await evaluate(session, model_dir, tasks_folder, out=tasks_folder.parent / "absent" / "result.json")
     with pytest.raises(ConfigError, match="no task set"):
-        await eval.evaluate(session, model_dir, Path("absent"))
+        await evaluate(session, model_dir, Path("absent"))
 
 
 def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.authoring.benchmarks.hub import fetch_files
 from muster.clients.evaluation import Completion, CompletionRequest, TaskCompletions
 from muster.console.evaluate import benchmark, eval
-from muster.console.sampling import SamplingOptions
+from muster.console.evaluate.eval_options import EvalOptions
 from muster.console.session import Options, Session
 from muster.environments.registry import own_manifest
 from muster.environments.task import ask
@@ -23,7 +22,7 @@ from muster.tasksets.build import NewPart, write_task_set
 from testbed.samples.models import write_model
 from testbed.samples.published_rows import GSM8K, LIVECODEBENCH
 
-SHORT = SamplingOptions(max_tokens=64)
+SHORT = {"max_tokens": 64}
 GOLD = [row["answer"].rpartition("#### ")[2] for row in GSM8K]
 
 
@@ -71,10 +70,14 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     return found
 
 
+async def evaluate(session: Session, model: Path, tasks: str, **options: Any) -> None:
+    await eval.evaluate(session, EvalOptions(model=str(model), tasks=tasks, **options))
+
+
 async def test_a_result_says_what_it_depends_on(
     session: Session, model_dir: Path, file: Path, oracle: Oracle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await eval.evaluate(session, model_dir, "gsm8k", data=[file], samples=4, typed=SHORT, out=Path("result.json"))
+    await evaluate(session, model_dir, "gsm8k", data=[file], samples=4, **SHORT, out=Path("result.json"))
     document = json.loads(capsys.readouterr().out)
     written = json.loads(Path("result.json").read_text())
     assert {name: value for name, value in document.items() if name not in ("model", "out", "seconds")} == written
@@ -103,32 +106,32 @@ async def test_a_result_says_what_it_depends_on(
 async def test_an_interrupted_evaluation_ends_in_the_same_result(
     session: Session, model_dir: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def evaluate(oracle: Oracle, **options: Any) -> None:
+    async def again(oracle: Oracle, **options: Any) -> None:
         monkeypatch.setattr(benchmark, "complete", oracle)
         out = options.pop("out", Path("result.json"))
-        await eval.evaluate(session, model_dir, "gsm8k", data=[file], out=out, **{"typed": SHORT, **options})
+        await evaluate(session, model_dir, "gsm8k", data=[file], out=out, **{**SHORT, **options})
 
     Path("whole").mkdir()
-    await evaluate(Oracle(), out=Path("whole/result.json"))
+    await again(Oracle(), out=Path("whole/result.json"))
     with pytest.raises(MusterError, match="killed"):
-        await evaluate(Oracle(breaks_after=3))
+        await again(Oracle(breaks_after=3))
     assert "3 of 8 items are answered; run the same command to resume" in capsys.readouterr().err
     assert not Path("result.json").exists()
     for changed in (
-        {"typed": replace(SHORT, seed=1)},
-        {"typed": replace(SHORT, temperature=0.5)},
+        {"seed": 1},
+        {"temperature": 0.5},
         {"samples": 2},
         {"prompt": "{question}?"},
         {"limit": 4},
     ):
         with pytest.raises(ConfigError, match="has records of another evaluation"):
-            await evaluate(Oracle(), **changed)
+            await again(Oracle(), **changed)
     second = Oracle()
-    await evaluate(second)
+    await again(second)
     assert (second.request.first, second.asked) == (3, 5)
     assert Path("result.json").read_bytes() == Path("whole/result.json").read_bytes()
     third = Oracle()
-    await evaluate(third)
+    await again(third)
     assert (third.asked, Path("result.json").read_bytes()) == (0, Path("whole/result.json").read_bytes())
 
 
@@ -137,7 +140,7 @@ async def test_without_out_equal_evaluations_share_their_records(
 ) -> None:
     outs = []
     for seed in (0, 0, 1):
-        await eval.evaluate(session, model_dir, "gsm8k", data=[file], typed=replace(SHORT, seed=seed))
+        await evaluate(session, model_dir, "gsm8k", data=[file], seed=seed, **SHORT)
         outs.append(json.loads(capsys.readouterr().out)["out"])
     assert outs[0] == outs[1] != outs[2]
     assert oracle.asked == 2 * len(GSM8K)
@@ -150,12 +153,12 @@ async def test_items_in_the_training_set_are_refused_by_name(
     training = [ask(f"Please solve this: {GSM8K[2]['question']}", answer="-7"), ask("What is 2 + 2?", answer="4")]
     held_out = [ask(GSM8K[4]["question"], answer="63000")]
     write_task_set(Path("tasks"), [NewPart("train", manifest, training)], [NewPart("held", manifest, held_out)])
-    options: dict[str, Any] = {"data": [file], "typed": SHORT, "against": [Path("tasks")]}
+    options: dict[str, Any] = {"data": [file], **SHORT, "against": [Path("tasks")]}
     with pytest.raises(CheckError, match=r"1 of 8 items of gsm8k are trained on: gsm8k/3$") as caught:
-        await eval.evaluate(session, model_dir, "gsm8k", **options)
+        await evaluate(session, model_dir, "gsm8k", **options)
     assert "--skip-trained" in caught.value.hint
     assert oracle.asked == 0
-    await eval.evaluate(session, model_dir, "gsm8k", skip_trained=True, **options)
+    await evaluate(session, model_dir, "gsm8k", skip_trained=True, **options)
     document = json.loads(capsys.readouterr().out)
     assert (document["items"], document["trained_on"]) == (7, ["gsm8k/3"])
     assert not any(GSM8K[2]["question"] in prompt for prompt in oracle.prompts)
@@ -164,29 +167,31 @@ async def test_items_in_the_training_set_are_refused_by_name(
 async def test_a_length_limit_that_the_model_lacks_gives_way(
     session: Session, model_dir: Path, file: Path, oracle: Oracle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await eval.evaluate(session, model_dir, "gsm8k", data=[file])
+    await evaluate(session, model_dir, "gsm8k", data=[file])
     document = json.loads(capsys.readouterr().out)
     assert 0 < document["sampling"]["max_tokens"] < 512 < BENCHMARKS["gsm8k"].max_tokens
 
 
 async def test_options_that_make_no_sense_are_refused(session: Session, model_dir: Path, file: Path) -> None:
     with pytest.raises(UsageError, match="--part and --budgets are for task sets"):
-        await eval.evaluate(session, model_dir, "gsm8k", data=[file], typed=SamplingOptions(budgets="8"))
+        await evaluate(session, model_dir, "gsm8k", data=[file], budgets=(8,))
     with pytest.raises(UsageError, match="--data is for a benchmark"):
-        await eval.evaluate(session, model_dir, "tasks", data=[file])
+        await evaluate(session, model_dir, "tasks", data=[file])
     with pytest.raises(UsageError, match="gsm8k has no contests"):
-        await eval.evaluate(session, model_dir, "gsm8k", data=[file], since="2024-01-01")
-    with pytest.raises(UsageError, match="--since soon"):
-        await eval.evaluate(session, model_dir, "livecodebench", data=[file], since="soon")
+        await evaluate(session, model_dir, "gsm8k", data=[file], since="2024-01-01")
+    with pytest.raises(UsageError, match="a window from 2025-01-01 to 2024-01-01"):
+        await evaluate(session, model_dir, "livecodebench", data=[file], since="2025-01-01", until="2024-01-01")
+    with pytest.raises(UsageError, match="--since: Invalid isoformat string: 'soon'"):
+        EvalOptions.read({"tasks": "livecodebench", "since": "soon"}, "muster eval")
     with pytest.raises(UsageError, match="a prompt without the question"):
-        await eval.evaluate(session, model_dir, "gsm8k", data=[file], prompt="What?")
+        await evaluate(session, model_dir, "gsm8k", data=[file], prompt="What?")
     with pytest.raises(UsageError, match="--step names a step of a run"):
-        await eval.evaluate(session, model_dir, "gsm8k", data=[file], step=1)
+        await evaluate(session, model_dir, "gsm8k", data=[file], step=1)
     with pytest.raises(ConfigError, match="there is no file absent"):
-        await eval.evaluate(session, model_dir, "gsm8k", data=[Path("absent")])
+        await evaluate(session, model_dir, "gsm8k", data=[Path("absent")])
     Path("gsm8k").mkdir()  # a path that exists is a task set
     with pytest.raises(UsageError, match="--data is for a benchmark, and gsm8k, which is none"):
-        await eval.evaluate(session, model_dir, "gsm8k", data=[file])
+        await evaluate(session, model_dir, "gsm8k", data=[file])
 
 
 def test_a_hub_that_cannot_be_reached_says_which_files_to_fetch(tmp_path: Path) -> None:
@@ -199,8 +204,7 @@ def test_a_hub_that_cannot_be_reached_says_which_files_to_fetch(tmp_path: Path) 
 
 
 def test_contests_reach_the_window(tmp_path: Path) -> None:
-    from muster.console.evaluate.benchmark_options import window_of
-
-    window = window_of("livecodebench", "2024-08-01", "2025-01-31", "atcoder")
+    typed = {"tasks": "livecodebench", "since": "2024-08-01", "until": "2025-01-31", "platform": "atcoder"}
+    window = EvalOptions.read(typed, "muster eval").contests()
     assert [row["question_id"] for row in LIVECODEBENCH if window.holds(row)] == ["pairs", "mean"]
     assert window.to_document() == {"since": "2024-08-01", "until": "2025-01-31", "platform": "atcoder"}
