@@ -1,13 +1,21 @@
-"""Read the options of `muster tasks import`: what scores, which columns, and what runs reference solutions."""
+"""The options of `muster tasks import`: what is read, what scores it, what is left out, and what is held out."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
+import typer
+from pydantic import Field, model_validator
 from pydantic_core import from_json
 
+from muster.authoring.tasks.duplicates import NEAR
+from muster.authoring.tasks.importing import ImportOptions
+from muster.authoring.tasks.rows import MAX_ROWS
+from muster.authoring.tasks.sources import MAPPED
+from muster.console.options import Request
+from muster.console.tasks.token_counter import TokenizerOption, token_counter
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import own_manifest
 from muster.errors import ConfigError, MalformedError, UsageError
@@ -15,6 +23,83 @@ from muster.errors import ConfigError, MalformedError, UsageError
 if TYPE_CHECKING:
     from muster.authoring.tasks.sources_code import RunReference
     from muster.sandbox.client import Sandbox
+
+REASONING_GYM: Final = "reasoning-gym"
+VERIFIERS: Final = "verifiers"
+PACKAGES: Final = (REASONING_GYM, VERIFIERS)
+"""Sources that are packages and no files."""
+
+PUZZLES_NEAR: Final = 1.0
+"""Of reasoning-gym: its puzzles share their wording, so only those with the same words in a row are nearly equal."""
+
+
+class ImportRequest(Request):
+    """The options of `muster tasks import`."""
+
+    source: Annotated[str, typer.Argument()]
+    """Format: gsm8k, deepscaler, numina, synthetic, humaneval, mbpp; mapped; or reasoning-gym, verifiers."""
+    file: Annotated[Path, typer.Argument()]
+    """JSON Lines or Parquet, on this machine; of reasoning-gym its datasets, comma-separated; of verifiers a package,
+    or a folder with one."""
+    out: Annotated[Path, typer.Argument()]
+    """Folder to write."""
+    licence: str | None = None
+    """What the authors allow, e.g. MIT."""
+    origin: str | None = None
+    """Where the data set is from; else the file's name."""
+    note: str = ""
+    """What its authors want to be said."""
+    environment: tuple[str, ...] = ()
+    """What scores them: NAME, NAME:OPTION=VALUE,…, or a JSON file."""
+    field: tuple[str, ...] = ()
+    """Of mapped: NAME=COLUMN, e.g. prompt=question, answer=solution."""
+    name: str | None = None
+    """Of mapped: what to call the source."""
+    held_out: int = Field(default=0, ge=0)
+    """Tasks kept for measuring."""
+    seed: int = 0
+    """Decides which tasks are held out, and what reasoning-gym makes."""
+    count: int | None = Field(default=None, ge=1)
+    """Of reasoning-gym, tasks of each dataset; of verifiers, its first ones."""
+    setting: tuple[str, ...] = ()
+    """Of reasoning-gym and verifiers: KEY=VALUE, e.g. max_terms=4."""
+    decontaminate: tuple[Path, ...] = ()
+    """Benchmark whose problems are left out: JSON Lines or Parquet."""
+    near: float | None = Field(default=None, ge=0.5, le=1)
+    """Likeness from which two problems are one: 0.8, of reasoning-gym 1."""
+    keep_near: bool = False
+    """Keep problems that are nearly equal."""
+    max_prompt_tokens: int | None = Field(default=None, ge=1)
+    """Leave out longer prompts; needs --tokenizer."""
+    tokenizer: TokenizerOption = None
+    max_rows: int = Field(default=MAX_ROWS, ge=1)
+    """Refuse files with more rows."""
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Self:
+        """Raise UsageError for options that do not go together."""
+        if self.given("field", "name") and self.source != MAPPED:
+            raise UsageError(
+                f"the columns of {self.source} are fixed", hint="--field and --name go with the source mapped"
+            )
+        if self.given("count", "setting") and self.source not in PACKAGES:
+            raise UsageError(f"{self.source} is a file", hint=f"--count and --setting go with {' and '.join(PACKAGES)}")
+        if (self.max_prompt_tokens is None) != (self.tokenizer is None):
+            raise UsageError("--max-prompt-tokens and --tokenizer go together", hint="give both, or neither")
+        return self
+
+    def options(self) -> ImportOptions:
+        """Return what is left out, and what is held out. Raises ConfigError for a tokenizer that cannot count."""
+        return ImportOptions(
+            held_out=self.held_out,
+            seed=self.seed,
+            near=self.near or (PUZZLES_NEAR if self.source == REASONING_GYM else NEAR),
+            keep_near=self.keep_near,
+            benchmarks=self.decontaminate,
+            max_prompt_tokens=self.max_prompt_tokens,
+            count_tokens=None if self.tokenizer is None else token_counter(self.tokenizer),
+            max_rows=self.max_rows,
+        )
 
 
 def environment_of(text: str) -> EnvironmentManifest:
@@ -67,7 +152,7 @@ def manifests_of(given: list[EnvironmentManifest], names: tuple[str, ...]) -> di
     return {manifest.name: manifest for manifest in given}
 
 
-def fields_of(texts: list[str]) -> dict[str, str]:
+def fields_of(texts: tuple[str, ...]) -> dict[str, str]:
     fields = {}
     for text in texts:
         name, mark, column = text.partition("=")

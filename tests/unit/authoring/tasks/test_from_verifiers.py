@@ -18,6 +18,7 @@ from muster.authoring.tasks.from_verifiers import (
 from muster.authoring.tasks.sources import ImportReport, import_tasks
 from muster.console.session import Options, Session
 from muster.console.tasks import tasks as commands
+from muster.console.tasks.import_options import ImportRequest
 from muster.environments.registry import default_manifest, make_environment
 from muster.errors import ConfigError, MalformedError, UsageError
 from muster.tasksets.taskset import TaskSet
@@ -156,10 +157,14 @@ def test_a_package_that_uses_verifiers_is_imported_and_its_other_rewards_are_ref
 ) -> None:
     """With the real package, in an environment that uv makes: it needs a package index."""
     session = Session(Options(json=True))
+
+    def import_(kind: str, **options: Any) -> None:
+        typed = {"source": "verifiers", "file": PACKAGE, "out": tmp_path / kind, "setting": [f"kind={kind}"]}
+        commands.import_(session, ImportRequest(**typed, licence="MIT", **options))
+
     for kind, environment, answer in (("boxed", "math", "0"), ("exact", "sorting", "0"), ("letter", "choice", "B")):
-        out = tmp_path / kind
-        commands.import_(session, "verifiers", PACKAGE, out, licence="MIT", setting=[f"kind={kind}"], count=6)
-        made = TaskSet.open(out)
+        import_(kind, count=6)
+        made = TaskSet.open(tmp_path / kind)
         assert (made.manifest(0).name, made.size, made.task(0).reference["answer"]) == (environment, 5, answer)
     for kind, says in (
         ("length", "nothing here computes the reward sums_for_muster.correct: it returns verifiers"),
@@ -167,4 +172,4 @@ def test_a_package_that_uses_verifiers_is_imported_and_its_other_rewards_are_ref
         ("steps", "it has a custom setup, sums_for_muster.Steps.setup"),
     ):
         with pytest.raises(ConfigError, match=says):
-            commands.import_(session, "verifiers", PACKAGE, tmp_path / kind, licence="MIT", setting=[f"kind={kind}"])
+            import_(kind)

@@ -18,6 +18,7 @@ from muster.authoring.tasks.mixing import HELD_OUT_ELSEWHERE, IN_ANOTHER, mix_se
 from muster.authoring.tasks.sources import ImportReport, format_of, mapped_format
 from muster.console.session import Options, Session
 from muster.console.tasks import tasks as commands
+from muster.console.tasks.import_options import ImportRequest
 from muster.constants import MICRO
 from muster.environments.base import Outcome
 from muster.environments.manifest import EnvironmentManifest, Score
@@ -158,9 +159,10 @@ def test_a_file_without_a_usable_row_says_why(tmp_path: Path) -> None:
 def test_the_import_command(session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_stories(tmp_path / "f.jsonl", [story(i) for i in range(20)] + [""])
     (tmp_path / "env.json").write_text(json.dumps(SORTING.to_document()))
-    commands.import_(
-        session, "gsm8k", path, Path("out"), licence="MIT", environment=["env.json"], held_out=5, note="Thanks."
+    request = ImportRequest(
+        source="gsm8k", file=path, out=Path("out"), licence="MIT", environment=("env.json",), held_out=5, note="Thanks."
     )
+    commands.import_(session, request)
     output = capsys.readouterr()
     document = json.loads(output.out)
     made = TaskSet.open(Path("out"), bytes.fromhex(document["root"][2:]))
@@ -194,10 +196,9 @@ def test_the_import_command(session: Session, tmp_path: Path, capsys: pytest.Cap
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], says: str, session: Session) -> None:
+    typed = {"source": "gsm8k", "file": Path("f"), "out": Path("o"), "licence": "MIT", **options}
     with pytest.raises((UsageError, ConfigError), match=says):
-        commands.import_(
-            session, **{"source": "gsm8k", "file": Path("f"), "out": Path("o"), "licence": "MIT", **options}
-        )
+        commands.import_(session, ImportRequest(**typed))
 
 
 # --- Mix

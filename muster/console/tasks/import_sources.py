@@ -1,0 +1,102 @@
+"""Sources of `muster tasks import`: files, and the packages reasoning-gym and tasksets of verifiers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from muster.authoring.tasks import from_reasoning_gym, from_verifiers
+from muster.authoring.tasks.foreign import environments_folder, exported, own_environment
+from muster.authoring.tasks.formats import Format
+from muster.authoring.tasks.sources import EXECUTING, MAPPED, format_of, mapped_format
+from muster.console.tasks.import_options import (
+    PACKAGES,
+    REASONING_GYM,
+    ImportRequest,
+    environment_of,
+    fields_of,
+    manifests_of,
+    run_reference,
+)
+from muster.environments.manifest import EnvironmentManifest
+from muster.environments.registry import make_environment, own_manifest
+from muster.errors import UsageError
+from muster.sandbox.client import Sandbox
+
+COUNT: Final = 500
+"""Tasks of each dataset of reasoning-gym, by default."""
+
+
+@dataclass(frozen=True)
+class ImportedSource:
+    """What is imported: its rows, as published or as an export program has written them, and how they become tasks."""
+
+    format: Format
+    rows: Path
+    manifests: Mapping[str, EnvironmentManifest]
+    origin: str
+
+
+@contextmanager
+def imported_source(request: ImportRequest, sandbox: Sandbox) -> Iterator[ImportedSource]:
+    """Yield a file, or a package's tasks, exported in a separate environment. Raises as `exported` and the rooms."""
+    given = [environment_of(text) for text in request.environment]
+    if request.source not in PACKAGES:
+        format_ = _format(request, given, sandbox)
+        yield ImportedSource(format_, request.file, manifests_of(given, format_.environments), request.file.name)
+        return
+    if len(given) > 1:
+        raise UsageError(
+            f"{request.source} is scored by one environment", hint="give --environment once, or not at all"
+        )
+    export = _reasoning_gym if request.source == REASONING_GYM else _verifiers
+    with export(request, given[0] if given else None) as source:
+        yield source
+
+
+def _format(request: ImportRequest, given: Sequence[EnvironmentManifest], sandbox: Sandbox) -> Format:
+    """Return how the rows of a file become tasks."""
+    if request.source != MAPPED:
+        return format_of(request.source, run_reference(sandbox) if request.source in EXECUTING else None)
+    if len(given) != 1:
+        raise UsageError("a mapped source needs one --environment", hint="for example --environment math")
+    return mapped_format(given[0].name, fields_of(request.field), request.name or MAPPED)
+
+
+@contextmanager
+def _reasoning_gym(request: ImportRequest, given: EnvironmentManifest | None) -> Iterator[ImportedSource]:
+    names, seed = [name.strip() for name in str(request.file).split(",") if name.strip()], request.seed
+    order = from_reasoning_gym.order_of(names, request.count or COUNT, seed, request.setting)
+    manifest = given or own_manifest(from_reasoning_gym.ENVIRONMENT)
+    if manifest.name != from_reasoning_gym.ENVIRONMENT:
+        raise UsageError(f"reasoning-gym is scored by {from_reasoning_gym.ENVIRONMENT}, not by {manifest.name}")
+    python = own_environment(from_reasoning_gym.REQUIREMENTS, environments_folder())
+    with exported(python, from_reasoning_gym.PROGRAM, order) as (about, rows):
+        from_reasoning_gym.check_about(about)
+        format_ = from_reasoning_gym.format_of_datasets(names, seed, make_environment(manifest))
+        said = "".join(f", {setting}" for setting in request.setting)
+        origin = f"reasoning-gym {from_reasoning_gym.VERSION}: {', '.join(names)}, seed {seed}{said}"
+        yield ImportedSource(format_, rows, {manifest.name: manifest}, origin[:2000])
+
+
+@contextmanager
+def _verifiers(request: ImportRequest, given: EnvironmentManifest | None) -> Iterator[ImportedSource]:
+    # 1. Export.
+    requirement, name = from_verifiers.requirement_of(str(request.file))
+    python = own_environment((from_verifiers.REQUIREMENT, requirement), environments_folder())
+    order = {"taskset": name, "count": request.count, "config": from_reasoning_gym.read_settings(request.setting)}
+    with exported(python, from_verifiers.PROGRAM, order) as (about, rows):
+        # 2. What scores follows from the reward; only the form of the thinking is the owner's choice.
+        mapped = from_verifiers.map_rewards(from_verifiers.read_about(about))
+        if given is not None and given.name != mapped.known.environment:
+            raise UsageError(f"its reward is that of {mapped.known.environment}, not of {given.name}")
+        thinking = {"thinking": given.options["thinking"]} if given is not None else {}
+        manifest = own_manifest(mapped.known.environment, {**mapped.known.options, **thinking})
+        label = re.sub(r"[^a-z0-9._-]", "-", name.lower())[:64]
+        format_ = from_verifiers.format_of_taskset(label, mapped, make_environment(manifest))
+        origin = f"{request.file.name} through verifiers {from_verifiers.VERSION}"
+        yield ImportedSource(format_, rows, {manifest.name: manifest}, origin[:2000])
