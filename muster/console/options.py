@@ -13,7 +13,7 @@ from datetime import date
 from functools import reduce
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Self, Union, get_args, get_origin
 
 import typer
 from annotated_types import Ge, Le
@@ -28,7 +28,8 @@ def _from_text(parse: Callable[[str], Any]) -> BeforeValidator:
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
-Numbers = Annotated[tuple[int, ...], _from_text(parse_numbers)]
+NUMBERS: Final = _from_text(parse_numbers)
+Numbers = Annotated[tuple[int, ...], NUMBERS]
 """Whole numbers, typed with commas between them."""
 Day = Annotated[date, _from_text(date.fromisoformat)]
 """A day, typed like 2024-08-01."""

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
+import typer
 from eth_utils.address import is_address
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError
 
 from muster.authoring.tasks.families import FAMILIES
-from muster.errors import ConfigError, UsageError
+from muster.console.options import NUMBERS, Request, first_fault
+from muster.errors import ConfigError
 from muster.models.files import context_of
 from muster.runtime.files import write_atomically
 from muster.runtime.units import parse_amount
@@ -33,127 +35,139 @@ OWNER: Final = "owner"
 
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9a-fA-F:]{2,39}\]")
 
-Count = Annotated[int, Field(ge=1, le=1 << 31)]
-Budgets = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], Field(min_length=1, max_length=14)]
-Amount = Annotated[str, Field(max_length=100)]
+
+def _is_text(value: str) -> str:
+    """Take what can be written as UTF-8."""
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ValueError("it is no valid text")
+    return value
 
 
-class RunChoices(BaseModel):
-    """Everything that may be chosen; money as people write it, in tokens."""
+def _is_an_amount(value: str) -> str:
+    if not 0 < parse_amount(value) < 1 << 96:
+        raise ValueError("it must be above 0 and fit 96 bits")
+    return value
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+def _names_somebody(value: str) -> str:
+    if value not in (OPEN, OWNER) and not is_address(value):
+        raise ValueError(f"write {OPEN}, {OWNER}, or an address that keeps the list")
+    return value
+
+
+def _is_a_host(value: str) -> str:
+    if not HOST_NAME.fullmatch(value):
+        raise ValueError("write a name such as run.example.org, or an address, without http:// and port")
+    return value
+
+
+def _are_three(value: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(value)) != 3:
+        raise ValueError("three different ports are needed: chain, orchestrator, weights")
+    return value
+
+
+Count = Annotated[int, Field(ge=1, lt=1 << 31)]
+Budgets = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], Field(min_length=1, max_length=14), NUMBERS]
+Levels = Annotated[tuple[Count, ...], Field(min_length=1, max_length=64), NUMBERS]
+Amount = Annotated[str, Field(max_length=100), AfterValidator(_is_an_amount)]
+Text = Annotated[str, Field(max_length=4000), AfterValidator(_is_text)]
+Title = Annotated[
+    str, Field(max_length=80), AfterValidator(_is_text), AfterValidator(lambda text: " ".join(text.split()))
+]
+Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], AfterValidator(_are_three)]
+Place = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_is_text)]
+"""A path, or a name of what is elsewhere."""
+
+
+class TypedChoices(Request):
+    """What may be chosen by options; money as people write it, in tokens."""
 
     network: Network | None = None
-    title: Annotated[str, Field(max_length=80)] | None = None
-    about: Annotated[str, Field(max_length=4000)] | None = None
-    model: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    tasks: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    levels: Annotated[tuple[Count, ...], Field(min_length=1, max_length=64)] | None = None
+    """Where: a chain on this machine, or a public test network."""
+    title: Title | None = None
+    """What the run is called on its page."""
+    about: Text | None = None
+    """What it trains and why, for its page."""
+    model: Place | None = None
+    """new, smollm2-135m, OWNER/NAME on the hub, or a checkpoint folder."""
+    tasks: Place | None = None
+    """Folder of a task set, or families of which tasks are made."""
+    levels: Levels | None = None
+    """Of made tasks: difficulties, as of muster tasks make."""
     train: Count | None = None
+    """Of made tasks: training tasks of each family."""
     held_out: Count | None = None
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    """Of made tasks: tasks of each family that are kept for measuring."""
+    seed: int | None = Field(default=None, ge=0, lt=1 << 63)
+    """Of made tasks and models: equal seeds give equal ones."""
     budgets: Budgets | None = None
+    """Thinking budgets in tokens, comma-separated."""
     max_prompt_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
+    """Longest prompt; else that of the tasks."""
+    max_completion_tokens: Annotated[Count | None, typer.Option("--max-tokens")] = None
+    """Where an answer is cut off; else twice the largest budget."""
     recipe: RecipeName | None = None
-    learning_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
-    batch_groups: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    group_size: Annotated[int, Field(ge=2, le=4096)] | None = None
-    groups_per_commitment: Annotated[int, Field(ge=1, le=4096)] | None = None
-    commitments_per_hour: Annotated[int, Field(ge=1, le=255)] | None = None
+    """The trainer's recipe."""
+    learning_rate: float | None = Field(default=None, gt=0, lt=1)
+    """Else the recipe's, or that of a model others have made."""
+    batch_groups: int | None = Field(default=None, ge=1, le=100_000)
+    """Groups that a step is trained on."""
+    group_size: int | None = Field(default=None, ge=2, le=4096)
+    """Answers to a task, which are compared."""
+    groups_per_commitment: int | None = Field(default=None, ge=1, le=4096)
+    """Groups of one file of a worker."""
+    commitments_per_hour: int | None = Field(default=None, ge=1, le=255)
+    """Most files of a worker in an hour."""
     pay: Amount | None = None
+    """Tokens for a commitment."""
     stake: Amount | None = None
-    steps: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    validators: str | None = None
-    host: Annotated[str, Field(max_length=253)] | None = None
-    rpc_url: Annotated[str, Field(max_length=2000)] | None = None
-    ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] | None = None
-    local_workers: Annotated[int, Field(ge=1, le=64)] | None = None
-    operator: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    password_file: Annotated[str, Field(max_length=4096)] | None = None
+    """Tokens that a node locks; else what covers 26 hours of work."""
+    steps: int | None = Field(default=None, ge=0, le=10_000_000)
+    """Steps that the escrow should pay for."""
+    validators: Annotated[str, AfterValidator(_names_somebody)] | None = None
+    """Who may validate: open, owner, or the address that keeps the list."""
+    host: Annotated[str, Field(max_length=253), AfterValidator(_is_a_host)] | None = None
+    """Name or address at which nodes reach this machine."""
+    rpc_url: str | None = Field(default=None, max_length=2000)
+    """Endpoint of the chain, where it is another than the usual one."""
+    local_workers: Annotated[int | None, typer.Option("--workers"), Field(ge=1, le=64)] = None
+    """Workers of a local run."""
 
-    @field_validator("title", "about", "model", "tasks", "operator", "password_file")
-    @classmethod
-    def _is_text(cls, value: str | None) -> str | None:
-        """Take what can be written as UTF-8."""
-        if value is not None and any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise ValueError("it is no valid text")
-        return value
 
-    @field_validator("title")
-    @classmethod
-    def _is_a_line(cls, value: str | None) -> str | None:
-        return None if value is None else " ".join(value.split())
+class RunChoices(TypedChoices):
+    """Everything that may be chosen: what is typed, the ports of a local run, and the owner's wallet."""
 
-    @field_validator("pay", "stake")
-    @classmethod
-    def _is_an_amount(cls, value: str | None) -> str | None:
-        if value is not None and not 0 < parse_amount(value) < 1 << 96:
-            raise ValueError("it must be above 0 and fit 96 bits")
-        return value
-
-    @field_validator("validators")
-    @classmethod
-    def _names_somebody(cls, value: str | None) -> str | None:
-        if value not in (None, OPEN, OWNER) and not is_address(value):
-            raise ValueError(f"write {OPEN}, {OWNER}, or an address that keeps the list")
-        return value
-
-    @field_validator("host")
-    @classmethod
-    def _is_a_host(cls, value: str | None) -> str | None:
-        if value is not None and not HOST_NAME.fullmatch(value):
-            raise ValueError("write a name such as run.example.org, or an address, without http:// and port")
-        return value
-
-    @field_validator("ports")
-    @classmethod
-    def _are_three(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if value is not None and len(set(value)) != 3:
-            raise ValueError("three different ports are needed: chain, orchestrator, weights")
-        return value
+    ports: Annotated[Ports | None, typer.Option("--port")] = None
+    operator: Place | None = None
+    password_file: Annotated[str, Field(max_length=4096), AfterValidator(_is_text)] | None = None
 
 
 FAMILY_NAMES: Final = tuple(FAMILIES)
 NETWORKS: Final = get_args(Network)
 
-OPTION_OF: Final = {name: "--" + name.replace("_", "-") for name in RunChoices.model_fields} | {
-    "max_completion_tokens": "--max-tokens",
-    "ports": "--port",
-    "local_workers": "--workers",
-}
-"""By the name of a choice."""
-
 HEAD: Final = """# What you chose for this run. muster run init goes on with it; options that you type come before it.
 """
 
 
-def make_choices(values: Mapping[str, Any], *, of: str = "") -> RunChoices:
-    """Return the choices of these values. Raises UsageError, or ConfigError where they are of a file.
-
-    of: name of the file.
-    """
-    try:
-        return RunChoices.model_validate(dict(values))
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else ""
-        reason = first["msg"].removeprefix("Value error, ")
-        if of:
-            hint = f"correct it there, or type {OPTION_OF[name]}" if name in OPTION_OF else "remove it there"
-            raise ConfigError(f"{of}: {name}: {reason}", hint=hint) from error
-        raise UsageError(f"{OPTION_OF.get(name, name)}: {reason}", hint="muster run init --help") from error
+def make_choices(values: Mapping[str, Any]) -> RunChoices:
+    """Return the choices of these values. Raises UsageError."""
+    return RunChoices.read(values, "muster run init")
 
 
 def read_choices(path: Path) -> RunChoices:
     """Return the choices that a file keeps; none where there is no file. Raises ConfigError."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        return RunChoices.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return RunChoices()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}", hint="correct it, or remove it to be asked again") from error
-    return make_choices(raw, of=str(path))
+    except ValidationError as error:
+        name, reason = first_fault(error)
+        is_known = name in RunChoices.model_fields
+        hint = f"correct it there, or type {RunChoices.option(name)}" if is_known else "remove it there"
+        raise ConfigError(f"{path}: {name}: {reason}", hint=hint) from error
 
 
 def write_choices(path: Path, choices: RunChoices) -> None:

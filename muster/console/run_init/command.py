@@ -4,60 +4,91 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from pydantic import Field
 
-from muster.console.run_init.choices import known_context, merged, read_choices
+from muster.console.run_init.choices import (
+    RunChoices,
+    TypedChoices,
+    known_context,
+    make_choices,
+    merged,
+    read_choices,
+)
 from muster.console.run_init.design import design_of
 from muster.console.run_init.flow import RunInit, open_and_start
 from muster.console.run_init.folder import RunFolder
-from muster.console.run_init.options import typed_choices, with_choices
 from muster.console.run_init.questions import ask_all
-from muster.console.session import Session
+from muster.console.session import Options, Session
 from muster.errors import UsageError
 from muster.runtime.journal import FolderLock
+from muster.runtime.secret_files import read_small
 from muster.runtime.terminal import asking
 from muster.swarm.state import check_free
+from muster.swarm.supervisor import free_ports
 
 
-@with_choices
-async def init(
-    session: Session,
-    folder: Annotated[Path, typer.Argument(help="Folder of the run. Everything goes there.")],
-    about_file: Annotated[Path | None, typer.Option("--about-file", help="File with the text of --about.")] = None,
-    calibration: Annotated[
-        Path | None, typer.Option(help="Calibration of the model that was made elsewhere (muster run calibrate).")
-    ] = None,
-    addresses: Annotated[Path | None, typer.Option(help="Address book of contracts that exist.")] = None,
-    start: Annotated[
-        bool | None, typer.Option("--start/--no-start", help="Run all of a local run on this machine, until Ctrl-C.")
-    ] = None,
-    send: Annotated[
-        bool, typer.Option("--send", help="Send a public run's transactions as well; else they are printed.")
-    ] = False,
-    restart: Annotated[
-        bool, typer.Option("--anew", help="Begin a local run again: its chain and states are removed.")
-    ] = False,
-    unmeasured: Annotated[
-        bool, typer.Option("--unmeasured", help="Make a public run of a model that muster model check has not seen.")
-    ] = False,
-    **chosen: Any,
-) -> None:
+class InitRequest(TypedChoices):
+    """The options of `muster run init`."""
+
+    folder: Annotated[Path, typer.Argument()]
+    """Folder of the run. Everything goes there."""
+    about_file: Path | None = None
+    """File with the text of --about."""
+    calibration: Path | None = None
+    """Calibration of the model that was made elsewhere (muster run calibrate)."""
+    addresses: Path | None = None
+    """Address book of contracts that exist."""
+    start: Annotated[bool | None, typer.Option("--start/--no-start")] = None
+    """Run all of a local run on this machine, until Ctrl-C."""
+    send: bool = False
+    """Send a public run's transactions as well; else they are printed."""
+    restart: Annotated[bool, typer.Option("--anew")] = False
+    """Begin a local run again: its chain and states are removed."""
+    unmeasured: bool = False
+    """Make a public run of a model that muster model check has not seen."""
+    port: int | None = Field(default=None, ge=0, le=65_533)
+    """First of three ports of a local run; 0 takes free ones."""
+
+    def choices(self, wallet: Options, known: RunChoices) -> RunChoices:
+        """Return what was typed as choices. Raises UsageError for a text that cannot be read.
+
+        known: what the folder has, of which free ports are kept.
+        """
+        values = self.model_dump(include=set(TypedChoices.model_fields), exclude_none=True)
+        if self.about_file is not None:
+            if "about" in values:
+                raise UsageError("--about and --about-file say the same", hint="leave out one of them")
+            values["about"] = _read_about(self.about_file)
+        if (first := self.port) is not None:
+            kept = known.ports if first == 0 else None
+            values["ports"] = kept or tuple(range(first, first + 3) if first else free_ports(3))
+        if wallet.operator is not None:
+            path = Path(wallet.operator).expanduser()
+            values["operator"] = str(path.absolute()) if path.is_file() else wallet.operator
+        if wallet.password_file is not None:
+            values["password_file"] = str(wallet.password_file.absolute())
+        return make_choices(values)
+
+
+async def init(session: Session, request: InitRequest) -> None:
     """Make a run of your own: terms, keys, settings; then start it on this machine, or print its deployment.
 
     Asks on a terminal for what no option says. Typed again, it goes on where it was, and shows what is done.
     """
     # 1. What is wanted.
-    place = RunFolder(folder)
+    place = RunFolder(request.folder)
     known = read_choices(place.choices)
-    choices = merged(known, typed_choices(chosen, about_file, session.options, known))
+    choices = merged(known, request.choices(session.options, known))
     if sys.stdin.isatty() and not session.options.yes:
         choices = ask_all(choices, _ask, session.note)
     design = design_of(choices, known_context(choices))
-    if start and not design.is_local:
-        raise UsageError("a public run is started by its three processes", hint=f"muster run init {folder} names them")
-    if restart and not design.is_local:
+    if request.start and not design.is_local:
+        hint = f"muster run init {request.folder} names them"
+        raise UsageError("a public run is started by its three processes", hint=hint)
+    if request.restart and not design.is_local:
         raise UsageError("only a local run can begin again", hint="another run begins in another folder")
 
     # 2. What it means, before anything is written.
@@ -70,10 +101,17 @@ async def init(
     check_free(place.path)
     place.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FolderLock(place.state):
-        if restart:
+        if request.restart:
             place.reset_chain()
-        await plan.prepare(calibration, addresses, unmeasured=unmeasured)
-        await open_and_start(plan, start=start, send=send)
+        await plan.prepare(request.calibration, request.addresses, unmeasured=request.unmeasured)
+        await open_and_start(plan, start=request.start, send=request.send)
+
+
+def _read_about(path: Path) -> str:
+    try:
+        return read_small(path).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read as text: {error}", hint="--about-file FILE") from error
 
 
 def _ask(text: str, default: str) -> str:

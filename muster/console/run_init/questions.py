@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from muster.console.run_init.choices import (
     FAMILY_NAMES,
@@ -21,8 +21,7 @@ from muster.console.run_init.choices import (
     merged,
 )
 from muster.console.run_init.design import OwnerKeys, RunDesign, RunParts, costs_of, design_of, terms_of
-from muster.console.session import parse_numbers
-from muster.errors import MusterError, UsageError
+from muster.errors import MusterError
 from muster.runtime.units import Tokens, decimal_amount
 
 Ask = Callable[[str, str], str]
@@ -41,7 +40,6 @@ class Question:
     name: str
     text: str
     explained: Callable[[RunChoices], str]
-    parse: Callable[[str], Any] = str
     wanted: Callable[[RunChoices], bool] = lambda _: True
     """Whether it is asked, of what is known so far."""
 
@@ -58,13 +56,6 @@ def _cost_of_a_step(choices: RunChoices) -> str:
     design = _design(choices)
     costs = costs_of(design, terms_of(design, RunParts(context=known_context(choices)), EXAMPLE_KEYS))
     return f"a step costs {Tokens(costs.step)} to {Tokens(costs.most_step)}; more can be added at any time"
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is no whole number") from None
 
 
 def _design(choices: RunChoices) -> RunDesign:
@@ -96,7 +87,6 @@ QUESTIONS: Final[Sequence[Question]] = (
         "budgets",
         "Thinking budgets",
         _says("in tokens; one is drawn for each task, and an answer is cut off at twice the largest"),
-        parse_numbers,
     ),
     Question(
         "validators",
@@ -104,7 +94,7 @@ QUESTIONS: Final[Sequence[Question]] = (
         _says(f"{OPEN}: any operator with a stake; {OWNER}: those that you admit; or the address of the list's keeper"),
     ),
     Question("pay", "Pay for a commitment, in MUST", _says("the same for each; stake, fee and deposit follow from it")),
-    Question("steps", "Steps that the escrow should pay for", _cost_of_a_step, _whole),
+    Question("steps", "Steps that the escrow should pay for", _cost_of_a_step),
     Question(
         "host",
         "Host name or address of this machine",
@@ -128,7 +118,7 @@ def _ask_one(question: Question, choices: RunChoices, ask: Ask, tell: Tell) -> R
     while True:
         typed = ask(question.text, default).strip()
         try:
-            answered = merged(choices, make_choices({question.name: question.parse(typed)}))
+            answered = merged(choices, make_choices({question.name: typed}))
             terms_of(_design(answered), RunParts(context=known_context(answered)), EXAMPLE_KEYS)
         except MusterError as error:
             tell(f"invalid value: {error}")

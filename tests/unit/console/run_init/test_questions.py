@@ -103,4 +103,4 @@ def test_answers_that_cannot_be_are_explained_and_asked_for_again(tmp_path_facto
         "prompts of up to 1 tokens and completions of up to 600 do not fit the model's context"
     )
     assert refused[4] == "--validators: write open, owner, or an address that keeps the list"
-    assert refused[7] == "'many' is no whole number"
+    assert refused[7] == "--steps: Input should be a valid integer, unable to parse string as an integer"
