@@ -55,9 +55,8 @@ class Request(BaseModel):
         if name not in cls.model_fields:
             return name
         info = _typed(cls, name)[1]
-        return (
-            name.upper() if isinstance(info, ArgumentInfo) else str((info.param_decls or [name])[0]).partition("/")[0]
-        )
+        typed = name.upper() if isinstance(info, ArgumentInfo) else next(iter(info.param_decls or ()), name)
+        return typed.partition("/")[0]
 
     def given(self, *names: str) -> list[str]:
         """Return those of these options that were given."""

@@ -69,7 +69,10 @@ async def _of_task_set(session: Session, options: EvalOptions) -> None:
     # 1. The model, its tasks, and how it is asked.
     samples, part = options.samples or DEFAULT_SAMPLES, options.part or "held-out"
     ks = check_ks(options.k, samples)
-    subject = await _of_run(session, options.run, options.step) if options.run is not None else _of_files(options)
+    if options.run is None:
+        subject = await asyncio.to_thread(_of_files, options)
+    else:
+        subject = await _of_run(session, options.run, options.step)
     sampling = options.sampling(samples, subject.defaults)
     hashes = await asyncio.to_thread(model_hashes, subject.model)
     count = len(part_of(subject.task_set, part))

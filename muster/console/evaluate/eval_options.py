@@ -71,7 +71,8 @@ class EvalOptions(SamplingOptions):
     @property
     def benchmark(self) -> Benchmark | None:
         """Return the benchmark that is named; a path that exists is a task set."""
-        return None if self.named is None or Path(self.named).exists() else BENCHMARKS.get(self.named)
+        benchmark = BENCHMARKS.get(self.named or "")
+        return None if benchmark is None or Path(benchmark.name).exists() else benchmark
 
     def contests(self) -> ContestWindow:
         """Return the contests that are asked for. Raises UsageError for days in the wrong order."""

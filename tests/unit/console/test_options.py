@@ -118,3 +118,4 @@ def test_invalid_values_are_refused_by_option(words: str, reason: str) -> None:
 def test_given_names_the_options_that_differ_from_their_defaults() -> None:
     trip = Trip(place="Rome", tent_size=2, guide=False, people=2)
     assert trip.given(*Trip.model_fields) == ["PLACE", "--tent", "--guide"]
+    assert trip.given("by", "people") == []
