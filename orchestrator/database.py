@@ -2,6 +2,7 @@
 
 SQLAlchemy's plain (blocking) face, one trip to a thread per unit of work: `read` and `write` take a function of a
 connection. Measured on SQLite, that costs a quarter of the asynchronous face, which makes a trip per statement.
+Writes that come while one transaction commits share the next, each in a savepoint (group commit).
 
 SQLite in WAL mode by default: readers never wait for the writer, and a killed process loses nothing it answered for.
 PostgreSQL behaves the same way here (`orchestrator.postgres`): a read sees one state, and of all processes one writes.
@@ -12,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -27,12 +29,16 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from muster.errors import ConfigError, StorageError
+from muster.runtime.batches import Batches, Outcome
 from orchestrator import tables
 
 T = TypeVar("T")
 
 TURN_SECONDS: Final = 15.0
 """Longest wait for what is under way in the database to end, before a piece of work is refused."""
+
+MAX_BATCH: Final = 64
+"""Works that share one transaction."""
 
 CHECK_SECONDS: Final = 1.0
 """A check that ended less than this ago is not repeated, however many ask."""
@@ -45,6 +51,14 @@ _BUSY_MILLISECONDS: Final = 5_000
 _READERS: Final = 7
 
 
+@dataclass(frozen=True)
+class _Work:
+    """A piece of work that writes."""
+
+    run: Callable[[Connection], Any]
+    news: bool
+
+
 class Database:
     """The service's state. Open one with `Database.open`."""
 
@@ -53,7 +67,7 @@ class Database:
         self._readers = _reading(engine)
         self._writers = _writing(engine)
         self._may_read = asyncio.Semaphore(_READERS)
-        self._may_write = asyncio.Semaphore(1)
+        self._writes = Batches(self._write_batch, most=MAX_BATCH)
         self._threads = ThreadPoolExecutor(_READERS + 1, "database")
         """Separate threads, so that a database that hangs keeps no file from being served."""
         self._checked = float("-inf")
@@ -128,17 +142,44 @@ class Database:
             return await asyncio.get_running_loop().run_in_executor(self._threads, _run, self._readers.connect, work)
 
     async def write(self, work: Callable[[Connection], T], *, news: bool = True) -> T:
-        """Run `work` in a thread and a transaction, committed on return, rolled back on an exception. One at a time.
+        """Run `work` in a thread, alone or after others in one transaction; it is committed when this returns.
 
-        news: whether it may change an answer of `Queries`. Raises StorageError as `read` does.
+        What it raises rolls back its own changes only. news: whether it may change an answer of `Queries`. Raises
+        StorageError as `read` does.
         """
-        async with _turn(self._may_write):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._write, work, news)
+        try:
+            return await self._writes.add(_Work(work, news), patience=TURN_SECONDS)
+        except TimeoutError as error:
+            raise _busy() from error
 
-    def _write(self, work: Callable[[Connection], T], news: bool) -> T:
-        result = _run(self._writers.begin, work)
-        self.version += news  # here, because the caller may have been cancelled
-        return result
+    async def _write_batch(self, batch: Sequence[_Work]) -> Sequence[Outcome]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._write, batch)
+
+    def _write(self, batch: Sequence[_Work]) -> Sequence[Outcome]:
+        outcomes = _run(self._writers.begin, lambda connection: _run_all(connection, [work.run for work in batch]))
+        for work, outcome in zip(batch, outcomes, strict=True):
+            self.version += work.news and not isinstance(outcome, Exception)  # here: the callers may be gone
+        return outcomes
+
+
+def _run_all(connection: Connection, works: Sequence[Callable[[Connection], Any]]) -> Sequence[Outcome]:
+    """Return what each work gives, or why it failed, when its changes are undone. Raises when nothing can be kept."""
+    if len(works) == 1:
+        return [works[0](connection)]
+    return [_attempt(connection, work) for work in works]
+
+
+def _attempt(connection: Connection, work: Callable[[Connection], Any]) -> Outcome:
+    savepoint = connection.begin_nested()
+    try:
+        result = work(connection)
+    except Exception as error:
+        if connection.invalidated:
+            raise
+        savepoint.rollback()  # fails where the database has ended the whole transaction
+        return _failure(error) if isinstance(error, DBAPIError) else error
+    savepoint.commit()
+    return result
 
 
 def _run(connect: Callable[[], AbstractContextManager[Connection]], work: Callable[[Connection], T]) -> T:
@@ -146,7 +187,7 @@ def _run(connect: Callable[[], AbstractContextManager[Connection]], work: Callab
         with connect() as connection:
             return work(connection)
     except (DBAPIError, PoolTimeoutError) as error:
-        raise StorageError(f"database: {_reason(error)}", hint=_HINT) from error
+        raise _failure(error) from error
 
 
 @asynccontextmanager
@@ -156,11 +197,19 @@ async def _turn(gate: asyncio.Semaphore) -> AsyncIterator[None]:
         async with asyncio.timeout(TURN_SECONDS):
             await gate.acquire()
     except TimeoutError as error:
-        raise StorageError(f"database: busy for {TURN_SECONDS:g} s", hint=_HINT) from error
+        raise _busy() from error
     try:
         yield
     finally:
         gate.release()
+
+
+def _busy() -> StorageError:
+    return StorageError(f"database: busy for {TURN_SECONDS:g} s", hint=_HINT)
+
+
+def _failure(error: Exception) -> StorageError:
+    return StorageError(f"database: {_reason(error)}", hint=_HINT)
 
 
 def _reason(error: Exception) -> str:

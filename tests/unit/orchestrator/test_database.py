@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import islice
 from threading import Event
 
 import pytest
-from sqlalchemy import Connection, create_engine, delete, func, select, text
+from sqlalchemy import Connection, Engine, create_engine, delete, event, func, select, text
+from sqlalchemy.exc import DBAPIError
 
 from muster.errors import ConfigError, StorageError
 from orchestrator import database as module
@@ -24,6 +29,25 @@ SWALLOW = {
     ],
 }
 """Statements that make a database accept an insert and discard its row."""
+
+WRITING = """
+import asyncio, itertools, sys
+from orchestrator import tables
+from orchestrator.database import Database, insert_once
+
+async def main(url, about):
+    database, numbers = await Database.open(url, about), itertools.count()
+
+    async def write():
+        for key in map(str, numbers):
+            assert await database.write(lambda c: insert_once(c, tables.meta, {"key": key, "value": "x"}))
+            print(key, flush=True)
+
+    await asyncio.gather(*(write() for _ in range(20)))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+"""A program that writes rows in twenty tasks, and prints the key of each that was acknowledged."""
 
 
 @pytest.fixture
@@ -93,6 +117,116 @@ async def test_write_fails_when_its_turn_does_not_come(database: Database, monke
     may_end.set()
     assert await first is True
     assert await database.write(rows) == 3
+
+
+def insert(key: str) -> Callable[[Connection], bool]:
+    return lambda connection: insert_once(connection, tables.meta, row(key))
+
+
+@asynccontextmanager
+async def busy(database: Database) -> AsyncIterator[None]:
+    """Let everything that is written in the block wait, so that it is one batch, which runs at the end."""
+    begun, may_end = Event(), Event()
+    first = asyncio.create_task(database.write(lambda _: begun.set() or may_end.wait(BOUND), news=False))
+    assert await asyncio.to_thread(begun.wait, BOUND)
+    yield
+    await asyncio.sleep(0)  # so that the tasks of the block have begun
+    may_end.set()
+    await first
+
+
+@contextmanager
+def listening(listener: Callable[..., object], what: str = "commit") -> Iterator[None]:
+    event.listen(Engine, what, listener)
+    yield
+    event.remove(Engine, what, listener)
+
+
+async def test_waiting_writes_share_one_commit(database: Database) -> None:
+    commits, version = list[Connection](), database.version
+    with listening(commits.append):
+        async with busy(database):
+            writes = [asyncio.create_task(database.write(insert(key))) for key in "abcb"]
+        assert await asyncio.gather(*writes) == [True, True, True, False]
+    assert len(commits) == 2
+    assert database.version == version + 4
+
+
+async def test_failed_write_of_a_batch_is_rolled_back_alone(database: Database) -> None:
+    def refuse(connection: Connection) -> None:
+        insert_once(connection, tables.meta, row("refused"))
+        raise ConfigError("refused")
+
+    def break_down(connection: Connection) -> None:
+        insert_once(connection, tables.meta, row("broken"))
+        connection.execute(text("SELECT nothing FROM nowhere"))
+
+    version = database.version
+    async with busy(database):
+        works = insert("a"), refuse, insert("b"), break_down, insert("c")
+        writes = [asyncio.create_task(database.write(work)) for work in works]
+    one, refused, two, broken, three = await asyncio.gather(*writes, return_exceptions=True)
+    assert (one, two, three) == (True, True, True)
+    assert isinstance(refused, ConfigError)
+    assert isinstance(broken, StorageError)
+    assert await database.read(rows) == 6
+    assert database.version == version + 3
+
+
+async def test_failed_commit_fails_its_whole_batch(database: Database) -> None:
+    works = list[str]()
+
+    def fail(_: Connection) -> None:
+        if len(works) == 2:
+            raise DBAPIError("COMMIT", None, Exception("the disk is full"))
+
+    version = database.version
+    with listening(fail), listening(lambda _connection, name, _context: works.append(name), "release_savepoint"):
+        async with busy(database):
+            writes = [asyncio.create_task(database.write(insert(key))) for key in "ab"]
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["database: the disk is full"] * 2
+    assert await database.read(rows) == 3
+    assert database.version == version
+
+
+async def test_transaction_that_the_database_ends_fails_its_whole_batch(database: Database, database_kind: str) -> None:
+    """The savepoint of the failed work is gone with it, and so are the rows of the works before."""
+
+    def end(connection: Connection) -> None:
+        connection.execute(
+            text("ROLLBACK" if database_kind == "sqlite" else "SELECT pg_terminate_backend(pg_backend_pid())")
+        )
+        connection.execute(text("SELECT nothing FROM nowhere"))
+
+    async with busy(database):
+        writes = [asyncio.create_task(database.write(work)) for work in (insert("a"), end, insert("b"))]
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StorageError] * 3
+    assert await database.read(rows) == 3
+    assert await database.write(insert("a")) is True
+
+
+async def test_cancelled_write_that_waits_does_not_run(database: Database) -> None:
+    async with busy(database):
+        kept, gone = (asyncio.create_task(database.write(insert(key))) for key in "ab")
+        await asyncio.sleep(0)
+        gone.cancel()
+    assert await kept is True
+    assert await database.read(rows) == 4
+
+
+def test_killed_process_keeps_every_write_that_it_acknowledged(database_url: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITING, database_url, ABOUT], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        acknowledged = list(islice(process.stdout, 200))
+        process.kill()
+        acknowledged += [line for line in process.stdout if line.endswith(b"\n")]
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        kept = set(connection.execute(select(tables.meta.c.key)).scalars())
+    engine.dispose()
+    assert {line.decode().strip() for line in acknowledged} <= kept
 
 
 async def test_a_check_passes_and_leaves_one_row(database: Database) -> None:

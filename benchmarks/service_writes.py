@@ -1,0 +1,145 @@
+"""What signed writes and idle polls cost one orchestrator: processor time, and answers in a second.
+
+    python benchmarks/service_writes.py [--json] [--quick] [--database URL] [--runs 3]
+
+A real orchestrator process over a real chain. Ten workers have committed five files each; four validators then post a
+verdict on every file, four requests at a time each, over connections that they keep. Only the orchestrator's processor
+time counts, its threads included. Then eight connections ask for the run's demand, one question after the other, as
+workers without work do. --quick: a fifth of it, once. --database: a database on PostgreSQL, empty, for one run only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.report import Figure, figure, parser, show
+from benchmarks.watched import cpu_of
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import Verdict
+from testbed.chain.anvil import Anvil
+from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture, some_hash
+from testbed.waiting import until
+
+WORKERS, FILES = 10, 5
+"""Workers, and what each has committed."""
+AT_ONCE = 4
+"""Requests of one validator at a time."""
+POLLS = 8_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run measured: milliseconds of processor time a verdict, verdicts a second, microseconds a poll."""
+
+    verdict: float
+    rate: float
+    poll: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    made = parser(__doc__)
+    made.add_argument("--quick", action="store_true", help="a fifth of the work, once")
+    made.add_argument("--database", default="", help="URL of an empty database, for one run")
+    made.add_argument("--runs", type=int, default=3)
+    options = made.parse_args(arguments)
+    count = 1 if options.quick or options.database else options.runs
+    files, polls = (1, POLLS // 5) if options.quick else (FILES, POLLS)
+    with tempfile.TemporaryDirectory(prefix="muster-writes-") as folder, Anvil() as anvil:
+        workers = tuple(f"w{number}" for number in range(WORKERS))
+        run_fixture = asyncio.run(RunFixture.build_on(anvil, Path(folder), seed="writes", workers=workers))
+        asyncio.run(run_fixture.publish(0))
+        runs = []
+        for number in range(count):
+            used = {"database_url": options.database} if options.database else {}
+            run_fixture.used_links.clear()
+            (run_folder := Path(folder) / f"run-{number}").mkdir()
+            with Orchestrator(run_fixture, run_folder, **used) as orchestrator:
+                runs.append(asyncio.run(measure(run_fixture, orchestrator, files, polls, commit=number == 0)))
+    database = "PostgreSQL" if options.database else "SQLite"
+    about = f"{database}, {len(VALIDATORS)} validators, {WORKERS * files * len(VALIDATORS)} verdicts, {polls} polls"
+    return show(figures(runs, 4 if options.database else 3), as_json=options.json, about=[about])
+
+
+def figures(runs: Sequence[Run], milliseconds: float) -> list[Figure]:
+    """Return the document's figures. milliseconds: what a verdict may cost."""
+    return [
+        figure("verdict_cpu", [r.verdict for r in runs], ratio=max, target=milliseconds, unit="ms", at_most=True),
+        figure("verdicts_per_second", [r.rate for r in runs], ratio=min, target=200, unit="1/s"),
+        figure("poll_cpu", [r.poll for r in runs], ratio=max, target=165, unit="µs", at_most=True),
+    ]
+
+
+async def measure(run_fixture: RunFixture, orchestrator: Orchestrator, files: int, polls: int, *, commit: bool) -> Run:
+    """Measure an orchestrator that was just started. commit: nothing is committed yet."""
+    works = [(f"w{number % WORKERS}", number // WORKERS) for number in range(WORKERS * files)]
+    for worker, index in works:
+        await work(run_fixture, orchestrator, worker, index, commit=commit)
+    last, pid = run_fixture.key(works[-1][0]).address, orchestrator.pid
+    await until(lambda: orchestrator.json(f"/v1/nodes/{last}").get("commitments") == files)
+    verdicts = {name: [judge(run_fixture, name, *one) for one in works] for name in VALIDATORS}
+    posts = (post(run_fixture, orchestrator, *judged) for judged in verdicts.items())
+    seconds, spent = await timed(pid, lambda: asyncio.gather(*posts))
+    count = sum(map(len, verdicts.values()))
+    path = f"/v1/runs/{run_fixture.run}/demand"
+    asked = (ask(orchestrator.port, path, polls // 8) for _ in range(8))
+    _, polled = await timed(pid, lambda: asyncio.gather(*asked))
+    return Run(1e3 * spent / count, count / seconds, 1e6 * polled / polls)
+
+
+async def timed(pid: int, work: Callable[[], Awaitable[object]]) -> tuple[float, float]:
+    """Return how long some work takes, and what it costs a process."""
+    begun, spent = time.monotonic(), cpu_of(pid)
+    await work()
+    return time.monotonic() - begun, cpu_of(pid) - spent
+
+
+async def work(run_fixture: RunFixture, orchestrator: Orchestrator, worker: str, index: int, *, commit: bool) -> None:
+    """Upload a worker's file and commit to it."""
+    root = some_hash(f"{worker} {index}")
+    async with run_fixture.client(orchestrator.url, worker) as client:
+        await client.put_file(root.encode(), run_fixture.run, index, root)
+    if commit:
+        await run_fixture.commit(worker, index, root)
+
+
+def judge(run_fixture: RunFixture, validator: str, worker: str, index: int) -> Verdict:
+    root = some_hash(f"{worker} {index}")
+    return run_fixture.verdict(validator, worker, index, root, content_hash(root.encode()))
+
+
+async def post(
+    run_fixture: RunFixture, orchestrator: Orchestrator, validator: str, verdicts: Sequence[Verdict]
+) -> None:
+    """Post a validator's verdicts, AT_ONCE at a time."""
+    waiting = iter(verdicts)
+    async with run_fixture.client(orchestrator.url, validator) as client:
+
+        async def some() -> None:
+            for verdict in waiting:
+                await client.post_verdict(verdict)
+
+        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+
+
+async def ask(port: int, path: str, count: int) -> None:
+    """Ask again and again over one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(count):
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        lines = dict(line.split(": ", 1) for line in head.decode().lower().splitlines() if ": " in line)
+        await reader.readexactly(int(lines["content-length"]))
+    writer.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
