@@ -1,7 +1,8 @@
 """Authenticate requests: the signature, whether it was seen before, and what the chain says about its signer.
 
 Everything that costs more than a hash is done after signature and membership are checked: strangers cannot fill the
-table of nonces, nor make the service read a body.
+table of nonces, take a place among the writes, nor make the service read a body. A signature is recovered once for each
+request, and a member read once between two polls of the chain.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from orchestrator import problems
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database, insert_once
 from orchestrator.queries import NodeRecord, Queries, member_of
+from orchestrator.run_facts import ChainState
 from orchestrator.tables import nonces
 
 MAX_NONCES: Final = 6_000
@@ -40,7 +42,10 @@ _SPOOL_BYTES: Final = 1 << 20
 """Bytes gathered before they are written to the spool file."""
 
 MAX_RECOGNISED: Final = 65_536
-"""Signatures remembered of requests that were given precedence for them."""
+"""Signatures remembered of requests that were given precedence for them, and addresses whose membership is."""
+
+MEMBER_SECONDS: Final = 2.0
+"""Longest time for which a member is remembered, where the chain is not polled meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,10 @@ class Gate:
         self._follower = follower
         self._recognised: dict[str, int] = {}
         """Expiries by signature, oldest first."""
+        self._members: dict[str, NodeRecord | None] = {}
+        """What the chain says about addresses, as of `_members_at` and no longer than `_members_until`."""
+        self._members_at: ChainState | None = None
+        self._members_until = 0.0
 
     async def recognise(self, request: Request) -> Owner | None:
         """Return the member whose valid signature, not seen before, a request carries; None for everybody else.
@@ -89,11 +98,10 @@ class Gate:
         is_trainer = address == self._queries.terms.trainer
         if not is_trainer:
             try:
-                found = await self._database.read(lambda connection: member_of(connection, address))
+                if await self._member(address) is None:
+                    return None
             except StorageError:
                 return None  # the route refuses the request, if it needs the database
-            if found is None:
-                return None
         self._recognised[signed.signature] = signed.expiry
         while len(self._recognised) > MAX_RECOGNISED:
             del self._recognised[next(iter(self._recognised))]
@@ -112,26 +120,44 @@ class Gate:
         now = time.time()
         address, signed = self._verify(request, now)
         is_trainer = address == self._queries.terms.trainer
-
-        def admit(connection: Connection) -> tuple[NodeRecord | None, str]:
-            member = member_of(connection, address)
-            if member is None and not is_trainer:
-                return None, "unknown"
-            return member, remember_nonce(connection, address, signed.nonce, signed.expiry, now)
-
-        member, seen = await self._database.write(admit, news=False)
-        if seen == "unknown":
+        member = await self._member(address)
+        if member is None and not is_trainer:
             await self._follower.next_poll()  # it may have joined a moment ago
-            member, seen = await self._database.write(admit, news=False)
-        if seen == "unknown":
-            raise problems.not_a_member(address, self._queries.run)
+            member = await self._member(address)
+            if member is None:
+                raise problems.not_a_member(address, self._queries.run)
+        seen = await self._database.write(
+            lambda connection: remember_nonce(connection, address, signed.nonce, signed.expiry, now), news=False
+        )
         if seen == "replayed":
             raise problems.replayed(f"a request of {address} with nonce {signed.nonce} was answered before")
         if seen == "flooded":
             raise problems.try_later(f"{address} has sent too many requests in the last minute")
         return Caller(address, signed, member, is_trainer)
 
+    async def _member(self, address: str) -> NodeRecord | None:
+        """Return what the chain says about an address, read again after a poll of the chain."""
+        chain, now = self._queries.chain, time.monotonic()
+        if self._members_at is not chain or now > self._members_until or len(self._members) >= MAX_RECOGNISED:
+            self._members, self._members_at, self._members_until = {}, chain, now + MEMBER_SECONDS
+        members = self._members
+        if address not in members:
+            members[address] = await self._database.read(lambda connection: member_of(connection, address))
+        return members[address]
+
     def _verify(self, request: Request, now: float) -> tuple[str, SignedRequest]:
+        """Return the signer of a request and what it signed, found once. Raises RefusedError, each time."""
+        state = request.scope.setdefault("state", {})
+        if "signed" not in state:
+            try:
+                state["signed"] = self._recover(request, now)
+            except RefusedError as error:
+                state["signed"] = error
+        if isinstance(state["signed"], RefusedError):
+            raise state["signed"]
+        return state["signed"]
+
+    def _recover(self, request: Request, now: float) -> tuple[str, SignedRequest]:
         named = request.headers.get("host", "").lower()
         host = named if named in self._hosts else self._hosts[0]
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()

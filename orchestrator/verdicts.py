@@ -37,6 +37,9 @@ MAX_UNNAMED: Final = 256
 """Bundles a validator may post before a verdict names one of them: evidence takes room by the verdict, not by the
 request."""
 
+FEW_LINKS: Final = 32
+"""So many hashes take less time than a trip to a thread."""
+
 WRONG_LINK_PAUSE: Final = 20.0
 """A validator whose link was wrong waits so many times as long as checking it took, which can be seconds: as many
 hashes as its chain has links."""
@@ -125,8 +128,12 @@ class Verdicts:
             raise problems.try_later(f"a link of {verdict.validator} is being checked, or was wrong a moment ago")
         self._not_before[verdict.validator] = math.inf
         start, known = below
+        preimage, times = hash_bytes(verdict.preimage), verdict.draw_index - start
         try:
-            found = await asyncio.to_thread(_hash_times, hash_bytes(verdict.preimage), verdict.draw_index - start)
+            if times <= FEW_LINKS:
+                found = _hash_times(preimage, times)
+            else:
+                found = await asyncio.to_thread(_hash_times, preimage, times)
         finally:
             now = time.monotonic()
             self._not_before[verdict.validator] = now + WRONG_LINK_PAUSE * (now - began)

@@ -1,0 +1,130 @@
+"""Who may send what is signed: each signature is recovered once, and strangers take no place among the writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, update
+from starlette.requests import Request
+
+from muster.errors import RefusedError
+from muster.protocol.hashes import NOTHING_HASH
+from muster.protocol.requests import HEADER_SIGNATURE, sign_request
+from orchestrator import auth, tables
+from orchestrator.auth import Gate
+from orchestrator.database import Database, insert_once
+from orchestrator.queries import Queries
+from orchestrator.run_facts import ChainState
+from testbed.samples.messages import HERE, KEY, OTHER, Key
+from testbed.samples.terms import terms_of
+
+URL = "http://here/v1/verdicts"
+
+
+class Gates:
+    """A gate, what it reads, and how often it recovers a signature, reads and writes."""
+
+    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: dict[str, int] = {}
+        self.queries = Queries(database, 1, terms_of(OTHER.address), batch_groups=8, demand_batches=2)
+        self.polls: list[Callable[[], Any]] = []
+        self.gate = Gate(HERE, "http://here", [], database=database, queries=self.queries, follower=self)  # type: ignore[arg-type]
+        for owner, name in ((auth, "verify_request"), (database, "read"), (database, "write")):
+            monkeypatch.setattr(owner, name, self._counted(name, getattr(owner, name)))
+
+    def _counted(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.counts[name] = self.counts.get(name, 0) + 1
+            return plain(*arguments, **options)
+
+        return counted
+
+    async def next_poll(self) -> None:
+        """Be the follower: what a test says happens on the chain, happens in the next poll."""
+        while self.polls:
+            await self.polls.pop()()
+        self.queries.chain = ChainState()
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url, "run 1 of 0xab on chain 31337")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def gates(database: Database, monkeypatch: pytest.MonkeyPatch) -> Gates:
+    await database.write(join(KEY.address))
+    return Gates(database, monkeypatch)
+
+
+def join(address: str) -> Callable[[Connection], bool]:
+    node = {"address": address, "operator": address, "role": "validator", "status": "active", "draw_tip": NOTHING_HASH}
+    return lambda connection: insert_once(
+        connection, tables.nodes, node | {"block": 1, "work_class": 0, "first_step": 0}
+    )
+
+
+def request(key: Key, **changed: str) -> Request:
+    headers = sign_request(key, HERE, "POST", URL, NOTHING_HASH, now=time.time()) | changed
+    pairs = [(name.lower().encode(), value.encode()) for name, value in {"host": "here", **headers}.items()]
+    scope = {"type": "http", "method": "POST", "path": "/v1/verdicts", "query_string": b"", "headers": pairs}
+    return Request(scope | {"raw_path": b"/v1/verdicts"})
+
+
+async def test_signature_is_recovered_once_and_member_read_once(gates: Gates) -> None:
+    for _ in range(3):
+        sent = request(KEY)
+        assert await gates.gate.recognise(sent) is not None
+        caller = await gates.gate.enter(sent)
+        assert (caller.address, caller.is_trainer) == (KEY.address, False)
+        assert caller.active_validator().address == KEY.address
+    assert gates.counts == {"verify_request": 3, "read": 1, "write": 3}
+
+
+async def test_invalid_signature_is_refused_without_database(gates: Gates) -> None:
+    sent = request(KEY, **{HEADER_SIGNATURE: "0x" + "zz" * 65})
+    assert await gates.gate.recognise(sent) is None
+    with pytest.raises(RefusedError) as refused:
+        await gates.gate.enter(sent)
+    assert refused.value.status == 401
+    assert gates.counts == {"verify_request": 1}
+
+
+async def test_stranger_writes_nothing(gates: Gates) -> None:
+    sent = request(Key(7))
+    assert await gates.gate.recognise(sent) is None
+    with pytest.raises(RefusedError) as refused:
+        await gates.gate.enter(sent)
+    assert refused.value.status == 403
+    assert "write" not in gates.counts
+
+
+async def test_node_that_joined_a_moment_ago_enters(gates: Gates, database: Database) -> None:
+    gates.polls.append(lambda: database.write(join(Key(7).address)))
+    assert (await gates.gate.enter(request(Key(7)))).address == Key(7).address
+
+
+async def test_convicted_member_is_known_after_the_next_poll(gates: Gates, database: Database) -> None:
+    assert (await gates.gate.enter(request(KEY))).active_validator()
+    await database.write(lambda c: c.execute(update(tables.nodes).values(status="jailed")))
+    await gates.next_poll()
+    with pytest.raises(RefusedError, match="is no active validator"):
+        (await gates.gate.enter(request(KEY))).active_validator()
+
+
+async def test_trainer_enters_without_being_a_node(gates: Gates) -> None:
+    caller = await gates.gate.enter(request(OTHER))
+    assert (caller.is_trainer, caller.member) == (True, None)
+
+
+async def test_replay_is_refused(gates: Gates) -> None:
+    sent = request(KEY)
+    await gates.gate.enter(sent)
+    with pytest.raises(RefusedError) as refused:
+        await gates.gate.enter(Request({**sent.scope, "state": {}}))
+    assert refused.value.title == "Replayed request"
