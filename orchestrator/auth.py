@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, Final, Literal
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, bindparam, delete, select, tuple_
 from starlette.requests import ClientDisconnect, Request
 
 from muster.constants import SLOWEST_BYTES_PER_SECOND
@@ -36,7 +37,13 @@ from orchestrator.run_facts import ChainState
 from orchestrator.tables import nonces
 
 MAX_NONCES: Final = 6_000
-"""Unexpired nonces of one signer: a hundred requests a second until they expire. More are refused."""
+"""Unexpired nonces that one process takes of one signer: a hundred requests a second until they expire."""
+
+SWEEP_SECONDS: Final = 5.0
+"""Between two deletions of nonces that have expired."""
+
+SWEPT_ROWS: Final = 2_000
+"""Nonces of one deletion; where there are more the next follows at once."""
 
 _SPOOL_BYTES: Final = 1 << 20
 """Bytes gathered before they are written to the spool file."""
@@ -76,6 +83,7 @@ class Gate:
         self._database = database
         self._queries = queries
         self._follower = follower
+        self._nonces = Nonces(database)
         self._recognised: dict[str, int] = {}
         """Expiries by signature, oldest first."""
         self._members: dict[str, NodeRecord | None] = {}
@@ -126,9 +134,7 @@ class Gate:
             member = await self._member(address)
             if member is None:
                 raise problems.not_a_member(address, self._queries.run)
-        seen = await self._database.write(
-            lambda connection: remember_nonce(connection, address, signed.nonce, signed.expiry, now), news=False
-        )
+        seen = await self._nonces.remember(address, signed.nonce, signed.expiry, now)
         if seen == "replayed":
             raise problems.replayed(f"a request of {address} with nonce {signed.nonce} was answered before")
         if seen == "flooded":
@@ -177,20 +183,44 @@ class Gate:
             raise problems.expired(str(error), error.hint) from error
 
 
-def remember_nonce(
-    connection: Connection, signer: str, nonce: str, expiry: int, now: float
-) -> Literal["new", "replayed", "flooded"]:
-    """Record a request; return whether it is new, was seen before, or is one too many of its signer's.
+class Nonces:
+    """Requests that were seen and have not expired: in the database, where other processes and a restart find them."""
 
-    A replay finds its nonce here after a restart too. Expired ones are deleted: such a request is refused for its
-    expiry.
-    """
-    connection.execute(delete(nonces).where(nonces.c.expiry <= int(now)))
-    count = select(func.count()).select_from(nonces).where(nonces.c.signer == signer)
-    if (connection.execute(count).scalar() or 0) >= MAX_NONCES:
-        return "flooded"
-    row = {"signer": signer, "nonce": nonce, "expiry": expiry}
-    return "new" if insert_once(connection, nonces, row) else "replayed"
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._counts: Counter[str] = Counter()
+        self._expiring: dict[int, Counter[str]] = {}
+        """What is counted of each signer, by the second of expiry."""
+        self._sweep_at = 0.0
+
+    async def remember(self, signer: str, nonce: str, expiry: int, now: float) -> Literal["new", "replayed", "flooded"]:
+        """Record a request; return whether it is new, was seen before, or is one too many of its signer's."""
+        for second in [second for second in self._expiring if second <= now]:
+            self._counts -= self._expiring.pop(second)
+        if self._counts[signer] >= MAX_NONCES:
+            return "flooded"
+        row = {"signer": signer, "nonce": nonce, "expiry": expiry}
+        if sweeps := now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+
+        def write(connection: Connection) -> bool:
+            if sweeps and connection.execute(_SWEEP, {"now": int(now)}).rowcount == SWEPT_ROWS:
+                self._sweep_at = now
+            return insert_once(connection, nonces, row)
+
+        if not await self._database.write(write, news=False):
+            return "replayed"
+        self._counts[signer] += 1
+        self._expiring.setdefault(expiry, Counter())[signer] += 1
+        return "new"
+
+
+_SWEEP: Final = delete(nonces).where(
+    tuple_(nonces.c.signer, nonces.c.nonce).in_(
+        select(nonces.c.signer, nonces.c.nonce).where(nonces.c.expiry <= bindparam("now")).limit(SWEPT_ROWS)
+    )
+)
+"""An expired request is refused for its expiry."""
 
 
 async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[bytes]:

@@ -6,17 +6,19 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select
 
 from orchestrator import auth, tables
+from orchestrator.auth import SWEPT_ROWS, Nonces
 from orchestrator.database import Database
 
+ABOUT = "run 1 of 0xab on chain 31337"
 WORKER, VALIDATOR = ("0x" + digit * 40 for digit in "ab")
 
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = await Database.open(database_url, "run 1 of 0xab on chain 31337")
+    opened = await Database.open(database_url, ABOUT)
     yield opened
     await opened.close()
 
@@ -26,27 +28,48 @@ async def count(database: Database) -> int:
     return await database.read(lambda connection: connection.execute(query).scalar_one())
 
 
-async def remember(database: Database, signer: str, nonce: int, expiry: float, now: float) -> str:
-    return await database.write(lambda c: auth.remember_nonce(c, signer, f"0x{nonce:064x}", int(expiry), now))
+async def remember(kept: Nonces, signer: str, nonce: int, expiry: float, now: float) -> str:
+    return await kept.remember(signer, f"0x{nonce:064x}", int(expiry), now)
 
 
 async def test_nonces_are_new_once_until_they_expire(database: Database) -> None:
-    now = time.time()
+    kept, now = Nonces(database), time.time()
     expiry = int(now) + 30
-    assert await remember(database, WORKER, 1, expiry, now) == "new"
-    assert await remember(database, WORKER, 1, expiry, now) == "replayed"
-    assert await remember(database, VALIDATOR, 1, expiry, now) == "new"
-    assert await remember(database, WORKER, 1, expiry, expiry - 0.1) == "replayed"
+    assert await remember(kept, WORKER, 1, expiry, now) == "new"
+    assert await remember(kept, WORKER, 1, expiry, now) == "replayed"
+    assert await remember(kept, VALIDATOR, 1, expiry, now) == "new"
+    assert await remember(kept, WORKER, 1, expiry, expiry - 0.1) == "replayed"
     # An expired request is refused anyway, so the table need not remember its nonce.
-    assert await remember(database, WORKER, 2, expiry + 90, expiry + 60) == "new"
+    assert await remember(kept, WORKER, 2, expiry + 90, expiry + 60) == "new"
     assert await count(database) == 1
+
+
+async def test_replay_is_found_by_another_process_and_after_a_restart(database: Database, database_url: str) -> None:
+    now = time.time()
+    assert await remember(Nonces(database), WORKER, 1, now + 30, now) == "new"
+    other = await Database.open(database_url, ABOUT)
+    try:
+        assert await remember(Nonces(other), WORKER, 1, now + 30, now + 20) == "replayed"
+    finally:
+        await other.close()
 
 
 async def test_live_nonces_of_one_signer_are_bounded(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "MAX_NONCES", 3)
-    now = time.time()
+    kept, now = Nonces(database), time.time()
     for i in range(3):
-        assert await remember(database, WORKER, i, now + 30, now) == "new"
-    assert await remember(database, WORKER, 9, now + 30, now) == "flooded"
-    assert await remember(database, VALIDATOR, 9, now + 30, now) == "new"
-    assert await remember(database, WORKER, 9, now + 99, now + 31) == "new"
+        assert await remember(kept, WORKER, i, now + 30, now) == "new"
+        assert await remember(kept, WORKER, 0, now + 30, now) in ("replayed", "flooded"), "a replay counts for nothing"
+    assert await remember(kept, WORKER, 9, now + 30, now) == "flooded"
+    assert await remember(kept, VALIDATOR, 9, now + 30, now) == "new"
+    assert await remember(kept, WORKER, 9, now + 99, now + 31) == "new"
+
+
+async def test_expired_nonces_go_in_pieces_now_and_then(database: Database) -> None:
+    kept, now = Nonces(database), time.time()
+    rows = [{"signer": WORKER, "nonce": f"0x{i:064x}", "expiry": int(now) + 1} for i in range(SWEPT_ROWS + 500)]
+    assert await remember(kept, VALIDATOR, 0, now + 50, now) == "new"
+    await database.write(lambda c: c.execute(insert(tables.nonces), rows))
+    for later, left in ((4, 2502), (6, 503), (6, 4), (7, 5)):
+        assert await remember(kept, VALIDATOR, left, now + 60, now + later) == "new"
+        assert await count(database) == left
