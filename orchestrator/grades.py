@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
-from muster.clients.storage import ContentStore
+from muster.clients.storage import DocumentStore
 from muster.constants import HOUR_SECONDS
 from muster.errors import MismatchError
 from muster.grading.shown import read_committed
@@ -40,7 +40,7 @@ class Grades:
         self._where = where
         self._queries = queries
         self._database = database
-        self.copies = ContentStore(storage_url, "grades")
+        self.copies = DocumentStore(storage_url, "grades")
 
     async def receive(self, caller: Caller, shown: ShownGrades) -> bool:
         """Take grades; return whether they are new. The same ones again change nothing, others are refused."""
@@ -73,7 +73,7 @@ class Grades:
         # 3. Storage, then the database. Signed again they are the same grades, and are not stored again.
         if known:
             return False
-        await self.copies.put(shown.model_dump_json().encode())
+        await self.copies.add(shown.model_dump_json().encode())
         return await self.record(shown, time.time())
 
     def _known(self, connection: Connection, shown: ShownGrades) -> tuple[Verdict | None, int, bool, int | None]:

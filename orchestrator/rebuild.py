@@ -8,12 +8,12 @@ killed half way, it starts again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 
-from muster.clients.storage import ContentStore
+from muster.clients.storage import ContentStore, documents_in
 from muster.errors import CheckError, MismatchError, StorageError
 from muster.grading.shown import read_committed
 from muster.protocol.announcements import BenchmarkScore, NodeName
@@ -31,7 +31,6 @@ from orchestrator.tables import meta
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 
-MAX_DOCUMENT_BYTES: Final = 1 << 20
 log = telemetry.logger("orchestrator")
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -59,10 +58,10 @@ async def rebuild(
         check_receipt(where, upload.receipt, storage_key)
         check_upload(where, upload)
 
-    kept_uploads = [u for u in await _documents(uploads.records, Upload, check_one) if u.receipt.run == run]
+    kept_uploads = [u for u in await documents_of(uploads.records, Upload, check_one) if u.receipt.run == run]
     for upload in sorted(kept_uploads, key=lambda one: one.receipt.stored_at):  # the first receipt of a file counts
         await uploads.record(upload, 0.0)
-    kept_verdicts = await _documents(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict))
+    kept_verdicts = await documents_of(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict))
     kept_verdicts = [verdict for verdict in kept_verdicts if verdict.run == run]
     for verdict in sorted(kept_verdicts, key=lambda v: (v.step, v.node, v.index, v.validator, v.draw_index)):
         await verdicts.record(verdict, 0.0)
@@ -75,25 +74,25 @@ async def rebuild(
             raise MismatchError("grades without a verdict")
         read_committed(where, shown, verdict)
 
-    kept_grades = await _documents(grades.copies, ShownGrades, check_grades)
+    kept_grades = await documents_of(grades.copies, ShownGrades, check_grades)
     for shown in sorted(kept_grades, key=lambda g: (g.statement.step, g.statement.node, g.statement.index)):
         await grades.record(shown, 0.0)
-    kept_reports = await _documents(reports.copies, KeptReport, lambda _: None)
+    kept_reports = await documents_of(reports.copies, KeptReport, lambda _: None)
     kept_reports = [kept for kept in kept_reports if kept.report.run == run]
     for kept in sorted(kept_reports, key=lambda k: k.received):
         await reports.record(kept)
     kept_packs = await _packs(environments)
     for pack in kept_packs:
         await environments.record(pack, 0.0)
-    kept_decisions = await _documents(environments.decisions, EnvironmentDecision, environments.check_decision)
+    kept_decisions = await documents_of(environments.decisions, EnvironmentDecision, environments.check_decision)
     listed = {pack.hash for pack in kept_packs}
     for decision in sorted(kept_decisions, key=lambda one: (one.decided, one.environment)):
         if decision.run == run and decision.environment in listed:
             await environments.apply(decision)
-    kept_names = await _documents(announcements.names, NodeName, announcements.check_name)
+    kept_names = await documents_of(announcements.names, NodeName, announcements.check_name)
     await announcements.restore_names(kept_names, operators)
     await announcements.restore_scores(
-        await _documents(announcements.scores, BenchmarkScore, announcements.check_score)
+        await documents_of(announcements.scores, BenchmarkScore, announcements.check_score)
     )
     await database.write(lambda connection: upsert(connection, meta, {"key": "rebuilt", "value": "yes"}))
     if kept_uploads or kept_verdicts or kept_reports:
@@ -109,19 +108,29 @@ async def _packs(environments: Environments) -> list[Pack]:
         try:
             found.append(read_pack(await environments.packs.get(name, MAX_PACK_BYTES)))
         except (CheckError, StorageError) as error:
-            log.warning("left out", kind=environments.packs.kind, name=name, reason=str(error).splitlines()[0])
+            _leave_out(environments.packs, name, error)
     return sorted(found, key=lambda pack: (pack.claim.author, pack.claim.name, pack.claim.version))
 
 
-async def _documents(store: ContentStore, model: type[Document], check: Callable[[Document], None]) -> list[Document]:
+async def documents_of(store: ContentStore, model: type[Document], check: Callable[[Document], None]) -> list[Document]:
     """Return all documents of a kind that parse and pass the check."""
     found = []
     async for name in store.names():
         try:
-            document = model.model_validate_json(await store.get(name, MAX_DOCUMENT_BYTES))
-            check(document)
-        except (ValidationError, CheckError, StorageError) as error:
-            log.warning("left out", kind=store.kind, name=name, reason=str(error).splitlines()[0])
+            texts = await documents_in(store, name)
+        except (CheckError, StorageError) as error:
+            _leave_out(store, name, error)
             continue
-        found.append(document)
+        for text in texts:
+            try:
+                document = model.model_validate_json(text)
+                check(document)
+            except (ValidationError, CheckError) as error:
+                _leave_out(store, name, error)
+            else:
+                found.append(document)
     return found
+
+
+def _leave_out(store: ContentStore, name: str, error: Exception) -> None:
+    log.warning("left out", kind=store.kind, name=name, reason=str(error).splitlines()[0])

@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import Field
 from sqlalchemy import Connection, delete, select
 
-from muster.clients.storage import ContentStore
+from muster.clients.storage import DocumentStore
 from muster.protocol.messages import Message, StepReport
 from muster.runtime import telemetry
 from orchestrator import problems, tallies
@@ -40,7 +40,7 @@ class Reports:
     def __init__(self, queries: Queries, database: Database, *, storage_url: str) -> None:
         self._queries = queries
         self._database = database
-        self.copies = ContentStore(storage_url, "steps")
+        self.copies = DocumentStore(storage_url, "steps")
         self._has_warned = False
 
     async def receive(self, caller: Caller, run: int, report: StepReport) -> None:
@@ -56,7 +56,7 @@ class Reports:
         if len(report.batch) + len(report.dropped) > MAX_FILES:
             raise problems.malformed(f"a report names at most {MAX_FILES} files")
         kept = KeptReport(report=report, received=time.time())
-        await self.copies.put(kept.model_dump_json().encode())
+        await self.copies.add(kept.model_dump_json().encode())
         await self.record(kept)
         log.info("step", step=report.step, files=len(report.batch), finished=report.finished)
 

@@ -16,7 +16,7 @@ from typing import Final
 from eth_utils.crypto import keccak
 from sqlalchemy import Connection, delete, func, select
 
-from muster.clients.storage import ContentStore
+from muster.clients.storage import ContentStore, DocumentStore
 from muster.constants import DRAW_CHAIN_LENGTH
 from muster.errors import MismatchError
 from muster.protocol.eip712 import Domain
@@ -59,7 +59,7 @@ class Verdicts:
         self._follower = follower
         self._database = database
         self.evidence = ContentStore(storage_url, "evidence")
-        self.copies = ContentStore(storage_url, "verdicts")
+        self.copies = DocumentStore(storage_url, "verdicts")
         self._unnamed: dict[str, set[str]] = {}
         """By validator, the evidence posted since the start that no verdict has named."""
         self._not_before: dict[str, float] = {}
@@ -106,7 +106,7 @@ class Verdicts:
         self._mark_named(verdict)
 
         # 4. Storage, then the database: a verdict that is acknowledged is kept in both.
-        await self.copies.put(verdict.model_dump_json().encode())
+        await self.copies.add(verdict.model_dump_json().encode())
         if await self.record(verdict, time.time()):
             return True
         known = await self._database.read(lambda connection: what_is_known(connection, verdict))

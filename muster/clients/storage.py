@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import obstore
 
@@ -21,11 +21,16 @@ from muster.clients.storage_backend import CREATED, answer, open_backend, write_
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import MalformedError, MismatchError, StorageError
 from muster.protocol.hashes import content_hash, is_hash
+from muster.runtime.batches import Batches, Outcome
 from muster.runtime.files import sync
 
 T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 18
+MAX_DOCUMENTS: Final = 256
+"""Documents that share a file."""
+MAX_DOCUMENT_BYTES: Final = 1 << 20
+"""Of one document, or of several in one file."""
 CHECKED_SECONDS = 5.0
 """For so long a store that could be written is not checked again."""
 
@@ -85,9 +90,7 @@ class ContentStore:
                     hint="the file there is damaged: remove it, then try again",
                 ) from error
         if self._folder is not None:
-            # Forced to disk with its folder's entry: a receipt is a promise that survives a power failure.
-            for path in (self._folder / key, (self._folder / key).parent):
-                await asyncio.to_thread(sync, path)
+            await asyncio.to_thread(_sync_entry, self._folder / key)
 
     async def exists(self, name: str) -> bool:
         """Return whether a file of this name is kept."""
@@ -159,3 +162,30 @@ class ContentStore:
             with contextlib.suppress(FileNotFoundError):  # another process that asked has removed it
                 await self._answer(obstore.delete_async(self._store, key), "cannot write", may_lack=True)
             self._checked_until = time.monotonic() + CHECKED_SECONDS
+
+
+class DocumentStore(ContentStore):
+    """JSON documents of one kind. Those that arrive while a file is being kept go into the next one, a line each."""
+
+    def __init__(self, url: str, kind: str) -> None:
+        super().__init__(url, kind)
+        self._batches = Batches(self._keep, most=MAX_DOCUMENTS, most_bytes=MAX_DOCUMENT_BYTES, size_of=len)
+
+    async def add(self, document: bytes) -> None:
+        """Keep a document, which is one line of at most MAX_DOCUMENT_BYTES, durably. `documents_in` reads it again."""
+        await self._batches.add(document)
+
+    async def _keep(self, documents: Sequence[bytes]) -> Sequence[Outcome]:
+        await self.put(b"\n".join(documents))
+        return [None] * len(documents)
+
+
+async def documents_in(store: ContentStore, name: str) -> list[bytes]:
+    """Return the documents of a file, one or more. Raises as `ContentStore.get`."""
+    return (await store.get(name, MAX_DOCUMENT_BYTES + MAX_DOCUMENTS)).split(b"\n")
+
+
+def _sync_entry(path: Path) -> None:
+    """Force a file and its folder's entry to disk: a receipt is a promise that survives a power failure."""
+    sync(path)
+    sync(path.parent)
