@@ -26,7 +26,7 @@ from muster.errors import ConfigError
 from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable, connection_budget
 from muster.runtime.http_limits import ConnectionLimits, bounded_config
-from muster.runtime.process import run_process
+from muster.runtime.process import quick_loop, run_process
 from muster.settings.schema import OrchestratorSettings, Settings
 from orchestrator.admission import Admission
 from orchestrator.app import create_app
@@ -76,7 +76,7 @@ class Server(uvicorn.Server):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal stops it; return the exit code."""
-    return run_process("orchestrator", "serve one run", _serve, arguments, metrics=False)
+    return run_process("orchestrator", "serve one run", _serve, arguments, metrics=False, loop_factory=quick_loop)
 
 
 async def _serve(settings: Settings) -> None:

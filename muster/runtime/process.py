@@ -52,6 +52,7 @@ def run_process(
     tool: bool = False,
     stop_seconds: float | None = None,
     prepare: Callable[[], object] | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> int:
     """Run `main` with the settings of `--config` until it ends, fails or a signal comes; return the exit code.
 
@@ -60,7 +61,7 @@ def run_process(
     its answer, beside the process that the settings are for; it has neither that one's name nor its log file nor its
     metrics, and says an error once. `stop_seconds`: longest time from a signal to the end of the process; None
     waits for every thread. `prepare`: called before it waits for its settings (`--wait`), to load what it needs
-    whatever they say.
+    whatever they say. `loop_factory`: makes the event loop, such as `quick_loop`; asyncio's own without it.
     """
     # 1. Settings and logs.
     parser = argparse.ArgumentParser(prog=f"python -m {role}", description=what, epilog=EXIT_CODES)
@@ -82,7 +83,8 @@ def run_process(
             telemetry.configure(settings.name or role, log_file=settings.log.file, level=settings.log.level)
         # 2. Run until the end or a signal.
         port = settings.log.metrics_port if metrics and not tool else 0
-        stopped = asyncio.run(_run_until_signal(main, settings, port, stop_seconds))
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            stopped = runner.run(_run_until_signal(main, settings, port, stop_seconds))
     # 3. Say how it ended.
     except FinishedError as end:
         log.info("finished", reason=str(end), next=end.hint, exit_code=end.exit_code)
@@ -101,6 +103,15 @@ def run_process(
     if stopped and stop_seconds is not None:
         _leave()  # an interpreter that ends with an engine in it collects garbage for seconds
     return 0
+
+
+def quick_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop of uvloop where that is installed, else one of asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def add_settings_options(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ import uvicorn
 from muster.runtime import connection_table
 from muster.runtime.connection_table import ConnectionTable, Owner
 from muster.runtime.http_limits import PIPELINED, ConnectionLimits, bounded_config
+from muster.runtime.process import quick_loop
 from orchestrator.__main__ import LIMITS
 from testbed.waiting import until
 
@@ -489,3 +490,22 @@ async def test_abandoned_answer_is_ended(port: int, caplog: pytest.LogCaptureFix
     writer.transport.abort()
     await asyncio.sleep(0.5)
     assert [r.message for r in caplog.records if r.levelname == "ERROR" or "socket.send" in r.message] == []
+
+
+def test_limits_hold_on_uvloop() -> None:
+    """Its transports are its own, and so are its buffers, half-closed connections and sockets."""
+    pytest.importorskip("uvloop")
+
+    async def story() -> None:
+        assert "uvloop" in type(asyncio.get_running_loop()).__module__
+        async with serving(ConnectionTable(1000), QUICK) as port:
+            await test_silent_client_is_cut(port)
+            await test_client_that_does_not_read_is_cut(port)
+            await test_sender_that_stops_is_cut(port)
+            await test_non_http_input_gets_a_problem_document(port)
+            await test_requests_that_wait_for_their_answers_are_bounded(port)
+            await test_an_answer_outlives_the_body_that_it_did_not_wait_for(port)
+        await test_reader_gets_a_long_answer_and_keeps_the_connection()
+
+    with asyncio.Runner(loop_factory=quick_loop) as runner:
+        runner.run(story())
