@@ -42,6 +42,7 @@ from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import read_body
 from orchestrator.events import EventPage, events_after
+from orchestrator.hot_reads import HotReads
 from orchestrator.metrics import Measured, observe
 from orchestrator.page.announcement_routes import announced
 from orchestrator.page.routes import documents, pages
@@ -108,6 +109,7 @@ def create_app(service: OrchestratorService) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
+    app.add_middleware(HotReads, run=service.run, board=service.demand)
     app.add_middleware(Measured)
     app.add_middleware(TypedAnswers)
     for router in (about, files, judgements, runs, contributed, announced, documents, pages):

@@ -22,6 +22,7 @@ from orchestrator.attribution import Attribution
 from orchestrator.auth import Gate
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
+from orchestrator.demand_board import DemandBoard
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
 from orchestrator.masters import MasterDesk, load_masters
@@ -51,6 +52,7 @@ class OrchestratorService:
     join: JoinDocument
     database: Database
     queries: Queries
+    demand: DemandBoard
     follower: Follower
     gate: Gate
     uploads: Uploads
@@ -166,6 +168,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             join=join_document(settings, addresses, signer),
             database=database,
             queries=queries,
+            demand=DemandBoard(queries),
             follower=follower,
             gate=Gate(where, ours.url, ours.hosts, database=database, queries=queries, follower=follower),
             uploads=uploads,

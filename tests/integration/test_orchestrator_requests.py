@@ -286,6 +286,16 @@ def test_missing_paths_return_problem_documents(sender, path, status, title):
     assert (found, json.loads(body)["title"]) == (status, title)
 
 
+def test_answers_before_the_framework_are_those_of_the_routes(sender):
+    for path in ("/healthz", f"/v1/runs/{sender.run_fixture.run}/demand"):
+        hot, routed = (httpx2.get(sender.url + path + query) for query in ("", "?unknown=1"))
+        assert hot.content == routed.content, path
+        names = ("content-type", "content-length", "x-content-type-options")
+        assert [hot.headers[name] for name in names] == [routed.headers[name] for name in names]
+    counted = sender.orchestrator.get("/metrics")[1].decode()
+    assert 'http_requests_total{method="GET",route="/v1/runs/{run}/demand",status="200"} 2.0' in counted
+
+
 def test_a_method_that_is_none(sender):
     reply = sender.send("DELETE", "/v1/evidence", b"", {})
     refused(reply, 405, "Method Not Allowed", "")
