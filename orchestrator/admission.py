@@ -9,6 +9,7 @@ Rules:
   refused: 503 with `Retry-After`, a problem document.
 - A client that reads the page or its documents takes a slot of a separate kind, member or not. What these show
   is made in turns (`page/turns.py`), so they may wait.
+- A member's upload takes a slot of a separate kind, since its file may arrive slowly (`upload_slots.py`).
 - A watcher of the run's state holds a slot of a separate kind for as long as it watches, and never waits for one.
 - One address of strangers, or one member, gets at most half of its kind's slots and of the queue, and waiting requests
   are served address by address. So one address keeps no other out, and no limit has to be set for a proxy's.
@@ -140,6 +141,7 @@ class Admission:
         self.slots_by_kind = {
             "trainer": Slots(64, 512, share=1.0),
             "member": Slots(256, 4096),
+            "uploader": Slots(4096, 0, share=1 / 1024),
             "stranger": Slots(128, 4096),
             "reader": Slots(128, 1024),
             "viewer": Slots(128, 1024),
@@ -188,4 +190,6 @@ class Admission:
             return "viewer", owner.address if owner is not None else address
         if owner is None:
             return ("reader" if scope["path"].startswith(FILES) else "stranger"), address
+        if scope["method"] == "PUT":
+            return "uploader", owner.address
         return ("trainer" if owner.is_trainer else "member"), owner.address

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,16 +223,25 @@ _SWEEP: Final = delete(nonces).where(
 """An expired request is refused for its expiry."""
 
 
+def announced_bytes(request: Request, limit: int) -> int | None:
+    """Return the body's announced size, None without one. Raises RefusedError when it is above `limit`."""
+    length = request.headers.get("content-length", "")
+    announced = int(length) if length.isdigit() else None
+    if announced is not None and announced > limit:
+        raise _too_large(limit)
+    return announced
+
+
+def _too_large(limit: int) -> RefusedError:
+    return problems.too_large(f"the body is larger than {limit} bytes")
+
+
 async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[bytes]:
     """Yield the body as it arrives: at most `limit` bytes. Raises RefusedError when it is longer or too slow.
 
     It may take `seconds`, and besides what a slow connection needs for the bytes that are announced.
     """
-    length = request.headers.get("content-length", "")
-    announced = int(length) if length.isdigit() else 0
-    too_large = problems.too_large(f"the body is larger than {limit} bytes")
-    if announced > limit:
-        raise too_large
+    announced = announced_bytes(request, limit) or 0
     seconds += announced / SLOWEST_BYTES_PER_SECOND
     received = 0
     deadline = asyncio.get_running_loop().time() + seconds
@@ -249,7 +258,7 @@ async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[
             return
         received += len(chunk)
         if received > limit:
-            raise too_large
+            raise _too_large(limit)
         yield chunk
 
 
@@ -262,14 +271,24 @@ async def read_body(request: Request, caller: Caller, *, limit: int, seconds: fl
 
 @asynccontextmanager
 async def spool_body(
-    request: Request, caller: Caller, folder: Path, *, limit: int, seconds: float
+    request: Request,
+    caller: Caller,
+    folder: Path,
+    *,
+    limit: int,
+    seconds: float,
+    received: Callable[[int], object],
 ) -> AsyncIterator[tuple[Path, int]]:
-    """Read the body into a temporary file, check that it is what the caller signed; yield its path and size."""
+    """Read the body into a temporary file, check that it is what the caller signed; yield its path and size.
+
+    `received` is called with the bytes of each chunk.
+    """
     digest = hashlib.sha256()
     size = 0
     with NamedTemporaryFile(dir=folder, prefix="upload-") as file:
         waiting = bytearray()
         async for chunk in chunks(request, limit, seconds):
+            received(len(chunk))
             digest.update(chunk)
             size += len(chunk)
             waiting += chunk

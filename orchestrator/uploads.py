@@ -14,13 +14,13 @@ The rules, so that no node can be framed:
 5. The receipt is given when file and record are on disk, not before. It says the second of the latest block that was
    read by then, so a file that comes after its commitment has a receipt that says so. While the chain cannot be read
    there are no receipts.
-6. A node uploads one file at a time: no node can block the others by sending many slowly.
+6. A node uploads one file at a time, and slow senders give way to those that wait (`orchestrator/upload_slots.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
+from contextlib import AsyncExitStack
 from typing import Final
 
 from sqlalchemy import Connection, func, select
@@ -35,10 +35,11 @@ from muster.rollouts.parquet import FileLimits
 from muster.runtime import telemetry
 from muster.settings.schema import OrchestratorSettings
 from orchestrator import problems, tallies
-from orchestrator.auth import Caller, spool_body
+from orchestrator.auth import Caller, announced_bytes, spool_body
 from orchestrator.database import Database, insert_once, row_of
 from orchestrator.queries import Queries, next_index_of, upload_of
 from orchestrator.tables import uploads
+from orchestrator.upload_slots import UploadSlots
 
 AHEAD: Final = 8
 """Indices a node may upload for from its next one on: it may prepare work while its commitments are mined."""
@@ -70,7 +71,7 @@ class Uploads:
         self.records = ContentStore(settings.storage_url, "uploads")
         self.spool = settings.state_dir / "uploads"
         """Folder of the files under way."""
-        self._slots = asyncio.Semaphore(settings.uploads_at_once)
+        self._slots = UploadSlots(settings.uploads_at_once, settings.upload_spool_bytes)
         self._uploading: set[str] = set()
         """Nodes whose file is on its way."""
         self._seconds = settings.upload_seconds
@@ -120,17 +121,10 @@ class Uploads:
     async def take(self, request: Request, caller: Caller, name: str, index: int, root: str) -> Upload:
         if caller.address in self._uploading:
             raise problems.try_later(f"another upload of {caller.address} is under way")
-        if self._slots.locked():
-            raise problems.try_later("as many uploads as this orchestrator takes at once are under way")
         self._chain_time()
         self._uploading.add(caller.address)
         try:
-            async with self._slots:
-                spooled = spool_body(request, caller, self.spool, limit=self._limit, seconds=self._seconds)
-                async with spooled as (path, size):
-                    if size == 0:
-                        raise problems.malformed("the file is empty")
-                    await self.files.put_named(name, path)
+            size = await self._store(request, caller, name)
         finally:
             self._uploading.discard(caller.address)
         receipt = UploadReceipt(
@@ -150,6 +144,23 @@ class Uploads:
         BYTES_RECEIVED.inc(size)
         log.info("uploaded", node=caller.address, index=index, bytes=size)
         return upload
+
+    async def _store(self, request: Request, caller: Caller, name: str) -> int:
+        """Receive the body once there is a slot, and store it; return its size."""
+        announced = announced_bytes(request, self._limit)
+        async with (
+            self._slots.transfer(self._limit if announced is None else announced) as transfer,
+            AsyncExitStack() as stack,
+        ):
+            spooled = spool_body(
+                request, caller, self.spool, limit=self._limit, seconds=self._seconds, received=transfer.received
+            )
+            async with transfer.arriving():
+                path, size = await stack.enter_async_context(spooled)
+            if size == 0:
+                raise problems.malformed("the file is empty")
+            await self.files.put_named(name, path)
+        return size
 
     def _chain_time(self) -> int:
         """Return the second of the latest block. Raises RefusedError while the chain was not read of late."""

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from muster.constants import CHAIN_ANVIL, MAX_ACCEPTED, MAX_LORA_RANK
+from muster.constants import CHAIN_ANVIL, MAX_ACCEPTED, MAX_FILE_BYTES, MAX_LORA_RANK
 from muster.settings.recipes import RECIPES, LengthUnit, Normaliser, OldLogprobs, RatioLevel, RecipeName
 
 Matmul = Literal["native", "float32"]
@@ -88,8 +88,10 @@ class OrchestratorSettings(Section):
     """Groups the trainer puts in a batch; demand is counted in batches of this size."""
     demand_batches: float = Field(default=2, gt=0, le=100)
     """Work is wanted while fewer than this many batches of fresh groups wait for the trainer."""
-    uploads_at_once: int = Field(default=8, ge=1, le=1000)
-    """Bodies read at the same time; further uploads are asked to try again."""
+    uploads_at_once: int = Field(default=256, ge=1, le=1000)
+    """Files read at the same time, one of each node; further ones wait, and the slowest give way to them."""
+    upload_spool_bytes: int = Field(default=8 << 30, ge=MAX_FILE_BYTES)
+    """Room in state_dir for the files under way; further ones wait."""
     upload_seconds: float = Field(default=120, gt=0, le=3600)
     """Longest time for one body to arrive, and besides a second for every 64 KiB of it."""
     submissions: Literal["anyone", "members", "nobody"] = "anyone"

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from testbed.runs.run_fixture import Orchestrator, RunFixture
+from muster.protocol.hashes import content_hash
+from muster.protocol.receipts import upload_target
+from muster.protocol.requests import sign_request
+from orchestrator.database import Database, insert_once
+from orchestrator.tables import nodes
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.waiting import BOUND, until
 
 PLAIN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -24,9 +30,22 @@ def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("hostile")
     run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed="hostile", workers=("w1",)))
     asyncio.run(run_fixture.publish(0))
-    with Orchestrator(run_fixture, folder / "orchestrator") as running:
+    orchestrator = Orchestrator(run_fixture, folder / "orchestrator", uploads_at_once=8)
+    asyncio.run(register(run_fixture, orchestrator, [f"holder {number}" for number in range(64)]))
+    with orchestrator as running:
         yield run_fixture, running
     assert "Traceback" not in running.json_log.read_text()
+
+
+async def register(run_fixture: RunFixture, orchestrator: Orchestrator, workers: list[str]) -> None:
+    """Add workers to the database of an orchestrator that does not run yet, since joins on chain take long."""
+    joined = {"role": "worker", "work_class": 0, "status": "active", "draw_tip": some_hash(""), "block": 1}
+    database = await Database.open(orchestrator.database_url, run_fixture.about)
+    for name in workers:
+        address = run_fixture.key(name).address
+        row = {**joined, "address": address, "operator": address, "first_step": 0}
+        await database.write(lambda connection, row=row: insert_once(connection, nodes, row))
+    await database.close()
 
 
 def connections(orchestrator: Orchestrator) -> int:
@@ -60,3 +79,46 @@ async def test_garbage_after_a_request_leaves_no_traceback(place: tuple[RunFixtu
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
     writer.transport.abort()
     assert (await asyncio.to_thread(orchestrator.get, f"/v1/runs/{run_fixture.run}/summary"))[0] == 200
+
+
+@pytest.mark.parametrize("count", [8, 64])
+async def test_held_uploads_give_way(place: tuple[RunFixture, Orchestrator], count: int) -> None:
+    """Workers send 40 % of a file, and then a byte now and then. Each of the eight slots is held, some eight times."""
+    run_fixture, orchestrator = place
+    file = bytes(100_000)
+    path, query = upload_target(content_hash(file), run_fixture.run, 0, some_hash(f"held {count}"))
+
+    async def hold(name: str) -> int:
+        """Return the status that ends a slow upload."""
+        key, target = run_fixture.key(name), f"{path}?{query}"
+        signed = sign_request(
+            key, run_fixture.domain, "PUT", orchestrator.url + target, content_hash(file), now=time.time()
+        )
+        lines = [f"PUT {target} HTTP/1.1", f"Host: 127.0.0.1:{orchestrator.port}", f"Content-Length: {len(file)}"]
+        head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in signed.items())]) + "\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", orchestrator.port)
+        writer.write(head.encode() + file[: 4 * len(file) // 10])
+        answer = asyncio.create_task(reader.readline())
+        try:
+            while not (await asyncio.wait([answer], timeout=0.2))[0]:
+                writer.write(b"\0")
+            return int(answer.result().split()[1])
+        finally:
+            answer.cancel()
+            writer.transport.abort()
+
+    def under_way() -> int:
+        found = re.search(rb"^muster_uploads_under_way ([0-9.]+)$", orchestrator.get("/metrics")[1], re.MULTILINE)
+        return int(float(found[1])) if found else 0
+
+    holders = [asyncio.create_task(hold(f"holder {number}")) for number in range(count)]
+    await until(lambda: asyncio.to_thread(lambda: under_way() >= count), "all slots are held")
+    async with run_fixture.client(orchestrator.url, "w1") as worker:
+        receipt = await worker.put_file(b"honest", run_fixture.run, 0, some_hash(f"honest {count}"))
+        assert (await worker.demand(run_fixture.run)).run == run_fixture.run
+    assert receipt.size == len(b"honest")
+    for holder in holders:
+        holder.cancel()
+    ended = await asyncio.gather(*holders, return_exceptions=True)
+    assert 408 in ended
+    assert {one for one in ended if isinstance(one, int)} == {408}

@@ -209,6 +209,15 @@ async def test_path_decides_who_is_a_watcher(path: str, kind: str) -> None:
     assert await crowd.admission.party(scope_of(crowd.connection("a")) | {"path": path}) == (kind, "a")
 
 
+async def test_slow_uploads_take_no_slot_from_other_requests_of_members() -> None:
+    crowd = Crowd()
+    upload = scope_of(crowd.connection(owner=MEMBER)) | {"method": "PUT", "path": "/v1/files/0xaa"}
+    assert await crowd.admission.party(upload) == ("uploader", MEMBER.address)
+    assert await crowd.admission.party(upload | {"method": "GET"}) == ("member", MEMBER.address)
+    stranger = upload | {"state": {"connection": crowd.connection("a")}}
+    assert await crowd.admission.party(stranger) == ("reader", "a")
+
+
 async def test_watchers_never_hold_more_than_half_of_the_connections() -> None:
     crowd = Crowd()
     slots = Admission(crowd.admission, crowd.recognise, ConnectionTable(10), 1000).slots_by_kind["watcher"]
@@ -236,4 +245,4 @@ async def test_behind_a_trusted_proxy_requests_count_and_not_connections() -> No
 
 def scope_of(connection: Any, **headers: str) -> Any:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return {"type": "http", "path": "/v1/join", "headers": raw, "state": {"connection": connection}}
+    return {"type": "http", "method": "GET", "path": "/v1/join", "headers": raw, "state": {"connection": connection}}
