@@ -34,10 +34,17 @@ class MusterError(Exception):
     """Base of all errors of ours. `exit_code` is what the command line ends with."""
 
     exit_code = 1
+    request_id = ""
+    """Of the request to an orchestrator that failed: its log names it."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+    @property
+    def text(self) -> str:
+        """Return the message, and the request that it is about."""
+        return f"{self} (request {self.request_id})" if self.request_id else str(self)
 
 
 class ConfigError(MusterError):

@@ -30,6 +30,7 @@ from muster.runtime.process import quick_loop, run_process
 from muster.settings.schema import OrchestratorSettings, Settings
 from orchestrator.admission import Admission
 from orchestrator.app import create_app
+from orchestrator.request_ids import RequestIds
 from orchestrator.service import serving
 
 GRACE_SECONDS = 10
@@ -89,7 +90,9 @@ async def _serve(settings: Settings) -> None:
             table = ConnectionTable(budget, map(ip_network, settings.orchestrator.trusted_proxies))
             app = Admission(create_app(service), service.gate.recognise, table, settings.orchestrator.watchers)
             service.page.views.counter.is_busy = app.members_wait
-            config = bounded_config(app, table, LIMITS, backlog=backlog, timeout_graceful_shutdown=GRACE_SECONDS)
+            config = bounded_config(
+                RequestIds(app), table, LIMITS, backlog=backlog, timeout_graceful_shutdown=GRACE_SECONDS
+            )
             host, port = listener.getsockname()[:2]
             log.info("listening", host=host, port=port, run=settings.run, connections=budget)
             gc.collect()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +22,7 @@ from typing import IO, Final, Literal
 from sqlalchemy import Connection, bindparam, delete, select, tuple_
 from starlette.requests import ClientDisconnect, Request
 
-from muster.constants import SLOWEST_BYTES_PER_SECOND
+from muster.constants import MAX_FILE_BYTES, SLOWEST_BYTES_PER_SECOND
 from muster.errors import MalformedError, MismatchError, RefusedError, StorageError
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
@@ -35,6 +36,11 @@ from orchestrator.database import Database, insert_once
 from orchestrator.queries import NodeRecord, Queries, member_of
 from orchestrator.run_facts import ChainState
 from orchestrator.tables import nonces
+
+HEADER_GATHERING: Final = "X-Gathering-Seconds"
+"""How long a reverse proxy has gathered the request that it hands over (deploy/nginx/muster.conf)."""
+
+_SECONDS: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?")
 
 MAX_NONCES: Final = 6_000
 """Unexpired nonces that one process takes of one signer: a hundred requests a second until they expire."""
@@ -175,12 +181,23 @@ class Gate:
                 path=raw_path.split(b"?", 1)[0].decode("ascii", "replace"),
                 query=request.scope.get("query_string", b"").decode("ascii", "replace"),
                 headers=request.headers,
-                now=now,
+                now=now - gathering_seconds(request),
             )
         except MalformedError as error:
             raise problems.unsigned(str(error)) from error
         except MismatchError as error:
             raise problems.expired(str(error), error.hint) from error
+
+
+def gathering_seconds(request: Request) -> float:
+    """Return how long a trusted proxy gathered the body of an upload, whose signature counts as of its head.
+
+    Of uploads alone, since the same one again changes nothing: its nonce may be forgotten by then.
+    """
+    said = request.headers.get(HEADER_GATHERING, "")
+    if request.method != "PUT" or not request.scope["state"]["connection"].proxied or not _SECONDS.fullmatch(said):
+        return 0.0
+    return min(float(said), MAX_FILE_BYTES / SLOWEST_BYTES_PER_SECOND)
 
 
 class Nonces:

@@ -20,6 +20,7 @@ from muster.protocol.eip712 import Domain, TypedSigner
 from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import Problem
 from muster.protocol.requests import sign_request
+from muster.runtime import telemetry
 from muster.runtime.closing import AsyncClosing
 from muster.runtime.documents import first_problem
 from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry, retry_after
@@ -111,26 +112,35 @@ class SignedClient(AsyncClosing):
         """Send one request, tried again where that may help, and return the body of the answer.
 
         `body_hash`: the body's content hash, where it is known: every attempt signs it. `file_bytes`: size of the file
-        that passes, or the largest that may.
+        that passes, or the largest that may. All attempts have one request id, which an error names.
         """
         seconds = self.timeout + file_bytes / SLOWEST_BYTES_PER_SECOND
-        url = self.url + target
-        try:
-            signed = NOTHING_HASH if body is None else body_hash or content_hash(body)
-            return await retry(
-                lambda again: self._attempt(method, url, body, signed, max_bytes, again=again),
-                attempts=self.attempts,
-                seconds=seconds,
-            )
-        except (TryAgainError, TimeoutError) as error:
-            reason = str(error) or f"no answer in {seconds:.3g} s"
-            hint = getattr(error, "hint", "") or f"is the orchestrator up? curl {self.url}/readyz"
-            raise UnreachableError(f"{method} {url}: {reason}", hint=hint) from error
+        url, request_id = self.url + target, telemetry.request_id()
+        with telemetry.about_request(request_id):
+            try:
+                signed = NOTHING_HASH if body is None else body_hash or content_hash(body)
+                return await retry(
+                    lambda again: self._attempt(method, url, body, signed, max_bytes, request_id, again=again),
+                    attempts=self.attempts,
+                    seconds=seconds,
+                )
+            except (TryAgainError, TimeoutError) as error:
+                reason = str(error) or f"no answer in {seconds:.3g} s"
+                hint = getattr(error, "hint", "") or f"is the orchestrator up? curl {self.url}/readyz"
+                raise UnreachableError(f"{method} {url}: {reason}", hint=hint) from error
 
     async def _attempt(
-        self, method: str, url: str, body: bytes | None, body_hash: str, max_bytes: int, *, again: bool
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        body_hash: str,
+        max_bytes: int,
+        request_id: str,
+        *,
+        again: bool,
     ) -> bytes:
-        headers = self._headers(method, url, body_hash, again=again)
+        headers = self._headers(method, url, body_hash, again=again) | {telemetry.REQUEST_ID_HEADER: request_id}
         try:
             async with self._client.stream(method, url, content=body, headers=headers) as reply:
                 data = await _read(reply, max_bytes if reply.is_success else MAX_PROBLEM_BYTES)

@@ -213,7 +213,8 @@ def report(error: BaseException, options: Options) -> int:
     else:
         code, what = EXIT_UNEXPECTED, f"unexpected {type(error).__name__}: {error}"
         hint = "MUSTER_DEBUG=1 shows the traceback; please report it"
-    print(f"error: {printable(what, kept=NEW_LINE)}", file=sys.stderr)
+    said = error.text if isinstance(error, MusterError) else what
+    print(f"error: {printable(said, kept=NEW_LINE)}", file=sys.stderr)
     if hint:
         print(f"  next: {printable(hint, kept=NEW_LINE)}", file=sys.stderr)
     if options.json:

@@ -91,7 +91,7 @@ def run_process(
         return end.exit_code
     except MusterError as error:
         if not tool:
-            log.error("ended", error=str(error), next=error.hint, exit_code=error.exit_code)
+            log.error("ended", error=error.text, next=error.hint, exit_code=error.exit_code)
         _print_error(error)
         if os.environ.get("MUSTER_DEBUG"):
             raise
@@ -136,7 +136,7 @@ def run_tool(job: Callable[[], None]) -> int:
 
 
 def _print_error(error: MusterError) -> None:
-    print(f"error: {error}" + (f"\n  next: {error.hint}" if error.hint else ""), file=sys.stderr)
+    print(f"error: {error.text}" + (f"\n  next: {error.hint}" if error.hint else ""), file=sys.stderr)
 
 
 async def run_together(*jobs: Coroutine[Any, Any, None]) -> None:

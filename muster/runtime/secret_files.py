@@ -1,7 +1,11 @@
-"""Read small files that hold a secret: a password, a raw key, a webhook's URL. Only their owner may read them."""
+"""Read small files that hold a secret: a password, a raw key, a webhook's URL. Only their owner may read them.
+
+Those that systemd hands over (LoadCredential=) lie in a folder that only the service can enter, whatever their modes.
+"""
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Final
@@ -18,7 +22,7 @@ def read_secret(path: Path, settings: str = "keys.*") -> str:
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
+        if mode & 0o077 and str(path.parent) != os.environ.get("CREDENTIALS_DIRECTORY"):
             raise ConfigError(f"others may read {path} (mode {mode:04o})", hint=f"chmod 600 {path}")
         lines = read_small(path).splitlines()
     except OSError as error:

@@ -16,7 +16,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -25,6 +29,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from stamina.instrumentation import set_on_retry_hooks
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
+from muster.errors import MusterError
 from muster.runtime import retries
 
 disable_created_metrics()  # a third of the text under /metrics, which no rule or panel uses
@@ -70,6 +75,9 @@ GOES_ON: Final = "goes on"
 """What a loop does that waited."""
 NO_FINISHED_WORK: Final = "no finished work to deliver"
 """Why a worker's loop that commits waits while the one that generates is at work."""
+
+REQUEST_ID_HEADER: Final = "X-Request-Id"
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 _SHARED: Final[list[Processor]] = [
     structlog.contextvars.merge_contextvars,
@@ -131,6 +139,22 @@ def _quieten(record: logging.LogRecord) -> bool:
 def logger(room: str) -> FilteringBoundLogger:
     """Return the logger of one room, e.g. `logger("validator")`. Fast enough to call at import."""
     return structlog.get_logger(f"muster.{room}")
+
+
+def request_id(given: str = "") -> str:
+    """Return the id that a request came with, or a new one where that is none."""
+    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+
+
+@contextmanager
+def about_request(request_id: str) -> Iterator[None]:
+    """Put a request's id on every log line until left, and on an error of ours that leaves it."""
+    with structlog.contextvars.bound_contextvars(request_id=request_id):
+        try:
+            yield
+        except MusterError as error:
+            error.request_id = request_id
+            raise
 
 
 def _console(stream: TextIO, level: str) -> logging.Handler:

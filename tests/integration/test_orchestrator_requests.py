@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -183,6 +184,17 @@ def test_the_host_header_is_not_believed(sender):
     elsewhere = "http://orchestrator.example:8600"
     headers = sender.sign("v1", "POST", "/v1/evidence", b"x", url=elsewhere) | {"Host": "orchestrator.example:8600"}
     refused(sender.send("POST", "/v1/evidence", b"x", headers), 403, "Not a member", "another chain or host")
+
+
+def test_request_id_of_a_refusal_is_in_answer_and_log(sender):
+    headers = sender.sign("v1", "POST", "/v1/evidence", b"signed") | {"X-Request-Id": "from-the-client-1"}
+    reply = sender.send("POST", "/v1/evidence", b"sent", headers)
+    assert reply.headers["x-request-id"] == "from-the-client-1"
+    refused(reply, 422, "Wrong hash", content_hash(b"sent"))
+    assert "refused method=POST path=/v1/evidence status=422" in sender.orchestrator.said
+    assert "request_id=from-the-client-1" in sender.orchestrator.said
+    made = sender.send("GET", "/healthz", b"", {"X-Request-Id": "no id, since it has spaces"})
+    assert re.fullmatch("[0-9a-f]{16}", made.headers["x-request-id"])
 
 
 # What do you send

@@ -226,6 +226,18 @@ def test_secrets_that_others_may_read_are_refused(tmp_path: Path, mode: int) -> 
     assert caught.value.hint == f"chmod 600 {path}"
 
 
+def test_credential_of_a_service_may_be_its_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd gives the service its access by a list of rights, which shows as those of a group."""
+    path = tmp_path / "password"
+    write_secret(path, PASSWORD)
+    path.chmod(0o440)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_secret(path) == PASSWORD
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "another"))
+    with pytest.raises(ConfigError, match="others may read"):
+        read_secret(path)
+
+
 def test_an_empty_or_missing_secret_is_an_error(tmp_path: Path) -> None:
     write_secret(tmp_path / "empty", "")
     with pytest.raises(ConfigError, match="is empty"):

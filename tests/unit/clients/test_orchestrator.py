@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -126,6 +127,19 @@ async def test_trying_again_is_bounded():
             await client.demand(1)
         assert caught.value.hint == "start it"
         assert len(server.heads) == 3
+
+
+async def test_attempts_have_one_request_id_that_the_error_names():
+    answers = [problem(503, "Not ready", "chain"), problem(409, "Conflict", "another root")]
+    async with serving(*answers) as (server, client):
+        with pytest.raises(RefusedError) as caught:
+            await client.put_evidence(b"evidence")
+    [request_id] = {headers_of(head)["x-request-id"] for head in server.heads}
+    assert re.fullmatch("[0-9a-f]{16}", request_id)
+    assert (str(caught.value), caught.value.text) == (
+        "Conflict: another root",
+        f"Conflict: another root (request {request_id})",
+    )
 
 
 async def test_unreachable_orchestrator_has_a_hint():

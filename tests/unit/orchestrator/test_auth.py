@@ -1,13 +1,16 @@
-"""Nonces: each is new once until it expires, and each signer has a bounded number."""
+"""Nonces: each is new once until it expires, and each signer has a bounded number. Bodies that a proxy gathers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import func, insert, select
+from starlette.requests import Request
 
+from muster.constants import MAX_FILE_BYTES, SLOWEST_BYTES_PER_SECOND
 from orchestrator import auth, tables
 from orchestrator.auth import SWEPT_ROWS, Nonces
 from orchestrator.database import Database
@@ -73,3 +76,16 @@ async def test_expired_nonces_go_in_pieces_now_and_then(database: Database) -> N
     for later, left in ((4, 2502), (6, 503), (6, 4), (7, 5)):
         assert await remember(kept, VALIDATOR, left, now + 60, now + later) == "new"
         assert await count(database) == left
+
+
+def gathering(method: str, said: str, *, proxied: bool) -> float:
+    scope = {"type": "http", "method": method, "headers": [(b"x-gathering-seconds", said.encode())]}
+    return auth.gathering_seconds(Request(scope | {"state": {"connection": SimpleNamespace(proxied=proxied)}}))
+
+
+def test_proxy_may_gather_an_upload_for_as_long_as_a_slow_one_takes() -> None:
+    assert gathering("PUT", "41.250", proxied=True) == 41.25
+    assert gathering("PUT", "999999", proxied=True) == MAX_FILE_BYTES / SLOWEST_BYTES_PER_SECOND
+    assert gathering("PUT", "41.250", proxied=False) == 0
+    assert gathering("POST", "41.250", proxied=True) == 0
+    assert [gathering("PUT", said, proxied=True) for said in ("", "-1", "nan", "1e9", "٣")] == [0] * 5

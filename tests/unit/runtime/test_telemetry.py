@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,24 @@ def test_one_call_gives_a_json_line_and_a_short_line(tmp_path: Path) -> None:
         "loss": 1.23456,
     }
     assert stream.getvalue()[8:] == " worker-1 committed step=3 root=0x01010101… loss=1.235\n"
+
+
+def test_lines_about_a_request_have_its_id(tmp_path: Path) -> None:
+    stream, path = io.StringIO(), tmp_path / "x.jsonl"
+    telemetry.configure("orchestrator", log_file=path, stream=stream)
+    with telemetry.about_request("1f2e"):
+        telemetry.logger("orchestrator").info("uploaded")
+        logging.getLogger("uvicorn").warning("third party")
+    telemetry.logger("orchestrator").info("read a block")
+    assert [line.get("request_id") for line in lines(path)] == ["1f2e", "1f2e", None]
+
+
+def test_request_ids_are_bounded() -> None:
+    assert telemetry.request_id("A-1") == "A-1"
+    assert telemetry.request_id("a" * 64) == "a" * 64
+    for given in ("", "a" * 65, "a b", "a\n", "ä", 'a"b'):
+        assert re.fullmatch("[0-9a-f]{16}", telemetry.request_id(given))
+    assert telemetry.request_id() != telemetry.request_id()
 
 
 def test_debug_goes_to_the_file_only(tmp_path: Path) -> None:
