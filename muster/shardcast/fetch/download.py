@@ -1,18 +1,20 @@
 """Get one version into a folder from several sources at once: what client and relay have in common.
 
-Every source has a few connections. Each connection takes the next unclaimed shard, so faster sources deliver more. At
-the end a shard that takes unusually long is also requested elsewhere. A shard is held in memory until its hash is known
-and only then written, so wrong bytes never touch the disk.
+Every source has a few connections. Each connection takes the next unclaimed shard, so faster sources deliver more. Once
+all are claimed, an idle source also requests the shard that a slower one would deliver last; each is requested from two
+sources at most. A shard is held in memory until its hash is known and only then written, so wrong bytes never touch the
+disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +30,12 @@ MEMORY_BYTES: Final = 64 * 1024 * 1024
 """For shards whose hashes are not known yet. Each source has one connection even where that takes more."""
 
 SECOND_TRY_SECONDS: Final = 1.0
-"""A shard is asked for a second time when it takes this and three times the usual longer."""
+"""A source of unknown speed also requests a shard once it takes three times the usual and this longer."""
 
-_POLL_SECONDS: Final = 0.25
+TIMES_FASTER: Final = 2.0
+"""How many times as soon a source must be able to deliver a shard that another one is sending."""
+
+_POLL_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -52,46 +57,64 @@ class _Flight:
     """A shard under way."""
 
     since: float
-    sources: list[Source] = field(default_factory=list)
+    streams: list[Stream]
+
+    def seconds_left(self, size: int, now: float) -> float:
+        """Return how long the rest of its bytes takes at the pace so far."""
+        received = self.streams[0].received
+        return (now - self.since) * (size - received) / received if received else math.inf
 
 
 class DownloadPlan:
     """Decide which shard is fetched next, and from where. Pure bookkeeping: the caller passes the time."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = sizes
+        """Bytes of each shard."""
         self.have: set[int] = set()
         """Shards on disk."""
-        self._todo = list(range(count))
+        self._todo = list(range(len(sizes)))
         self._flying: dict[int, _Flight] = {}
         self._usual = 0.0
 
     @property
     def finished(self) -> bool:
-        return len(self.have) == self.count
+        return len(self.have) == len(self.sizes)
 
-    def take(self, source: Source, now: float) -> int | None:
-        """Return the shard this source should fetch now; None when there is none for it at the moment."""
+    def take(self, stream: Stream, now: float) -> int | None:
+        """Return the shard this stream should fetch now; None when there is none for it at the moment."""
         while self._todo:
             index = heapq.heappop(self._todo)
             if index not in self.have:
-                self._flying[index] = _Flight(now, [source])
+                self._flying[index] = _Flight(now, [stream])
                 return index
-        return self._second_try(source, now)
+        return self._second_try(stream, now)
 
-    def _second_try(self, source: Source, now: float) -> int | None:
-        """Return the oldest shard that one other source alone has been fetching for unusually long."""
-        late = now - (SECOND_TRY_SECONDS + 3 * self._usual)
+    def _second_try(self, stream: Stream, now: float) -> int | None:
+        """Return the shard that one other source would deliver last, if this one can deliver it sooner."""
         waiting = [
-            (flight.since, index)
+            (flight.seconds_left(self.sizes[index], now), -flight.since, index)
             for index, flight in self._flying.items()
-            if len(flight.sources) == 1 and flight.sources[0] is not source and flight.since < late
+            if len(flight.streams) == 1 and self._is_late(index, stream.source, now)
         ]
         if not waiting:
             return None
-        index = min(waiting)[1]
-        self._flying[index].sources.append(source)
+        index = max(waiting)[2]
+        self._flying[index].streams.append(stream)
         return index
+
+    def _is_late(self, index: int, source: Source, now: float) -> bool:
+        """Return whether a source would deliver a shard much sooner than the other one that is sending it."""
+        flight, size = self._flying[index], self.sizes[index]
+        if flight.streams[0].source is source:
+            return False
+        elapsed = now - flight.since
+        if elapsed > SECOND_TRY_SECONDS + 3 * self._usual:
+            return True
+        if not source.report.pace:
+            return False
+        seconds = size / source.report.pace
+        return elapsed > seconds / TIMES_FASTER and flight.seconds_left(size, now) > TIMES_FASTER * seconds
 
     def arrived(self, index: int, now: float) -> bool:
         """Note that a shard has been verified; return False when another copy of it came first."""
@@ -107,8 +130,8 @@ class DownloadPlan:
         flight = self._flying.get(index)
         if flight is None:
             return
-        flight.sources = [other for other in flight.sources if other is not source]
-        if not flight.sources:
+        flight.streams = [stream for stream in flight.streams if stream.source is not source]
+        if not flight.streams:
             del self._flying[index]
             heapq.heappush(self._todo, index)
 
@@ -135,7 +158,7 @@ class Download:
         self.fetched_bytes = 0
         self.version: PartialVersion | None = None
         """Its manifest, and where its files are now, once the manifest is known and accepted."""
-        self._plan = DownloadPlan(0)
+        self._plan = DownloadPlan([])
         self._changed = asyncio.Event()
         self._last_good = 0.0
         self._disk_failure: StorageError | None = None
@@ -176,7 +199,7 @@ class Download:
         return version
 
     def _begin(self, version: PartialVersion) -> None:
-        self._plan = DownloadPlan(len(version.manifest.shards))
+        self._plan = DownloadPlan([shard.size for shard in version.manifest.shards])
         self.version = version
         self.notify()
 
@@ -225,8 +248,10 @@ class Download:
             if self._disk_failure is not None:
                 return self._disk_failure
             if not self.pool.live or time.monotonic() - self._last_good > give_up:
-                missing = self._plan.count - len(self._plan.have)
-                return self.pool.nothing_left(f"{missing} of {self._plan.count} shards of 0x{self.root.hex()}")
+                count = len(self._plan.sizes)
+                return self.pool.nothing_left(
+                    f"{count - len(self._plan.have)} of {count} shards of 0x{self.root.hex()}"
+                )
             await self.wait_change(_POLL_SECONDS)
         return None
 
@@ -237,13 +262,14 @@ class Download:
             if source.backoff:
                 await asyncio.sleep(source.backoff)
                 continue
-            index = self._plan.take(source, time.monotonic())
+            index = self._plan.take(stream, time.monotonic())
             if index is None:
                 await self.wait_change(_POLL_SECONDS)
             else:
-                await self._fetch_shard(version, source, stream, version.manifest.shards[index])
+                await self._fetch_shard(version, stream, version.manifest.shards[index])
 
-    async def _fetch_shard(self, version: PartialVersion, source: Source, stream: Stream, shard: Shard) -> None:
+    async def _fetch_shard(self, version: PartialVersion, stream: Stream, shard: Shard) -> None:
+        source = stream.source
         try:
             await stream.fetch(version.manifest, shard, version.write)
         except UnreachableError as error:

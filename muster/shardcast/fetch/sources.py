@@ -74,6 +74,11 @@ class SourceReport:
     dropped: str = ""
     """Why it was dropped for wrong bytes; "" when it was not."""
 
+    @property
+    def pace(self) -> float:
+        """Bytes per second of one of its connections; 0 before it has delivered a shard."""
+        return self.bytes / self.seconds if self.seconds else 0.0
+
 
 class Source:
     """One relay or origin during one fetch."""
@@ -211,7 +216,9 @@ class Stream:
     """One connection to a source: shard after shard, through one buffer."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
+        self.received = 0
+        """Bytes of the shard that is under way; a thread counts them."""
         self._connection: Connection | None = None
         self._buffer = bytearray()
 
@@ -220,7 +227,7 @@ class Stream:
 
         Raises UnreachableError, CheckError when what was sent is not the shard, and what `keep` raises.
         """
-        source, started = self._source, time.monotonic()
+        source, started, self.received = self.source, time.monotonic(), 0
         if self._connection is None:
             self._connection, self._buffer = source.connect(), bytearray()
         connection, file = self._connection, manifest.files[shard.file]
@@ -243,7 +250,7 @@ class Stream:
 
     def _receive(self, connection: Connection, target: str, shard: Shard, file_size: int, view: memoryview) -> None:
         """Fill `view` with the shard, hashing what has come while the rest comes. Blocks."""
-        source = self._source
+        source = self.source
         asked = f"bytes={shard.offset}-{shard.end - 1}"
         wanted = (200, 206) if shard.size == file_size else (206,)
         answer = source.get(connection, target, wanted, {"Range": asked})
@@ -259,7 +266,7 @@ class Stream:
             if count == 0:
                 raise UnreachableError(f"{source.url} breaks off shard {shard.index} after {got} of {shard.size} bytes")
             hasher.update(piece[:count])
-            got += count
+            self.received = got = got + count
             if wait := source.rate_limit.spend(count):
                 time.sleep(wait)
         connection.done()
