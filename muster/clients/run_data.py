@@ -223,8 +223,8 @@ class CheckpointFetcher:
             yield await self._get(step, root)
 
     async def _fetch(self, root: bytes, step: int) -> Path:
-        """Fetch from the current relays, and report sources that sent wrong bytes, also where the fetch fails."""
-        bad_sources: list[SourceReport] = []
+        """Fetch from the current relays, and tell them what each source did, also where the fetch fails."""
+        sources: list[SourceReport] = []
         urls = await self.relays.urls()
         _log.info("fetching", step=step, sources=urls)
         logged_at = -LOG_SECONDS  # the first time at once: it says how much there is to fetch
@@ -243,7 +243,7 @@ class CheckpointFetcher:
             self.folder,
             self.relays.settings,
             progress=log_progress,
-            on_bad_source=bad_sources.append,
+            on_source=sources.append,
             on_received=self.on_received,
             hold=self.held,
         )
@@ -251,9 +251,9 @@ class CheckpointFetcher:
             fetched = await fetch_step(request, self._anchored)
         except MusterError:
             self.relays.expire()
-            await self.relays.report(root, bad_sources)
+            await self.relays.report(root, sources)
             raise
-        await self.relays.report(root, bad_sources)
+        await self.relays.report(root, sources)
         return fetched.path
 
     @contextmanager

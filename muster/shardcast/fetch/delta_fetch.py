@@ -257,7 +257,7 @@ class DeltaFetch:
             raise MismatchError("the route costs more than the whole step, and its difference is no adapter")
 
     async def _fetch_start(self, offer: Offer) -> TargetStep:
-        start = replace(self.request, root=offer.root, step=offer.step, on_bad_source=None)
+        start = replace(self.request, root=offer.root, step=offer.step, on_source=None)
         fetched = await fetch_version(start, retry="busy")
         self.fetched_bytes += fetched.fetched_bytes
         return TargetStep(fetched.path, fetched.manifest)

@@ -47,8 +47,8 @@ class FetchRequest:
     dest: Path
     settings: ShardcastSettings = field(default_factory=ShardcastSettings)
     progress: Callable[[Progress], None] | None = None
-    on_bad_source: Callable[[SourceReport], None] | None = None
-    """Called at the end, also of a fetch that fails, for each source that sent something else than the root says."""
+    on_source: Callable[[SourceReport], None] | None = None
+    """Called for each source at the end, also of a fetch that fails."""
     on_received: OnReceived | None = None
     """The same for each source that sent right bytes."""
     hold: Hold = nullcontext
@@ -128,10 +128,10 @@ async def fetch_version(
                 hint="try again: it goes on where it was",
             ) from error
         finally:
-            # 2. Name the bad sources, and count what the good ones sent, however it ended.
+            # 2. Say what each source did, and count what the good ones sent, however it ended.
             for report in pool.reports:
-                if report.dropped and request.on_bad_source is not None:
-                    request.on_bad_source(report)
+                if request.on_source is not None:
+                    request.on_source(report)
                 if report.bytes and request.on_received is not None:
                     request.on_received(report.url, report.bytes)
 
