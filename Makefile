@@ -116,10 +116,10 @@ bench: bench-peers setup-tests
 	python benchmarks/demo.py --scenario language --json > cache/bench/language.json || test $$? -eq 3
 	python benchmarks/demo.py --json --seeds 0 0 0 11 11 11 1 2 3 > cache/bench/demo.json || test $$? -eq 3
 	python benchmarks/incentives.py --json > cache/bench/economics.json || test $$? -eq 3
-	python benchmarks/orchestrator_idle.py --json > cache/bench/orchestrator.json || test $$? -eq 3
+	python benchmarks/service.py --json > cache/bench/service.json || test $$? -eq 3
 	python benchmarks/page.py --json --fresh-clone > cache/bench/page.json || test $$? -eq 3
 	python benchmarks/install.py --json > cache/bench/install.json || test $$? -eq 3
-	for part in gas broadcast verification demo orchestrator install page economics; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
+	for part in gas broadcast verification demo service install page economics; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
 	python benchmarks/tables.py environments $(addprefix cache/bench/,environments.json language.json)
 	python benchmarks/tables.py async cache/bench/asynchrony.json
 	python benchmarks/tables.py trainer $(addprefix cache/bench/,trainer.json asynchrony.json learning.json)

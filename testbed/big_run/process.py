@@ -50,6 +50,7 @@ class BigRun:
     rows: Rows
     written: list[str]
     """Hashes of the files that can be read, oldest first."""
+    anvil: Anvil
 
     @property
     def host(self) -> str:
@@ -95,7 +96,7 @@ def big_run(
         database = folder / "orchestrator" / "orchestrator.db"
         fill(database, run_fixture.about, f"{number} {head['hash']}", rows, say)
         with ended(orchestrator):
-            yield BigRun(shape, run_fixture, orchestrator, rows, written)
+            yield BigRun(shape, run_fixture, orchestrator, rows, written, anvil)
 
 
 async def _write_files(work: Work, terms: Terms, run: int, storage: Path, texts: Sequence[Text]) -> list[str]:

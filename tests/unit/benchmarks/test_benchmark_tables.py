@@ -26,7 +26,7 @@ def test_a_table_of_figures() -> None:
 
 def test_every_part_of_the_page_has_been_measured() -> None:
     page = (DOCS / "change" / "benchmarks.md").read_text(encoding="utf-8")
-    for name in ("gas", "broadcast", "trainer", "verification", "orchestrator"):
+    for name in ("gas", "broadcast", "trainer", "verification", "service"):
         text = page.partition(f"<!-- begin {name} -->")[2].partition(f"<!-- end {name} -->")[0]
         assert text.count("\n| `") >= 3, name
 

@@ -1,0 +1,24 @@
+"""The members of benchmarks/service.py do what members do: their uploads, commitments and verdicts are accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.service import furnished, measure
+from testbed.waiting import wait_until
+
+
+@pytest.mark.slow
+def test_members_of_the_load_have_their_work_accepted() -> None:
+    with furnished(100, 500) as members:
+        orchestrator, run = members.big.orchestrator, members.big.run_fixture.run
+
+        def accepted() -> int:
+            return orchestrator.json(f"/v1/runs/{run}/overview")["commitments"]["accepted"]
+
+        before = accepted()
+        found = measure(members, 100, 10.0)
+        wait_until(lambda: accepted() > before, "a verdict counts")
+    assert set(found.members["statuses"]) == {"200", "201"}
+    assert found.refused == 0
+    assert all(kind["answers"] for kind in found.members["kinds"].values())
