@@ -314,7 +314,7 @@ async def post_step(request: Request, service: Here, run: OurRun, caller: Signed
 
 @runs.get("/runs/{run}/summary", response_model=Summary)
 async def summary(service: Here, _: OurRun) -> Response:
-    """Send everything that a live view shows, at most half a second old."""
+    """Send everything that a live view shows, half a second old, or a few seconds in a large run."""
     return json_response(await service.page.boards.summary_json())
 
 

@@ -29,7 +29,7 @@ from sqlalchemy.schema import SchemaItem
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "11"
+VERSION: Final = "12"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -200,8 +200,13 @@ cases: Final = _table(
     Column("reveal_ends", BigInteger, nullable=False),
     Index("cases_by_commitment", "node", "index"),
     Index("cases_by_challenger", "challenger"),
+    Index("cases_by_end", "commit_ends"),
 )
 """Juried cases; `opened_in` and `resolved_in` are transactions, `commit_ends` and `reveal_ends` the chain's seconds."""
+
+OPEN: Final = cases.c.outcome == literal_column("'open'")
+"""Of cases; the outcome is a literal as in WAITING."""
+Index("cases_open", cases.c.id, sqlite_where=OPEN, postgresql_where=OPEN)
 
 votes: Final = _table(
     "votes",
@@ -354,6 +359,7 @@ scores: Final = _table(
     Column("score", Float, nullable=False),
     Column("measured", BigInteger, nullable=False),
     Column("document", Text, nullable=False),
+    Index("scores_by_benchmark", "benchmark", "step"),
 )
 """What steps score on published benchmarks. `document` is an announcements.BenchmarkScore."""
 

@@ -30,6 +30,8 @@ from orchestrator.page.summary import Summary, read_summary
 from orchestrator.relay_directory import RelayDirectory
 
 SUMMARY_SECONDS: Final = 0.5
+SUMMARY_SHARE: Final = 0.05
+"""A summary is given again for so long, or longer where making it would take more than this share of the time."""
 LEAST_SECONDS: Final = 1.0
 MOST_SECONDS: Final = 10.0
 SHARE: Final = 0.01
@@ -55,7 +57,9 @@ class Boards:
         self._kept = KeptAnswers(LEAST_SECONDS, self.clock)
         # Of their own: who asks for many displaces no others. Few, since one may take a megabyte.
         self._charts = KeptAnswers(LEAST_SECONDS, self.clock, most=MAX_CHARTS)
-        self._summary = KeptAnswers(SUMMARY_SECONDS, self.clock)
+        self._summary = KeptAnswers(
+            lambda took: min(MOST_SECONDS, max(SUMMARY_SECONDS, took / SUMMARY_SHARE)), self.clock
+        )
         self._costly = KeptAnswers(lambda took: min(MOST_SECONDS, took / SHARE), self.clock)
 
     async def overview(self) -> Overview:
@@ -78,7 +82,7 @@ class Boards:
         )
 
     async def summary_json(self) -> bytes:
-        """Return the summary as JSON, at most SUMMARY_SECONDS old."""
+        """Return the summary as JSON, a moment old."""
 
         async def make() -> bytes:
             state = await self.state()

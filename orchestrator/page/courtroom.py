@@ -6,7 +6,7 @@ the end of the phase, except about missing data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -105,11 +105,22 @@ class CaseView(Message):
     """That re-run the evidence."""
 
 
-def case_page(connection: Connection, source: PageSource, before: int | None, limit: int) -> CasePage:
-    """Return the cases before a number, newest first, with counts over all of them."""
+def case_outcomes(connection: Connection, _: PageSource) -> tuple[tuple[str, int], ...]:
+    """Count all cases by how they ended."""
+    query = select(cases.c.outcome, func.count()).group_by(cases.c.outcome)
+    return tuple((outcome, number) for outcome, number in connection.execute(query))
+
+
+def case_page(
+    connection: Connection,
+    source: PageSource,
+    before: int | None,
+    limit: int,
+    outcomes: Iterable[tuple[str, int]],
+) -> CasePage:
+    """Return the cases before a number, newest first. `outcomes`: `case_outcomes`."""
     rows = read_cases(connection, limit + 1, *([] if before is None else [cases.c.id < before]))
-    outcomes = connection.execute(select(cases.c.outcome, func.count().label("n")).group_by(cases.c.outcome))
-    counts = {row.outcome: row.n for row in outcomes}
+    counts = dict(outcomes)
     return CasePage(
         run=source.run,
         total=sum(counts.values()),

@@ -25,9 +25,9 @@ from orchestrator.page.leaderboard import (
 )
 from orchestrator.read_model import NodeSums, oldest_nodes, read_nodes
 from orchestrator.relay_directory import KnownRelay
+from orchestrator.run_facts import latest_step
 from orchestrator.tables import (
     cases,
-    checkpoints,
     counts,
     hour_tallies,
     machines,
@@ -168,11 +168,12 @@ def read_others(
     connection: Connection, run: int, terms: Terms, relays: Sequence[KnownRelay], authors: list[AuthorLine]
 ) -> Others:
     """Read who takes part without being a node."""
+    published = latest_step(connection)
     newest = select(steps.c.received).order_by(steps.c.step.desc()).limit(1)
     updates = and_(counts.c.address == terms.trainer, counts.c.kind == "updates")
     trainer = TrainerLine(
         address=terms.trainer,
-        steps=connection.execute(select(func.count()).select_from(checkpoints)).scalar_one(),
+        steps=0 if published is None else published + 1,
         updates=connection.execute(select(counts.c["count"]).where(updates)).scalar() or 0,
         last=connection.execute(newest).scalar(),
     )

@@ -19,7 +19,7 @@ from orchestrator.commitment_status import UNREFUTED, Counts, counts_of
 from orchestrator.page import series
 from orchestrator.page.announcements import MAX_BENCHMARKS
 from orchestrator.page.members import Members
-from orchestrator.tables import cases, machines, nodes, scores, step_tallies, steps, tallies
+from orchestrator.tables import OPEN, cases, machines, nodes, scores, step_tallies, steps, tallies
 
 COST_STEPS: Final = 16
 """Newest steps that the cost of a step is the median of."""
@@ -180,7 +180,7 @@ def commitment_counts(connection: Connection) -> Counts:
 
 
 def open_cases(connection: Connection) -> int:
-    return connection.execute(select(func.count()).select_from(cases).where(cases.c.outcome == "open")).scalar_one()
+    return connection.execute(select(func.count()).select_from(cases).where(OPEN)).scalar_one()
 
 
 def convicted_nodes(connection: Connection) -> int:
@@ -215,8 +215,12 @@ def _step_cost(connection: Connection, terms: Terms, latest: int | None) -> int 
 
 
 def _benchmarks(connection: Connection) -> list[BenchmarkLine]:
-    ends = func.min(scores.c.step).label("first"), func.max(scores.c.step).label("last")
-    of_all = select(scores.c.benchmark, *ends).group_by(scores.c.benchmark).order_by(scores.c.benchmark)
+    names = series.names_in(scores.c.benchmark).subquery()
+    first, last = (
+        select(end(scores.c.step)).where(scores.c.benchmark == names.c.name).scalar_subquery().label(name)
+        for name, end in (("first", func.min), ("last", func.max))
+    )
+    of_all = select(names.c.name.label("benchmark"), first, last).order_by(names.c.name)
     of_all = of_all.limit(MAX_BENCHMARKS).subquery()
     first, last = scores.alias(), scores.alias()
     query = (

@@ -127,14 +127,17 @@ def _renew(connection: Connection, step: int, names: Sequence[str]) -> None:
 # Reading
 
 
-def metric_names(connection: Connection) -> list[str]:
-    """Return the metrics that there are, sorted: each is one look-up in the index, whatever the number of rows."""
-    name = metric_buckets.c.name
-    found = select(func.min(name).label("name")).cte("found", recursive=True)
-    following = select(func.min(name)).where(name > found.c.name).correlate(found).scalar_subquery()
+def names_in(column: Any) -> Any:
+    """Return the query for the values of a column that begins an index: a look-up for each, however many rows."""
+    found = select(func.min(column).label("name")).cte("found", recursive=True)
+    following = select(func.min(column)).where(column > found.c.name).correlate(found).scalar_subquery()
     found = found.union_all(select(following).where(found.c.name.is_not(None)))
-    names = connection.execute(select(found.c.name).where(found.c.name.is_not(None))).scalars()
-    return sorted(names)
+    return select(found.c.name).where(found.c.name.is_not(None))
+
+
+def metric_names(connection: Connection) -> list[str]:
+    """Return the metrics that there are, sorted."""
+    return sorted(connection.execute(names_in(metric_buckets.c.name)).scalars())
 
 
 def newest_numbers(connection: Connection) -> dict[str, float]:
@@ -164,7 +167,7 @@ def newest_step(connection: Connection) -> int | None:
 
 
 def metric_list(connection: Connection, run: int) -> MetricList:
-    published = connection.execute(select(scores.c.benchmark).distinct().order_by(scores.c.benchmark)).scalars()
+    published = sorted(connection.execute(names_in(scores.c.benchmark)).scalars())
     names = [*metric_names(connection), *(BENCHMARK + name for name in published)]
     return MetricList(run=run, newest=newest_step(connection), names=names)
 

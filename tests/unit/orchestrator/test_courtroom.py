@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from muster.constants import TOKEN
 from muster.contracts.court import AbsenceReported, Flaw, GradeAccused, Kind, Outcome, Refuted
 from muster.contracts.registry import Role
 from muster.errors import RefusedError
 from orchestrator.database import Database
-from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
+from orchestrator.page.courtroom import CasePage, CaseView, case_outcomes, case_page, case_view
 from testbed.runs.recorded_run import HOUR, SampleRun, address, hash_of
 
 OPENED = (HOUR + 1) * 3600
@@ -43,7 +44,10 @@ async def view(run: SampleRun, number: int = 1) -> CaseView:
 
 
 async def page(run: SampleRun, before: int | None = None, limit: int = 50) -> CasePage:
-    return await run.database.read(lambda connection: case_page(connection, run.source, before, limit))
+    def read(connection: Connection) -> CasePage:
+        return case_page(connection, run.source, before, limit, case_outcomes(connection, run.source))
+
+    return await run.database.read(read)
 
 
 async def test_charge_has_the_challengers_measurement(run: SampleRun) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, text
 
 from orchestrator.database import Database, insert_once
 from orchestrator.page.rollouts import accepted_files
@@ -18,6 +18,7 @@ from orchestrator.queries import Queries
 from orchestrator.tables import nodes
 from testbed.samples.commitments import rules
 from testbed.samples.messages import verdict_of
+from testbed.sql_costs import CountedDatabase, Reads, reads_of
 
 NODE, VALIDATOR, HASH = ("0x" + digit * 40 for digit in "12f")
 ROOT = HASH + "f" * 24
@@ -44,49 +45,21 @@ FILE = f"'0x' || substr('{'0' * 64}' || i, 1 + length(CAST(i AS TEXT)))"
 ROWS = "WITH RECURSIVE n(i) AS (SELECT CAST(:first AS INTEGER) UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :last)"
 
 
-class Costs(Database):
-    """A database that records its read statements and, on SQLite, their virtual machine steps in hundreds."""
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.statements: list[tuple[str, Any]] = []
-        self.hundreds = 0
-
-    async def read(self, work: Callable[[Connection], Any]) -> Any:
-        def noting(connection: Connection) -> Any:
-            event.listen(connection, "before_cursor_execute", self._note)
-            if connection.dialect.name == "sqlite":
-                connection.connection.driver_connection.set_progress_handler(self._step, 100)  # type: ignore[union-attr]
-            return work(connection)
-
-        return await super().read(noting)
-
-    def _note(self, _connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement != "BEGIN":
-            self.statements.append((statement, parameters))
-
-    def _step(self) -> int:
-        self.hundreds += 1
-        return 0
-
-    async def cost(self, ask: Callable[[], Awaitable[Any]]) -> tuple[int, int]:
-        """Return the number of statements and hundreds of steps of one call."""
-        self.statements, self.hundreds = [], 0
-        await self.write(lambda _: None)  # drops the kept answers
-        await ask()
-        return len(self.statements), self.hundreds
+async def cost(database: Database, ask: Callable[[], Awaitable[Any]]) -> Reads:
+    """Return what one call reads when no answer is kept."""
+    await database.write(lambda _: None)  # drops the kept answers
+    return await reads_of(ask)
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Costs]:
-    opened = await Costs.open(database_url, "a test")
-    assert isinstance(opened, Costs)
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await CountedDatabase.open(database_url, "a test")
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def queries(database: Costs) -> Queries:
+async def queries(database: Database) -> Queries:
     member = {"operator": NODE, "work_class": 0, "status": "active", "draw_tip": ROOT, "block": 1, "first_step": 0}
     for address, role in ((NODE, "worker"), (VALIDATOR, "validator")):
         row = {**member, "address": address, "role": role}
@@ -108,7 +81,9 @@ async def fill(database: Database, first: int, last: int) -> None:
     await database.write(write)
 
 
-async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(database: Costs, queries: Queries) -> None:
+async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(
+    database: Database, queries: Queries
+) -> None:
     unused: Any = None
     source = PageSource(database, queries, unused)
     questions: dict[str, Callable[[], Awaitable[Any]]] = {
@@ -120,37 +95,38 @@ async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(data
         "files": lambda: database.read(lambda connection: accepted_files(connection, source, None, NODE, 40, 50)),
     }
     await fill(database, 0, 50)
-    before = {name: await database.cost(ask) for name, ask in questions.items()}
+    before = {name: await cost(database, ask) for name, ask in questions.items()}
     await fill(database, 50, 400)
-    after = {name: await database.cost(ask) for name, ask in questions.items()}
-    assert {name: statements for name, (statements, _) in after.items()} == {
+    after = {name: await cost(database, ask) for name, ask in questions.items()}
+    assert {name: len(reads.statements) for name, reads in after.items()} == {
         "accepted": 2, "demand": 10, "node": 16, "verdicts": 1, "grades": 1, "files": 3,
     }  # fmt: skip
-    for name, (statements, hundreds) in after.items():
-        assert hundreds <= before[name][1] + statements, f"{name}: each statement is counted to a hundred"
+    for name, reads in after.items():
+        most = before[name].hundreds + len(reads.statements)
+        assert reads.hundreds <= most, f"{name}: each statement is counted to a hundred"
 
 
-async def test_work_within_the_async_level_is_listed_and_read_once(database: Costs, queries: Queries) -> None:
+async def test_work_within_the_async_level_is_listed_and_read_once(database: Database, queries: Queries) -> None:
     await fill(database, 0, 100)
     waiting = list(range((99 - LEVEL) * A_STEP, 100 * A_STEP, 10))
     asked = [0, 97, 98, 99, 100, (1 << 32) - 1]
-    await database.cost(lambda: asyncio.gather(*(queries.accepted(step) for step in [*asked, *range(90)])))
-    assert len(database.statements) == 2
+    reads = await cost(database, lambda: asyncio.gather(*(queries.accepted(step) for step in [*asked, *range(90)])))
+    assert len(reads.statements) == 2
     answers = [json.loads(await queries.accepted(step)) for step in asked]
     assert [work["index"] for work in answers[0]] == waiting
     assert [len(answer) for answer in answers] == [6, 6, 4, 2, 0, 0]
 
 
-async def test_list_uses_the_index_of_waiting_commitments(database: Costs, queries: Queries) -> None:
+async def test_list_uses_the_index_of_waiting_commitments(database: Database, queries: Queries) -> None:
     """This holds even if the async level allows the whole run."""
     queries.terms = replace(queries.terms, async_level=255)
     await fill(database, 0, 100)
-    await database.cost(lambda: queries.accepted(0))
+    reads = await cost(database, lambda: queries.accepted(0))
 
     def explain(connection: Connection) -> list[str]:
         connection.exec_driver_sql("ANALYZE")
         how = "EXPLAIN QUERY PLAN" if connection.dialect.name == "sqlite" else "EXPLAIN"
-        _, *listing = database.statements
+        _, *listing = reads.statements
         return [str(connection.exec_driver_sql(f"{how} {one[0]}", one[1]).all()) for one in listing]
 
     (plan,) = await database.write(explain)
@@ -158,7 +134,7 @@ async def test_list_uses_the_index_of_waiting_commitments(database: Costs, queri
 
 
 async def test_a_page_ends_before_the_document_that_no_longer_fits(
-    database: Costs, queries: Queries, monkeypatch: pytest.MonkeyPatch
+    database: Database, queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page has at least one document."""
     await fill(database, 0, 1)
