@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from eth_abi.abi import decode, encode
@@ -122,15 +122,42 @@ def decode_log(kind: type[E], log: Mapping[str, Any]) -> E:
     """Decode a log as the event that its topic names. Raises MalformedError when it does not fit."""
     abi = kind.ABI
     try:
-        words = [bytes.fromhex(text[2:]) for text in log["topics"][1:]]
-        values = [decode([type_], word)[0] for (_, type_), word in zip(abi.indexed, words, strict=True)]
-        values += decode([type_ for _, type_ in abi.plain], bytes.fromhex(log["data"][2:]))
-        makers = _makers(kind)
-        names = (name for name, _ in (*abi.indexed, *abi.plain))
-        arguments = {name: makers[name](value) for name, value in zip(names, values, strict=True)}
+        text = "".join(topic[2:] for topic in log["topics"][1:]) + log["data"][2:]
+        if len(log["topics"]) != 1 + len(abi.indexed):
+            raise ValueError(f"{len(log['topics'])} topics")
+        words, readers = bytes.fromhex(text), _readers(kind)
+        if len(words) < 32 * len(readers):
+            raise ValueError("its data is too short")
+        arguments = {name: read(words[32 * i : 32 * i + 32]) for i, (name, read) in enumerate(readers)}
         return kind(place_of(log), **arguments)
-    except (DecodingError, ValueError, KeyError, OverflowError) as error:
+    except (ValueError, KeyError, OverflowError) as error:
         raise MalformedError(f"a log does not decode as {kind.__name__}: {error}") from error
+
+
+@cache
+def _readers(kind: type[Event]) -> tuple[tuple[str, Callable[[bytes], Any]], ...]:
+    """Return the names of an event's fields in the order of the log's words, and what makes each out of its word.
+
+    Thousands of logs are decoded a second while old blocks are read: the general codec takes ten times as long.
+    """
+    makers = _makers(kind)
+    return tuple((name, _reader(type_, makers[name])) for name, type_ in (*kind.ABI.indexed, *kind.ABI.plain))
+
+
+def _reader(type_: str, make: Callable[[Any], Any]) -> Callable[[bytes], Any]:
+    """Return what reads a word of a type: one of those that events have. It raises ValueError for no such value."""
+    if type_ == "bytes32":
+        return lambda word: make(word)
+    bits = {"address": 160, "bool": 1}.get(type_) or int(type_.removeprefix("uint"))
+    shape = {"address": "0x{:040x}".format, "bool": bool}.get(type_, int)
+
+    def read(word: bytes) -> Any:
+        number = int.from_bytes(word)
+        if number >> bits:
+            raise ValueError(f"{number} is no {type_}")
+        return make(shape(number))
+
+    return read
 
 
 def place_of(log: Mapping[str, Any]) -> Place:
@@ -152,11 +179,15 @@ def plain(value: object) -> Any:
     return value
 
 
+_checksummed: Callable[[str], str] = lru_cache(1 << 16)(to_checksum_address)
+"""The same nodes come again and again."""
+
+
 @cache
 def maker(hint: Any) -> Callable[[Any], Any]:
     """Return the function that makes a value of this type out of a decoded one; it raises ValueError for no enum's."""
     if hint == Address:
-        return to_checksum_address
+        return _checksummed
     if get_origin(hint) is list:
         each = maker(get_args(hint)[0])
         return lambda values: [each(value) for value in values]

@@ -148,6 +148,15 @@ def test_every_event_is_there_and_decodes(module: ModuleType) -> None:
         assert [field.name for field in fields(kind)] == ["at", *(snake(name) for name in values)]
         with pytest.raises(MalformedError, match=f"does not decode as {kind.__name__}"):
             decode_log(kind, log | {"topics": [*log["topics"], log["topics"][0]]})
+        if kind.ABI.plain:
+            with pytest.raises(MalformedError, match="too short"):
+                decode_log(kind, log | {"data": log["data"][:-2]})
+        for number, (_, type_) in enumerate(kind.ABI.indexed, 1):
+            if type_ not in ("bytes32", "uint256"):
+                topics = [*log["topics"]]
+                topics[number] = "0x" + "ff" * 32
+                with pytest.raises(MalformedError, match=f"is no {type_}"):
+                    decode_log(kind, log | {"topics": topics})
 
 
 def log_of(item: dict, values: dict) -> dict:
