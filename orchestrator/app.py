@@ -296,12 +296,14 @@ async def master(request: Request, service: Here, _: OurRun, caller: Signed) -> 
 @runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])
 async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0) -> Response:
     """Send commitments accepted for training within the async level, oldest first, with the accepting verdicts."""
+    service.follower.expect_complete()
     return json_response(await service.queries.accepted(min_step))
 
 
 @runs.get("/runs/{run}/demand")
 async def demand(service: Here, _: OurRun) -> Demand:
     """Answer whether more work is wanted now."""
+    service.follower.expect_complete()
     return await service.queries.demand()
 
 
@@ -315,18 +317,21 @@ async def post_step(request: Request, service: Here, run: OurRun, caller: Signed
 @runs.get("/runs/{run}/summary", response_model=Summary)
 async def summary(service: Here, _: OurRun) -> Response:
     """Send everything that a live view shows, half a second old, or a few seconds in a large run."""
+    service.follower.expect_complete()
     return json_response(await service.page.boards.summary_json())
 
 
 @runs.get("/runs/{run}/events")
 async def events(service: Here, _: OurRun, after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0) -> EventPage:
     """Send the events after an event's id."""
+    service.follower.expect_complete()
     return await service.database.read(lambda connection: events_after(connection, after))
 
 
 @runs.get("/nodes/{address}")
 async def node(service: Here, address: AddressPath) -> NodeReport:
     """Send how a node's commitments ended, and the verdicts about them, rejections first."""
+    service.follower.expect_complete()
     report = await service.queries.node_report(address)
     if report is None:
         raise problems.no_node(address, service.run)

@@ -7,8 +7,10 @@ whatever becomes of it. Runs whose task set names no author keep none.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from sqlalchemy import Connection, and_, select
 
@@ -20,8 +22,9 @@ from muster.protocol.masters import epoch_of
 from muster.protocol.messages import Message
 from muster.protocol.terms import Terms
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument, TaskSetPart
+from orchestrator.database import ANY_OF, rows_of_any
 from orchestrator.tables import checkpoints, commitments, credit_tallies, credits, nodes
-from orchestrator.tallies import credit
+from orchestrator.tallies import STATES, CommitmentState, credit
 
 
 class AuthorLine(Message):
@@ -83,16 +86,21 @@ class Attribution:
         """Return the hash that all draws of a commitment follow from. `entropy`: by which its node draws. Pure."""
         return draw_base(chain_id=self.chain_id, runs=self.runs, run=self.run, entropy=entropy, node=node, index=index)
 
-    def attribute(self, connection: Connection, node: str, index: int, step: int) -> None:
-        """Keep what a commitment drew, if it is known by which entropy its node draws."""
+    def attribute(self, connection: Connection, work: Sequence[CommitmentState]) -> None:
+        """Keep what commitments drew, of nodes for which it is known by which entropy they draw."""
         if not self._has_authors:
             return
-        joined = select(nodes.c.first_step).where(nodes.c.address == node).scalar_subquery()
-        entropy = connection.execute(select(checkpoints.c.entropy).where(checkpoints.c.step == joined)).scalar()
-        if entropy is None:
-            return
-        for part, groups in self.drawn(node, index, step, hash_bytes(entropy)).items():
-            credit(connection, node, index, part, groups)
+        owners = {one.node for one in work}
+        entropies = {node: hash_bytes(entropy) for node, entropy in rows_of_any(connection, _ENTROPIES, owners)}
+        credit(
+            connection,
+            [
+                (one, part, groups)
+                for one in work
+                if one.node in entropies
+                for part, groups in self.drawn(one.node, one.index, one.step, entropies[one.node]).items()
+            ],
+        )
 
     def drawn(self, node: str, index: int, step: int, entropy: bytes) -> Counter[str]:
         """Return how many groups of a commitment have tasks of which part. `entropy`: by which the node draws. Pure."""
@@ -109,11 +117,10 @@ class Attribution:
         if not self._has_authors:
             return 0
         same = and_(credits.c.node == commitments.c.node, credits.c.index == commitments.c.index)
-        lacking = select(*commitments.c["node", "index", "step"]).outerjoin(credits, same)
-        rows = connection.execute(lacking.where(credits.c.node.is_(None))).all()
-        for row in rows:
-            self.attribute(connection, *row)
-        return len(rows)
+        lacking = STATES.outerjoin(credits, same).where(credits.c.node.is_(None))
+        work = [CommitmentState(*row) for row in connection.execute(lacking)]
+        self.attribute(connection, work)
+        return len(work)
 
     def lines(self, connection: Connection) -> list[AuthorLine]:
         """Return a line for each author, most accepted first."""
@@ -137,3 +144,10 @@ class Attribution:
                 )
             )
         return sorted(lines, key=lambda line: (-line.accepted, line.author))
+
+
+_ENTROPIES: Final = (
+    select(nodes.c.address, checkpoints.c.entropy)
+    .join(checkpoints, checkpoints.c.step == nodes.c.first_step)
+    .where(nodes.c.address.in_(ANY_OF))
+)

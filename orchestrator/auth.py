@@ -133,6 +133,7 @@ class Gate:
         """Return the sender of a request whose signature is valid, new, and by a member of the run or its trainer."""
         now = time.time()
         address, signed = self._verify(request, now)
+        self._follower.expect_complete()
         is_trainer = address == self._queries.terms.trainer
         member = await self._member(address)
         if member is None and not is_trainer:

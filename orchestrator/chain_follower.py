@@ -2,8 +2,12 @@
 
 The place in the chain (block and hash) is kept in the database itself and moves in the transaction that writes the
 events. So a killed process has applied a piece of chain whole or not at all. When the block at this place has another
-hash than it had, the chain was reorganised: what came from it is deleted and read again. A head below this place proves
-nothing unless it lasts: the servers behind a public endpoint are not equally far.
+hash than it had, the chain was reorganised: what was read after the last block that is still there is undone, in the
+transaction that writes what is there instead. Of a reorg deeper than REORG_BLOCKS everything is deleted and read again,
+piece by piece, and the service says meanwhile that it does not know the run. A head below the place proves nothing
+unless it lasts: the servers behind a public endpoint are not equally far.
+
+While old blocks are read, the next piece is fetched beside the writing of the last.
 
 While the chain does not answer, the service is not ready, but keeps running with what it has read.
 """
@@ -12,28 +16,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, select
 
 from muster.chain.client import Chain
 from muster.chain.reads import LOG_QUERIES, LOG_SPAN, OutageTimer
 from muster.chain.types import Block
 from muster.contracts import runs
-from muster.contracts.codec import Call
+from muster.contracts.codec import Call, Event
 from muster.errors import TRANSIENT, StorageError
 from muster.runtime import telemetry
 from muster.runtime.loop import AGAIN, IDLE, Next, PollLoop
 from muster.settings.schema import ChainSettings
+from orchestrator import problems, undo
 from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import INTERESTING, ChainProjection
-from orchestrator.database import Database, upsert
+from orchestrator.database import Database, insert_new, upsert
 from orchestrator.queries import Queries
 from orchestrator.run_facts import ChainState
-from orchestrator.tables import meta
+from orchestrator.tables import meta, places
 
 STALE_SECONDS: Final = 30.0
 """Silence of the chain after which the service says that it is not ready."""
@@ -41,13 +46,39 @@ STALE_SECONDS: Final = 30.0
 POLL_WAIT_SECONDS: Final = 3.0
 """Longest wait of a request for the next poll of the chain: its sender may have read further."""
 
+PIECES: Final = 8
+"""Most pieces of LOG_SPAN blocks that one poll reads."""
+
+REORG_BLOCKS: Final = 4_096
+"""Depth of a reorg that can be rolled back."""
+
 OBSERVE_SECONDS: Final = 5.0
 """Between two reads of escrow and pause."""
 
 MAX_WAITING: Final = 64
 """Requests that may wait for the next poll at the same time; others are answered from what is known."""
 
+_REREADING: Final = "rereading"
+"""Key in `meta` while the chain is read again."""
+
 log = telemetry.logger("orchestrator")
+
+
+class SeenBlock(NamedTuple):
+    """A block up to which the chain was read."""
+
+    number: int
+    hash: bytes
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What there is to write of some blocks."""
+
+    events: Sequence[Event] = ()
+    times: Mapping[int, int] = field(default_factory=dict)
+    end: SeenBlock | None = None
+    """The last of the blocks; None where there are none."""
 
 
 @dataclass(eq=False)
@@ -63,12 +94,13 @@ class Follower:
     def __post_init__(self) -> None:
         self._projection = ChainProjection(self.queries, self.attribution)
         self._observed = float("-inf")
-        self._place: tuple[int, bytes] | None = None
+        self._place: SeenBlock | None = None
+        self._rereading = False
         self._absence = OutageTimer()
         self._polls = 0
         self._polled = asyncio.Condition()
         self._waiting = 0
-        self._last_poll, self._read_at = time.monotonic(), time.time()
+        self._last_poll, self._complete_at = time.monotonic(), time.time()
         self._has_polled = False
         self._behind = True
         self._problem = ""
@@ -82,8 +114,20 @@ class Follower:
 
     @property
     def stale_since(self) -> float | None:
-        """Return the Unix second of the last read where that is longer ago than STALE_SECONDS; else None."""
-        return self._read_at if self.silence_seconds > STALE_SECONDS else None
+        """Return since which Unix second what is known may be out of date, or is not all; None while it is neither."""
+        return self._complete_at if self.catching_up or self.silence_seconds > STALE_SECONDS else None
+
+    @property
+    def catching_up(self) -> str:
+        """Return why members and work that are on chain may be unknown here; empty where all are known."""
+        if self._rereading:
+            return "reading the chain again after a deep reorganisation"
+        return "still reading old blocks" if self._has_polled and self._behind else ""
+
+    def expect_complete(self) -> None:
+        """Raise RefusedError where an answer could lack what is on chain."""
+        if self.catching_up:
+            raise problems.not_ready(f"following the chain: {self.catching_up}")
 
     def unready(self) -> list[str]:
         """Return why what is known of the chain is not good enough; empty when it is."""
@@ -93,7 +137,7 @@ class Follower:
             return [f"following the chain: not read yet, {self.silence_seconds:.0f} s after the start"]
         if self.silence_seconds > STALE_SECONDS:
             return [f"following the chain: not read for {self.silence_seconds:.0f} s"]
-        return ["following the chain: still reading old blocks"] if self._behind else []
+        return [f"following the chain: {self.catching_up}"] if self.catching_up else []
 
     async def next_poll(self) -> None:
         """Wait until a poll of the chain that began after this call has ended, or POLL_WAIT_SECONDS have passed."""
@@ -125,7 +169,9 @@ class Follower:
         try:
             self._behind = not await self.poll()
             self._problem = ""
-            self._last_poll, self._read_at, self._has_polled = time.monotonic(), time.time(), True
+            self._last_poll, self._has_polled = time.monotonic(), True
+            if not self._behind:
+                self._complete_at = time.time()
         except Exception as error:
             self._problem = str(error)
             raise
@@ -136,28 +182,24 @@ class Follower:
         return AGAIN if self._behind else IDLE
 
     async def poll(self) -> bool:
-        """Read on, at most LOG_SPAN blocks; return whether the newest confirmed block is reached.
-
-        After a reorg everything is read at once, however long the chain is.
-        """
+        """Read on, at most PIECES of blocks, each of some queries; return whether the newest confirmed block is reached."""
         head = await self.chain.head()
-        self._place = self._place or await self.database.read(_place_in)
-        last = head.number - self.settings.confirmations
-        first, from_start = self.chain.addresses.from_block, False
-        if self._place is not None:
-            number, digest = self._place
-            from_start = await self._is_gone(number, digest, head)
-            if from_start:
-                log.warning("reorg", block=number)
-            else:
-                first = number + 1
+        if self._place is None:
+            self._place, self._rereading = await self.database.read(_state_in)
+        fork = self._place
+        if fork is not None and await self._is_gone(fork, head):
+            fork = await self._fork(head)
+            log.warning("reorg", fork=fork.number if fork else None)
+        if fork is None and self._place is not None:
+            await self._forget()
+        newest = head.number - self.settings.confirmations
+        first = self.chain.addresses.from_block if fork is None else fork.number + 1
         span = min(LOG_SPAN, LOG_QUERIES * self.chain.log_span.blocks)
-        upto = last if from_start else min(last, first + span - 1)
-        if first <= upto:
-            await self._read(first, upto, await self._hash(upto, head), from_start=from_start)
+        last = min(newest, first + PIECES * span - 1)
+        await self._read_on(range(first, last + 1, span), last, head, fork)
         self.head_number, self.head_time = head.number, head.timestamp
         await self._observe(head)
-        return upto >= last
+        return last >= newest
 
     async def _observe(self, head: Block) -> None:
         """Read what changes without an event, every OBSERVE_SECONDS, and give the queries that and the chain's time."""
@@ -174,48 +216,126 @@ class Follower:
             self._observed = time.monotonic()
         self.queries.chain = replace(seen, now=head.timestamp, read_at=time.monotonic())
 
-    async def _is_gone(self, number: int, digest: bytes, head: Block) -> bool:
+    async def _is_gone(self, place: SeenBlock, head: Block) -> bool:
         """Return whether a block is gone from the chain. Raises UnreachableError while the endpoint may just lag."""
-        if number > head.number:
-            self._absence.endure(number)
+        if place.number > head.number:
+            self._absence.endure(place.number)
             return True
         self._absence.end()
-        return await self._hash(number, head) != digest
+        return await self._hash(place.number, head) != place.hash
 
     async def _hash(self, number: int, head: Block) -> bytes:
         return head.hash if number == head.number else await self.chain.block_hash(number)
 
-    async def _read(self, first: int, last: int, last_hash: bytes, *, from_start: bool) -> None:
-        """Apply the events of some blocks and move the place to their end, in one transaction.
+    async def _fork(self, head: Block) -> SeenBlock | None:
+        """Return the last block of those that were read and are kept which is still in the chain, if one is."""
+        kept = [place for place in await self.database.read(_places_in) if place.number <= head.number]
+        low, high = 0, len(kept)
+        while low < high:
+            middle = (low + high) // 2
+            if await self._hash(kept[middle].number, head) == kept[middle].hash:
+                low = middle + 1
+            else:
+                high = middle
+        return kept[low - 1] if low else None
 
-        from_start: delete what was read before, in the same transaction, so that no reader sees a run without members.
+    async def _forget(self) -> None:
+        """Delete all that was read. What replaces it is complete only when the newest block is reached."""
+
+        def forget(connection: Connection) -> None:
+            self._projection.forget(connection)
+            upsert(connection, meta, {"key": _REREADING, "value": "yes"})
+
+        await self._write(forget, None, news=True)
+        self._rereading = True
+
+    async def _read_on(self, starts: range, last: int, head: Block, fork: SeenBlock | None) -> None:
+        """Read blocks in pieces with these starts, up to the `last`; the next is fetched while one is written.
+
+        What was read after the fork is undone in the transaction that writes the first piece, so that no reader sees
+        less than one of the two chains.
+        """
+        if not starts and fork != self._place:
+            await self._apply(Piece(), head, fork)
+        ahead = None
+        try:
+            for start in starts:
+                piece = await (ahead or self._fetch(start, min(last, start + starts.step - 1), head))
+                following = start + starts.step
+                end = min(last, following + starts.step - 1)
+                ahead = asyncio.create_task(self._fetch(following, end, head)) if following <= last else None
+                await self._apply(piece, head, fork)
+                fork = piece.end
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.wait([ahead])
+
+    async def _fetch(self, first: int, last: int, head: Block) -> Piece:
+        """Read some blocks from the chain.
+
         The hash is read before the events: a reorg in between leaves a place that is not in the chain, which the next
         poll notices.
         """
+        end = SeenBlock(last, await self._hash(last, head))
         events = await self.chain.events(INTERESTING, first, last)
         times = await self.chain.block_times(self._projection.timed_blocks(events))
+        self._last_poll = time.monotonic()
+        return Piece(events, times, end)
+
+    async def _apply(self, piece: Piece, head: Block, fork: SeenBlock | None) -> None:
+        """Undo what was read after the fork, apply a piece, and move the place to its end, in one transaction."""
+        oldest, place = head.number - REORG_BLOCKS, piece.end or fork
+        complete = place is not None and place.number >= head.number - self.settings.confirmations
+
+        def apply(connection: Connection) -> None:
+            if fork is not None and fork != self._place:
+                self._projection.roll_back(connection, fork.number)
+                connection.execute(delete(places).where(places.c.block > fork.number))
+            self._projection.apply(connection, piece.events, piece.times, oldest)
+            _keep_places(connection, piece, oldest)
+            if complete and self._rereading:
+                connection.execute(delete(meta).where(meta.c.key == _REREADING))
+
+        await self._write(apply, place, news=fork != self._place or bool(piece.events))
+        self._rereading = self._rereading and not complete
+
+    async def _write(self, work: Callable[[Connection], None], place: SeenBlock | None, *, news: bool) -> None:
+        """Write, in one transaction, what moves the place in the chain to another one."""
 
         def write(connection: Connection) -> None:
-            if _place_in(connection) != self._place:
+            if _state_in(connection)[0] != self._place:
                 raise StorageError("database: its place in the chain is another one than was written last")
-            if from_start:
-                self._projection.forget(connection)
-            for event in events:
-                self._projection.apply(connection, event, times)
-            upsert(connection, meta, {"key": "place", "value": f"{last} 0x{last_hash.hex()}"})
+            work(connection)
 
         try:
-            await self.database.write(write, news=from_start or bool(events))
+            await self.database.write(write, news=news)
         except StorageError:
             self._place = None  # read again: the write may have been kept, or a backup restored
             raise
-        self._place = last, last_hash
+        self._place = place
 
 
-def _place_in(connection: Connection) -> tuple[int, bytes] | None:
-    """Return number and hash of the last block that the database has read; None for none."""
-    kept = connection.execute(select(meta.c.value).where(meta.c.key == "place")).scalar()
-    if kept is None:
-        return None
-    number, _, digest = kept.partition(" ")
-    return int(number), bytes.fromhex(digest[2:])
+def _keep_places(connection: Connection, piece: Piece, oldest: int) -> None:
+    """Keep the blocks of a piece that a reorg may go back to, and forget older ones."""
+    if piece.end is None:
+        return
+    found = {event.at.block: event.at.block_hash for event in piece.events if event.at.block >= oldest}
+    found |= [piece.end]
+    rows = [{"block": number, "hash": "0x" + digest.hex()} for number, digest in found.items()]
+    connection.execute(delete(places).where(places.c.block < min(oldest, piece.end.number)))
+    insert_new(connection, places, rows)
+    undo.prune(connection, oldest)
+
+
+def _places_in(connection: Connection) -> list[SeenBlock]:
+    """Return the blocks up to which the chain was read, as far as they are kept."""
+    rows = connection.execute(select(places).order_by(places.c.block))
+    return [SeenBlock(row.block, bytes.fromhex(row.hash[2:])) for row in rows]
+
+
+def _state_in(connection: Connection) -> tuple[SeenBlock | None, bool]:
+    """Return the last block that was read, None for none, and whether the chain is being read again."""
+    last = connection.execute(select(places).order_by(places.c.block.desc()).limit(1)).one_or_none()
+    rereading = connection.execute(select(meta.c.value).where(meta.c.key == _REREADING)).scalar() is not None
+    return SeenBlock(last.block, bytes.fromhex(last.hash[2:])) if last else None, rereading

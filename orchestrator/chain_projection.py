@@ -1,14 +1,15 @@
-"""Write the chain's events into the database: members, checkpoints, commitments, cases, payments.
+"""Write the chain's events into the database: members, checkpoints, commitments, cases, payments; and undo them.
 
-Applying an event is idempotent, so the cursor may deliver an event twice when in doubt.
+Applying an event is idempotent, so the cursor may deliver an event twice when in doubt. Statuses of commitments follow
+from the rows of all other tables, so after any change those it concerns are decided again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, Table, delete, select, update
 
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import (
@@ -22,13 +23,13 @@ from muster.contracts.court import (
     VoteCommitted,
     VoteRevealed,
 )
-from muster.contracts.registry import Convicted, Fined, Registered, Retired, StepDoubted, Withdrawn
+from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
-from orchestrator import tallies
+from orchestrator import tallies, undo
 from orchestrator.attribution import Attribution
-from orchestrator.database import insert_once, row_of, upsert
-from orchestrator.events import record_event
-from orchestrator.queries import Queries, member_of
+from orchestrator.database import ANY_OF, insert_once, row_of, rows_of_any, upsert
+from orchestrator.events import MAX_EVENTS, record_events
+from orchestrator.queries import IN_BLOCKS, JUDGED_BY, OF_NODE, ONE, Queries, Selection, member_of
 from orchestrator.run_facts import latest_step
 from orchestrator.tables import (
     FROM_CHAIN,
@@ -41,7 +42,6 @@ from orchestrator.tables import (
     nodes,
     proofs,
     seals,
-    verdicts,
     votes,
 )
 
@@ -88,69 +88,129 @@ class ChainProjection:
         self._run = queries.run
 
     def forget(self, connection: Connection) -> None:
-        """Delete what came from the chain, after a reorg: it is read again."""
+        """Delete everything that came from the chain: it is read again."""
         for table in FROM_CHAIN:
             connection.execute(delete(table))
         connection.execute(delete(events).where(events.c.source.startswith(_SOURCE)))
         connection.execute(delete(meta).where(meta.c.key == "closed"))
 
+    def roll_back(self, connection: Connection, block: int) -> None:
+        """Undo what events after a block changed: at most what `apply` was told to remember."""
+        about = cases.c.id.in_([key["id"] for key in undo.changed_after(connection, block, cases)])
+        accused = connection.execute(select(*cases.c["node", "index"]).where(about)).all()
+        members = [key["address"] for key in undo.changed_after(connection, block, nodes)]
+        before = _statuses(connection, members)
+        tallies.remove_commitments(connection, block)
+        tallies.remove_payments(connection, block)
+        connection.execute(delete(proofs).where(proofs.c.block > block))
+        _remove_events(connection, block)
+        undo.restore(connection, block)
+        changed = before ^ _statuses(connection, members)
+        again: list[Again] = [(ONE, {"node": row.node, "index": row.index}) for row in accused]
+        again += [redecided for node in {node for node, _ in changed} for redecided in _work_of(node)]
+        _decide(connection, self._queries, again)
+
     def timed_blocks(self, found: Iterable[Event]) -> set[int]:
         """Return the blocks whose time `apply` has to know for these events."""
         return {event.at.block for event in found if isinstance(event, TIMED) and event.run == self._run}
 
-    def apply(self, connection: Connection, event: Event, times: Mapping[int, int]) -> None:
-        """Write down what an event changed; nothing for events of other runs or of no interest here.
+    def apply(
+        self, connection: Connection, found: Iterable[Event], times: Mapping[int, int], remember_from: int = 0
+    ) -> None:
+        """Write down what events changed; nothing for those of other runs or of no interest here.
 
-        times: the chain's seconds of the blocks that `timed_blocks` names.
+        Commitments come after the rest, all at once: their statuses follow from what is known in the end, in any order.
+        times: the chain's seconds of the blocks that `timed_blocks` names. remember_from: the first block that
+        `roll_back` may have to undo.
         """
-        if getattr(event, "run", self._run) != self._run:
-            return
+        piece = _Piece(connection, times, remember_from)
+        work = list[WorkCommitted]()
+        for event in found:
+            if getattr(event, "run", self._run) != self._run:
+                continue
+            if isinstance(event, WorkCommitted):
+                work.append(event)
+            else:
+                piece.apply(event)
+        if work:
+            self._commit(piece, work)
+        _decide(connection, self._queries, piece.again)
+        if piece.recorded:
+            newest = sorted(piece.recorded, key=lambda one: (one[0].block, one[0].log_index))
+            record_events(connection, [(kind, data, _source(at)) for at, kind, data in newest[-MAX_EVENTS:]])
+
+    def _commit(self, piece: _Piece, work: Sequence[WorkCommitted]) -> None:
+        """Write down commitments."""
+        rows = [row_of(commitments, event, block=event.at.block) for event in work]
+        new = tallies.put_commitments(piece.connection, rows)
+        if self._attribution is not None:
+            self._attribution.attribute(piece.connection, new)
+        numbers = [event.at.block for event in work]
+        piece.again.insert(0, (IN_BLOCKS, {"first": min(numbers), "last": max(numbers)}))
+        for event in work[-MAX_EVENTS:]:
+            piece.record("committed", {"node": event.node, "index": event.index, "step": event.step}, event.at)
+
+
+Again = tuple[Selection, dict[str, Any]]
+"""Commitments whose status is to be decided again: which, and the values of its parameters."""
+
+
+class _Piece:
+    """Writes the events of some blocks, except commitments."""
+
+    def __init__(self, connection: Connection, times: Mapping[int, int], remember_from: int) -> None:
+        self.connection = connection
+        self._times = times
+        self._remember_from = remember_from
+        self.recorded: list[tuple[Place, str, dict[str, Any]]] = []
+        """Events for live views."""
+        self.again: list[Again] = []
+
+    def apply(self, event: Event) -> None:
+        """Write down what an event changed."""
         match event:
             case Registered():
-                self._registered(connection, event, times[event.at.block])
+                self._registered(event)
             case Retired() | Withdrawn():
-                self._left(connection, event)
+                self._left(event)
             case Convicted():
-                self._convicted(connection, event, times[event.at.block])
+                self._convicted(event)
             case CheckpointPublished():
-                self._published(connection, event)
-            case WorkCommitted():
-                self._committed(connection, event)
+                self._published(event)
             case CaseOpened():
-                self._case_opened(connection, event)
+                self._case_opened(event)
             case CaseResolved():
-                self._case_resolved(connection, event)
+                self._case_resolved(event)
             case GradeAccused() | VoteCommitted() | VoteRevealed() | AbsenceReported():
-                if self._knows_case(connection, event.case_id):
-                    _note_in_case(connection, event)
+                if self._knows_case(event.case_id):
+                    self._note_in_case(event)
             case Refuted():
-                self._refuted(connection, event)
+                self._refuted(event)
             case MasterRevealed():
-                data = {"epoch": event.epoch, "master": "0x" + event.master.hex()}
-                _record_event(connection, "master revealed", data, event.at)
+                self.record("master revealed", {"epoch": event.epoch, "master": "0x" + event.master.hex()}, event.at)
             case Claimed():
-                _pay(connection, event.at, times, event.node, "claim", event.paid)
-                _settle(connection, event.node, event.through)
-                _record_event(connection, "claimed", {"node": event.node, "amount": event.paid}, event.at)
+                self._pay(event.at, event.node, "claim", event.paid)
+                self._settle(event.at, event.node, event.through)
+                self.record("claimed", {"node": event.node, "amount": event.paid}, event.at)
             case Fined():
-                _pay(connection, event.at, times, event.node, "fine", event.amount)
-                _record_event(connection, "fined", {"node": event.node, "amount": event.amount}, event.at)
+                self._pay(event.at, event.node, "fine", event.amount)
+                self.record("fined", {"node": event.node, "amount": event.amount}, event.at)
             case Voided():
-                _pay(connection, event.at, times, event.node, "void", event.amount)
-                _settle(connection, event.node, event.through)
-                _record_event(connection, "voided", {"node": event.node, "amount": event.amount}, event.at)
+                self._pay(event.at, event.node, "void", event.amount)
+                self._settle(event.at, event.node, event.through)
+                self.record("voided", {"node": event.node, "amount": event.amount}, event.at)
             case HourSealed():
-                insert_once(connection, seals, row_of(seals, event))
-                _record_event(connection, "sealed", {"node": event.validator, "hour": event.hour}, event.at)
+                self._insert(event.at, seals, row_of(seals, event))
+                self.record("sealed", {"node": event.validator, "hour": event.hour}, event.at)
             case StepDoubted():
-                insert_once(connection, doubts, row_of(doubts, event))
-                _record_event(connection, "doubted", {"node": event.validator, "step": event.step}, event.at)
+                self._insert(event.at, doubts, row_of(doubts, event))
+                self.record("doubted", {"node": event.validator, "step": event.step}, event.at)
             case RunClosed():
-                upsert(connection, meta, {"key": "closed", "value": str(event.at.block)})
-                _record_event(connection, "closed", {}, event.at)
+                self._upsert(event.at, meta, {"key": "closed", "value": str(event.at.block)})
+                self.record("closed", {}, event.at)
 
-    def _registered(self, connection: Connection, event: Registered, time: int) -> None:
-        latest = latest_step(connection)
+    def _registered(self, event: Registered) -> None:
+        latest = latest_step(self.connection)
         first_step = 0 if latest is None else latest + 2  # of a worker that joins now, as joinedStep on chain
         row = row_of(
             nodes,
@@ -159,122 +219,153 @@ class ChainProjection:
             status="active",
             block=event.at.block,
             first_step=first_step,
-            joined=time,
+            joined=self._times[event.at.block],
             transaction=event.at.transaction,
         )
         # A key registers once: a second delivery must not bring a jailed node back.
-        insert_once(connection, nodes, row)
+        self._insert(event.at, nodes, row)
+        if event.role is Role.VALIDATOR:  # verdicts may be here already, from a rebuild or before a reorg
+            self.again.append((JUDGED_BY, {"validator": event.node}))
         data = {"node": event.node, "operator": event.operator, "role": row["role"]}
-        _record_event(connection, "joined", data, event.at)
+        self.record("joined", data, event.at)
 
-    def _left(self, connection: Connection, event: Retired | Withdrawn) -> None:
+    def _left(self, event: Retired | Withdrawn) -> None:
+        kind = type(event).__name__.lower()
         if isinstance(event, Withdrawn):
-            connection.execute(update(nodes).where(nodes.c.address == event.node).values(withdrawn=True))
-        if _change_status(connection, event.node, type(event).__name__.lower()):
-            _record_event(connection, type(event).__name__.lower(), {"node": event.node}, event.at)
+            self._change(event.at, event.node, withdrawn=True)
+        if self._change(event.at, event.node, nodes.c.status != "jailed", status=kind):
+            self.record(kind, {"node": event.node}, event.at)
 
-    def _convicted(self, connection: Connection, event: Convicted, time: int) -> None:
-        if not _change_status(connection, event.node, "jailed"):
+    def _convicted(self, event: Convicted) -> None:
+        if not self._change(event.at, event.node, nodes.c.status != "jailed", status="jailed"):
             return
-        _pay(connection, event.at, {event.at.block: time}, event.node, "slash", event.slashed)
+        self._pay(event.at, event.node, "slash", event.slashed)
         data = {"node": event.node, "slashed": event.slashed, "bounty": event.bounty, "to": event.beneficiary}
-        _record_event(connection, "convicted", data, event.at)
-        own = select(commitments.c.node, commitments.c.index).where(commitments.c.node == event.node)
-        judged = select(verdicts.c.node, verdicts.c.index).where(verdicts.c.validator == event.node)
-        for node, index in connection.execute(own.union(judged)).all():
-            self._queries.update_status(connection, node, index)
+        self.record("convicted", data, event.at)
+        self.again += _work_of(event.node)
 
-    def _published(self, connection: Connection, event: CheckpointPublished) -> None:
+    def _published(self, event: CheckpointPublished) -> None:
         row = row_of(checkpoints, event, block=event.at.block, transaction=event.at.transaction)
-        upsert(connection, checkpoints, row)
-        _record_event(connection, "checkpoint", {"step": event.step, "root": row["manifest_root"]}, event.at)
+        self._upsert(event.at, checkpoints, row)
+        self.record("checkpoint", {"step": event.step, "root": row["manifest_root"]}, event.at)
 
-    def _committed(self, connection: Connection, event: WorkCommitted) -> None:
-        tallies.put_commitment(connection, row_of(commitments, event, block=event.at.block))
-        self._queries.update_status(connection, event.node, event.index)
-        if self._attribution is not None:
-            self._attribution.attribute(connection, event.node, event.index, event.step)
-        data = {"node": event.node, "index": event.index, "step": event.step}
-        _record_event(connection, "committed", data, event.at)
-
-    def _case_opened(self, connection: Connection, event: CaseOpened) -> None:
+    def _case_opened(self, event: CaseOpened) -> None:
         start = {"outcome": "open", "reveals": 0, "guilty_votes": 0, "opened_in": event.at.transaction}
         row = row_of(cases, event, id=event.case_id, evidence=event.evidence_hash, **start)
-        insert_once(connection, cases, row)
-        self._queries.update_status(connection, event.node, event.index)
+        self._insert(event.at, cases, row)
+        self.again.append((ONE, {"node": event.node, "index": event.index}))
         data = {key: row[key] for key in ("node", "index", "kind", "challenger")}
-        _record_event(connection, "case opened", {"case": event.case_id, **data}, event.at)
+        self.record("case opened", {"case": event.case_id, **data}, event.at)
 
-    def _case_resolved(self, connection: Connection, event: CaseResolved) -> None:
-        if not self._knows_case(connection, event.case_id):
+    def _case_resolved(self, event: CaseResolved) -> None:
+        if not self._knows_case(event.case_id):
             return
         values = row_of(cases, event, resolved_in=event.at.transaction)
-        connection.execute(update(cases).where(cases.c.id == event.case_id).values(values))
+        self._remember(event.at, cases, {"id": event.case_id})
+        self.connection.execute(update(cases).where(cases.c.id == event.case_id).values(values))
         about = select(cases.c.node, cases.c.index).where(cases.c.id == event.case_id)
-        node, index = connection.execute(about).one()
-        self._queries.update_status(connection, node, index)
+        node, index = self.connection.execute(about).one()
+        self.again.append((ONE, {"node": node, "index": index}))
         if event.outcome is Outcome.CURED:  # its key commits no more, and what it may still do is retire
-            late = update(nodes).where(nodes.c.address == node, nodes.c.status == "active")
-            connection.execute(late.values(status="retired"))
+            self._change(event.at, node, nodes.c.status == "active", status="retired")
         votes = {"guilty": event.guilty_votes, "reveals": event.reveals, "jury": event.jury}
         data = {"case": event.case_id, "node": node, "index": index, "outcome": values["outcome"], **votes}
-        _record_event(connection, "case ended", data, event.at)
+        self.record("case ended", data, event.at)
 
-    def _refuted(self, connection: Connection, event: Refuted) -> None:
-        if member_of(connection, event.node) is None:
+    def _refuted(self, event: Refuted) -> None:
+        if member_of(self.connection, event.node) is None:
             return  # of another run
         place = {"block": event.at.block, "log_index": event.at.log_index, "transaction": event.at.transaction}
         row = row_of(proofs, event, **place, position=min(event.position, _MAX_POSITION))
-        insert_once(connection, proofs, row)
+        insert_once(self.connection, proofs, row)
         data = {key: row[key] for key in ("node", "index", "prover", "kind", "flaw")}
-        _record_event(connection, "refuted", data, event.at)
+        self.record("refuted", data, event.at)
 
-    def _knows_case(self, connection: Connection, case_id: int) -> bool:
+    def _knows_case(self, case_id: int) -> bool:
         """Return whether the case is one of this run: votes and outcomes do not name their run."""
-        return connection.execute(select(cases.c.id).where(cases.c.id == case_id)).scalar() is not None
+        return self.connection.execute(select(cases.c.id).where(cases.c.id == case_id)).scalar() is not None
+
+    def _note_in_case(self, event: GradeAccused | VoteCommitted | VoteRevealed | AbsenceReported) -> None:
+        """Write down what was done in a case of this run."""
+        transaction = "0x" + event.at.transaction.hex()
+        match event:
+            case GradeAccused():
+                data = {"case": event.case_id, "validator": event.validator, "node": event.node}
+                self.record("grade accused", data, event.at)
+            case VoteCommitted():
+                self._note_vote(event, committed_in=transaction)
+            case VoteRevealed():
+                self._note_vote(event, guilty=event.guilty, revealed_in=transaction)
+                data = {"case": event.case_id, "judge": event.judge, "guilty": event.guilty}
+                self.record("voted", data, event.at)
+            case AbsenceReported():
+                self._note_vote(event, absent=True)
+                data = {"case": event.case_id, "judge": event.judge, "expelled": event.expelled}
+                self.record("absent", data, event.at)
+
+    def _note_vote(self, event: VoteCommitted | VoteRevealed | AbsenceReported, **what: bool | str) -> None:
+        """Add what a judge did to what it did before."""
+        self._upsert(event.at, votes, {"case_id": event.case_id, "judge": event.judge, **what})
+
+    def _pay(self, at: Place, node: str, kind: str, amount: int) -> None:
+        row = {"block": at.block, "log_index": at.log_index, "node": node, "kind": kind, "amount": str(amount)}
+        transaction = "0x" + at.transaction.hex()
+        tallies.pay(self.connection, {**row, "time": self._times[at.block], "transaction": transaction})
+
+    def _settle(self, at: Place, node: str, through: int) -> None:
+        """Note that commitments up to this one are settled; an event that is delivered again takes nothing back."""
+        self._change(at, node, nodes.c.settled <= through, settled=through + 1)
+
+    # Writing, so that it can be undone
+
+    def _remember(self, at: Place, table: Table, key: Mapping[str, Any]) -> None:
+        if at.block >= self._remember_from:
+            undo.remember(self.connection, at.block, table, key)
+
+    def _insert(self, at: Place, table: Table, row: Mapping[str, Any]) -> None:
+        self._remember(at, table, _key_of(table, row))
+        insert_once(self.connection, table, row)
+
+    def _upsert(self, at: Place, table: Table, row: Mapping[str, Any]) -> None:
+        self._remember(at, table, _key_of(table, row))
+        upsert(self.connection, table, row)
+
+    def _change(self, at: Place, node: str, *where: Any, **values: Any) -> bool:
+        """Change a node where a condition holds; return whether that is so, and there is such a node."""
+        self._remember(at, nodes, {"address": node})
+        changed = update(nodes).where(nodes.c.address == node, *where).values(values)
+        return self.connection.execute(changed).rowcount > 0
+
+    def record(self, kind: str, data: dict[str, Any], at: Place) -> None:
+        self.recorded.append((at, kind, data))
 
 
-def _change_status(connection: Connection, node: str, status: str) -> bool:
-    """Change the status of a node; return whether there is one, and it was not convicted before."""
-    changed = update(nodes).where(nodes.c.address == node, nodes.c.status != "jailed").values(status=status)
-    return connection.execute(changed).rowcount > 0
+def _key_of(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+    return {column.name: row[column.name] for column in table.primary_key.columns}
 
 
-def _note_in_case(connection: Connection, event: GradeAccused | VoteCommitted | VoteRevealed | AbsenceReported) -> None:
-    """Write down what was done in a case of this run."""
-    transaction = "0x" + event.at.transaction.hex()
-    match event:
-        case GradeAccused():
-            data = {"case": event.case_id, "validator": event.validator, "node": event.node}
-            _record_event(connection, "grade accused", data, event.at)
-        case VoteCommitted():
-            _note_vote(connection, event.case_id, event.judge, committed_in=transaction)
-        case VoteRevealed():
-            _note_vote(connection, event.case_id, event.judge, guilty=event.guilty, revealed_in=transaction)
-            data = {"case": event.case_id, "judge": event.judge, "guilty": event.guilty}
-            _record_event(connection, "voted", data, event.at)
-        case AbsenceReported():
-            _note_vote(connection, event.case_id, event.judge, absent=True)
-            data = {"case": event.case_id, "judge": event.judge, "expelled": event.expelled}
-            _record_event(connection, "absent", data, event.at)
+def _work_of(node: str) -> list[Again]:
+    """Return the commitments whose status follows from what a node is: its work, and what it has judged."""
+    return [(OF_NODE, {"node": node}), (JUDGED_BY, {"validator": node})]
 
 
-def _note_vote(connection: Connection, case_id: int, judge: str, **what: bool | str) -> None:
-    """Add what a judge did to what it did before."""
-    upsert(connection, votes, {"case_id": case_id, "judge": judge, **what})
+def _decide(connection: Connection, queries: Queries, again: Iterable[Again]) -> None:
+    """Decide statuses again, each selection once."""
+    for which, given in {(id(which), *given.values()): (which, given) for which, given in again}.values():
+        queries.update_statuses(connection, which, **given)
 
 
-def _pay(connection: Connection, at: Place, times: Mapping[int, int], node: str, kind: str, amount: int) -> None:
-    row = {"block": at.block, "log_index": at.log_index, "node": node, "kind": kind, "amount": str(amount)}
-    transaction = "0x" + at.transaction.hex()
-    tallies.pay(connection, {**row, "time": times[at.block], "transaction": transaction})
+def _statuses(connection: Connection, members: Sequence[str]) -> set[tuple[str, str]]:
+    query = select(*nodes.c["address", "status"]).where(nodes.c.address.in_(ANY_OF))
+    return {(address, status) for address, status in rows_of_any(connection, query, members)}
 
 
-def _settle(connection: Connection, node: str, through: int) -> None:
-    """Note that commitments up to this one are settled; an event that is delivered again takes nothing back."""
-    earlier = update(nodes).where(nodes.c.address == node, nodes.c.settled <= through)
-    connection.execute(earlier.values(settled=through + 1))
+def _source(at: Place) -> str:
+    return f"{_SOURCE}{at.block}:{at.log_index}"
 
 
-def _record_event(connection: Connection, kind: str, data: Mapping[str, Any], at: Place) -> None:
-    record_event(connection, kind, data, f"{_SOURCE}{at.block}:{at.log_index}")
+def _remove_events(connection: Connection, block: int) -> None:
+    """Delete recorded events of later blocks."""
+    rows = connection.execute(select(*events.c["id", "source"]).where(events.c.source.startswith(_SOURCE)))
+    later = [row.id for row in rows if int(row.source.split(":")[1]) > block]
+    connection.execute(delete(events).where(events.c.id.in_(later)))

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -366,3 +367,38 @@ def _identify(connection: Connection, about: str) -> str:
             hint="set orchestrator.database_url to another file, or delete it: it is rebuilt from chain and storage",
         )
     return rows["identity"]
+
+
+# Many rows at once
+
+ANY_OF: Final = bindparam("values", expanding=True)
+"""In a statement for `rows_of_any`: the values."""
+_AT_ONCE: Final = 500
+
+
+def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows, without those whose unique keys exist."""
+    if rows:
+        connection.execute(_insert_quietly(connection.dialect.name, table), rows)
+
+
+def add_all(connection: Connection, table: Table, numbers: Mapping[tuple[Any, ...], int]) -> None:
+    """Add to the `count` of rows, by the values of their primary keys; there is no row where it is 0."""
+    keys, (addition, removal) = _keys(table), _addition(connection.dialect.name, table)
+    rows = [(dict(zip(keys, key, strict=True)), number) for key, number in numbers.items() if number]
+    if rows:
+        connection.execute(addition, [{**key, "count": number} for key, number in rows])
+    if lowered := [key for key, number in rows if number < 0]:
+        connection.execute(removal, lowered)
+
+
+def rows_of_any(connection: Connection, statement: Any, values: Iterable[str], **given: Any) -> Iterator[Any]:
+    """Yield what a statement reads of any of ANY_OF; it is run for some of the values at a time."""
+    left = iter(values)
+    while some := list(islice(left, _AT_ONCE)):
+        yield from connection.execute(statement, {**given, "values": some})
+
+
+@cache
+def _insert_quietly(dialect: str, table: Table) -> Any:
+    return _insert(dialect, table).on_conflict_do_nothing()

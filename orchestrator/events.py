@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, delete, literal, select
+from sqlalchemy import BigInteger, Connection, delete, func, literal, select
 
 from muster.protocol.messages import Message
-from orchestrator.database import insert_once
+from orchestrator.database import insert_new
 from orchestrator.tables import MAX_SOURCE, events
 
 MAX_EVENTS: Final = 5_000
@@ -36,19 +36,35 @@ class EventPage(Message):
     """What to ask for after this."""
 
 
-_NEWEST: Final = select(events.c.id).order_by(events.c.id.desc()).limit(2)
+_NEWEST: Final = select(func.coalesce(func.max(events.c.id), 0))
+
+Recorded = tuple[str, Mapping[str, Any], str]
+"""Kind, data and source of an event."""
 
 
 def record_event(connection: Connection, kind: str, data: Mapping[str, Any], source: str) -> None:
-    """Add an event, unless one from the same `source` is there. Delete the oldest beyond MAX_EVENTS."""
-    if len(source) > MAX_SOURCE:  # a database may refuse what is longer than its column
-        source = f"{source[:_KEPT]}:{hashlib.sha256(source.encode()).hexdigest()[: MAX_SOURCE - _KEPT - 1]}"
-    row = {"kind": kind, "time": time.time(), "data": json.dumps(data), "source": source}
-    if not insert_once(connection, events, row):
-        return
-    last, *before = connection.execute(_NEWEST).scalars()
-    if before and before[0] // _SWEEP != last // _SWEEP:
+    """Add an event, as `record_events`."""
+    record_events(connection, [(kind, data, source)])
+
+
+def record_events(connection: Connection, found: Sequence[Recorded]) -> None:
+    """Add the newest events, unless ones from the same `source` are there. Delete the oldest beyond MAX_EVENTS."""
+    now, before = time.time(), connection.execute(_NEWEST).scalar_one()
+    rows = [
+        {"kind": kind, "time": now, "data": json.dumps(data), "source": _short(source)}
+        for kind, data, source in found[-MAX_EVENTS:]
+    ]
+    insert_new(connection, events, rows)
+    last = connection.execute(_NEWEST).scalar_one()
+    if before // _SWEEP != last // _SWEEP:
         connection.execute(delete(events).where(events.c.id <= last - MAX_EVENTS))
+
+
+def _short(source: str) -> str:
+    """Return a source that fits into its column."""
+    if len(source) <= MAX_SOURCE:
+        return source
+    return f"{source[:_KEPT]}:{hashlib.sha256(source.encode()).hexdigest()[: MAX_SOURCE - _KEPT - 1]}"
 
 
 def newest_events(connection: Connection, limit: int, *conditions: Any) -> list[EventLine]:

@@ -49,6 +49,7 @@ malformed = Refusal(422, "Malformed")
 wrong_hash = Refusal(422, "Wrong hash", "send the bytes whose sha256 was signed")
 too_early = Refusal(425, "Too early", "try again in a second")
 try_later = Refusal(429, "Too many requests", "try again in a second")
+not_ready = Refusal(503, "Not ready", "try again in a minute")
 busy = Refusal(503, "Too many requests", "try again in a second")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, func, literal, select
+from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, exists, func, literal, or_, select, tuple_
 
 from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
 from muster.protocol.messages import (
@@ -37,7 +37,7 @@ from orchestrator.kept import KeptAnswers
 from orchestrator.read_model import read_nodes
 from orchestrator.run_facts import ChainState, KeptFacts, latest_step, read_facts
 from orchestrator.tables import WAITING, cases, commitments, grades, nodes, uploads, verdicts
-from orchestrator.tallies import find_commitment, set_status
+from orchestrator.tallies import STATES, CommitmentState, set_statuses
 
 MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50
@@ -227,19 +227,28 @@ class Queries:
         return await self._kept.get((name, self._database.version, hour), lambda: self._database.read(make))
 
     def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
-        """Decide a commitment's status again, after a verdict or a case about it; return None when there is none."""
-        committed = find_commitment(connection, node, index)
-        if committed is None:
-            return None
-        opened = connection.execute(_CASES, {"node": node, "index": index})
-        found = commitment_status(
-            opinions_of(connection, node, index, committed.root),
-            [CaseState(*opened_case) for opened_case in opened],
-            jailed=committed.jailed,
-            accepts_required=self.terms.accepts_required,
-            graded=self.terms.has_private_tests,
-        )
-        set_status(connection, committed, found.state, found.reason)
+        """Decide a commitment's status again, after a verdict about it; return None when there is none."""
+        return next(iter(self.update_statuses(connection, ONE, node=node, index=index)), None)
+
+    def update_statuses(self, connection: Connection, which: Selection, **given: Any) -> list[CommitmentStatus]:
+        """Decide the statuses of the selected commitments again, as verdicts, cases and convictions are now."""
+        opinions, opened = defaultdict[tuple, list[Opinion]](list), defaultdict[tuple, list[CaseState]](list)
+        for row in connection.execute(which.opinions, given):
+            opinions[row.node, row.index].append(Opinion(*list(row)[2:]))
+        for row in connection.execute(which.cases, given):
+            opened[row.node, row.index].append(CaseState(*list(row)[2:]))
+        work = [CommitmentState(*row) for row in connection.execute(which.states, given)]
+        found = [
+            commitment_status(
+                opinions[one.node, one.index],
+                opened[one.node, one.index],
+                jailed=one.jailed,
+                accepts_required=self.terms.accepts_required,
+                graded=self.terms.has_private_tests,
+            )
+            for one in work
+        ]
+        set_statuses(connection, [(one, new.state, new.reason) for one, new in zip(work, found, strict=True)])
         return found
 
 
@@ -278,24 +287,24 @@ def verdict_of(connection: Connection, validator: str, work: Any) -> Verdict | N
     return Verdict.model_validate_json(document) if document else None
 
 
-_OPINIONS: Final = (
-    select(
-        verdicts.c.validator,
-        verdicts.c.accepted,
-        verdicts.c.reason,
-        nodes.c.status != "jailed",
-        grades.c.grades,
+def _opinions(*columns: Any) -> Any:
+    """Return the statement that reads these columns and those of Opinion of verdicts, in the order of arrival."""
+    return (
+        select(*columns, *verdicts.c["validator", "accepted", "reason"], nodes.c.status != "jailed", grades.c.grades)
+        .join(nodes, nodes.c.address == verdicts.c.validator)
+        .outerjoin(grades, and_(grades.c.validator == verdicts.c.validator, same_work(grades, verdicts.c)))
+        .where(nodes.c.role == "validator")
+        .order_by(verdicts.c.id)
     )
-    .join(nodes, nodes.c.address == verdicts.c.validator)
-    .outerjoin(grades, and_(grades.c.validator == verdicts.c.validator, same_work(grades, verdicts.c)))
+
+
+_OPINIONS: Final = (
+    _opinions()
+    .select_from(verdicts)
     .where(verdicts.c.node == bindparam("node"), verdicts.c.index == bindparam("index"))
-    .where(verdicts.c.root == bindparam("root"), nodes.c.role == "validator")
-    .order_by(verdicts.c.id)
+    .where(verdicts.c.root == bindparam("root"))
 )
-"""Made once, as `_CASES`: making a statement takes many times as long as running it."""
-_CASES: Final = select(cases.c.challenger, cases.c.outcome).where(
-    cases.c.node == bindparam("node"), cases.c.index == bindparam("index")
-)
+"""Made once, as a Selection: making a statement takes many times as long as running it."""
 
 
 def opinions_of(connection: Connection, node: str, index: int, root: str) -> list[Opinion]:
@@ -312,3 +321,46 @@ def shown_grades_of(
     if agreed is not None:
         query = query.where(grades.c.grades == agreed)
     return [ShownGrades.model_validate_json(text) for text in connection.execute(query.order_by(grades.c.id)).scalars()]
+
+
+# Commitments whose status is decided
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Statements that read some commitments and what is said of them."""
+
+    states: Any
+    """Rows of CommitmentState."""
+    opinions: Any
+    cases: Any
+    """Node and index first, in these two."""
+
+
+def _selection(condition: Any) -> Selection:
+    about = and_(cases.c.node == commitments.c.node, cases.c.index == commitments.c.index)
+    judged = commitments.join(verdicts, same_work(verdicts, commitments.c))
+    return Selection(
+        STATES.where(condition),
+        _opinions(*_KEY).select_from(judged).where(condition),
+        select(*_KEY, cases.c.challenger, cases.c.outcome).join(cases, about).where(condition),
+    )
+
+
+def _named_in(table: Table) -> Any:
+    """Return the condition that a table has a row about a commitment."""
+    about = table.alias()
+    return exists().where(about.c.node == commitments.c.node, about.c.index == commitments.c.index)
+
+
+_KEY: Final = commitments.c["node", "index"]
+_VALIDATORS, _OWNERS = verdicts.alias(), nodes.alias()
+_JUDGED: Final = select(*_VALIDATORS.c["node", "index"]).where(_VALIDATORS.c.validator == bindparam("validator"))
+_CONVICTED: Final = exists().where(_OWNERS.c.address == commitments.c.node, _OWNERS.c.status == "jailed")
+_READ: Final = commitments.c.block.between(bindparam("first"), bindparam("last"))
+
+ONE: Final = _selection(and_(commitments.c.node == bindparam("node"), commitments.c.index == bindparam("index")))
+OF_NODE: Final = _selection(commitments.c.node == bindparam("node"))
+JUDGED_BY: Final = _selection(tuple_(*_KEY).in_(_JUDGED))
+IN_BLOCKS: Final = _selection(and_(_READ, or_(_named_in(verdicts), _named_in(cases), _CONVICTED)))
+"""Those of which anything is known: all others are pending."""

@@ -76,7 +76,10 @@ def read_facts(connection: Connection, hour: int, terms: Terms) -> KeptFacts:
 
 def latest_step(connection: Connection) -> int | None:
     """Return the newest policy step on chain."""
-    return connection.execute(select(func.max(checkpoints.c.step))).scalar()
+    return connection.execute(_LATEST).scalar()
+
+
+_LATEST: Final = select(func.max(checkpoints.c.step))
 
 
 def last_report(connection: Connection) -> StepReport | None:

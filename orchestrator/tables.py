@@ -1,7 +1,7 @@
 """Tables of the orchestrator's database (SQLAlchemy Core).
 
 Hashes are 0x and 64 hex digits, addresses checksummed, times Unix seconds. The first group follows the chain and is
-emptied and read again after a reorg. The second is what members sent, and is copied to storage. A database of
+rolled back by a reorg. The second is what members sent, and is copied to storage. A database of
 another VERSION is refused: it is rebuilt from chain and storage.
 """
 
@@ -124,6 +124,7 @@ commitments: Final = _table(
     Column("spent", Boolean, nullable=False, default=False),
     Index("commitments_by_step", "step"),
     Index("commitments_by_node_and_status", "node", "status", "step", "index"),
+    Index("commitments_by_block", "block"),
 )
 """`status` and `reason` follow from verdicts and cases (`commitment_status.py`); adding one of those updates them.
 `spent`: whether the table of that name has its file (`tallies.mark_spent`)."""
@@ -248,8 +249,28 @@ payments: Final = _table(
 """What nodes were paid or lost, by the kinds of PAYMENTS: token wei as decimal text, for want of bits. `time` is the
 chain's."""
 
+places: Final = _table(
+    "places",
+    Column("block", BigInteger, primary_key=True, autoincrement=False),
+    Column("hash", _HASH, nullable=False),
+)
+"""Blocks up to which the chain was read: a reorg is rolled back to one of them. The newest is the place to read on
+from."""
+
+undo: Final = _table(
+    "undo",
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("block", BigInteger, nullable=False),
+    Column("table", String(40), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("before", Text),
+    Index("undo_by_block", "block"),
+)
+"""What rows were before an event of a block changed them (`undo.py`). `key` and `before` are JSON; `before` is null
+where there was no row."""
+
 FROM_CHAIN: Final = tuple(table for table in metadata.tables.values() if table is not meta)
-"""What a reorg empties, to be read again."""
+"""Everything that is read from the chain."""
 
 # From members
 
@@ -411,6 +432,7 @@ events: Final = _table(
     Column("time", Float, nullable=False),
     Column("data", Text, nullable=False),
     Column("source", String(MAX_SOURCE), nullable=False, unique=True),
+    sqlite_autoincrement=True,  # an id that a reorg freed would be behind the cursors of readers
 )
 """Events that live views show. Bounded: old rows are deleted. `time` is when the orchestrator learned of it. `source`
 identifies the event: the chain's block and log index, or the message it comes from."""

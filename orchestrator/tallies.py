@@ -1,18 +1,20 @@
 """Keep counts of commitments and of what nodes did, since counting them again takes too long once there are many.
 
-Commitments come into the database by `put_commitment` and change by `set_status`, and in no other way, so the tallies
-are at any time what counting the rows would give. Every function works in the caller's transaction.
+Commitments come into the database by `put_commitments`, change by `set_statuses` and leave by `remove_commitments`, and
+in no other way, so the tallies are at any time what counting the rows would give. A piece of the chain is counted in
+Python and added once. Every function works in the caller's transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, Table, and_, bindparam, exists, func, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, select, update
 
-from orchestrator.database import add_to, insert_once, upsert
+from orchestrator.database import ANY_OF, add_all, add_to, insert_new, insert_once, rows_of_any
 from orchestrator.tables import (
     commitments,
     counts,
@@ -34,6 +36,9 @@ Kind = Literal["accepts", "rejections", "files", "counted", "tokens", "updates"]
 _NO_CLASS: Final = 0
 """Work class of a node that is not known."""
 
+MAX_BLOCK: Final = (1 << 63) - 1
+"""Largest number of a block that a column can hold."""
+
 
 @dataclass(frozen=True)
 class CommitmentState:
@@ -54,66 +59,101 @@ class CommitmentState:
 
 def find_commitment(connection: Connection, node: str, index: int) -> CommitmentState | None:
     """Return what the chain has at a node's index, and what became of it."""
-    row = connection.execute(_FIND, {"node": node, "index": index}).one_or_none()
-    return CommitmentState(*row) if row else None
+    return next(iter(_states(connection, _FIND, {"node": node, "index": index})), None)
 
 
-_FIND: Final = (
-    select(
-        *commitments.c["node", "index", "root", "step", "hour", "status", "reason"],
-        func.coalesce(nodes.c.work_class, _NO_CLASS),
-        func.coalesce(nodes.c.status, "") == "jailed",
-    )
-    .outerjoin(nodes, nodes.c.address == commitments.c.node)
-    .where(commitments.c.node == bindparam("node"), commitments.c.index == bindparam("index"))
-)
+STATES: Final = select(
+    *commitments.c["node", "index", "root", "step", "hour", "status", "reason"],
+    func.coalesce(nodes.c.work_class, _NO_CLASS),
+    func.coalesce(nodes.c.status, "") == "jailed",
+).outerjoin(nodes, nodes.c.address == commitments.c.node)
+"""Of what a CommitmentState is made."""
+_FIND: Final = STATES.where(commitments.c.node == bindparam("node"), commitments.c.index == bindparam("index"))
 """Made once, as others here: making a statement takes many times as long as running it."""
+_WITHIN: Final = STATES.where(commitments.c.block.between(bindparam("first"), bindparam("last")))
 
 
-def put_commitment(connection: Connection, row: Mapping[str, Any]) -> None:
-    """Write a commitment as the chain has it, as pending; one that is there is replaced."""
-    earlier = find_commitment(connection, row["node"], row["index"])
-    if earlier is not None:
-        _count(connection, earlier, -1)
-    upsert(connection, commitments, {**row, "status": "pending", "reason": None})
-    mark_spent(connection, row["node"], row["index"])
-    new = find_commitment(connection, row["node"], row["index"])
-    assert new is not None
-    _count(connection, new, 1)
+def put_commitments(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[CommitmentState]:
+    """Write commitments as the chain has them, as pending; return the new ones. One with another root is replaced."""
+    numbers = [row["block"] for row in rows]
+    blocks = {"first": min(numbers), "last": max(numbers)}
+    there = set(_states(connection, _WITHIN, blocks))
+    new = {_identity(row): {**row, "status": "pending", "reason": None, "spent": False} for row in rows}
+    for one in there:
+        new.pop(_identity(one), None)
+    insert_new(connection, commitments, list(new.values()))
+    landed = {_identity(one) for one in _states(connection, _WITHIN, blocks)}
+    for missing in new.keys() - landed:
+        _remove(connection, _states(connection, _FIND, {"node": missing[0], "index": missing[1]}))
+        insert_new(connection, commitments, [new[missing]])
+    connection.execute(_MARK_WITHIN, blocks)
+    found = [one for one in _states(connection, _WITHIN, blocks) if _identity(one) in new]
+    _count(connection, found, 1)
+    return found
 
 
-def set_status(connection: Connection, earlier: CommitmentState, status: str, reason: str | None) -> None:
-    """Change what became of a commitment. `earlier`: as it is now."""
-    new = replace(earlier, status=status, reason=reason)
-    if new == earlier:
-        return
-    changed = {"of_node": earlier.node, "of_index": earlier.index, "status": status, "reason": reason}
-    connection.execute(_CHANGE, changed)
-    _move(connection, tallies, _by_reason(earlier), _by_reason(new))
-    if status != earlier.status:
-        _move(connection, step_tallies, _by_step(earlier), _by_step(new))
-        _move(connection, hour_tallies, _by_hour(earlier), _by_hour(new))
-        for part, groups in _credits(connection, earlier):
-            before, after = {"part": part, "status": earlier.status}, {"part": part, "status": status}
-            _move(connection, credit_tallies, before, after, groups)
+def remove_commitments(connection: Connection, block: int) -> None:
+    """Delete the commitments that were made after a block, with what was counted and credited of them."""
+    _remove(connection, _states(connection, _WITHIN, {"first": block + 1, "last": MAX_BLOCK}))
 
 
-def credit(connection: Connection, node: str, index: int, part: str, groups: int) -> None:
-    """Note, once, that so many groups of a commitment drew tasks of a part of the task set."""
-    if insert_once(connection, credits, {"node": node, "index": index, "part": part, "groups": groups}):
-        status = connection.execute(select(commitments.c.status).where(_is(node, index))).scalar_one()
-        add_to(connection, credit_tallies, {"part": part, "status": status}, groups)
+def _remove(connection: Connection, gone: Sequence[CommitmentState]) -> None:
+    _count(connection, gone, -1)
+    if keys := [{"of_node": one.node, "of_index": one.index} for one in gone]:
+        connection.execute(_UNCREDIT, keys)
+        connection.execute(_DELETE, keys)
+
+
+def _states(connection: Connection, statement: Any, given: Mapping[str, Any]) -> list[CommitmentState]:
+    return [CommitmentState(*row) for row in connection.execute(statement, given)]
+
+
+def _identity(one: Any) -> tuple[str, int, str]:
+    """Return node, index and root of a row or a state."""
+    return (one["node"], one["index"], one["root"]) if isinstance(one, Mapping) else (one.node, one.index, one.root)
+
+
+def set_statuses(connection: Connection, changes: Iterable[tuple[CommitmentState, str, str | None]]) -> None:
+    """Change what became of commitments. Each: as it is now, its status, and the reason."""
+    moved = [(one, replace(one, status=status, reason=reason)) for one, status, reason in changes]
+    moved = [(earlier, new) for earlier, new in moved if new != earlier]
+    if moved:
+        rows = [
+            {"of_node": new.node, "of_index": new.index, "status": new.status, "reason": new.reason} for _, new in moved
+        ]
+        connection.execute(_CHANGE, rows)
+        _add(connection, [counted for earlier, new in moved for counted in ((earlier, -1), (new, 1))])
+
+
+def credit(connection: Connection, drawn: Sequence[tuple[CommitmentState, str, int]]) -> None:
+    """Note how many groups of commitments drew tasks of which part of the task set, once for each commitment."""
+    rows = [{"node": one.node, "index": one.index, "part": part, "groups": groups} for one, part, groups in drawn]
+    insert_new(connection, credits, rows)
+    counted = Counter[tuple[str, str]]()
+    for one, part, groups in drawn:
+        counted[part, one.status] += groups
+    add_all(connection, credit_tallies, counted)
 
 
 def pay(connection: Connection, row: Mapping[str, Any]) -> None:
     """Note a payment, once, and add it to what its node was paid of that kind."""
-    if not insert_once(connection, payments, row):
-        return
-    column, where = nodes.c[row["kind"]], nodes.c.address == row["node"]
+    if insert_once(connection, payments, row):
+        _pay(connection, row["node"], row["kind"], int(row["amount"]))
+
+
+def _pay(connection: Connection, node: str, kind: str, amount: int) -> None:
+    column, where = nodes.c[kind], nodes.c.address == node
     earlier = connection.execute(select(column).where(where)).scalar()
     if earlier is not None:
-        total = str(int(earlier) + int(row["amount"]))
-        connection.execute(update(nodes).where(where).values({column: total}))
+        connection.execute(update(nodes).where(where).values({column: str(int(earlier) + amount)}))
+
+
+def remove_payments(connection: Connection, block: int) -> None:
+    """Delete the payments after a block, and take them from what their nodes were paid."""
+    later = payments.c.block > block
+    for row in connection.execute(select(payments).where(later)).all():
+        _pay(connection, row.node, row.kind, -int(row.amount))
+    connection.execute(delete(payments).where(later))
 
 
 # What members did
@@ -140,7 +180,7 @@ def spent_by(connection: Connection, step: int) -> list[Any]:
 
 def mark_spent(connection: Connection, node: str, index: int) -> None:
     """Note of a commitment whether a report has used its file or left it out."""
-    connection.execute(_MARK, {"of_node": node, "of_index": index})
+    connection.execute(_MARK_ONE, {"of_node": node, "of_index": index})
 
 
 def has_batch(connection: Connection, step: int) -> bool:
@@ -158,70 +198,77 @@ def is_used(connection: Connection, file_hash: str) -> bool:
 # How a commitment is counted
 
 
-def _is(node: str, index: int) -> Any:
-    return and_(commitments.c.node == node, commitments.c.index == index)
+def _by_reason(one: CommitmentState) -> tuple[Any, ...]:
+    return one.node, one.status, one.reason or ""
 
 
-def _by_reason(one: CommitmentState) -> dict[str, Any]:
-    return {"node": one.node, "status": one.status, "reason": one.reason or ""}
+def _by_step(one: CommitmentState) -> tuple[Any, ...]:
+    return one.step, one.work_class, one.status
 
 
-def _by_step(one: CommitmentState) -> dict[str, Any]:
-    return {"step": one.step, "work_class": one.work_class, "status": one.status}
+def _by_hour(one: CommitmentState) -> tuple[Any, ...]:
+    return one.hour, one.node, one.status
 
 
-def _by_hour(one: CommitmentState) -> dict[str, Any]:
-    return {"hour": one.hour, "node": one.node, "status": one.status}
+_TALLIES: Final = ((tallies, _by_reason), (step_tallies, _by_step), (hour_tallies, _by_hour))
+"""Tables of counts, and the primary key by which each counts a commitment."""
 
-
-_CHANGE: Final = (
-    update(commitments)
-    .where(commitments.c.node == bindparam("of_node"), commitments.c.index == bindparam("of_index"))
-    .values(status=bindparam("status"), reason=bindparam("reason"))
+_OURS: Final = commitments.c.node == bindparam("of_node"), commitments.c.index == bindparam("of_index")
+_CHANGE: Final = update(commitments).where(*_OURS).values(status=bindparam("status"), reason=bindparam("reason"))
+_DELETE: Final = delete(commitments).where(*_OURS)
+_MARK: Final = update(commitments).values(
+    spent=exists()
+    .where(uploads.c.node == commitments.c.node, uploads.c.index == commitments.c.index)
+    .where(uploads.c.root == commitments.c.root, spent.c.file_hash == uploads.c.file_hash)
 )
-_MARK: Final = (
-    update(commitments)
-    .where(commitments.c.node == bindparam("of_node"), commitments.c.index == bindparam("of_index"))
-    .values(
-        spent=exists()
-        .where(uploads.c.node == commitments.c.node, uploads.c.index == commitments.c.index)
-        .where(uploads.c.root == commitments.c.root, spent.c.file_hash == uploads.c.file_hash)
-    )
+_MARK_ONE: Final = _MARK.where(*_OURS)
+_MARK_WITHIN: Final = _MARK.where(commitments.c.block.between(bindparam("first"), bindparam("last")))
+_UNCREDIT: Final = delete(credits).where(
+    credits.c.node == bindparam("of_node"), credits.c.index == bindparam("of_index")
 )
+_HAS_CREDITS: Final = select(credits.c.node).limit(1)
 _CREDITS: Final = select(credits.c.part, credits.c.groups).where(
     credits.c.node == bindparam("node"), credits.c.index == bindparam("index")
 )
 _BUSY: Final = (
-    select(func.count())
-    .select_from(hour_tallies)
-    .where(hour_tallies.c.node == bindparam("node"), hour_tallies.c.hour == bindparam("hour"))
+    select(*hour_tallies.c["node", "hour"])
+    .where(hour_tallies.c.node.in_(ANY_OF))
+    .where(hour_tallies.c.hour.between(bindparam("first"), bindparam("last")))
+)
+_HOURS: Final = (
+    update(nodes).where(nodes.c.address == bindparam("of_node")).values(hours=nodes.c.hours + bindparam("number"))
 )
 
 
-def _credits(connection: Connection, one: CommitmentState) -> list[tuple[str, int]]:
-    rows = connection.execute(_CREDITS, {"node": one.node, "index": one.index})
-    return [(row.part, row.groups) for row in rows]
+def _count(connection: Connection, work: Sequence[CommitmentState], sign: int) -> None:
+    """Count commitments, or with a `sign` of -1 count them no more."""
+    if not work:
+        return
+    before = _busy_hours(connection, work)
+    _add(connection, [(one, sign) for one in work])
+    after = _busy_hours(connection, work)
+    hours = Counter(node for node, _ in after)
+    hours.subtract(node for node, _ in before)
+    if changes := [{"of_node": node, "number": number} for node, number in hours.items() if number]:
+        connection.execute(_HOURS, changes)
 
 
-def _move(
-    connection: Connection, table: Table, before: Mapping[str, Any], after: Mapping[str, Any], number: int = 1
-) -> None:
-    add_to(connection, table, before, -number)
-    add_to(connection, table, after, number)
+def _add(connection: Connection, counted: Sequence[tuple[CommitmentState, int]]) -> None:
+    """Add commitments to all tallies, so many times each."""
+    for table, key_of in _TALLIES:
+        numbers = Counter[tuple[Any, ...]]()
+        for one, number in counted:
+            numbers[key_of(one)] += number
+        add_all(connection, table, numbers)
+    if connection.execute(_HAS_CREDITS).one_or_none():
+        numbers = Counter[tuple[Any, ...]]()
+        for one, number in counted:
+            for row in connection.execute(_CREDITS, {"node": one.node, "index": one.index}):
+                numbers[row.part, one.status] += number * row.groups
+        add_all(connection, credit_tallies, numbers)
 
 
-def _count(connection: Connection, one: CommitmentState, sign: int) -> None:
-    """Count a commitment, or with a `sign` of -1 count it no more."""
-    # 1. The hour: whether it is the node's first commitment in it, or was its last.
-    here = {"node": one.node, "hour": one.hour}
-    before = connection.execute(_BUSY, here).scalar_one()
-    add_to(connection, hour_tallies, _by_hour(one), sign)
-    after = connection.execute(_BUSY, here).scalar_one() if sign < 0 else 1
-    if (before > 0) != (after > 0):
-        hours = update(nodes).where(nodes.c.address == one.node)
-        connection.execute(hours.values(hours=nodes.c.hours + sign))
-    # 2. The other tallies.
-    add_to(connection, tallies, _by_reason(one), sign)
-    add_to(connection, step_tallies, _by_step(one), sign)
-    for part, groups in _credits(connection, one):
-        add_to(connection, credit_tallies, {"part": part, "status": one.status}, sign * groups)
+def _busy_hours(connection: Connection, work: Sequence[CommitmentState]) -> set[tuple[str, int]]:
+    """Return the hours in which the nodes of this work have made any commitments, among those of this work."""
+    hours, owners = [one.hour for one in work], {one.node for one in work}
+    return {(node, hour) for node, hour in rows_of_any(connection, _BUSY, owners, first=min(hours), last=max(hours))}

@@ -129,7 +129,12 @@ class CourtRows:
         first = int(work.step[newest]) if len(work.step) else 0
         for step in range(first, self._rows.shape.steps + 1):
             second = int(work.published(np.int64(step)))
-            yield "checkpoint", second, {"step": step, "root": work.root[step % len(work.root)]}, f"chain:step:{step}"
+            yield (
+                "checkpoint",
+                second,
+                {"step": step, "root": work.root[step % len(work.root)]},
+                f"chain:{work.block_of(second)}:step {step}",
+            )
             yield "step", second + 2, {"step": step, "metrics": {"reward": 0.5}, "files": 16}, f"step:{step}:{second}"
 
     def _court_events(self) -> Iterator[tuple[str, int, dict[str, Any], str]]:
@@ -137,14 +142,14 @@ class CourtRows:
         for number, case in enumerate(cases, 1):
             about = {"case": number, "node": self._node(case.place), "index": int(self._work.index[case.place])}
             why = {"kind": REASONS[self._work.reason[case.place]], "challenger": self._challenger(case.place)}
-            yield "case opened", case.opened, about | why, f"chain:case:{number}"
+            yield "case opened", case.opened, about | why, f"chain:{self._work.block_of(case.opened)}:case {number}"
             if case.outcome != "open":
                 jury = len(self._jury(case))
                 votes = {"guilty": jury if case.outcome == "guilty" else 0, "reveals": jury, "jury": jury}
                 ended = about | {"outcome": case.outcome} | votes
-                yield "case ended", case.resolved, ended, f"chain:ended:{number}"
+                yield "case ended", case.resolved, ended, f"chain:{self._work.block_of(case.resolved)}:ended {number}"
         convicted = [case for case in (*cases, *proofs) if case.outcome == "guilty"]
         for case in convicted:
             terms, to = self._terms, self._challenger(case.place)
             data = {"node": self._node(case.place), "slashed": terms.slash, "bounty": terms.bounty, "to": to}
-            yield "convicted", case.resolved, data, f"chain:convicted:{case.place}"
+            yield "convicted", case.resolved, data, f"chain:{self._work.block_of(case.resolved)}:convicted {case.place}"

@@ -46,7 +46,9 @@ FAST: Final = (
 """A crash loses the database, which is then rebuilt."""
 
 
-def fill(path: Path, about: str, place: str, rows: Rows, say: Callable[[str], None] = lambda _: None) -> None:
+def fill(
+    path: Path, about: str, place: tuple[int, str], rows: Rows, say: Callable[[str], None] = lambda _: None
+) -> None:
     """Make the SQLite database at `path`. Takes minutes at full size.
 
     about: what it belongs to; place: number and hash of the block that the chain is read up to; say: is called
@@ -68,8 +70,8 @@ def fill(path: Path, about: str, place: str, rows: Rows, say: Callable[[str], No
         for statement in TALLIES.split(";"):
             given = {"trainer": rows.members.trainer} if ":trainer" in statement else {}
             connection.execute(text(statement), given)
-        meta = [("place", place), ("rebuilt", "synthetic")]
-        insert(connection, tables.meta, ("key", "value"), meta)
+        insert(connection, tables.places, ("block", "hash"), [place])
+        insert(connection, tables.meta, ("key", "value"), [("rebuilt", "synthetic")])
         connection.commit()
         say(f"tallies and indexes: {time.monotonic() - begun:.1f} s")
     engine.dispose()

@@ -94,7 +94,7 @@ def big_run(
         written = asyncio.run(_write_files(work, terms, run_fixture.run, folder / "orchestrator" / "storage", texts))
         rows = Rows(shape, work, _members(run_fixture, shape), terms)
         database = folder / "orchestrator" / "orchestrator.db"
-        fill(database, run_fixture.about, f"{number} {head['hash']}", rows, say)
+        fill(database, run_fixture.about, (number, head["hash"]), rows, say)
         with ended(orchestrator):
             yield BigRun(shape, run_fixture, orchestrator, rows, written, anvil)
 

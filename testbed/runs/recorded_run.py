@@ -32,6 +32,7 @@ from orchestrator.page.source import PageSource
 from orchestrator.queries import Queries
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.tables import node_names
+from orchestrator.tallies import CommitmentState
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 from testbed.samples.messages import receipt_of, request_of, verdict_of
@@ -79,7 +80,7 @@ class RecordedRun:
         """Apply events."""
         numbers = self.projection.timed_blocks(events)
         times = {number: self.first_second + self.block_seconds * number for number in numbers}
-        await self.database.write(lambda c: [self.projection.apply(c, event, times) for event in events])
+        await self.database.write(lambda connection: self.projection.apply(connection, events, times))
 
     async def record_upload(self, node: str, index: int, root: str, file_hash: str, size: int = 1) -> None:
         work = {"run": RUN, "node": node, "index": index, "root": root, "file_hash": file_hash}
@@ -232,9 +233,9 @@ def file_hash(number: int) -> str:
 class TwoParts:
     """In place of an Attribution: what commitments drew follows from their indices."""
 
-    def attribute(self, connection: Connection, node: str, index: int, step: int) -> None:
-        tallies.credit(connection, node, index, "first", 1 + index % 3)
-        tallies.credit(connection, node, index, "second", 1 + step)
+    def attribute(self, connection: Connection, work: Sequence[CommitmentState]) -> None:
+        drawn = [((one, "first", 1 + one.index % 3), (one, "second", 1 + one.step)) for one in work]
+        tallies.credit(connection, [part for parts in drawn for part in parts])
 
 
 class ToldRun(RecordedRun):
@@ -316,7 +317,6 @@ class ToldRun(RecordedRun):
         await self.deliver(self.happened[-1 - which % len(self.happened)])
 
     async def reorganise(self, lost: int) -> None:
-        """Lose what happened last, but not who registered, and read the rest again."""
+        """Lose what happened last, but not who registered."""
         self.happened = self.happened[: max(BEGINNING, len(self.happened) - lost % 8)]
-        await self.database.write(self.projection.forget)
-        await self.deliver(*self.happened)
+        await self.database.write(lambda connection: self.projection.roll_back(connection, len(self.happened)))

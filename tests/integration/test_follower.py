@@ -16,17 +16,18 @@ from sqlalchemy import Connection, Table, delete, select
 from muster.chain import reads
 from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
-from muster.contracts import runs
-from muster.errors import StorageError, UnreachableError
+from muster.contracts import court, runs
+from muster.contracts.court import Kind
+from muster.errors import RefusedError, StorageError, UnreachableError
 from orchestrator import chain_follower as follower
 from orchestrator import tables
 from orchestrator.chain_follower import Follower
-from orchestrator.database import Database, upsert
+from orchestrator.database import Database
 from orchestrator.queries import Queries
 from testbed.chain.anvil import Anvil
 from testbed.chain.balancer import always, balanced, first, never
 from testbed.chain.contracts import deploy_on, reorg
-from testbed.runs.run_fixture import VALIDATORS, RunFixture
+from testbed.runs.run_fixture import VALIDATORS, RunFixture, some_hash
 
 Start = Callable[..., Anvil]
 pytestmark = pytest.mark.usefixtures("built_contracts")
@@ -46,16 +47,21 @@ class Followed:
     async def rows(self, table: Table) -> int:
         return len(await self.content(table))
 
-    async def place(self) -> str:
-        query = select(tables.meta.c.value).where(tables.meta.c.key == "place")
-        return await self._database.read(lambda connection: connection.execute(query).scalar_one())
+    async def of_chain(self) -> dict[str, Sequence[Any]]:
+        """Return what is known from the chain, without how far it was read."""
+        known = set(tables.FROM_CHAIN) - {tables.places, tables.undo}
+        return {table.name: await self.content(table) for table in known}
 
-    async def put_back(self, place: str) -> None:
+    async def place(self) -> int:
+        return max(row.block for row in await self.content(tables.places))
+
+    async def put_back(self, place: int) -> None:
         """Make the database as it was at a place before the first checkpoint."""
 
         def write(connection: Connection) -> None:
             connection.execute(delete(tables.checkpoints))
-            upsert(connection, tables.meta, {"key": "place", "value": place})
+            connection.execute(delete(tables.undo))
+            connection.execute(delete(tables.places).where(tables.places.c.block > place))
 
         await self._database.write(write)
 
@@ -179,31 +185,90 @@ async def test_a_chain_that_stays_shorter_was_reorganised(
         assert followed.follower.head_number == int(anvil.request("eth_blockNumber"), 16)
 
 
-async def test_follower_rereads_long_chain_in_one_poll_after_reorg(
+async def test_reorg_undoes_what_is_gone_and_asks_for_nothing_older(
+    start_anvil: Start, tmp_path: Path, database_url: str
+) -> None:
+    depth = 10
+    anvil = start_anvil()
+    run_fixture = await RunFixture.build_on(anvil, tmp_path, seed="reorg", workers=("w1",))
+    await run_fixture.publish(0)
+    await run_fixture.commit("w1", 0, some_hash("kept"))
+    asked: list[int] = []
+    async with balanced(anvil) as balancer, following(run_fixture, balancer.url, database_url) as followed:
+        balancer.fails = lambda text: (
+            asked.extend(int(at, 16) for at in re.findall('"fromBlock": "(0x.*?)"', text)) or False
+        )
+        assert await followed.follower.poll() is True
+        before, place = await followed.of_chain(), await followed.place()
+
+        await run_fixture.commit("w1", 1, some_hash("lost"))
+        await run_fixture.publish(1)
+        async with run_fixture.chain("v1") as chain:
+            accused = run_fixture.key("w1").address, 0, 0, bytes.fromhex(some_hash("kept")[2:])
+            await chain.send(court.open_case(*accused, Kind.DATA_MISSING, 0, bytes(32)))
+        assert await followed.follower.poll() is True
+        assert [await followed.rows(table) for table in (tables.commitments, tables.checkpoints, tables.cases)] == [
+            2,
+            2,
+            1,
+        ]
+        made = followed.follower.head_number - place
+        anvil.request("anvil_mine", hex(depth - made))
+        assert await followed.follower.poll() is True
+
+        asked.clear()
+        async with run_fixture.local_chain() as dev:
+            await reorg(dev, depth)
+        assert await followed.follower.poll() is True
+        assert await followed.of_chain() == before
+        assert asked == [place + 1]
+
+
+async def test_deep_reorg_is_read_again_in_pieces_and_said(
     start_anvil: Start, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Members that registered more blocks after the deployment than are read in one look are never missing."""
     span = 32
-    monkeypatch.setattr(follower, "LOG_SPAN", span)
+    for name, value in {"LOG_SPAN": span, "PIECES": 1, "REORG_BLOCKS": 4}.items():
+        monkeypatch.setattr(follower, name, value)
     anvil = start_anvil()
     settings = (await asyncio.to_thread(deploy_on, anvil, tmp_path)).settings
-    anvil.request("anvil_mine", hex(span + reads.LOG_QUERIES))
-    run_fixture = await RunFixture.build(tmp_path, settings, seed="long", workers=())
+    anvil.request("anvil_mine", hex(span))
+    run_fixture = await RunFixture.build(tmp_path, settings, seed="deep", workers=())
     async with following(run_fixture, anvil.url, database_url) as followed, run_fixture.local_chain() as dev:
-        chain = followed.follower.chain
         assert await followed.follower.poll() is False
-        before, _ = (await followed.place()).split()
-        chain.log_span.refuse(2)
+        assert await followed.follower.poll() is True
+        anvil.request("anvil_mine", hex(6))
+        assert await followed.follower.poll() is True
+        before = await followed.of_chain()
+        await reorg(dev, 5)
+
         assert await followed.follower.poll() is False
-        after, _ = (await followed.place()).split()
-        assert int(after) - int(before) == reads.LOG_QUERIES, "what many queries read is kept"
         assert await followed.members() == 0
-        chain.log_span = reads.LogSpan()
-        assert await followed.follower.poll() is True
-        assert await followed.members() == len(VALIDATORS)
-        await reorg(dev, 1)
-        assert await followed.follower.poll() is True
-        assert await followed.members() == len(VALIDATORS)
+        with pytest.raises(RefusedError, match="reading the chain again after a deep reorganisation") as refused:
+            followed.follower.expect_complete()
+        assert refused.value.status == 503
+        assert followed.follower.stale_since is not None
+        async with following(run_fixture, anvil.url, database_url) as restarted:
+            assert await restarted.follower.poll() is True
+            assert restarted.follower.catching_up == ""
+            assert await restarted.of_chain() == before
+
+
+async def test_blocks_of_many_small_log_queries_are_kept(
+    start_anvil: Start, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"LOG_SPAN": 32, "PIECES": 1}.items():
+        monkeypatch.setattr(follower, name, value)
+    anvil = start_anvil()
+    settings = (await asyncio.to_thread(deploy_on, anvil, tmp_path)).settings
+    anvil.request("anvil_mine", hex(32 + reads.LOG_QUERIES))
+    run_fixture = await RunFixture.build(tmp_path, settings, seed="long", workers=())
+    async with following(run_fixture, anvil.url, database_url) as followed:
+        assert await followed.follower.poll() is False
+        before = await followed.place()
+        followed.follower.chain.log_span.refuse(2)
+        assert await followed.follower.poll() is False
+        assert await followed.place() - before == reads.LOG_QUERIES
 
 
 async def test_before_the_first_look_it_is_said_that_there_was_none(

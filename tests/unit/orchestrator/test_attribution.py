@@ -26,7 +26,7 @@ from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database
 from orchestrator.queries import Queries
-from orchestrator.tallies import find_commitment, set_status
+from orchestrator.tallies import find_commitment, set_statuses
 from testbed.samples.terms import terms_of
 
 ADA, BOB = "0x" + "0A" * 20, "0x" + "0B" * 20
@@ -77,7 +77,7 @@ def history(commitments: int) -> list[Registered | CheckpointPublished | WorkCom
 async def followed(database: Database, known: Attribution, commitments: int = 6) -> ChainProjection:
     book = ChainProjection(Queries(database, 1, known.terms, batch_groups=8, demand_batches=2), known)
     times = {1: 1_000}
-    await database.write(lambda connection: [book.apply(connection, event, times) for event in history(commitments)])
+    await database.write(lambda connection: book.apply(connection, history(commitments), times))
     return book
 
 
@@ -104,7 +104,7 @@ async def test_rollouts_are_counted_by_the_author_of_their_tasks(database: Datab
     def accept(connection: Connection, index: int) -> None:
         found = find_commitment(connection, WORKER, index)
         assert found is not None
-        set_status(connection, found, "accepted", None)
+        set_statuses(connection, [(found, "accepted", None)])
 
     await database.write(lambda connection: [accept(connection, index) for index in range(2)])
     lines = await database.read(known.lines)
