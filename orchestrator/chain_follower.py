@@ -47,7 +47,7 @@ POLL_WAIT_SECONDS: Final = 3.0
 """Longest wait of a request for the next poll of the chain: its sender may have read further."""
 
 PIECES: Final = 8
-"""Most pieces of LOG_SPAN blocks that one poll reads."""
+"""Most pieces, each of at most LOG_SPAN blocks and LOG_QUERIES log queries, that one poll reads."""
 
 REORG_BLOCKS: Final = 4_096
 """Depth of a reorg that can be rolled back."""
@@ -182,7 +182,7 @@ class Follower:
         return AGAIN if self._behind else IDLE
 
     async def poll(self) -> bool:
-        """Read on, at most PIECES of blocks, each of some queries; return whether the newest confirmed block is reached."""
+        """Read on, at most PIECES of blocks; return whether the newest confirmed one is reached."""
         head = await self.chain.head()
         if self._place is None:
             self._place, self._rereading = await self.database.read(_state_in)
