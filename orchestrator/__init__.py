@@ -21,4 +21,5 @@ tallies.py              counts of commitments and of what nodes did, kept where 
 kept.py                 answers that are made once for all who ask, with an age and a bound
 page/                   what people see: documents, the stream of changes, HTML
 tables.py, database.py, postgres.py, rebuild.py   state, and how it comes back from storage
+lease.py                what one of several processes does for all, and what each has to itself
 """

@@ -196,7 +196,7 @@ async def get_file(service: Here, name: HashPath) -> StoredFileResponse:
 @files.post("/evidence", status_code=201, responses=SIGNED, openapi_extra=_BINARY)
 async def post_evidence(request: Request, service: Here, caller: Signed) -> dict[str, str]:
     """Keep an evidence bundle; signed by an active validator. Returns its content hash. Idempotent."""
-    service.verdicts.expect_evidence(caller)
+    await service.verdicts.expect_evidence(caller)
     body = await read_body(
         request, caller, limit=MAX_EVIDENCE_BYTES, seconds=service.settings.orchestrator.upload_seconds
     )
@@ -242,15 +242,15 @@ async def join(service: Here) -> JoinDocument:
 @runs.get("/runs/{run}")
 async def run_info(service: Here, _: OurRun) -> RunDescription:
     """Send terms, addresses, relays and files: all that a newcomer needs besides this URL."""
-    return service.info.model_copy(update={"relays": service.relay_directory.listed()})
+    relays = await service.database.read(service.relay_directory.listed)
+    return service.info.model_copy(update={"relays": relays})
 
 
 @runs.post("/runs/{run}/relays", **takes(RelayOffer))
 async def offer_relay(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Offer to serve weights; signed by an active node, which renews it every few minutes. 200 when renewed."""
-    return acknowledge(
-        response, service.relay_directory.offer(caller, run, await read_message(RelayOffer, request, caller))
-    )
+    offered = await read_message(RelayOffer, request, caller)
+    return acknowledge(response, await service.relay_directory.offer(caller, run, offered))
 
 
 @runs.post("/runs/{run}/misbehaviour", **takes(MisbehaviourReport))

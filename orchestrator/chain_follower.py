@@ -10,15 +10,19 @@ unless it lasts: the servers behind a public endpoint are not equally far.
 While old blocks are read, the next piece is fetched beside the writing of the last.
 
 While the chain does not answer, the service is not ready, but keeps running with what it has read.
+
+Of several processes on one database, the one that leads follows. After each poll it writes down what it knows beside
+the rows, and the others poll that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, delete, select
@@ -60,6 +64,18 @@ MAX_WAITING: Final = 64
 
 _REREADING: Final = "rereading"
 """Key in `meta` while the chain is read again."""
+
+_SHARED: Final = (
+    "_polls",
+    "_complete_at",
+    "_has_polled",
+    "_behind",
+    "_rereading",
+    "_problem",
+    "head_number",
+    "head_time",
+)
+"""What a follower tells others of itself."""
 
 log = telemetry.logger("orchestrator")
 
@@ -144,8 +160,10 @@ class Follower:
         if self._waiting >= MAX_WAITING:
             return
         self._waiting += 1
-        wanted = self._polls + 2  # the poll under way may have begun before what the caller knows was mined
         try:
+            if not self.database.leads:
+                await self._adopt()
+            wanted = self._polls + 2  # the poll under way may have begun before what the caller knows was mined
             async with self._polled:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_WAIT_SECONDS):
@@ -165,7 +183,16 @@ class Follower:
                 task.cancel()
 
     async def _poll_and_notify(self) -> Next:
-        """Poll the chain once and wake the requests that wait for it."""
+        """Poll the chain once, or what its follower wrote, and wake the requests that wait for it."""
+        try:
+            await (self._follow() if self.database.leads else self._adopt())
+        finally:
+            async with self._polled:
+                self._polled.notify_all()
+        return AGAIN if self._behind and self.database.leads else IDLE
+
+    async def _follow(self) -> None:
+        """Poll the chain, and write down how that went."""
         try:
             self._behind = not await self.poll()
             self._problem = ""
@@ -177,9 +204,25 @@ class Follower:
             raise
         finally:
             self._polls += 1
-            async with self._polled:
-                self._polled.notify_all()
-        return AGAIN if self._behind else IDLE
+            if self.database.is_shared:
+                await self._share()
+
+    async def _share(self) -> None:
+        state = {name: getattr(self, name) for name in _SHARED} | {"chain": asdict(self.queries.chain)}
+        state["read"] = time.time() - self.silence_seconds
+        row = {"key": "chain", "value": json.dumps(state)}
+        await self.database.write(lambda connection: upsert(connection, meta, row), news=False)
+
+    async def _adopt(self) -> None:
+        """Take over what the process that follows the chain knows of it."""
+        kept = await self.database.read(lambda connection: _kept(connection, "chain"))
+        if kept is None or self.database.leads:
+            return
+        state = json.loads(kept)
+        vars(self).update({name: state[name] for name in _SHARED})
+        self._last_poll = time.monotonic() - max(0.0, time.time() - state["read"])
+        self.queries.chain = ChainState(**state["chain"] | {"read_at": self._last_poll})
+        self._place = None  # read again, should this process follow from here
 
     async def poll(self) -> bool:
         """Read on, at most PIECES of blocks; return whether the newest confirmed one is reached."""
@@ -337,5 +380,9 @@ def _places_in(connection: Connection) -> list[SeenBlock]:
 def _state_in(connection: Connection) -> tuple[SeenBlock | None, bool]:
     """Return the last block that was read, None for none, and whether the chain is being read again."""
     last = connection.execute(select(places).order_by(places.c.block.desc()).limit(1)).one_or_none()
-    rereading = connection.execute(select(meta.c.value).where(meta.c.key == _REREADING)).scalar() is not None
+    rereading = _kept(connection, _REREADING) is not None
     return SeenBlock(last.block, bytes.fromhex(last.hash[2:])) if last else None, rereading
+
+
+def _kept(connection: Connection, key: str) -> str | None:
+    return connection.execute(select(meta.c.value).where(meta.c.key == key)).scalar()

@@ -21,7 +21,7 @@ from enum import Enum
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, Table, bindparam, create_engine, delete, event, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -32,6 +32,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from muster.errors import ConfigError, StorageError
 from muster.runtime.batches import Batches, Outcome
 from orchestrator import tables
+
+if TYPE_CHECKING:
+    from orchestrator.postgres import OpenConnection, SharedVersion
 
 T = TypeVar("T")
 
@@ -50,6 +53,8 @@ _SQLITE: Final = ("sqlite", "sqlite+pysqlite")
 _POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _BUSY_MILLISECONDS: Final = 5_000
 _READERS: Final = 7
+_OPEN: Final = 2
+"""Connections that stay open for one purpose: to read the version, and to hold the lease."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,10 @@ class Database:
         self._check: asyncio.Task[None] | None = None
         self.identity = identity
         """Random name of this database: a new one after deletion, so that cursors into the old one are noticed."""
-        self.version = 0
-        """Grows with every write that is news: what was computed at one version holds until the next."""
+        self._shared_version = _shared_version(engine)
+        self._own_version = 0
+        self.leads = True
+        """Whether this process does the work that one does for all (`orchestrator.lease`)."""
 
     @classmethod
     async def open(cls, url: str, about: str) -> Database:
@@ -106,6 +113,8 @@ class Database:
     async def close(self) -> None:
         if self._check is not None:
             self._check.cancel()
+        if self._shared_version is not None:
+            await self._shared_version.close()
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         await asyncio.to_thread(self._engine.dispose)
 
@@ -157,10 +166,40 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._write, batch)
 
     def _write(self, batch: Sequence[_Work]) -> Sequence[Outcome]:
-        outcomes = _run(self._writers.begin, lambda connection: _run_all(connection, [work.run for work in batch]))
-        for work, outcome in zip(batch, outcomes, strict=True):
-            self.version += work.news and not isinstance(outcome, Exception)  # here: the callers may be gone
+        def run(connection: Connection) -> tuple[Sequence[Outcome], bool]:
+            outcomes = _run_all(connection, [work.run for work in batch])
+            pairs = zip(batch, outcomes, strict=True)
+            news = any(work.news and not isinstance(outcome, Exception) for work, outcome in pairs)
+            if news and self._shared_version is not None:
+                self._shared_version.grow(connection)
+            return outcomes, news
+
+        outcomes, news = _run(self._writers.begin, run)
+        self._own_version += news  # here, because the callers may be gone
         return outcomes
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether other processes may use this database too."""
+        return self._shared_version is not None
+
+    async def current_version(self) -> int:
+        """Return a number that grows with every write that is news, in whichever process.
+
+        What was computed at one version holds until the next. Raises StorageError when the database fails.
+        """
+        if self._shared_version is None:
+            return self._own_version
+        try:
+            return await self._shared_version.read()
+        except (DBAPIError, PoolTimeoutError) as error:
+            raise StorageError(f"database: {_reason(error)}", hint=_HINT) from error
+
+    def open_connection(self, prepare: str) -> OpenConnection:
+        """Return another connection to a shared database. prepare: statement that it begins with."""
+        from orchestrator.postgres import OpenConnection
+
+        return OpenConnection(self._engine, prepare)
 
 
 def _run_all(connection: Connection, works: Sequence[Callable[[Connection], Any]]) -> Sequence[Outcome]:
@@ -298,7 +337,15 @@ def _engine(url: str) -> Engine:
         from orchestrator.postgres import postgres_engine
     except ImportError as error:
         raise ConfigError(f"database url {_shown(url)!r}: {error}", hint="pip install 'psycopg[binary]'") from error
-    return postgres_engine(parsed, _READERS + 1)
+    return postgres_engine(parsed, _READERS + 1 + _OPEN)
+
+
+def _shared_version(engine: Engine) -> SharedVersion | None:
+    if engine.dialect.name != "postgresql":
+        return None
+    from orchestrator.postgres import SharedVersion
+
+    return SharedVersion(engine)
 
 
 def _sqlite_engine(url: URL) -> Engine:
@@ -352,7 +399,7 @@ def _identify(connection: Connection, about: str) -> str:
     """Make the tables of a new database for `about`, or check whose the database is; return its random name."""
     if not inspect(connection).has_table("meta"):
         tables.metadata.create_all(connection)
-        new = {"about": about, "identity": secrets.token_hex(8), "version": tables.VERSION}
+        new = {"about": about, "identity": secrets.token_hex(8), "version": tables.VERSION, "writes": "0"}
         for key, value in new.items():
             insert_once(connection, tables.meta, {"key": key, "value": value})
     rows = {row.key: row.value for row in connection.execute(select(tables.meta.c.key, tables.meta.c.value))}

@@ -8,6 +8,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from muster.runtime import telemetry
+from orchestrator.relay_directory import OFFERS
 from orchestrator.service import OrchestratorService
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -56,3 +57,4 @@ async def observe(service: OrchestratorService) -> None:
     STEP.set(demand.step)
     WAITING.set(demand.waiting_groups)
     WANTED.set(demand.wanted)
+    OFFERS.set(await service.relay_directory.count())

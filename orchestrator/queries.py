@@ -224,7 +224,8 @@ class Queries:
 
     async def _keep(self, name: str, hour: int, make: Callable[[Connection], Any]) -> Any:
         """Return an answer, computed once for each version of the database and hour, however many ask meanwhile."""
-        return await self._kept.get((name, self._database.version, hour), lambda: self._database.read(make))
+        version = await self._database.current_version()
+        return await self._kept.get((name, version, hour), lambda: self._database.read(make))
 
     def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
         """Decide a commitment's status again, after a verdict about it; return None when there is none."""

@@ -2,19 +2,20 @@
 
 An offer lasts as long as its member renews it. A node that received other bytes than the anchored root names reports
 the source, signed. Reports by two operators hide an offer for a while; one alone hides nothing, so that no operator can
-silence a rival. The owner's own relays stay listed: every client checks every byte anyway. Offers are kept in memory,
-reports with their signatures in storage.
+silence a rival. The owner's own relays stay listed: every client checks every byte anyway. Offers and who reported are
+in the database, the reports with their signatures in storage.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
+
+from sqlalchemy import Connection, delete, func, select
 
 from muster.clients.storage import ContentStore
 from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbehaviourReport
@@ -22,8 +23,9 @@ from muster.runtime import telemetry
 from muster.shardcast.fetch.connection import url_problem
 from orchestrator import problems
 from orchestrator.auth import Caller
-from orchestrator.database import Database
+from orchestrator.database import Database, upsert
 from orchestrator.events import record_event
+from orchestrator.tables import relay_offers, relay_reports
 
 OFFER_SECONDS: Final = 600.0
 """How long an offer lasts; its member renews it in half that time."""
@@ -49,13 +51,6 @@ REPORTS: Final = telemetry.counter("relay_misbehaviour_reports", "Reports of sou
 
 
 @dataclass(frozen=True)
-class _Offer:
-    url: str
-    operator: str
-    until: float
-
-
-@dataclass(frozen=True)
 class KnownRelay:
     """A relay, and whose it is."""
 
@@ -78,39 +73,38 @@ class RelayDirectory:
     database: Database
     _: KW_ONLY
     storage_url: str
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         self._own = list(dict.fromkeys(url.rstrip("/") for url in self.own))
         self._local = _is_private(self.url)
-        self._offers: dict[str, _Offer] = {}
-        """By member."""
-        self._offered: dict[str, tuple[str, str]] = {}
-        """The URL that each member offered last, since the start, and its operator."""
-        self._urls: Counter[str] = Counter()
-        """How many members' last offer is of each of these."""
-        self._accused: dict[str, dict[str, float]] = {}
-        """By URL: when each operator's report expires."""
         self.copies = ContentStore(self.storage_url, "misbehaviour")
 
-    def listed(self) -> list[str]:
+    def listed(self, connection: Connection) -> list[str]:
         """Return base URLs to fetch from, each once."""
-        now = self.clock()
-        self._forget(now)
-        offers = sorted(self._offers.values(), key=lambda offer: offer.until, reverse=True)
-        urls = [*self._own, *(offer.url for offer in offers if not self._hidden(offer))]
-        return list(dict.fromkeys(urls))[:MAX_LISTED]
+        offers, reports, now = relay_offers.c, relay_reports.c, self.clock()
+        accused = reports.url == offers.url, reports.operator != offers.operator, reports.expiry > now
+        reporters = select(func.count()).select_from(relay_reports).where(*accused).scalar_subquery()
+        query = select(offers.url).where(offers.expiry > now, reporters < REPORTERS)
+        query = query.group_by(offers.url).order_by(func.max(offers.expiry).desc()).limit(MAX_LISTED)
+        return list(dict.fromkeys([*self._own, *connection.execute(query).scalars()]))[:MAX_LISTED]
 
-    def known(self) -> list[KnownRelay]:
-        """Return the owner's relays, then those that members offered since the start, the newest offers first."""
-        listed = set(self.listed())
+    def known(self, connection: Connection) -> list[KnownRelay]:
+        """Return the owner's relays, then those that members offered, the newest offers first."""
+        listed = set(self.listed(connection))
         found = {url: KnownRelay(url, "", url in listed) for url in self._own}
-        for url, operator in reversed(self._offered.values()):
+        query = select(*relay_offers.c["url", "operator"]).order_by(relay_offers.c.expiry.desc())
+        for row in connection.execute(query.limit(MAX_KNOWN)):
             if len(found) < MAX_KNOWN:
-                found.setdefault(url, KnownRelay(url, operator, url in listed))
+                found.setdefault(row.url, KnownRelay(row.url, row.operator, row.url in listed))
         return list(found.values())
 
-    def offer(self, caller: Caller, run: int, offered: RelayOffer) -> bool:
+    async def count(self) -> int:
+        """Return how many members offer to serve weights now."""
+        query = select(func.count()).where(relay_offers.c.expiry > self.clock())
+        return await self.database.read(lambda connection: connection.execute(query).scalar_one())
+
+    async def offer(self, caller: Caller, run: int, offered: RelayOffer) -> bool:
         """Take a member's offer, in place of its last; return whether it is a new one."""
         member = caller.member
         if member is None or not member.active:
@@ -123,23 +117,20 @@ class RelayDirectory:
         if problem:
             raise problems.malformed(f"{offered.url!r} cannot be listed: it {problem}")
         url, now = offered.url.rstrip("/"), self.clock()
-        before = self._offers.get(caller.address)
-        self._offers[caller.address] = _Offer(url, member.operator, now + OFFER_SECONDS)
-        self._remember(caller.address, url, member.operator)
-        self._forget(now)
-        return before is None or before.url != url
+        row = {"member": caller.address, "url": url, "operator": member.operator, "expiry": now + OFFER_SECONDS}
+        same = relay_offers.c.member == caller.address, relay_offers.c.url == url, relay_offers.c.expiry > now
 
-    def has_listed(self, url: str) -> bool:
-        """Return whether a base URL is one of the owner's, or what a member offered last."""
-        return url in self._own or url in self._urls
+        def write(connection: Connection) -> bool:
+            is_new = connection.execute(select(relay_offers.c.member).where(*same)).first() is None
+            upsert(connection, relay_offers, row)
+            return is_new
 
-    def _remember(self, member: str, url: str, operator: str) -> None:
-        """Note a member's offer in place of its last, as the newest."""
-        last, _ = self._offered.pop(member, ("", ""))
-        self._urls[last] -= 1
-        self._offered[member] = url, operator
-        self._urls[url] += 1
-        self._urls = +self._urls  # without those that are no longer offered
+        return await self.database.write(write, news=False)  # no answer that is kept by version lists offers
+
+    def offered(self, connection: Connection, urls: Collection[str]) -> set[str]:
+        """Return which base URLs are the owner's, or what a member offered last."""
+        query = select(relay_offers.c.url).where(relay_offers.c.url.in_(urls))
+        return {*connection.execute(query).scalars(), *(url for url in self._own if url in urls)}
 
     async def report(self, caller: Caller, run: int, report: MisbehaviourReport) -> bool:
         """Take a report of a misbehaving source; return whether its operator had not reported that source yet."""
@@ -147,37 +138,43 @@ class RelayDirectory:
             raise problems.not_allowed(f"{caller.address} is no node of run {self.run}")
         if report.run != run:
             raise problems.another_run(report.run, self.run)
-        url, now = report.url.rstrip("/"), self.clock()
-        self._forget(now)
-        if url not in self.listed() and url not in self._accused:
-            raise problems.not_found(f"{report.url!r} is no relay of run {self.run}")
-        operator = caller.member.operator
-        new = operator not in self._accused.get(url, {})
-        if new and sum(operator in reporters for reporters in self._accused.values()) >= MAX_REPORTS:
-            raise problems.try_later(f"{operator} has reported {MAX_REPORTS} relays within the hour")
-        self._accused.setdefault(url, {})[operator] = now + HIDDEN_SECONDS
-        if new:
-            REPORTS.inc()
+        url, operator = report.url.rstrip("/"), caller.member.operator
+        if url_problem(url):  # what is no URL may not even be asked a database for
+            raise self._unknown(url)
+        data = {"relay": url, "by": caller.address, "root": report.root, "why": report.why, "evidence": ""}
+
+        def write(connection: Connection) -> bool:
+            is_new, now = self._is_new_report(connection, url, operator), self.clock()
+            connection.execute(delete(relay_reports).where(relay_reports.c.expiry <= now))
+            upsert(connection, relay_reports, {"url": url, "operator": operator, "expiry": now + HIDDEN_SECONDS})
+            if is_new:
+                source = f"misbehaviour:{url}:{caller.address}:{data['evidence']}"
+                record_event(connection, "relay misbehaved", data, source)
+            return is_new
+
+        if await self.database.read(lambda connection: self._is_new_report(connection, url, operator)):
             signed = SignedMisbehaviourReport(report=report, request=caller.request)
-            name = await self.copies.put(signed.model_dump_json().encode())
-            data = {"relay": url, "by": caller.address, "root": report.root, "why": report.why, "evidence": name}
-            source = f"misbehaviour:{url}:{caller.address}:{name}"
-            await self.database.write(lambda connection: record_event(connection, "relay misbehaved", data, source))
+            data["evidence"] = await self.copies.put(signed.model_dump_json().encode())
+        if new := await self.database.write(write):
+            REPORTS.inc()
             log.warning("relay misbehaved", url=url, by=caller.address, why=report.why)
         return new
 
-    def _hidden(self, offer: _Offer) -> bool:
-        """Return whether enough operators besides its own have reported it."""
-        return len(self._accused.get(offer.url, {}).keys() - {offer.operator}) >= REPORTERS
+    def _unknown(self, url: str) -> Exception:
+        return problems.not_found(f"{url!r} is no relay of run {self.run}")
 
-    def _forget(self, now: float) -> None:
-        """Drop offers that were not renewed, and reports that no longer count."""
-        self._offers = {member: offer for member, offer in self._offers.items() if offer.until > now}
-        for url in list(self._accused):
-            self._accused[url] = {operator: end for operator, end in self._accused[url].items() if end > now}
-            if not self._accused[url]:
-                del self._accused[url]
-        OFFERS.set(len(self._offers))
+    def _is_new_report(self, connection: Connection, url: str, operator: str) -> bool:
+        """Return whether an operator's report is its first of a source. Raises RefusedError where none is taken."""
+        reports = relay_reports.c
+        valid = select(reports.url).where(reports.expiry > self.clock())
+        by = connection.execute(valid.add_columns(reports.operator).where(reports.url == url)).all()
+        if not by and url not in self.listed(connection):
+            raise self._unknown(url)
+        if any(row.operator == operator for row in by):
+            return False
+        if len(connection.execute(valid.where(reports.operator == operator)).all()) >= MAX_REPORTS:
+            raise problems.try_later(f"{operator} has reported {MAX_REPORTS} relays within the hour")
+        return True
 
 
 def _is_private(url: str) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from muster.chain.client import Chain
@@ -25,6 +24,7 @@ from orchestrator.database import Database
 from orchestrator.demand_board import DemandBoard
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
+from orchestrator.lease import leading, only_process, own_spool
 from orchestrator.masters import MasterDesk, load_masters
 from orchestrator.page.announcements import Announcements
 from orchestrator.page.overview import RunIdentity
@@ -114,12 +114,13 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         about = f"run {settings.run} of {addresses.runs} on chain {chain.chain_id}"
         database = await Database.open(ours.database_url, about)
         stack.push_async_callback(database.close)
+        stack.enter_context(only_process(ours.database_url))
         # 3. The parts that read and write them.
         queries = Queries(
             database, settings.run, terms, batch_groups=ours.batch_groups, demand_batches=ours.demand_batches
         )
         uploads = Uploads(where, signer, queries, database, ours)
-        await asyncio.to_thread(_fresh_spool, uploads.spool)
+        uploads.spool = stack.enter_context(own_spool(uploads.spool))
         grades = Grades(where, queries, database, storage_url=storage_url)
         reports = Reports(queries, database, storage_url=storage_url)
         owner = (await chain.call(runs.run_info(settings.run))).owner
@@ -148,6 +149,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             announcements=announcements,
             operators=lambda nodes: _operators(chain, settings.run, nodes),
         )
+        await stack.enter_async_context(leading(database))
         await stack.enter_async_context(follower.following())
         # 6. What people see of it.
         info = run_info(settings.run, addresses, terms, settings.shardcast.relays, files)
@@ -198,13 +200,3 @@ async def _check_storage(url: str) -> None:
             seconds=round(found.skew_seconds),
             hint="set this machine's clock (NTP): S3 refuses requests that are 15 minutes off",
         )
-
-
-def _fresh_spool(folder: Path) -> None:
-    """Make an empty spool folder: what a killed process left in it is deleted."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob("upload-*"):
-            left.unlink()
-    except OSError as error:
-        raise StorageError(f"state folder {folder}: {error.strerror}", hint="set orchestrator.state_dir") from error

@@ -349,6 +349,7 @@ node_names: Final = _table(
     Column("name", String(MAX_NAME), nullable=False),
     Column("named", BigInteger, nullable=False),
     Column("document", Text, nullable=False),
+    Column("received", Float, nullable=False, default=0),
 )
 """What operators call their nodes. `document` is an announcements.NodeName; the one with the latest `named` counts."""
 
@@ -359,9 +360,39 @@ machines: Final = _table(
     Column("devices", Integer, nullable=False),
     Column("tokens_per_second", Float, nullable=False),
     Column("gas_hours", Float),
+    Column("body_hash", _HASH, nullable=False, default=""),
     Column("received", Float, nullable=False),
 )
 """What nodes said last of the machines they run on. It is not checked, and nothing is paid by it."""
+
+relay_offers: Final = _table(
+    "relay_offers",
+    Column("member", _ADDRESS, primary_key=True),
+    Column("url", String(200), nullable=False),
+    Column("operator", _ADDRESS, nullable=False),
+    Column("expiry", Float, nullable=False),
+    Index("relay_offers_by_url", "url"),
+    Index("relay_offers_by_expiry", "expiry"),
+)
+"""The URL that each member offered last to serve weights from. It stays known when the offer has expired."""
+
+relay_reports: Final = _table(
+    "relay_reports",
+    Column("url", String(200), primary_key=True),
+    Column("operator", _ADDRESS, primary_key=True),
+    Column("expiry", Float, nullable=False),
+    Index("relay_reports_by_operator", "operator"),
+    Index("relay_reports_by_expiry", "expiry"),
+)
+"""Which operators have reported a relay lately. Expired ones are deleted."""
+
+unnamed_evidence: Final = _table(
+    "unnamed_evidence",
+    Column("validator", _ADDRESS, primary_key=True),
+    Column("hash", _HASH, primary_key=True),
+    Column("expiry", Float, nullable=False),
+)
+"""Evidence that validators posted and no verdict of theirs has named. Expired ones are deleted."""
 
 served: Final = _table(
     "served",

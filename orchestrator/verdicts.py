@@ -31,7 +31,7 @@ from orchestrator.commitment_status import CommitmentStatus
 from orchestrator.database import Database, insert_once, row_of
 from orchestrator.events import record_event
 from orchestrator.queries import Queries, same_work, upload_of, verdict_of
-from orchestrator.tables import verdicts
+from orchestrator.tables import unnamed_evidence, verdicts
 
 MAX_UNNAMED: Final = 256
 """Bundles a validator may post before a verdict names one of them: evidence takes room by the verdict, not by the
@@ -39,6 +39,9 @@ request."""
 
 FEW_LINKS: Final = 32
 """So many hashes take less time than a trip to a thread."""
+
+UNNAMED_SECONDS: Final = 86_400.0
+"""How long a bundle counts as one that no verdict names."""
 
 WRONG_LINK_PAUSE: Final = 20.0
 """A validator whose link was wrong waits so many times as long as checking it took, which can be seconds: as many
@@ -60,18 +63,26 @@ class Verdicts:
         self._database = database
         self.evidence = ContentStore(storage_url, "evidence")
         self.copies = DocumentStore(storage_url, "verdicts")
-        self._unnamed: dict[str, set[str]] = {}
-        """By validator, the evidence posted since the start that no verdict has named."""
         self._not_before: dict[str, float] = {}
-        """By validator, the monotonic second before which none of its links is checked."""
+        """By validator, the monotonic second before which this process checks none of its links. It bounds the time
+        that each process gives to wrong ones, and so is no other's concern."""
 
-    def expect_evidence(self, caller: Caller) -> None:
+    async def expect_evidence(self, caller: Caller) -> None:
         """Refuse a bundle of a caller that may not post any, or no more of them now."""
         caller.active_validator()
-        unnamed = self._unnamed.setdefault(caller.address, set())
-        if len(unnamed) >= MAX_UNNAMED and caller.request.body_hash not in unnamed:
-            raise problems.try_later(f"no verdict names {len(unnamed)} bundles of {caller.address}: post these first")
-        unnamed.add(caller.request.body_hash)
+        now, rows = time.time(), unnamed_evidence.c
+        row = {"validator": caller.address, "hash": caller.request.body_hash, "expiry": now + UNNAMED_SECONDS}
+
+        def write(connection: Connection) -> bool:
+            connection.execute(delete(unnamed_evidence).where(rows.validator == caller.address, rows.expiry <= now))
+            unnamed = set(connection.execute(select(rows.hash).where(rows.validator == caller.address)).scalars())
+            if row["hash"] not in unnamed and len(unnamed) >= MAX_UNNAMED:
+                return False
+            insert_once(connection, unnamed_evidence, row)
+            return True
+
+        if not await self._database.write(write, news=False):
+            raise problems.try_later(f"no verdict names {MAX_UNNAMED} bundles of {caller.address}: post these first")
 
     async def receive(self, caller: Caller, verdict: Verdict) -> bool:
         """Take a verdict; return whether it is new. The same one again changes nothing, another one is refused."""
@@ -92,7 +103,8 @@ class Verdicts:
             await self._follower.next_poll()
             known = await self._database.read(lambda connection: what_is_known(connection, verdict))
         if known.earlier == verdict:
-            self._mark_named(verdict)
+            if verdict.evidence is not None:  # it may have been posted again
+                await self._database.write(lambda connection: mark_named(connection, verdict), news=False)
             return False
 
         # 3. The rules, the evidence, and the link of the hash chain.
@@ -103,7 +115,6 @@ class Verdicts:
         if verdict.evidence is not None and not await self.evidence.exists(verdict.evidence):
             raise problems.not_found(f"no evidence {verdict.evidence} is kept here", "post the evidence first")
         await self.check_link(verdict, known.below or (-1, member.draw_tip))
-        self._mark_named(verdict)
 
         # 4. Storage, then the database: a verdict that is acknowledged is kept in both.
         await self.copies.add(verdict.model_dump_json().encode())
@@ -113,10 +124,6 @@ class Verdicts:
         if known.earlier == verdict:  # the same request, twice at the same time
             return False
         raise refuse_verdict(verdict, known, graded=graded) or problems.conflict("another verdict was faster")
-
-    def _mark_named(self, verdict: Verdict) -> None:
-        """Stop counting this verdict's evidence as posted without a verdict."""
-        self._unnamed.get(verdict.validator, set()).discard(verdict.evidence or "")
 
     async def check_link(self, verdict: Verdict, below: tuple[int, str]) -> None:
         """Check that the preimage is the named link of the validator's chain: hashed often enough, it gives `below`.
@@ -149,6 +156,7 @@ class Verdicts:
             _forget_missing(connection, verdict)
             if not insert_once(connection, verdicts, row):
                 return False, None
+            mark_named(connection, verdict)
             tallies.add(connection, verdict.validator, "accepts" if verdict.accepted else "rejections", 1)
             if not verdict.accepted:
                 data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason}
@@ -225,6 +233,13 @@ def is_second_look(earlier: Verdict, verdict: Verdict) -> bool:
         and verdict.reason != earlier.reason
         and verdict.draw_index > earlier.draw_index
     )
+
+
+def mark_named(connection: Connection, verdict: Verdict) -> None:
+    """Stop counting this verdict's evidence as posted without a verdict."""
+    if verdict.evidence is not None:
+        posted = unnamed_evidence.c.validator == verdict.validator, unnamed_evidence.c.hash == verdict.evidence
+        connection.execute(delete(unnamed_evidence).where(*posted))
 
 
 def _forget_missing(connection: Connection, verdict: Verdict) -> None:

@@ -81,10 +81,7 @@ class Announcements:
 
     def __post_init__(self) -> None:
         self._naming = asyncio.Lock()
-        self._named_at: dict[str, float] = {}
-        """By node: when it was named last, since the start."""
-        self._last_report: dict[str, str] = {}
-        """By node: the hash of its last report, since the start."""
+        """Of this process: what two refuse each other is decided in the database."""
         self.names = ContentStore(self.storage_url, "names")
         self.scores = ContentStore(self.storage_url, "scores")
 
@@ -101,21 +98,20 @@ class Announcements:
         if not await self.database.read(lambda connection: self._is_new_name(connection, announced, signer)):
             return False
 
-        # 2. One change at a time, and of a node one a minute: storage, then the database.
-        node = to_checksum_address(announced.node)
+        # 2. One change at a time: storage, then the database.
         async with self._naming:
-            wait = self._named_at.get(node, 0) + NAME_SECONDS - self.clock()
-            if wait > 0:
-                raise problems.conflict(f"{node} was named less than a minute ago", f"try again in {wait:.0f} s")
+            await self.database.read(lambda connection: self._is_new_name(connection, announced, signer))
             await self.names.put(announced.model_dump_json().encode())
             new = await self.database.write(lambda connection: self._write_name(connection, announced, signer))
-            self._named_at[node] = self.clock()
         ANNOUNCED.labels("name").inc()
-        log.info("named", node=node, name=announced.name)
+        log.info("named", node=to_checksum_address(announced.node), name=announced.name)
         return new
 
     def _is_new_name(self, connection: Connection, announced: NodeName, signer: str) -> bool:
-        """Return whether this name is new. Raises RefusedError when it is not the operator's, or not the latest."""
+        """Return whether this name is new.
+
+        Raises RefusedError for one that is not the operator's or the latest, or comes too soon.
+        """
         node = to_checksum_address(announced.node)
         member = member_of(connection, node)
         if member is None:
@@ -125,7 +121,7 @@ class Announcements:
                 f"the name is signed by {signer}; the operator of {node} is {member.operator}",
                 "use the operator's key: --operator WALLET",
             )
-        query = select(node_names.c.named, node_names.c.document).where(node_names.c.node == node)
+        query = select(*node_names.c["named", "document", "received"]).where(node_names.c.node == node)
         kept = connection.execute(query).one_or_none()
         if kept is None:
             return True
@@ -133,13 +129,16 @@ class Announcements:
             return False
         if announced.named <= kept.named:
             raise problems.conflict(f"a name of {node} that is as late or later is known", "sign it again")
+        wait = kept.received + NAME_SECONDS - self.clock()
+        if wait > 0:
+            raise problems.conflict(f"{node} was named less than a minute ago", f"try again in {wait:.0f} s")
         return True
 
     def _write_name(self, connection: Connection, announced: NodeName, signer: str) -> bool:
         if not self._is_new_name(connection, announced, signer):
             return False
         node = to_checksum_address(announced.node)
-        _keep_name(connection, announced)
+        _keep_name(connection, announced, self.clock())
         record_event(connection, "named", {"node": node, "name": announced.name}, f"named:{node}:{announced.named}")
         return True
 
@@ -165,7 +164,7 @@ class Announcements:
 
         def write(connection: Connection) -> None:
             for announced in found:
-                _keep_name(connection, announced)
+                _keep_name(connection, announced, 0)
 
         await self.database.write(write)
 
@@ -187,19 +186,18 @@ class Announcements:
             "devices": report.devices,
             "tokens_per_second": report.tokens_per_second if member.role == "worker" else 0.0,
             "gas_hours": report.gas_hours,
+            "body_hash": caller.request.body_hash,
             "received": self.clock(),
         }
 
         def write(connection: Connection) -> bool:
-            query = select(machines.c.received).where(machines.c.node == caller.address)
-            last = connection.execute(query).scalar_one_or_none()
-            passed = FIRST_SECONDS if last is None else min(max(row["received"] - last, 0.0), MAX_SECONDS)
-            same = self._last_report.get(caller.address) == caller.request.body_hash
-            if same and last is not None and passed < REPEAT_SECONDS:
+            query = select(*machines.c["received", "body_hash"]).where(machines.c.node == caller.address)
+            last = connection.execute(query).one_or_none()
+            passed = FIRST_SECONDS if last is None else min(max(row["received"] - last.received, 0.0), MAX_SECONDS)
+            if last is not None and last.body_hash == row["body_hash"] and passed < REPEAT_SECONDS:
                 return False
             upsert(connection, machines, row)
             self._add_received(connection, caller.address, received, int(passed * BYTES_PER_SECOND), row["received"])
-            self._last_report[caller.address] = caller.request.body_hash
             return True
 
         new = await self.database.write(write, news=False)  # a report a second would undo what answers are kept
@@ -227,8 +225,8 @@ class Announcements:
     def _listed_sources(self, connection: Connection, received: Counter[str]) -> list[str]:
         """Return those of the sources that the directory has ever listed: rows are about no others."""
         query = select(served.c.url).where(served.c.url.in_(received)).distinct()
-        before = set(connection.execute(query).scalars())
-        return [url for url in received if url in before or self.directory.has_listed(url)]
+        listed = {*connection.execute(query).scalars(), *self.directory.offered(connection, received)}
+        return [url for url in received if url in listed]
 
     # Scores
 
@@ -317,9 +315,9 @@ class Announcements:
             raise problems.malformed(f"{what} is of the future", "set this machine's clock")
 
 
-def _keep_name(connection: Connection, announced: NodeName) -> None:
+def _keep_name(connection: Connection, announced: NodeName, received: float) -> None:
     node, document = to_checksum_address(announced.node), announced.model_dump_json()
-    upsert(connection, node_names, row_of(node_names, announced, node=node, document=document))
+    upsert(connection, node_names, row_of(node_names, announced, node=node, document=document, received=received))
 
 
 def _keep_score(connection: Connection, score: BenchmarkScore) -> None:

@@ -117,7 +117,7 @@ class Boards:
     async def others(self) -> Others:
         def read(connection: Connection) -> Others:
             authors = self.source.attribution.lines(connection)
-            return read_others(connection, self.known.run, self.known.terms, self.directory.known(), authors)
+            return read_others(connection, self.known.run, self.known.terms, self.directory.known(connection), authors)
 
         return await self._kept.get("others", lambda: self._read_costly("others", read))
 

@@ -82,10 +82,10 @@ class LiveSource:
         self._database = boards.source.database
         self.identity = self._database.identity
 
-    def mark(self) -> Hashable:
-        """Return what changes with everything that a snapshot says, at no cost."""
-        follower = self._boards.follower
-        return self._database.version, follower.head_number, follower.head_time, follower.stale_since
+    async def mark(self) -> Hashable:
+        """Return what changes with everything that a snapshot says, at little cost."""
+        follower, version = self._boards.follower, await self._database.current_version()
+        return version, follower.head_number, follower.head_time, follower.stale_since
 
     async def read(self, after: int, limit: int) -> Snapshot:
         """Read a snapshot, with at most `limit` events after an id."""

@@ -148,7 +148,7 @@ class LiveHub:
     async def refresh(self) -> None:
         """Read the state again if it has changed and is older than `period`. Raises StorageError."""
         async with self._reading:
-            loop, mark = asyncio.get_running_loop(), self._source.mark()
+            loop, mark = asyncio.get_running_loop(), await self._source.mark()
             if mark == self._mark or loop.time() - self._read_at < period(self.count):
                 return
             self._read_at = loop.time()

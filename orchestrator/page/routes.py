@@ -335,7 +335,7 @@ async def checkpoints(
     service: Here, before: Before = None, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = LISTED
 ) -> StepPage:
     """Send steps, newest first: roots on chain, sizes, rewards, cost."""
-    relays = tuple(service.relay_directory.listed())
+    relays = tuple(await service.database.read(service.relay_directory.listed))
     return await service.page.views.read(step_page, relays, before, limit, seconds=LISTED_SECONDS)
 
 
@@ -347,7 +347,7 @@ async def _around_step(service: OrchestratorService, found: StepView) -> dict[st
 @document("/checkpoints/{step}", Page("/steps/{step}", "step.html", "/steps"), _around_step)
 async def checkpoint(service: Here, step: Index) -> StepView:
     """Send one step, and the batch that it was made of."""
-    relays = tuple(service.relay_directory.listed())
+    relays = tuple(await service.database.read(service.relay_directory.listed))
     return await service.page.views.read(step_view, relays, step, seconds=LISTED_SECONDS)
 
 

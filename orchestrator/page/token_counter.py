@@ -3,7 +3,7 @@
 Every poll looks through the newest steps. Older ones are looked through once in a while, a range of steps at a poll,
 since a case can end, or a database be rebuilt, long after. Their files are read at a bounded rate: after a rebuild that
 is all files of a run. A file that is missing or malformed counts as 0 for good. One that this machine fails to read is
-tried again after the next start.
+tried again after the next start. Of several processes on one database, the one that leads counts.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class TokenCounter:
 
     async def poll(self) -> Next:
         """Count some files. Raises StorageError when storage or database fails."""
-        files = [] if self.is_busy() else await self._database.read(self._find)
+        files = [] if self.is_busy() or not self._database.leads else await self._database.read(self._find)
         for file in files:
             if self.is_busy():
                 return IDLE

@@ -382,7 +382,7 @@ def test_large_uploads_arrive_whole(sender):
     assert status == 200
     assert back == body
     spool = Path(sender.orchestrator.folder) / "state" / "uploads"
-    assert list(spool.iterdir()) == []
+    assert list(spool.rglob("upload-*")) == []
 
 
 def test_a_newcomer_gets_the_address_book_and_loses_none(

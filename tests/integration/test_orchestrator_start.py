@@ -307,7 +307,7 @@ async def test_killed_in_the_middle_of_an_upload(run_fixture: RunFixture, fated:
         assert (tmp_path / "markers" / "orchestrator.uploading").exists()
         await asyncio.to_thread(fated.start)
         assert await asyncio.to_thread(send) == 401
-        assert list((fated.folder / "state" / "uploads").iterdir()) == []
+        assert list((fated.folder / "state" / "uploads").rglob("upload-*")) == []
         with pytest.raises(RefusedError):
             await client.get_file(content_hash(data))
         receipt = await client.put_file(data, run_fixture.run, index, root)

@@ -218,17 +218,17 @@ async def test_only_active_nodes_report_a_machine(said: Announcements) -> None:
 async def test_received_bytes_are_summed_by_listed_source(
     said: Announcements, database: Database, directory: RelayDirectory, clock: Clock
 ) -> None:
-    version = database.version
+    version = await database.current_version()
     await said.receive_machine(caller(b"1"), RUN, report((RELAY, 100), (RELAY + "/", 11), (ELSEWHERE, 5)))
     assert await rows(database, served, "url", "node", "bytes") == [(RELAY, NODE.address, 111)]
-    directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
+    await directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
     clock.now += 120
     await said.receive_machine(caller(b"2"), RUN, report((RELAY, 9), (ELSEWHERE, 5), ("http://169.254.1.1", 7)))
     assert await rows(database, served, "url", "bytes", "received") == [
         (ELSEWHERE, 5, START + 120),
         (RELAY, 120, START + 120),
     ]
-    assert database.version == version, "cached answers stay valid"
+    assert await database.current_version() == version, "cached answers stay valid"
 
 
 @pytest.mark.parametrize("url", ["", "a\x00b", "http://\x00", "http://a.example/\u202e", "https://", "ftp://a.example"])
@@ -241,7 +241,7 @@ async def test_sources_without_a_valid_url_are_left_out(said: Announcements, dat
 async def test_counted_source_is_known_to_a_new_process(
     said: Announcements, database: Database, directory: RelayDirectory, clock: Clock, tmp_path: Path
 ) -> None:
-    directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
+    await directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
     await said.receive_machine(caller(b"1"), RUN, report((ELSEWHERE, 5)))
     said.directory = RelayDirectory(RUN, "https://hub.example", [], database, storage_url=f"file:{tmp_path}")
     clock.now += 120
@@ -265,7 +265,7 @@ async def test_bytes_count_no_faster_than_100_gbit_a_second(
     said: Announcements, database: Database, directory: RelayDirectory, clock: Clock
 ) -> None:
     most = (1 << 53) - 1
-    directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
+    await directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
     await said.receive_machine(caller(b"1"), RUN, report((RELAY, most), (ELSEWHERE, most)))
     assert await rows(database, served, "url", "bytes") == [(RELAY, 120 * 12_500_000_000)]
     clock.now += 10
@@ -304,7 +304,7 @@ async def test_sources_of_a_node_are_bounded(
     for number in range(5):
         clock.now += 120
         url = f"https://relay-{number}.example"
-        directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=url))
+        await directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=url))
         await said.receive_machine(caller(b"%d" % number), RUN, report((RELAY, 1), (url, 1)))
     assert await rows(database, served, "url", "node", "bytes") == [
         (RELAY, NODE.address, 5),
@@ -316,12 +316,15 @@ async def test_sources_of_a_node_are_bounded(
 
 async def test_last_offered_url_of_each_member_is_listed(directory: RelayDirectory) -> None:
     a, b, c = (f"https://{name}.example" for name in "abc")
+
+    async def offered() -> set[str]:
+        return await directory.database.read(lambda connection: directory.offered(connection, [RELAY, a, b, c]))
+
     for address, url in ((OTHER.address, f"{a}/"), (NODE.address, a), (OTHER.address, b)):
-        directory.offer(caller(address=address), RUN, RelayOffer(run=RUN, url=url))
-        assert directory.has_listed(url.rstrip("/"))
-    assert directory.has_listed(a), "another member still offers it"
-    directory.offer(caller(address=NODE.address), RUN, RelayOffer(run=RUN, url=c))
-    assert [directory.has_listed(url) for url in (RELAY, a, b, c)] == [True, False, True, True]
+        await directory.offer(caller(address=address), RUN, RelayOffer(run=RUN, url=url))
+    assert await offered() == {RELAY, a, b}, "another member still offers the first"
+    await directory.offer(caller(address=NODE.address), RUN, RelayOffer(run=RUN, url=c))
+    assert await offered() == {RELAY, b, c}
 
 
 # Scores

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, delete, insert
 
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts.court import AbsenceReported, Flaw, Kind, Outcome, Refuted, VoteRevealed
@@ -113,8 +113,9 @@ class BoardsRun:
             (CLEO, "A100", 2, 300.0, None, long_ago),
             (VERA, "A100", 1, 0.0, None, time.time()),
         ]
+        columns = "node", "device", "devices", "tokens_per_second", "gas_hours", "received"
         for values in machines:
-            row = dict(zip(tables.machines.columns.keys(), values, strict=True))
+            row = dict(zip(columns, values, strict=True))
             connection.execute(insert(tables.machines).values(row))
         for url, node, received in (
             (OWN, ANNE, 10),
@@ -283,7 +284,7 @@ async def test_summary_gives_the_numbers_of_the_boards(run: BoardsRun) -> None:
 async def test_trainer_and_relays_are_listed(run: BoardsRun) -> None:
     """Bytes of a relay are those that other operators' nodes report; only offered URLs are listed."""
     member = NodeRecord(CLEO, OPERATOR, "worker", "active", file_hash(0))
-    run.directory.offer(Caller(CLEO, request_of(), member, is_trainer=False), 1, RelayOffer(run=1, url=SHARED))
+    await run.directory.offer(Caller(CLEO, request_of(), member, is_trainer=False), 1, RelayOffer(run=1, url=SHARED))
     found = await run.boards.others()
     assert [line.model_dump() for line in found.trainers] == [
         {"address": TRAINER, "steps": 4, "updates": 1, "last": 1_060.0}
@@ -292,6 +293,7 @@ async def test_trainer_and_relays_are_listed(run: BoardsRun) -> None:
         {"url": OWN, "operator": "", "listed": True, "bytes": 15, "nodes": 2},
         {"url": SHARED, "operator": OPERATOR, "listed": True, "bytes": 0, "nodes": 0},
     ]
+    await run.database.write(lambda connection: connection.execute(delete(tables.relay_offers)))  # the module's
     assert found.authors == []
 
 
@@ -374,13 +376,13 @@ async def test_live_state_matches_the_boards(run: BoardsRun) -> None:
 
 async def test_live_mark_changes_with_every_write_and_block(run: BoardsRun) -> None:
     source = LiveSource(run.boards)
-    marks = [source.mark(), source.mark()]
+    marks = [await source.mark(), await source.mark()]
     await run.database.write(lambda _: None)
-    marks.append(source.mark())
+    marks.append(await source.mark())
     run.follower.head_number += 1
-    marks.append(source.mark())
+    marks.append(await source.mark())
     run.follower.stale_since = 1_700_000_000.0
-    marks.append(source.mark())
+    marks.append(await source.mark())
     assert marks[0] == marks[1]
     assert len(set(marks)) == 4
     state = (await source.read(0, 5)).state

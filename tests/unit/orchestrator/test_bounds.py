@@ -20,10 +20,11 @@ from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import Verdict
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
+from orchestrator.database import Database
 from orchestrator.queries import NodeRecord
 from orchestrator.run_facts import ChainState
 from orchestrator.uploads import Uploads
-from orchestrator.verdicts import MAX_UNNAMED, Verdicts
+from orchestrator.verdicts import MAX_UNNAMED, UNNAMED_SECONDS, Verdicts, mark_named
 from testbed.samples.commitments import rules
 from testbed.samples.messages import request_of, verdict_of
 
@@ -39,23 +40,43 @@ def caller(address: str, body: bytes = b"x", role: str = "validator") -> Caller:
 
 
 @pytest.fixture
-def verdicts(tmp_path: Path) -> Verdicts:
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url, "a test")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def verdicts(tmp_path: Path, database: Database) -> Verdicts:
     unused: Any = None
-    return Verdicts(WHERE, unused, unused, unused, storage_url=f"file:{tmp_path}")
+    return Verdicts(WHERE, unused, unused, database, storage_url=f"file:{tmp_path}")
 
 
 def verdict(validator: str, link: int, preimage: bytes) -> Verdict:
     return verdict_of(node=ANNE, validator=validator, draw_index=link, preimage=hex_hash(preimage))
 
 
-def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts) -> None:
+async def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts, database: Database) -> None:
     for i in range(MAX_UNNAMED):
-        verdicts.expect_evidence(caller(ANNE, b"%d" % i))
-    verdicts.expect_evidence(caller(ANNE, b"0"))  # again, because the answer was lost
+        await verdicts.expect_evidence(caller(ANNE, b"%d" % i))
+    await verdicts.expect_evidence(caller(ANNE, b"0"))  # again, because the answer was lost
     with pytest.raises(RefusedError, match="no verdict names 256 bundles") as refused:
-        verdicts.expect_evidence(caller(ANNE, b"one more"))
+        await verdicts.expect_evidence(caller(ANNE, b"one more"))
     assert refused.value.status == 429
-    verdicts.expect_evidence(caller(BERT, b"one more"))
+    await verdicts.expect_evidence(caller(BERT, b"one more"))
+    named = verdict(ANNE, 1, bytes(32)).model_copy(update={"evidence": content_hash(b"0")})
+    await database.write(lambda connection: mark_named(connection, named))
+    await verdicts.expect_evidence(caller(ANNE, b"one more"))
+
+
+async def test_evidence_that_no_verdict_names_counts_for_a_day(
+    verdicts: Verdicts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(MAX_UNNAMED):
+        await verdicts.expect_evidence(caller(ANNE, b"%d" % i))
+    tomorrow = time.time() + UNNAMED_SECONDS
+    monkeypatch.setattr(time, "time", lambda: tomorrow)
+    await verdicts.expect_evidence(caller(ANNE, b"one more"))
 
 
 async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verdicts) -> None:

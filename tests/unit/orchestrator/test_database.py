@@ -98,7 +98,7 @@ async def test_the_queries_of_a_read_see_one_state(database: Database, database_
         before, meanwhile = await database.read(twice)
     finally:
         await other.close()
-    assert (before, meanwhile, await database.read(rows)) == (3, 3, 4)
+    assert (before, meanwhile, await database.read(rows)) == (4, 4, 5)
 
 
 async def test_write_fails_when_its_turn_does_not_come(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,10 +113,10 @@ async def test_write_fails_when_its_turn_does_not_come(database: Database, monke
     assert await asyncio.to_thread(begun.wait, BOUND)
     with pytest.raises(StorageError, match=r"^database: busy for 0\.2 s$"):
         await database.write(rows)
-    assert await database.read(rows) == 3
+    assert await database.read(rows) == 4
     may_end.set()
     assert await first is True
-    assert await database.write(rows) == 3
+    assert await database.write(rows) == 4
 
 
 def insert(key: str) -> Callable[[Connection], bool]:
@@ -232,7 +232,7 @@ def test_killed_process_keeps_every_write_that_it_acknowledged(database_url: str
 async def test_a_check_passes_and_leaves_one_row(database: Database) -> None:
     for _ in range(3):
         await database.check()
-    assert await database.read(rows) == 4
+    assert await database.read(rows) == 5
 
 
 async def test_concurrent_callers_share_one_check(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

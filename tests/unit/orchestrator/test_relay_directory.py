@@ -61,31 +61,35 @@ def lie(url: str = HER_RELAY, run: int = 1) -> MisbehaviourReport:
     return MisbehaviourReport(run=run, url=url, root=ROOT, why="shard 3 hashes to something else")
 
 
+async def listed(directory: RelayDirectory) -> list[str]:
+    return await directory.database.read(directory.listed)
+
+
 async def test_owner_relays_come_first_then_the_offers_renewed_last(directory: RelayDirectory, clock: Clock) -> None:
-    assert directory.listed() == [OWN]
-    assert directory.offer(caller(ANNE), 1, offer(HER_RELAY + "/"))
+    assert await listed(directory) == [OWN]
+    assert await directory.offer(caller(ANNE), 1, offer(HER_RELAY + "/"))
     clock.now = 10
-    assert directory.offer(caller(BERT), 1, offer("https://bert.example"))
-    assert directory.listed() == [OWN, "https://bert.example", HER_RELAY]
+    assert await directory.offer(caller(BERT), 1, offer("https://bert.example"))
+    assert await listed(directory) == [OWN, "https://bert.example", HER_RELAY]
     clock.now = 20
-    assert not directory.offer(caller(ANNE), 1, offer()), "renewed"
-    assert directory.listed() == [OWN, HER_RELAY, "https://bert.example"]
-    assert directory.offer(caller(ANNE), 1, offer(OWN)), "a URL that is already listed adds nothing"
-    assert directory.listed() == [OWN, "https://bert.example"]
+    assert not await directory.offer(caller(ANNE), 1, offer()), "renewed"
+    assert await listed(directory) == [OWN, HER_RELAY, "https://bert.example"]
+    assert await directory.offer(caller(ANNE), 1, offer(OWN)), "a URL that is already listed adds nothing"
+    assert await listed(directory) == [OWN, "https://bert.example"]
 
 
 async def test_an_offer_that_is_not_renewed_ends(directory: RelayDirectory, clock: Clock) -> None:
-    directory.offer(caller(ANNE), 1, offer())
+    await directory.offer(caller(ANNE), 1, offer())
     clock.now = OFFER_SECONDS - 1
-    assert directory.listed() == [OWN, HER_RELAY]
+    assert await listed(directory) == [OWN, HER_RELAY]
     clock.now = OFFER_SECONDS
-    assert directory.listed() == [OWN]
+    assert await listed(directory) == [OWN]
 
 
 async def test_the_list_is_bounded(directory: RelayDirectory) -> None:
     for i in range(MAX_LISTED + 5):
-        directory.offer(caller(f"0x{i:040x}"), 1, offer(f"https://relay-{i}.example"))
-    assert len(directory.listed()) == MAX_LISTED
+        await directory.offer(caller(f"0x{i:040x}"), 1, offer(f"https://relay-{i}.example"))
+    assert len(await listed(directory)) == MAX_LISTED
 
 
 @pytest.mark.parametrize(
@@ -102,50 +106,50 @@ async def test_the_list_is_bounded(directory: RelayDirectory) -> None:
 )
 async def test_invalid_or_private_url_is_refused(directory: RelayDirectory, url: str, why: str) -> None:
     with pytest.raises(RefusedError, match=why):
-        directory.offer(caller(ANNE), 1, offer(url))
-    assert directory.listed() == [OWN]
+        await directory.offer(caller(ANNE), 1, offer(url))
+    assert await listed(directory) == [OWN]
 
 
 async def test_a_local_swarm_lists_local_relays(tmp_path: Path, database_url: str) -> None:
     database = await Database.open(database_url, "run 1")
     local = RelayDirectory(1, "http://127.0.0.1:8546", [], database, storage_url=f"file:{tmp_path}")
-    assert local.offer(caller(ANNE), 1, offer("http://127.0.0.1:9000"))
-    assert local.listed() == ["http://127.0.0.1:9000"]
+    assert await local.offer(caller(ANNE), 1, offer("http://127.0.0.1:9000"))
+    assert await listed(local) == ["http://127.0.0.1:9000"]
     await database.close()
 
 
 async def test_only_active_nodes_of_this_run_offer(directory: RelayDirectory) -> None:
     with pytest.raises(RefusedError, match="is no active node of run 1"):
-        directory.offer(caller(ANNE, status="retired"), 1, offer())
+        await directory.offer(caller(ANNE, status="retired"), 1, offer())
     with pytest.raises(RefusedError, match="serves run 1, not 2"):
-        directory.offer(caller(ANNE), 1, offer(run=2))
+        await directory.offer(caller(ANNE), 1, offer(run=2))
     trainer = Caller(DORA, caller(DORA).request, None, is_trainer=True)
     with pytest.raises(RefusedError, match="is no active node"):
-        directory.offer(trainer, 1, offer())
+        await directory.offer(trainer, 1, offer())
 
 
 async def test_two_operators_hide_an_offer_and_one_does_not(directory: RelayDirectory, clock: Clock) -> None:
-    directory.offer(caller(ANNE), 1, offer())
+    await directory.offer(caller(ANNE), 1, offer())
     assert await directory.report(caller(BERT), 1, lie())
     assert not await directory.report(caller(BERT), 1, lie()), "the report is a repetition"
     assert await directory.report(caller(CLEO, operator=BERT), 1, lie()) is False, "the same operator"
     assert await directory.report(caller(ANNE), 1, lie()), "a node may report its own relay"
-    assert directory.listed() == [OWN, HER_RELAY]
+    assert await listed(directory) == [OWN, HER_RELAY]
     assert await directory.report(caller(CLEO), 1, lie())
-    assert directory.listed() == [OWN]
+    assert await listed(directory) == [OWN]
     clock.now = HIDDEN_SECONDS
-    directory.offer(caller(ANNE), 1, offer())
-    assert directory.listed() == [OWN, HER_RELAY], "the reports have expired"
+    await directory.offer(caller(ANNE), 1, offer())
+    assert await listed(directory) == [OWN, HER_RELAY], "the reports have expired"
 
 
 async def test_the_owner_s_relay_is_never_hidden(directory: RelayDirectory) -> None:
     for reporter in (ANNE, BERT, CLEO):
         assert await directory.report(caller(reporter), 1, lie(OWN))
-    assert directory.listed() == [OWN]
+    assert await listed(directory) == [OWN]
 
 
 async def test_report_is_stored_with_its_signature_and_logged(directory: RelayDirectory) -> None:
-    directory.offer(caller(ANNE), 1, offer())
+    await directory.offer(caller(ANNE), 1, offer())
     await directory.report(caller(BERT), 1, lie())
     rows = await directory.database.read(lambda connection: connection.execute(select(events)).all())
     (event,) = [json.loads(row.data) for row in rows if row.kind == "relay misbehaved"]
@@ -156,14 +160,14 @@ async def test_report_is_stored_with_its_signature_and_logged(directory: RelayDi
 
 async def test_reports_of_one_operator_are_bounded(directory: RelayDirectory, clock: Clock) -> None:
     for i in range(MAX_REPORTS):
-        directory.offer(caller(ANNE), 1, offer(f"https://relay-{i}.example"))
+        await directory.offer(caller(ANNE), 1, offer(f"https://relay-{i}.example"))
         assert await directory.report(caller(BERT), 1, lie(f"https://relay-{i}.example"))
-    directory.offer(caller(ANNE), 1, offer())
+    await directory.offer(caller(ANNE), 1, offer())
     with pytest.raises(RefusedError, match=f"has reported {MAX_REPORTS} relays"):
         await directory.report(caller(BERT), 1, lie())
     assert await directory.report(caller(CLEO), 1, lie())
     clock.now = HIDDEN_SECONDS
-    directory.offer(caller(ANNE), 1, offer())
+    await directory.offer(caller(ANNE), 1, offer())
     assert await directory.report(caller(BERT), 1, lie())
 
 

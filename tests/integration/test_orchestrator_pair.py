@@ -1,0 +1,110 @@
+"""Two orchestrators behind one PostgreSQL: both answer what either acknowledged, and one follows the chain for both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import RelayOffer, StepReport
+from testbed.processes import ended
+from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.servers.postgres import PostgresServer
+from testbed.waiting import wait_until
+
+TAKEOVER_SECONDS = 10.0
+FOLLOWS = 'muster_orchestrator_lease{task="follower"} 1.0'
+RELAY = "http://127.0.0.1:9000"
+
+
+@pytest.fixture(scope="module")
+def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+    folder = tmp_path_factory.mktemp("pair")
+    run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed="a pair", workers=("w1",)))
+    asyncio.run(run_fixture.publish(0))
+    return run_fixture
+
+
+@pytest.fixture
+def pair(run_fixture: RunFixture, postgres: PostgresServer, tmp_path: Path) -> Iterator[list[Orchestrator]]:
+    shared: dict[str, Any] = {
+        "database_url": postgres.create_database(),
+        "storage_url": f"file:{tmp_path / 'storage'}",
+    }
+    shared |= {"state_dir": tmp_path / "state"}
+    both = [Orchestrator(run_fixture, tmp_path / name, **shared) for name in ("a", "b")]
+    with ended(*both):
+        for orchestrator in both:
+            orchestrator.spawn()
+        for orchestrator in both:
+            orchestrator.wait_until(orchestrator.is_ready, "it is ready")
+        yield both
+
+
+def leads(orchestrator: Orchestrator) -> bool:
+    return FOLLOWS in orchestrator.get("/metrics")[1].decode()
+
+
+async def test_a_write_to_one_is_in_the_next_answer_of_the_other(
+    run_fixture: RunFixture, pair: list[Orchestrator]
+) -> None:
+    first, second = pair
+    run, data, root = run_fixture.run, b"rollouts" * 100, some_hash("root")
+    worker, owner = run_fixture.key("w1").address, "operator of w1"
+    async with (
+        run_fixture.client(first.url, "w1") as w1,
+        run_fixture.client(first.url, "v1") as v1,
+        run_fixture.client(second.url, "v2") as v2,
+        run_fixture.client(first.url, "trainer") as trainer,
+        run_fixture.client(second.url, None) as reader,
+        run_fixture.client(first.url, owner) as operator,
+    ):
+        # 1. A verdict on either is accepted work on both.
+        assert [await trainer.accepted(run), await reader.accepted(run)] == [[], []]
+        await w1.put_file(data, run, 0, root)
+        assert await reader.get_file(content_hash(data)) == data
+        await run_fixture.commit("w1", 0, root)
+        await v1.post_verdict(run_fixture.verdict("v1", "w1", 0, root, content_hash(data)))
+        await v2.post_verdict(run_fixture.verdict("v2", "w1", 0, root, content_hash(data)))
+        assert [work.root for work in await trainer.accepted(run)] == [root]
+        assert [work.root for work in await reader.accepted(run)] == [root]
+        # 2. So are an offer and a name.
+        await w1.offer_relay(RelayOffer(run=run, url=RELAY))
+        assert RELAY in await reader.relays(run)
+        await operator.announce_name(run, worker, "shared")
+        assert "shared" in second.get(f"/nodes/{worker}")[1].decode()
+        # 3. However often, and whatever was kept.
+        for number in range(20):
+            await trainer.post_step(StepReport(run=run, step=0, metrics={}, finished=number % 2 == 0))
+            assert (await reader.demand(run)).wanted == (number % 2 == 1), number
+
+
+def test_another_follows_the_chain_when_the_first_is_killed(
+    run_fixture: RunFixture, pair: list[Orchestrator], tmp_path: Path
+) -> None:
+    def steps(orchestrator: Orchestrator) -> int:
+        return len(orchestrator.json(f"/v1/runs/{run_fixture.run}/summary").get("steps", []))
+
+    # 1. One follows, both are ready and know the same.
+    leader, other = sorted(pair, key=leads, reverse=True)
+    assert (leads(leader), leads(other)) == (True, False)
+    assert steps(leader) == steps(other)
+    # 2. It dies: the other reads on.
+    leader.kill()
+    before = steps(other)
+    asyncio.run(run_fixture.publish(before))
+    wait_until(lambda: leads(other) and steps(other) == before + 1, "the other follows", TAKEOVER_SECONDS)
+    assert other.is_ready()
+    # 3. It comes back without the lease, and its forgotten spool is deleted.
+    assert len(list((tmp_path / "state" / "uploads").iterdir())) == 2
+    leader.start()
+    assert (leads(leader), leads(other)) == (False, True)
+    assert len(list((tmp_path / "state" / "uploads").iterdir())) == 2
+    assert steps(leader) == before + 1
+    # 4. A rolling restart: the lease goes back at once.
+    assert other.stop()[0] == 0
+    wait_until(lambda: leads(leader) and leader.is_ready(), "the first follows again", TAKEOVER_SECONDS)

@@ -1,0 +1,147 @@
+"""What processes agree on: one version of a shared database, one leader, one process per SQLite file, spools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, select
+
+from muster.errors import ConfigError, StorageError
+from orchestrator import lease, tables
+from orchestrator.database import Database, upsert
+from orchestrator.lease import leading, only_process, own_spool
+from testbed.servers.postgres import PostgresServer
+from testbed.waiting import until
+
+Pair = tuple[Database, Database]
+
+
+@pytest.fixture
+async def pair(postgres: PostgresServer) -> AsyncIterator[Pair]:
+    """Two processes' views of one database."""
+    url = postgres.create_database()
+    first, second = await Database.open(url, "a test"), await Database.open(url, "a test")
+    yield first, second
+    await first.close()
+    await second.close()
+
+
+def put(value: str) -> object:
+    return lambda connection: upsert(connection, tables.meta, {"key": "x", "value": value})
+
+
+def read(connection: Connection) -> str:
+    return connection.execute(select(tables.meta.c.value).where(tables.meta.c.key == "x")).scalar_one()
+
+
+async def test_news_of_one_process_is_a_new_version_for_all(pair: Pair) -> None:
+    first, second = pair
+    before = await second.current_version()
+    for number in range(50):
+        await first.write(put(str(number)))  # type: ignore[arg-type]
+        assert await second.current_version() == before + number + 1
+        assert await second.read(read) == str(number)
+    await first.write(put("no news"), news=False)  # type: ignore[arg-type]
+
+    def fail(_: Connection) -> None:
+        raise ValueError("no news")
+
+    with pytest.raises(ValueError, match="no news"):
+        await first.write(fail)
+    assert [await one.current_version() for one in pair] == [before + 50] * 2
+
+
+async def test_concurrent_requests_share_reads_of_the_version(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.postgres import OpenConnection
+
+    statements, scalar = [], OpenConnection.scalar
+
+    async def counted(connection: OpenConnection, statement: str) -> object:
+        statements.append(statement)
+        return await scalar(connection, statement)
+
+    monkeypatch.setattr(OpenConnection, "scalar", counted)
+    first = asyncio.gather(*(pair[0].current_version() for _ in range(100)))
+    await asyncio.sleep(0.001)
+    later = asyncio.gather(*(pair[0].current_version() for _ in range(100)))
+    assert len({*await first, *await later}) == 1
+    assert len(statements) == 2
+
+
+async def test_version_is_read_again_when_the_connection_has_ended(pair: Pair, postgres: PostgresServer) -> None:
+    from psycopg import sql
+
+    before = await pair[0].current_version()
+    name = await pair[0].read(lambda connection: connection.exec_driver_sql("SELECT current_database()").scalar_one())
+    end = sql.SQL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {}")
+    postgres.administer(end.format(sql.Literal(name)))
+    assert await pair[0].current_version() == before
+
+
+async def test_one_leads_and_another_takes_over(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
+    first, second = pair
+    one, two = leading(first), leading(second)
+    await one.__aenter__()
+    await two.__aenter__()
+    assert (first.leads, second.leads) == (True, False)
+    await asyncio.sleep(0.2)
+    assert (first.leads, second.leads) == (True, False)
+    await one.__aexit__(None, None, None)
+    await until(lambda: second.leads)
+    await two.__aexit__(None, None, None)
+
+
+async def test_silent_leader_loses_the_lease(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection stays open, as that of a frozen process."""
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
+    silent = pair[0].open_connection("SET idle_session_timeout = '300ms'")
+    assert await silent.scalar(lease.TAKE)
+    async with leading(pair[1]):
+        assert not pair[1].leads
+        await until(lambda: pair[1].leads)
+    await silent.close()
+
+
+async def test_a_process_alone_leads(tmp_path: Path) -> None:
+    database = await Database.open(f"sqlite:///{tmp_path}/one.db", "a test")
+    async with leading(database):
+        assert database.leads
+    await database.close()
+
+
+def test_sqlite_file_has_one_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/one.db"
+    with only_process(url):
+        with (
+            pytest.raises(ConfigError, match=r"another orchestrator uses the database .*one\.db") as refused,
+            only_process(url),
+        ):
+            pass
+        assert "PostgreSQL" in refused.value.hint
+    with only_process(url), only_process("postgresql://127.0.0.1/muster"), only_process("sqlite://"):
+        pass
+
+
+def test_spools_of_processes_that_are_gone_are_deleted(tmp_path: Path) -> None:
+    spool = tmp_path / "uploads"
+    gone = spool / "gone"
+    gone.mkdir(parents=True)
+    (gone / "upload-x").write_bytes(b"half")
+    (spool / "upload-y").write_bytes(b"half")
+    with own_spool(spool) as first:
+        (first / "upload-z").write_bytes(b"under way")
+        with own_spool(spool) as second:
+            assert sorted(spool.iterdir()) == sorted([first, second])
+            assert (first / "upload-z").exists()
+        assert list(spool.iterdir()) == [first]
+    assert list(spool.iterdir()) == []
+
+
+def test_impossible_spool_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="Not a directory"), own_spool(tmp_path / "file" / "uploads"):
+        pass
