@@ -97,7 +97,7 @@ async def _serve(settings: Settings) -> None:
             log.info("listening", host=host, port=port, run=settings.run, connections=budget)
             gc.collect()
             gc.freeze()  # later collections skip the objects that live as long as the process, and so pause less
-            await Server(config, service.page.hub.stop).serve(sockets=[listener])
+            await Server(config, service.stop_waiting).serve(sockets=[listener])
             log.info("stopped")
 
 

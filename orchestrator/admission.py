@@ -10,6 +10,8 @@ Rules:
 - A client that reads the page or its documents takes a slot of a separate kind, member or not. What these show
   is made in turns (`page/turns.py`), so they may wait.
 - A member's upload takes a slot of a separate kind, since its file may arrive slowly (`upload_slots.py`).
+- A question for the demand that may be held (`demand_board.py`) takes a slot of a separate kind, of which a party has
+  HELD_EACH. Where none is free it is answered at once, as any other.
 - A watcher of the run's state holds a slot of a separate kind for as long as it watches, and never waits for one.
 - One address of strangers, or one member, gets at most half of its kind's slots and of the queue, and waiting requests
   are served address by address. So one address keeps no other out, and no limit has to be set for a proxy's.
@@ -36,6 +38,7 @@ from muster.protocol.requests import HEADER_SIGNATURE
 from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable, Owner, address_group
 from muster.runtime.http_limits import BoundedProtocol
+from orchestrator.hot_reads import wait_of
 from orchestrator.problems import problem_response
 
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/version"})
@@ -47,6 +50,8 @@ PAGE: Final = re.compile(
     r"|/v1/runs/[0-9]+/(nodes|addresses|cases|checkpoints|rollouts|charts)(/.*)?"
 )
 """What is made for people: `orchestrator/page/`."""
+HELD_EACH: Final = 64
+"""Questions of one party that are held at the same time."""
 WAIT_SECONDS: Final = 5.0
 REFUSED: Final = telemetry.counter("requests_refused", "Requests refused for want of room", ("kind",))
 OPEN: Final = telemetry.gauge("connections", "Open connections")
@@ -146,6 +151,7 @@ class Admission:
             "reader": Slots(128, 1024),
             "viewer": Slots(128, 1024),
             "watcher": Slots(min(watchers, table.budget // 2), 0),
+            "held": Slots(table.budget // 4, 0, share=HELD_EACH / max(1, table.budget // 4)),
         }
         self._recognising = Slots(32, 2048)
 
@@ -154,8 +160,11 @@ class Admission:
             await self._app(scope, receive, send)
             return
         kind, party = await self.party(scope)
-        slots = self.slots_by_kind[kind]
-        if not await slots.acquire(party):
+        slots = self.slots_by_kind["held"]
+        may_wait = wait_of(scope) is not None
+        if may_wait and not await slots.acquire(party):
+            may_wait, scope = False, {**scope, "query_string": b""}
+        if not may_wait and not await (slots := self.slots_by_kind[kind]).acquire(party):
             REFUSED.labels(kind).inc()
             detail = "more requests are under way than this orchestrator answers at once"
             await problem_response(503, "Too many requests", detail, "try again in a second")(scope, receive, send)

@@ -41,6 +41,7 @@ from muster.protocol.messages import (
 from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import read_body
+from orchestrator.demand_board import MAX_HELD_SECONDS
 from orchestrator.events import EventPage, events_after
 from orchestrator.hot_reads import HotReads
 from orchestrator.metrics import Measured, observe
@@ -301,8 +302,17 @@ async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0
 
 
 @runs.get("/runs/{run}/demand")
-async def demand(service: Here, _: OurRun) -> Demand:
-    """Answer whether more work is wanted now."""
+async def demand(
+    service: Here,
+    _: OurRun,
+    wait: Annotated[int, Query(ge=0, le=MAX_HELD_SECONDS)] = 0,
+    seen: Annotated[str, Query(max_length=32)] = "",
+) -> Demand:
+    """Answer whether more work is wanted now.
+
+    With `wait` and then `seen`, the word in an earlier answer's ETag, the answer is held until that word is another one
+    or so many seconds are over. Where too many are held it comes at once.
+    """
     service.follower.expect_complete()
     return await service.queries.demand()
 

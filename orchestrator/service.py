@@ -69,6 +69,11 @@ class OrchestratorService:
     def run(self) -> int:
         return self.settings.run
 
+    def stop_waiting(self) -> None:
+        """End the answers that have no end by themselves, or a late one."""
+        self.page.hub.stop()
+        self.demand.stop()
+
     async def unready(self) -> list[str]:
         """Return why this service cannot do its work now; empty when it can."""
         checks = {"storage": self.uploads.files.check(), "database": self.database.check()}
@@ -170,7 +175,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             join=join_document(settings, addresses, signer),
             database=database,
             queries=queries,
-            demand=DemandBoard(queries),
+            demand=DemandBoard(queries, follower.expect_complete),
             follower=follower,
             gate=Gate(where, ours.url, ours.hosts, database=database, queries=queries, follower=follower),
             uploads=uploads,

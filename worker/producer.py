@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from muster.clients.run_data import RunTasks, make_rules
+from muster.protocol.messages import Demand
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.runtime import telemetry
@@ -38,6 +39,8 @@ class Producer:
         self._check = StepCheck(context)
         self._tasks: RunTasks | None = None
         self._rules: Rules | None = None
+        self._unwanted: Demand | None = None
+        """The last answer that asked for no more work: the next comes when it is another, or after a while."""
 
     async def poll(self) -> PollOutcome:
         """Make the work of one index."""
@@ -73,8 +76,10 @@ class Producer:
         if reason := self._check.known(fetched.checkpoint.step):
             return Waiting(reason)
         tasks, rules = await self._get_rules(fetched.path)
-        demand = await self._context.client.demand(self._context.run)
+        demand = await self._context.client.demand(self._context.run, self._unwanted)
+        self._unwanted = None
         if reason := unwanted_reason(index, demand):
+            self._unwanted = demand
             return Waiting(reason)
         await self.weights.load(fetched)
         return await self._produce(index, fetched, tasks, rules)

@@ -42,6 +42,9 @@ from muster.protocol.messages import (
 from muster.protocol.receipts import upload_target
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES
 
+HELD_SECONDS: Final = 20
+"""Longest wait for a change of the demand, and never more than half of a client's time-out."""
+
 MAX_ENVIRONMENTS: Final = 10_000
 """Listed environments that are read; an orchestrator lists fewer."""
 
@@ -124,9 +127,15 @@ class OrchestratorClient(SignedClient):
         """Return commitments fit for training, of `min_step` and later."""
         return await self._get(Many[AcceptedCommitment], f"/v1/runs/{run}/accepted", min_step=min_step)  # type: ignore[arg-type]
 
-    async def demand(self, run: int) -> Demand:
-        """Return whether more work is wanted now."""
-        return await self._get(Demand, f"/v1/runs/{run}/demand")
+    async def demand(self, run: int, seen: Demand | None = None) -> Demand:
+        """Return whether more work is wanted now.
+
+        seen: an earlier answer. The orchestrator may hold the next until it is of use to a worker, or HELD_SECONDS.
+        """
+        if seen is None:
+            return await self._get(Demand, f"/v1/runs/{run}/demand")
+        wait = int(min(HELD_SECONDS, self.timeout / 2))
+        return await self._get(Demand, f"/v1/runs/{run}/demand", wait=wait, seen=seen.tag)
 
     async def post_step(self, report: StepReport) -> None:
         """Report an update; signed by the run's trainer."""

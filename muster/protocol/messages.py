@@ -226,6 +226,11 @@ class Demand(Message):
     able_workers: int = 0
     """Active workers that the chain would take a commitment from now."""
 
+    @property
+    def tag(self) -> str:
+        """Return what a worker decides by, as a word: at answers with the same tag it does the same."""
+        return f"{self.step}-{int(self.wanted)}-{int(self.waiting_groups > 0)}"
+
 
 class AcceptedCommitment(Message):
     """A commitment that the run's required number of validators accepted and none rejected."""

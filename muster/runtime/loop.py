@@ -6,12 +6,13 @@ The log says why a loop waits: at once for a new reason, and at most once a minu
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from muster.errors import TRANSIENT
 from muster.runtime.retries import Repeats
@@ -32,6 +33,9 @@ class Waiting:
     reason: str
 
 
+JITTER: Final = 0.1
+"""Share by which a wait is shorter or longer, so that processes that began together do not ask together."""
+
 AGAIN, IDLE = Next.AGAIN, Next.IDLE
 PollOutcome = Next | Waiting
 Poll = Callable[[], Awaitable[PollOutcome]]
@@ -40,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class PollLoop:
-    """One loop of a process. Every wait ends with its event, or after `seconds`."""
+    """One loop of a process. Every wait ends with its event, or after `seconds`, more or less."""
 
     log: Any
     what: str
@@ -65,7 +69,7 @@ class PollLoop:
             else:
                 self._go_on()
             if outcome is not AGAIN:
-                await wait_for_event(event, self.seconds)
+                await wait_for_event(event, self.seconds * random.uniform(1 - JITTER, 1 + JITTER))
 
     async def until_done(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat `attempt` until it returns, and return its result. Raises what is not transient."""

@@ -87,6 +87,7 @@ class Crowd:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.answered: list[str] = []
+        self.queries: list[bytes] = []
         self.recognised: Owner | None = None
         self.table = ConnectionTable(1000)
         self.admission = Admission(self._app, self.recognise, self.table)
@@ -96,6 +97,7 @@ class Crowd:
         if scope["path"] not in ALWAYS:
             await self.go.wait()
         self.answered.append(scope["path"])
+        self.queries.append(scope.get("query_string", b""))
 
     async def recognise(self, _: Request) -> Owner | None:
         return self.recognised
@@ -116,9 +118,9 @@ class Crowd:
         async def receive() -> Any:
             return {"type": "http.request", "body": b"", "more_body": False}
 
-        raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-        scope = {"type": "http", "method": "GET", "path": path, "headers": raw, "state": {"connection": connection}}
-        await self.admission(scope, receive, send)
+        path, _, query = path.partition("?")
+        asked = {"method": "GET", "path": path, "query_string": query.encode()}
+        await self.admission(scope_of(connection, **headers) | asked, receive, send)
         return sent
 
 
@@ -203,6 +205,18 @@ async def test_watchers_have_separate_slots_and_no_queue() -> None:
     assert crowd.answered == ["/v1/runs/7/live"] * 4 + ["/other"]
 
 
+async def test_held_questions_take_slots_of_their_own_and_beyond_these_are_answered_at_once() -> None:
+    crowd, query = Crowd(), "wait=20&seen=3-0-1"
+    crowd.admission.slots_by_kind["held"] = Slots(4, 0)
+    asked = [f"/v1/runs/7/demand?{query}"] * 3 + [f"/other?{query}"]
+    asking = [asyncio.create_task(crowd.request(path, crowd.connection("a"))) for path in asked]
+    await until_waiting()
+    crowd.go.set()
+    refused = (await asyncio.gather(*asking))[3]
+    assert refused[0]["status"] == 503, "the third question has the only slot of strangers"
+    assert crowd.queries == [query.encode()] * 2 + [b""]
+
+
 @pytest.mark.parametrize(("path", "kind"), [("/v1/runs/7/live", "watcher"), ("/v1/runs/7/lives", "stranger")])
 async def test_path_decides_who_is_a_watcher(path: str, kind: str) -> None:
     crowd = Crowd()
@@ -245,4 +259,5 @@ async def test_behind_a_trusted_proxy_requests_count_and_not_connections() -> No
 
 def scope_of(connection: Any, **headers: str) -> Any:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return {"type": "http", "method": "GET", "path": "/v1/join", "headers": raw, "state": {"connection": connection}}
+    asked = {"method": "GET", "path": "/v1/join", "query_string": b""}
+    return {"type": "http", **asked, "headers": raw, "state": {"connection": connection}}
