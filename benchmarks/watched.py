@@ -30,10 +30,15 @@ def module(name: str, *arguments: object) -> list[str]:
     return [sys.executable, "-m", name, *map(str, arguments)]
 
 
+def has_peer(package: str) -> bool:
+    """Return whether a package to compare with is installed."""
+    return (ROOT / ".peers" / package / "bin" / "built").exists()
+
+
 def peer(name: str, *arguments: object) -> list[str]:
     """Return the command that runs a script of benchmarks/peers by its peer's own Python. Exits without that."""
     package, script = name.partition("_")[0], ROOT / "benchmarks" / "peers" / f"{name}.py"
-    if not (ROOT / ".peers" / package / "bin" / "built").exists():
+    if not has_peer(package):
         sys.exit(f"{package} is not here to compare with\n  next: make bench-peers")
     return [str(ROOT / ".peers" / package / "bin" / "python"), str(script), *map(str, arguments)]
 
