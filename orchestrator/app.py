@@ -251,6 +251,7 @@ async def run_info(service: Here, _: OurRun) -> RunDescription:
 async def offer_relay(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Offer to serve weights; signed by an active node, which renews it every few minutes. 200 when renewed."""
     offered = await read_message(RelayOffer, request, caller)
+    await service.relay_directory.check(caller, run, offered)
     return acknowledge(response, await service.relay_directory.offer(caller, run, offered))
 
 

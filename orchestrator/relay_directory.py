@@ -1,16 +1,21 @@
 """List who serves weights: the owner's relays, and the members that offer what they hold.
 
-An offer lasts as long as its member renews it. A node that received other bytes than the anchored root names reports
-the source, signed. Reports by two operators hide an offer for a while; one alone hides nothing, so that no operator can
-silence a rival. The owner's own relays stay listed: every client checks every byte anyway. Offers and who reported are
-in the database, the reports with their signatures in storage.
+An offer lasts as long as its member renews it; a new one is taken only if its URL answers here. A node that received
+other bytes than the anchored root names reports the source, signed. Reports by two operators hide an offer for a while;
+one alone hides nothing, so that no operator can silence a rival. The owner's own relays stay listed: every client
+checks every byte anyway. Offers and who reported are in the database, the reports with their signatures in storage.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,7 +25,9 @@ from sqlalchemy import Connection, delete, func, select
 from muster.clients.storage import ContentStore
 from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbehaviourReport
 from muster.runtime import telemetry
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.connection import url_problem
+from muster.shardcast.fetch.sources import Pool
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database, upsert
@@ -39,11 +46,19 @@ REPORTERS: Final = 2
 MAX_REPORTS: Final = 32
 """Relays that one operator's reports can be about at a time: each is kept in storage."""
 
+UNREACHED: Final = "forward the port and set shardcast.host and shardcast.url, or shardcast.share = false"
+
 MAX_LISTED: Final = 64
 """Relays named to a client, the owner's first, then the offers renewed last."""
 
 MAX_KNOWN: Final = 1_000
 """Relays that are known besides, though their offers may have lapsed."""
+
+CHECK_SECONDS: Final = 5.0
+"""How long an offered URL may take to answer."""
+
+MAX_CHECKS: Final = 8
+"""Offered URLs that are tried at the same time; further ones are refused meanwhile."""
 
 log = telemetry.logger("orchestrator")
 OFFERS: Final = telemetry.gauge("relay_offers", "Members that offer to serve weights now")
@@ -79,6 +94,10 @@ class RelayDirectory:
         self._own = list(dict.fromkeys(url.rstrip("/") for url in self.own))
         self._local = _is_private(self.url)
         self.copies = ContentStore(self.storage_url, "misbehaviour")
+        self._resolvers = ThreadPoolExecutor(MAX_CHECKS, thread_name_prefix="offers")
+        """A slow name server holds up nothing else."""
+        self._checks = 0
+        """Offered URLs that are being tried now."""
 
     def listed(self, connection: Connection) -> list[str]:
         """Return base URLs to fetch from, each once."""
@@ -104,8 +123,56 @@ class RelayDirectory:
         query = select(func.count()).where(relay_offers.c.expiry > self.clock())
         return await self.database.read(lambda connection: connection.execute(query).scalar_one())
 
+    async def check(self, caller: Caller, run: int, offered: RelayOffer) -> None:
+        """Refuse an offer that is not valid, or new and of a URL that does not answer from here."""
+        url, _ = self._accept(caller, run, offered)
+        if url in self._own or await self.database.read(
+            lambda connection: self._holds(connection, caller.address, url)
+        ):
+            return
+        if self._checks >= MAX_CHECKS:
+            raise problems.try_later("other offers are being tried")
+        self._checks += 1
+        try:
+            await self._reach(url)
+        finally:
+            self._checks -= 1
+
+    async def _reach(self, url: str) -> None:
+        """Ask a URL for its index; refuse it if it does not send one, or is a name for a private address."""
+        resolve = partial(socket.getaddrinfo, urlsplit(url).hostname, None)
+        problem = "cannot be reached from the orchestrator"
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CHECK_SECONDS):
+                found = await asyncio.get_running_loop().run_in_executor(self._resolvers, resolve)
+            if not self._local and any(not ip_address(address[0]).is_global for *_, address in found):
+                problem = "names an address that is not of the public network"
+            else:
+                async with Pool([url], ShardcastSettings(stall_seconds=CHECK_SECONDS)) as pool:
+                    problem = "" if await pool.indexes(CHECK_SECONDS) else problem
+        if problem:
+            raise problems.malformed(f"{url!r} cannot be listed: it {problem}", UNREACHED)
+
     async def offer(self, caller: Caller, run: int, offered: RelayOffer) -> bool:
         """Take a member's offer, in place of its last; return whether it is a new one."""
+        url, operator = self._accept(caller, run, offered)
+        row = {"member": caller.address, "url": url, "operator": operator, "expiry": self.clock() + OFFER_SECONDS}
+
+        def write(connection: Connection) -> bool:
+            is_new = not self._holds(connection, caller.address, url)
+            upsert(connection, relay_offers, row)
+            return is_new
+
+        return await self.database.write(write, news=False)  # no answer that is kept by version lists offers
+
+    def _holds(self, connection: Connection, member: str, url: str) -> bool:
+        """Return whether a member's offer of this URL lasts."""
+        offers = relay_offers.c
+        lasts = offers.member == member, offers.url == url, offers.expiry > self.clock()
+        return connection.execute(select(offers.member).where(*lasts)).first() is not None
+
+    def _accept(self, caller: Caller, run: int, offered: RelayOffer) -> tuple[str, str]:
+        """Return the URL of a valid offer, and its operator; refuse any other."""
         member = caller.member
         if member is None or not member.active:
             raise problems.not_allowed(f"{caller.address} is no active node of run {self.run}")
@@ -116,16 +183,7 @@ class RelayDirectory:
             problem = "is not an address of the public network"
         if problem:
             raise problems.malformed(f"{offered.url!r} cannot be listed: it {problem}")
-        url, now = offered.url.rstrip("/"), self.clock()
-        row = {"member": caller.address, "url": url, "operator": member.operator, "expiry": now + OFFER_SECONDS}
-        same = relay_offers.c.member == caller.address, relay_offers.c.url == url, relay_offers.c.expiry > now
-
-        def write(connection: Connection) -> bool:
-            is_new = connection.execute(select(relay_offers.c.member).where(*same)).first() is None
-            upsert(connection, relay_offers, row)
-            return is_new
-
-        return await self.database.write(write, news=False)  # no answer that is kept by version lists offers
+        return offered.url.rstrip("/"), member.operator
 
     def offered(self, connection: Connection, urls: Collection[str]) -> set[str]:
         """Return which base URLs are the owner's, or what a member offered last."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from muster.clients.node_session import node_session
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, fetch_profile
+from muster.errors import CheckError, ConfigError, RefusedError
 from muster.models.device import device_name
 from muster.models.matmul import choose_matmul
 from muster.models.numerics import device_kind
@@ -95,8 +97,7 @@ async def _work(context: WorkerContext, engine: type[Engine]) -> None:
             gas = partial(read_gas, context.chain, context.client)
             reporter = MachineReporter(context.client, context.run, context.machine, device_name, devices, gas=gas)
             jobs.append(reporter.run())
-        if context.settings.shardcast.share:
-            jobs.append(share(context.weights, context.run, context.settings.shardcast, context.client, relays))
+        jobs.append(share(context.weights, context.run, context.settings.shardcast, context.client, relays))
         await run_together(*jobs)
     finally:
         await producer.weights.close()
@@ -128,12 +129,33 @@ async def share(
 ) -> None:
     """Serve the versions in `folder` until cancelled, and let `relays` not fetch from here.
 
-    Raises ConfigError when the port is taken.
+    Returns after one line in the log where the settings say no, the port is taken, or the orchestrator refuses the URL.
     """
-    async with listening("worker", LocalVersions(folder), Stats(), settings) as port:
-        offer = RelayOffer(run=run, url=settings.url or f"http://{settings.host}:{port}")
-        relays.own = offer.url.rstrip("/")
-        log.info("sharing weights", url=offer.url)
-        while True:
-            await PollLoop(log, "offer", OFFER_RETRY_SECONDS).until_done(lambda: client.offer_relay(offer))
-            await asyncio.sleep(OFFER_SECONDS)
+    if not settings.share:
+        return
+    offering = PollLoop(log, "offer", OFFER_RETRY_SECONDS, fatal=(_UnusableError,))
+    try:
+        async with listening("worker", LocalVersions(folder), Stats(), settings) as port:
+            offer = RelayOffer(run=run, url=settings.url or f"http://{settings.host}:{port}")
+            relays.own = offer.url.rstrip("/")
+            while True:
+                await offering.until_done(lambda: _offer(client, offer))
+                await asyncio.sleep(OFFER_SECONDS)
+    except (ConfigError, _UnusableError) as error:
+        relays.own = ""
+        log.warning("not sharing weights", why=str(error), next=error.hint)
+
+
+class _UnusableError(CheckError):
+    """The orchestrator does not list this node's URL."""
+
+
+async def _offer(client: OrchestratorClient, offer: RelayOffer) -> None:
+    """Offer once. Raises _UnusableError for a URL that asking again does not help, else as `offer_relay`."""
+    try:
+        await client.offer_relay(offer)
+    except RefusedError as error:
+        if error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+            raise _UnusableError(str(error), hint=error.hint) from error
+        raise
+    log.debug("sharing weights", url=offer.url)

@@ -327,8 +327,9 @@ class ShardcastSettings(Section):
     """How long a relay lets a client wait for a shard that is on its way."""
     check_chain: bool = False
     """A relay relays only what the chain has as a checkpoint of the run."""
-    share: bool = False
-    """A worker serves the weights it holds, on host and port, and offers them in the orchestrator's directory."""
+    share: bool = True
+    """A worker serves the weights it holds, on host and port, and offers them in the orchestrator's directory. If the
+    orchestrator cannot reach it, it stops, and its log says why."""
     url: str = ""
     """Base URL under which others reach what a worker shares; empty: http://host:port."""
     upload_rate: int = Field(default=0, ge=0)

@@ -177,6 +177,6 @@ class LocalRun:
                 return {**shared, "validator.state_dir": state, **chosen}
             case "worker" | "cheater":  # it passes on the weights that it holds
                 own = {"worker.state_dir": state, "worker.poll_seconds": NODE_POLL_SECONDS}
-                return {**shared, **own, "shardcast.share": True, "shardcast.port": 0}
+                return {**shared, **own, "shardcast.port": 0}
             case _:
                 return shared

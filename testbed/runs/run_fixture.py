@@ -108,7 +108,11 @@ class RunFixture:
     def settings_file(self) -> dict[str, object]:
         """Return the settings that all nodes share: run and chain, by their dotted keys."""
         names = ("rpc_url", "addresses", "poll_seconds")
-        return {"run": self.run, **{f"chain.{name}": getattr(self.settings, name) for name in names}}
+        return {
+            "run": self.run,
+            "shardcast.share": False,
+            **{f"chain.{name}": getattr(self.settings, name) for name in names},
+        }
 
     @property
     def about(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from muster.clients.relays import FRESH_SECONDS, Relays
 from muster.clients.run_data import CheckpointFetcher
@@ -33,7 +34,7 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
     manifest = publish_step(tmp_path, 3, run=run_fixture.run)
     with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:
         async with run_fixture.client(orchestrator.url, "w1") as client, asyncio.TaskGroup() as group:
-            settings = ShardcastSettings(share=True, port=0)
+            settings = ShardcastSettings(port=0)
             relays = Relays(settings, client, run_fixture.run)
             sharing = group.create_task(share(tmp_path / "published", run_fixture.run, settings, client, relays))
 
@@ -100,11 +101,28 @@ async def test_corrupt_relay_is_reported_and_delisted(deployment: Any, tmp_path:
             ]
 
 
+async def test_worker_that_cannot_be_reached_says_so_and_shares_nothing(deployment: Any, tmp_path: Path) -> None:
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="unreached", workers=("w1",))
+    with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:
+        async with run_fixture.client(orchestrator.url, "w1") as client:
+            settings = ShardcastSettings(port=0, url="http://127.0.0.1:10")
+            relays = Relays(settings, client, run_fixture.run)
+            with capture_logs() as lines:
+                await share(tmp_path / "published", run_fixture.run, settings, client, relays)
+            assert await client.relays(run_fixture.run) == [OWNERS_RELAY]
+    (line,) = [line for line in lines if line["event"] == "not sharing weights"]
+    assert "it cannot be reached from the orchestrator" in line["why"]
+    assert "shardcast.url" in line["next"]
+
+
 async def test_relay_directory_refreshes_and_survives_outage(deployment: Any, tmp_path: Path) -> None:
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="directory", workers=("w1",))
-    now, url = 0.0, "http://127.0.0.1:8799"
+    now = 0.0
     with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:
-        async with run_fixture.client(orchestrator.url, "w1", timeout=30) as client:
+        async with (
+            odd_source(tmp_path) as (url, _, _),
+            run_fixture.client(orchestrator.url, "w1", timeout=30) as client,
+        ):
             relays = Relays(ShardcastSettings(), client, run_fixture.run, clock=lambda: now)
             assert await relays.urls() == [OWNERS_RELAY]
             await client.offer_relay(RelayOffer(run=run_fixture.run, url=url))

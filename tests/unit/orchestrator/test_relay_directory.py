@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,9 +18,18 @@ from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbe
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.queries import NodeRecord
-from orchestrator.relay_directory import HIDDEN_SECONDS, MAX_LISTED, MAX_REPORTS, OFFER_SECONDS, RelayDirectory
+from orchestrator.relay_directory import (
+    HIDDEN_SECONDS,
+    MAX_CHECKS,
+    MAX_LISTED,
+    MAX_REPORTS,
+    OFFER_SECONDS,
+    RelayDirectory,
+)
 from orchestrator.tables import events
 from testbed.samples.messages import request_of
+from testbed.waiting import BOUND
+from testbed.weights.servers import odd_source
 
 ANNE, BERT, CLEO, DORA = ("0x" + digit * 40 for digit in "1234")
 ROOT = "0x" + "0d" * 32
@@ -116,6 +128,46 @@ async def test_a_local_swarm_lists_local_relays(tmp_path: Path, database_url: st
     assert await local.offer(caller(ANNE), 1, offer("http://127.0.0.1:9000"))
     assert await listed(local) == ["http://127.0.0.1:9000"]
     await database.close()
+
+
+async def test_new_offer_must_answer(tmp_path: Path, database_url: str, clock: Clock) -> None:
+    database = await Database.open(database_url, "run 1")
+    local = RelayDirectory(1, "http://127.0.0.1:8546", [], database, storage_url=f"file:{tmp_path}", clock=clock)
+    async with odd_source(tmp_path) as (url, _, _):
+        await local.check(caller(ANNE), 1, offer(url))
+        local.offer(caller(ANNE), 1, offer(url))
+    await local.check(caller(ANNE), 1, offer(url))  # renewed: not tried again
+    with pytest.raises(RefusedError, match="cannot be reached") as refused:
+        await local.check(caller(BERT), 1, offer(url))
+    assert refused.value.status == 422
+    clock.now = OFFER_SECONDS
+    with pytest.raises(RefusedError, match="cannot be reached"):
+        await local.check(caller(ANNE), 1, offer(url))
+    await database.close()
+
+
+async def test_name_of_a_private_address_is_not_asked(
+    directory: RelayDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(2, 1, 6, "", ("10.1.2.3", 0))])
+    with pytest.raises(RefusedError, match="names an address that is not of the public network"):
+        await directory.check(caller(ANNE), 1, offer())
+
+
+async def test_offers_tried_at_the_same_time_are_bounded(
+    directory: RelayDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: held.wait(BOUND) and [])
+    offers = [offer(f"https://relay-{i}.example") for i in range(MAX_CHECKS + 1)]
+    checks = [asyncio.create_task(directory.check(caller(ANNE), 1, each)) for each in offers]
+    done, _ = await asyncio.wait(checks, return_when=asyncio.FIRST_COMPLETED)
+    held.set()
+    with pytest.raises(RefusedError, match="other offers are being tried"):
+        await done.pop()
+    await asyncio.wait(checks)
+    for check in checks[:MAX_CHECKS]:
+        assert isinstance(check.exception(), RefusedError)
 
 
 async def test_only_active_nodes_of_this_run_offer(directory: RelayDirectory) -> None:
