@@ -37,8 +37,8 @@ from orchestrator.queries import NodeRecord, Queries, member_of
 from orchestrator.run_facts import ChainState
 from orchestrator.tables import nonces
 
-HEADER_GATHERING: Final = "X-Gathering-Seconds"
-"""How long a reverse proxy has gathered the request that it hands over (deploy/nginx/muster.conf)."""
+HEADER_BUFFERING: Final = "X-Buffering-Seconds"
+"""How long a reverse proxy has buffered the request that it hands over (deploy/nginx/muster.conf)."""
 
 _SECONDS: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?")
 
@@ -182,7 +182,7 @@ class Gate:
                 path=raw_path.split(b"?", 1)[0].decode("ascii", "replace"),
                 query=request.scope.get("query_string", b"").decode("ascii", "replace"),
                 headers=request.headers,
-                now=now - gathering_seconds(request),
+                now=now - buffering_seconds(request),
             )
         except MalformedError as error:
             raise problems.unsigned(str(error)) from error
@@ -190,12 +190,12 @@ class Gate:
             raise problems.expired(str(error), error.hint) from error
 
 
-def gathering_seconds(request: Request) -> float:
-    """Return how long a trusted proxy gathered the body of an upload, whose signature counts as of its head.
+def buffering_seconds(request: Request) -> float:
+    """Return how long a trusted proxy buffered the body of an upload, whose signature counts as of its head.
 
     Of uploads alone, since the same one again changes nothing: its nonce may be forgotten by then.
     """
-    said = request.headers.get(HEADER_GATHERING, "")
+    said = request.headers.get(HEADER_BUFFERING, "")
     if request.method != "PUT" or not request.scope["state"]["connection"].proxied or not _SECONDS.fullmatch(said):
         return 0.0
     return min(float(said), MAX_FILE_BYTES / SLOWEST_BYTES_PER_SECOND)

@@ -38,6 +38,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 """Programs that the page's tests can run in, the best first (also testbed/browser.py)."""
 INSTALL_BROWSER = ("apt-get", "install", "-y", "--no-install-recommends", "chromium")
 APT_SECONDS = 600.0
+GET_NGINX = "apt-get install -y --no-install-recommends nginx-light"
 TESTS = "--tests"
 LANES = 2
 """Steps that run side by side: building the component takes one core as long as most of the others together."""
@@ -201,6 +202,17 @@ def install_browser() -> None:
     say(f"{lack}: they are skipped. To run them too, {hint}")
 
 
+def nginx() -> Path | None:
+    """Return where nginx is installed (also testbed/servers/nginx.py)."""
+    found = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+    return Path(found) if found else None
+
+
+def ask_for_nginx() -> None:
+    """Say how to get nginx. It is not installed unasked: Debian's package begins to serve on port 80."""
+    say(f"no nginx here runs the tests of deploy/: they are skipped. To run them too, install it: {GET_NGINX}")
+
+
 def _apt(command: Sequence[str]) -> bool:
     """Return whether the command succeeded; its output goes to stderr."""
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
@@ -288,6 +300,7 @@ def _test_steps() -> list[Step]:
             needs=("contracts",),
         ),
         Step("browser", "a browser for the page's tests", (), browser() or missing, install_browser, needs=()),
+        Step("nginx", "nginx for the tests of deploy/", (), nginx() or missing, ask_for_nginx, needs=()),
         Step(
             "servers",
             "S3 servers for the tests, in an environment of their own",

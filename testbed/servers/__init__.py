@@ -1,1 +1,1 @@
-"""Servers of others as real processes: PostgreSQL, S3."""
+"""Servers of others as real processes: PostgreSQL, S3, nginx."""

@@ -15,7 +15,7 @@ from testbed.paths import ROOT
 from testbed.suite.sources import PRODUCTION, sources
 from tests.unit.docs.pages import PAGES, first_cells, label, read, section, ticked
 
-TOP = (*PRODUCTION, "contracts", "tests", "scripts", "testbed", "benchmarks", "examples", "docs")
+TOP = (*PRODUCTION, "contracts", "tests", "scripts", "testbed", "benchmarks", "examples", "deploy", "docs")
 PATH = re.compile(rf"^(?:{'|'.join(TOP)})/[\w./*<>-]*(?:::\w+)?$")
 TEST = re.compile(r"^(?:test|testFuzz|check|invariant)_\w+$")
 SETTING = re.compile(r"^[a-z]+\.[a-z_]+$")

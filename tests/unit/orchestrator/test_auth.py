@@ -1,4 +1,4 @@
-"""Nonces: each is new once until it expires, and each signer has a bounded number. Bodies that a proxy gathers."""
+"""Nonces: each is new once until it expires, and each signer has a bounded number. Bodies that a proxy buffers."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ async def test_expired_nonces_go_in_pieces_now_and_then(database: Database) -> N
         assert await count(database) == left
 
 
-def gathering(method: str, said: str, *, proxied: bool) -> float:
-    scope = {"type": "http", "method": method, "headers": [(b"x-gathering-seconds", said.encode())]}
-    return auth.gathering_seconds(Request(scope | {"state": {"connection": SimpleNamespace(proxied=proxied)}}))
+def buffering(method: str, said: str, *, proxied: bool) -> float:
+    scope = {"type": "http", "method": method, "headers": [(b"x-buffering-seconds", said.encode())]}
+    return auth.buffering_seconds(Request(scope | {"state": {"connection": SimpleNamespace(proxied=proxied)}}))
 
 
-def test_proxy_may_gather_an_upload_for_as_long_as_a_slow_one_takes() -> None:
-    assert gathering("PUT", "41.250", proxied=True) == 41.25
-    assert gathering("PUT", "999999", proxied=True) == MAX_FILE_BYTES / SLOWEST_BYTES_PER_SECOND
-    assert gathering("PUT", "41.250", proxied=False) == 0
-    assert gathering("POST", "41.250", proxied=True) == 0
-    assert [gathering("PUT", said, proxied=True) for said in ("", "-1", "nan", "1e9", "٣")] == [0] * 5
+def test_proxy_may_buffer_an_upload_for_as_long_as_a_slow_one_takes() -> None:
+    assert buffering("PUT", "41.250", proxied=True) == 41.25
+    assert buffering("PUT", "999999", proxied=True) == MAX_FILE_BYTES / SLOWEST_BYTES_PER_SECOND
+    assert buffering("PUT", "41.250", proxied=False) == 0
+    assert buffering("POST", "41.250", proxied=True) == 0
+    assert [buffering("PUT", said, proxied=True) for said in ("", "-1", "nan", "1e9", "٣")] == [0] * 5

@@ -221,12 +221,12 @@ def test_without_a_browser_set_up_goes_on_and_says_so(
         set_up.install_browser()
 
 
-def test_only_tests_need_their_contracts_a_browser_and_s3_servers(
+def test_only_tests_need_their_contracts_a_browser_and_servers(
     set_up: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(set_up, "ROOT", ROOT)
     everybody, tests = ([step.name for step in set_up.steps(tests=tests)] for tests in (False, True))
-    assert tests == [*everybody, "contract tests", "browser", "servers"]
+    assert tests == [*everybody, "contract tests", "browser", "nginx", "servers"]
 
 
 # --- Refusals

@@ -1,0 +1,78 @@
+"""A real nginx with deploy/nginx/muster.conf, at ports and in a folder of a test's own."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from testbed.chain.anvil import free_port
+from testbed.http import get
+from testbed.paths import ROOT
+from testbed.processes import Process
+
+CONFIG: Final = ROOT / "deploy" / "nginx" / "muster.conf"
+PROGRAM: Final = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+HOST: Final = "run.example.org"
+
+
+class Nginx(Process):
+    """It passes on to orchestrators, and serves weights itself. Its output is what it logs."""
+
+    def __init__(self, folder: Path, orchestrators: list[int], weights: Path) -> None:
+        """orchestrators: their ports, as many as the configuration names."""
+        folder.mkdir(exist_ok=True)
+        self.port, self.tls_port = free_port(), free_port()
+        self.url, self.access_log = f"http://127.0.0.1:{self.port}", folder / "access.log"
+        self.certificate = write_certificate(folder)
+        self.config = folder / "nginx.conf"
+        self.config.write_text(self._whole(folder, orchestrators, weights))
+        assert PROGRAM is not None
+        command = [PROGRAM, "-p", folder, "-c", self.config, "-e", "stderr"]
+        super().__init__(command, folder / "nginx.log")
+
+    def is_ready(self) -> bool:
+        return get(f"{self.url}/metrics")[0] == 404
+
+    def _whole(self, folder: Path, orchestrators: list[int], weights: Path) -> str:
+        """Return the whole configuration of a process that stays in the foreground, with what is this test's own."""
+        text = CONFIG.read_text()
+        for old, new in {
+            "127.0.0.1:8601": f"127.0.0.1:{orchestrators[0]}",
+            "127.0.0.1:8602": f"127.0.0.1:{orchestrators[1]}",
+            "listen 80;": f"listen 127.0.0.1:{free_port()};",
+            "listen [::]:80;": "",
+            "listen 443 ssl http2;": f"listen 127.0.0.1:{self.tls_port} ssl http2;",
+            "listen [::]:443 ssl http2;": f"listen 127.0.0.1:{self.port};",
+            "/etc/muster/tls": str(folder),
+            "/var/log/nginx/muster.log muster buffer=64k flush=5s": f"{self.access_log} muster",
+            "/var/lib/muster/weights": str(weights),
+        }.items():
+            assert old in text, old
+            text = text.replace(old, new)
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        paths = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+        main = f"daemon off;\nmaster_process off;\npid {folder}/pid;\nevents {{}}\n"
+        return f"{main}http {{\n{paths}\n{text}\n}}\n"
+
+
+def write_certificate(folder: Path) -> Path:
+    """Write a key, and a certificate for HOST that it signs; return the certificate."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = (
+        made.serial_number(1).not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
+    )
+    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
+    certificate = folder / "fullchain.pem"
+    certificate.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    (folder / "privkey.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    return certificate
