@@ -11,8 +11,8 @@ with real keys: their signatures are real, and the chain emits their commitments
   party with the larger one. `hostile_503` counts refusals for want of room, `hostile_health` is the slowest answer to a
   health check.
 - `workers_one_process`: the most members with whom neither the p99 of waits nor that of writes exceeds 0.25 s.
-- `rss_per_worker`: memory that the orchestrator takes for each of as many members as the target names, beyond what it
-  takes without any.
+- `rss_per_worker`: memory that the orchestrator takes for each of 3,000 members, beyond what it took to serve 50
+  others.
 - `signed_writes`, `two_processes`, `catch_up`, `reorg`: measured by `service_writes`, `service_pair`, `service_chain`.
 """
 
@@ -60,6 +60,7 @@ SMALL: Final = 10_000
 """Commitments before the members', where strangers read none of them."""
 FIRST: Final = 500
 """Members that the search begins with."""
+FEW: Final = 50
 WITHIN: Final = 0.15
 """Share of the found number by which a larger one may pass too."""
 VALIDATORS: Final = 32
@@ -332,9 +333,11 @@ def largest(passes: Callable[[int], bool], first: int) -> int:
 
 
 def rss_per_worker(scale: Scale) -> list[Figure]:
-    """Measure the memory that members take."""
+    """Measure the memory that members take, beyond what the orchestrator took to serve a few others before."""
     count = WORKERS // 10 if scale.is_quick else WORKERS
-    kib = crowd_of(count, scale).memory / 1024 / count
+    with furnished(count + FEW, SMALL, crowds=2) as members:
+        before, after = (measure(members, number, scale.seconds).memory for number in (FEW, count))
+    kib = (after - before) / 1024 / count
     return [figure("rss_per_worker", kib, target=KIB_PER_WORKER, unit="KiB", at_most=True, members=count)]
 
 
