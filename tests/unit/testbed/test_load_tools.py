@@ -12,6 +12,7 @@ from testbed.chain.anvil import Anvil
 from testbed.chain.emitter import emission, let_emit
 from testbed.samples.messages import ELSEWHERE, HERE, OTHER, request_of
 from testbed.signing import QuickSigner
+from testbed.waiting import wait_until
 
 SECRET = "5e" * 32
 NAME = "06fdde03"
@@ -41,7 +42,7 @@ def test_a_contract_emits_what_it_is_given_and_answers_as_before() -> None:
         sender = anvil.request("eth_accounts")[0]
         call = {"from": sender, "to": contract, "data": emission(WorkCommitted.ABI, **fields)}
         sent = anvil.request("eth_sendTransaction", call)
-        (log,) = anvil.request("eth_getTransactionReceipt", sent)["logs"]
+        (log,) = wait_until(lambda: anvil.request("eth_getTransactionReceipt", sent), "it is mined")["logs"]
         answer = anvil.request("eth_call", {"to": contract, "data": "0x" + NAME}, "latest")
         (refused,) = anvil.batch([("eth_call", [{"to": contract, "data": "0x"}, "latest"])])
     event = decode_log(WorkCommitted, log)
