@@ -308,6 +308,22 @@ def test_answers_before_the_framework_are_those_of_the_routes(sender):
     assert 'http_requests_total{method="GET",route="/v1/runs/{run}/demand",status="200"} 2.0' in counted
 
 
+async def test_answer_to_an_idle_worker_is_held(sender):
+    path = f"{sender.url}/v1/runs/{sender.run_fixture.run}/demand"
+    async with sender.run_fixture.client(sender.url, None, timeout=2) as client, httpx2.AsyncClient() as plain:
+        tag = (await plain.get(path)).headers["etag"].removeprefix('W/"').rstrip('"')
+        seen, begun = await client.demand(sender.run_fixture.run), time.monotonic()
+        assert seen.tag == tag
+        assert await client.demand(sender.run_fixture.run, seen) == seen, "half of the client's time-out later"
+        assert time.monotonic() - begun >= 1
+        other = seen.model_copy(update={"wanted": not seen.wanted})
+        assert await client.demand(sender.run_fixture.run, other) == seen
+        assert (await plain.get(f"{path}?wait=31&seen={tag}")).status_code == 422
+        with pytest.raises(httpx2.ReadTimeout):
+            await plain.get(f"{path}?wait=30&seen={tag}", timeout=0.5)
+    assert sender.orchestrator.get("/healthz")[0] == 200
+
+
 def test_a_method_that_is_none(sender):
     reply = sender.send("DELETE", "/v1/evidence", b"", {})
     refused(reply, 405, "Method Not Allowed", "")
