@@ -158,7 +158,7 @@ class Database:
         StorageError as `read` does.
         """
         try:
-            return await self._writes.add(_Work(work, news), patience=TURN_SECONDS)
+            return await self._writes.add(_Work(work, news), wait=TURN_SECONDS)
         except TimeoutError as error:
             raise _busy() from error
 

@@ -22,13 +22,13 @@ WAITING: Final = re.compile(rb"wait=([0-9]{1,2})&seen=([0-9]{1,10}-[01]-[01])")
 """The query of a question that may be held: for how many seconds, and the tag of the answer that was seen."""
 
 
-class _Route(NamedTuple):
+class _RoutePath(NamedTuple):
     """What measures a request by its route's path."""
 
     path: str
 
 
-_HEALTH, _DEMAND, _HELD = _Route("/healthz"), _Route(DEMAND_ROUTE), _Route(DEMAND_ROUTE + "?wait")
+_HEALTH, _DEMAND, _HELD = _RoutePath("/healthz"), _RoutePath(DEMAND_ROUTE), _RoutePath(DEMAND_ROUTE + "?wait")
 
 
 def wait_of(scope: Scope) -> tuple[int, str] | None:
@@ -62,7 +62,7 @@ class HotReads:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope) -> tuple[_Route, bytes, list[tuple[bytes, bytes]]] | None:
+    async def _answer(self, scope: Scope) -> tuple[_RoutePath, bytes, list[tuple[bytes, bytes]]] | None:
         """Return an answer: its route, body and further headers. None for what is left to the routes."""
         path, query = scope["path"], scope["query_string"]
         if path == "/healthz" and not query:

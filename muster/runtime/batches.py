@@ -55,8 +55,8 @@ class Batches(Generic[Item]):
         self._queue: deque[_Queued[Item]] = deque()
         self._runner: asyncio.Task[None] | None = None
 
-    async def add(self, item: Item, *, patience: float | None = None) -> Any:
-        """Return the outcome of an item. Raises its failure, and TimeoutError when it has not begun in `patience`.
+    async def add(self, item: Item, *, wait: float | None = None) -> Any:
+        """Return the outcome of an item. Raises its failure, and TimeoutError when it has not begun in `wait`.
 
         An item whose caller is cancelled before it begins does not run.
         """
@@ -64,7 +64,7 @@ class Batches(Generic[Item]):
         self._queue.append(queued)
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run_queued(), name="batches")
-        timer = None if patience is None else asyncio.get_running_loop().call_later(patience, queued.give_up)
+        timer = None if wait is None else asyncio.get_running_loop().call_later(wait, queued.give_up)
         try:
             return await queued.done
         finally:

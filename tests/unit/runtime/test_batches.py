@@ -55,7 +55,7 @@ async def test_item_whose_turn_does_not_come_never_runs() -> None:
     (first,) = start(batches, "a")
     await asyncio.sleep(0.01)
     with pytest.raises(TimeoutError):
-        await batches.add("late", patience=0.01)
+        await batches.add("late", wait=0.01)
     (cancelled,) = start(batches, "cancelled")
     await asyncio.sleep(0)
     cancelled.cancel()
