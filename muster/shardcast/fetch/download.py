@@ -111,10 +111,8 @@ class DownloadPlan:
         elapsed = now - flight.since
         if elapsed > SECOND_TRY_SECONDS + 3 * self._usual:
             return True
-        if not source.report.pace:
-            return False
-        seconds = size / source.report.pace
-        return elapsed > seconds / TIMES_FASTER and flight.seconds_left(size, now) > TIMES_FASTER * seconds
+        seconds = source.report.expected_seconds(size)
+        return 0 < seconds / TIMES_FASTER < elapsed and flight.seconds_left(size, now) > TIMES_FASTER * seconds
 
     def arrived(self, index: int, now: float) -> bool:
         """Note that a shard has been verified; return False when another copy of it came first."""
@@ -271,7 +269,7 @@ class Download:
     async def _fetch_shard(self, version: PartialVersion, stream: Stream, shard: Shard) -> None:
         source = stream.source
         try:
-            await stream.fetch(version.manifest, shard, version.write)
+            seconds = await stream.fetch(version.manifest, shard, version.write)
         except UnreachableError as error:
             source.failed(error)
             self._plan.lost(shard.index, source)
@@ -281,13 +279,14 @@ class Download:
         except StorageError as error:
             self._disk_failure = error
         else:
-            self._note(version, shard)
+            self._note(version, shard, source, seconds)
         self.notify()
 
-    def _note(self, version: PartialVersion, shard: Shard) -> None:
-        """Note that a shard is on disk. A second copy changed nothing: verified bytes, at the same place."""
+    def _note(self, version: PartialVersion, shard: Shard, source: Source, seconds: float) -> None:
+        """Note that a shard is on disk. A second copy counts for nothing: verified bytes, at the same place."""
         if not self._plan.arrived(shard.index, time.monotonic()):
             return
+        source.delivered(shard.size, seconds)
         self._plan.have.add(shard.index)
         self._last_good = time.monotonic()
         self.fetched_bytes += shard.size

@@ -79,6 +79,10 @@ class SourceReport:
         """Bytes per second of one of its connections; 0 before it has delivered a shard."""
         return self.bytes / self.seconds if self.seconds else 0.0
 
+    def expected_seconds(self, size: int) -> float:
+        """Return how long a shard of this size takes, the mean of all at least; 0 before one was delivered."""
+        return max(size / self.pace, self.seconds / self.shards) if self.pace else 0.0
+
 
 class Source:
     """One relay or origin during one fetch."""
@@ -222,8 +226,8 @@ class Stream:
         self._connection: Connection | None = None
         self._buffer = bytearray()
 
-    async def fetch(self, manifest: Manifest, shard: Shard, keep: Callable[[Shard, memoryview], None]) -> None:
-        """Receive a shard, check it, and only then pass it to `keep`; all in one thread.
+    async def fetch(self, manifest: Manifest, shard: Shard, keep: Callable[[Shard, memoryview], None]) -> float:
+        """Receive a shard, check it, and only then pass it to `keep`, all in one thread; return the seconds taken.
 
         Raises UnreachableError, CheckError when what was sent is not the shard, and what `keep` raises.
         """
@@ -246,7 +250,7 @@ class Stream:
         except BaseException:
             self._connection = None  # closed; a thread that does not know yet may still write into the buffer
             raise
-        source.delivered(shard.size, time.monotonic() - started)
+        return time.monotonic() - started
 
     def _receive(self, connection: Connection, target: str, shard: Shard, file_size: int, view: memoryview) -> None:
         """Fill `view` with the shard, hashing what has come while the rest comes. Blocks."""

@@ -17,7 +17,7 @@ SIZE = 1000
 
 def stream(name: str, pace: float = 0.0, received: int = 0) -> Any:
     """Return a stream of a source that delivered shards at `pace` bytes a second."""
-    report = SourceReport(name, bytes=SIZE, seconds=SIZE / pace) if pace else SourceReport(name)
+    report = SourceReport(name, bytes=SIZE, shards=1, seconds=SIZE / pace) if pace else SourceReport(name)
     return SimpleNamespace(source=SimpleNamespace(report=report), received=received)
 
 
