@@ -88,7 +88,7 @@ class SeenBlock(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Piece:
+class FetchedBlocks:
     """What there is to write of some blocks."""
 
     events: Sequence[Event] = ()
@@ -299,7 +299,7 @@ class Follower:
         less than one of the two chains.
         """
         if not starts and fork != self._place:
-            await self._apply(Piece(), head, fork)
+            await self._apply(FetchedBlocks(), head, fork)
         ahead = None
         try:
             for start in starts:
@@ -314,7 +314,7 @@ class Follower:
                 ahead.cancel()
                 await asyncio.wait([ahead])
 
-    async def _fetch(self, first: int, last: int, head: Block) -> Piece:
+    async def _fetch(self, first: int, last: int, head: Block) -> FetchedBlocks:
         """Read some blocks from the chain.
 
         The hash is read before the events: a reorg in between leaves a place that is not in the chain, which the next
@@ -324,9 +324,9 @@ class Follower:
         events = await self.chain.events(INTERESTING, first, last)
         times = await self.chain.block_times(self._projection.timed_blocks(events))
         self._last_poll = time.monotonic()
-        return Piece(events, times, end)
+        return FetchedBlocks(events, times, end)
 
-    async def _apply(self, piece: Piece, head: Block, fork: SeenBlock | None) -> None:
+    async def _apply(self, piece: FetchedBlocks, head: Block, fork: SeenBlock | None) -> None:
         """Undo what was read after the fork, apply a piece, and move the place to its end, in one transaction."""
         oldest, place = head.number - REORG_BLOCKS, piece.end or fork
         complete = place is not None and place.number >= head.number - self.settings.confirmations
@@ -359,7 +359,7 @@ class Follower:
         self._place = place
 
 
-def _keep_places(connection: Connection, piece: Piece, oldest: int) -> None:
+def _keep_places(connection: Connection, piece: FetchedBlocks, oldest: int) -> None:
     """Keep the blocks of a piece that a reorg may go back to, and forget older ones."""
     if piece.end is None:
         return

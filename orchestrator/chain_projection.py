@@ -29,7 +29,7 @@ from orchestrator import tallies, undo
 from orchestrator.attribution import Attribution
 from orchestrator.database import ANY_OF, insert_once, row_of, rows_of_any, upsert
 from orchestrator.events import MAX_EVENTS, record_events
-from orchestrator.queries import IN_BLOCKS, JUDGED_BY, OF_NODE, ONE, Queries, Selection, member_of
+from orchestrator.queries import IN_BLOCKS, JUDGED_BY, OF_NODE, ONE, CommitmentSelection, Queries, member_of
 from orchestrator.run_facts import latest_step
 from orchestrator.tables import (
     FROM_CHAIN,
@@ -151,7 +151,7 @@ class ChainProjection:
             piece.record("committed", {"node": event.node, "index": event.index, "step": event.step}, event.at)
 
 
-Again = tuple[Selection, dict[str, Any]]
+Again = tuple[CommitmentSelection, dict[str, Any]]
 """Commitments whose status is to be decided again: which, and the values of its parameters."""
 
 

@@ -231,7 +231,9 @@ class Queries:
         """Decide a commitment's status again, after a verdict about it; return None when there is none."""
         return next(iter(self.update_statuses(connection, ONE, node=node, index=index)), None)
 
-    def update_statuses(self, connection: Connection, which: Selection, **given: Any) -> list[CommitmentStatus]:
+    def update_statuses(
+        self, connection: Connection, which: CommitmentSelection, **given: Any
+    ) -> list[CommitmentStatus]:
         """Decide the statuses of the selected commitments again, as verdicts, cases and convictions are now."""
         opinions, opened = defaultdict[tuple, list[Opinion]](list), defaultdict[tuple, list[CaseState]](list)
         for row in connection.execute(which.opinions, given):
@@ -305,7 +307,7 @@ _OPINIONS: Final = (
     .where(verdicts.c.node == bindparam("node"), verdicts.c.index == bindparam("index"))
     .where(verdicts.c.root == bindparam("root"))
 )
-"""Made once, as a Selection: making a statement takes many times as long as running it."""
+"""Made once, as a CommitmentSelection: making a statement takes many times as long as running it."""
 
 
 def opinions_of(connection: Connection, node: str, index: int, root: str) -> list[Opinion]:
@@ -328,7 +330,7 @@ def shown_grades_of(
 
 
 @dataclass(frozen=True)
-class Selection:
+class CommitmentSelection:
     """Statements that read some commitments and what is said of them."""
 
     states: Any
@@ -338,10 +340,10 @@ class Selection:
     """Node and index first, in these two."""
 
 
-def _selection(condition: Any) -> Selection:
+def _selection(condition: Any) -> CommitmentSelection:
     about = and_(cases.c.node == commitments.c.node, cases.c.index == commitments.c.index)
     judged = commitments.join(verdicts, same_work(verdicts, commitments.c))
-    return Selection(
+    return CommitmentSelection(
         STATES.where(condition),
         _opinions(*_KEY).select_from(judged).where(condition),
         select(*_KEY, cases.c.challenger, cases.c.outcome).join(cases, about).where(condition),
