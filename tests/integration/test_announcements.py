@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import update
 
 from muster.clients.storage import ContentStore
 from muster.errors import RefusedError
@@ -19,6 +20,7 @@ from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import RelayOffer
 from muster.protocol.requests import sign_request
+from orchestrator.database import Database
 from orchestrator.page.announcement_routes import MAX_REPORT_BYTES, MAX_SIGNED_BYTES
 from orchestrator.tables import machines, node_names, scores, served
 from testbed.runs.run_fixture import Orchestrator, RunFixture
@@ -272,14 +274,24 @@ async def test_scores_of_steps_on_chain(place: Place) -> None:
         assert field in place.post("trainer", "/scores", json.dumps(spoilt).encode()).json()["detail"]
 
 
+async def forget_when(orchestrator: Orchestrator, about: str) -> None:
+    """Let a minute pass for the pause between two names."""
+    database = await Database.open(orchestrator.database_url, about)
+    await database.write(lambda connection: connection.execute(update(node_names).values(received=0)))
+    await database.close()
+
+
 async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place, new_database_url: Any) -> None:
     orchestrator, now = place.orchestrator, int(time.time())
     old, new = place.name("w3", "old", now - 10), place.name("w3", "new", now)
     await place.say("w3", old)
 
-    # 1. A restart forgets only when a node was last named.
+    # 1. A restart forgets nothing, nor when a node was last named.
     await asyncio.to_thread(orchestrator.stop)
     await asyncio.to_thread(orchestrator.start)
+    early = f"{place.node('w3')} was named less than a minute ago"
+    await place.refused("stranger", new, 409, "Conflict", early)
+    await forget_when(orchestrator, place.run_fixture.about)
     await place.say("stranger", new)
     assert (place.node("w3"), "new", now) in await place.rows(node_names, "node", "name", "named")
 
