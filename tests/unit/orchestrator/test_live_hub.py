@@ -52,7 +52,7 @@ class Story:
         self.newest = newest or max(notable, default=self.newest)
         self.changes += 1
 
-    def mark(self) -> object:
+    async def mark(self) -> object:
         return self.changes
 
     async def read(self, after: int, limit: int) -> Snapshot:
