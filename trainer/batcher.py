@@ -133,10 +133,12 @@ class Batcher:
             if published.is_set() and not self._work.files and await self._newcomers_wait(step):
                 return None
 
-            # 5. Say now and then what is awaited.
+            # 5. Now and then, see that the step is still on chain, and say what is awaited.
             if time.monotonic() - logged > LOG_SECONDS:
                 logged = time.monotonic()
                 log.info("waiting for accepted work", step=step, files=len(self._work.files), seconds=round(waiting))
+                if published.is_set():
+                    await self._publisher.anchor_again()
             await asyncio.sleep(self._options.poll_seconds)
 
     async def _poll(self, learner: Learner, oldest: int) -> bool:

@@ -63,6 +63,8 @@ class Publisher:
         self.terms = terms
         self.metrics = Metrics(settings.trainer, settings.run)
         self._last_report: StepReport | None = None
+        self._anchored: tuple[int, bytes, bytes] | None = None
+        """The newest step that was put on chain, with its roots."""
 
     async def publish(self, metadata: CheckpointMetadata, model: Path, adapter: Path | None) -> dict[str, float]:
         """Put a step's weights into the served folder and its roots on chain, unless they are there.
@@ -72,8 +74,24 @@ class Publisher:
         good, or for long.
         """
         manifest, sizes = await asyncio.to_thread(self._serve, metadata.step, model, adapter)
-        await self._anchor(metadata.step, manifest.root, hash_bytes(metadata.batch_root))
+        roots = (metadata.step, manifest.root, hash_bytes(metadata.batch_root))
+        await self._anchor(*roots)
+        self._anchored = roots
         return sizes
+
+    async def anchor_again(self) -> None:
+        """Put the newest step on chain once more where a reorg dropped it: no worker could make work for it."""
+        if self._anchored is None:
+            return
+        step = self._anchored[0]
+        try:
+            published = (await self.chain.call(runs.run_state(self.settings.run))).steps
+        except (ChainError, UnreachableError) as error:
+            log.warning("cannot see whether the step is on chain", step=step, reason=str(error))
+            return
+        if published <= step:
+            log.warning("the step is no longer on chain: publishing it again", step=step)
+            await self._anchor(*self._anchored)
 
     def _serve(self, step: int, model: Path, adapter: Path | None) -> tuple[Manifest, dict[str, float]]:
         """Publish a step into the folder that relays fetch from; return its manifest and sizes. Blocks."""

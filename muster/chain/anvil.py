@@ -1,25 +1,40 @@
-"""A local Anvil: its binary, its command line, and `LocalChain`, which moves its clock and gives ether.
+"""A local Anvil: its binary, its command line, and `LocalChain`, its control.
 
 Used by the swarm, and for development against a chain without a network. `testbed.chain.anvil` starts one.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import os
 import platform
 import shutil
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
 
 from muster.constants import CHAIN_ANVIL, TOKEN
-from muster.errors import ConfigError
+from muster.errors import ChainError, ConfigError, UnreachableError
+from muster.runtime.files import write_atomically
+from muster.runtime.tls import tls_context
 
 if TYPE_CHECKING:
     from muster.chain.provider import Web3
 
-SAVE_SECONDS: Final = 300
-"""Between two times that a chain which keeps its state writes it; it does so at its end as well."""
+KEPT_STATES: Final = 32
+"""Blocks that a lasting local chain can undo. Each state holds the hashes of all blocks, 280 bytes a block: a day of
+blocks of a second takes 0.8 GB."""
+
+SAVE_SECONDS: Final = 60.0
+"""Longest time that saving a chain's state takes: it has 2 kB for every block."""
+
+NEVER_SECONDS: Final = 10**9
+"""Anvil itself saves at its end only: it overwrites the file in place, and a kill would leave a part of it."""
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
@@ -47,29 +62,41 @@ def anvil_command(
     block_time: float | None = None,
     chain_id: int = CHAIN_ANVIL,
     states: Path | None = None,
-    latest_only: bool = False,
+    history: int | None = None,
     saved: Path | None = None,
 ) -> list[str]:
     """Return the command line of an Anvil on a port.
 
     Without `block_time` every transaction is mined at once. Another `chain_id` rehearses another chain. `states`:
     folder for the states of older blocks, which Anvil otherwise leaves in the home folder when it is killed.
-    `latest_only`: keep the newest block's state alone. Every state holds the hashes of all blocks, so keeping a number
-    of states takes more memory with every block. `saved`: file that the chain resumes from, if it exists, and is saved
-    to.
+    `history`: number of older blocks whose states are kept, in memory; None keeps thousands, on disk. `saved`: file
+    that the chain resumes from, if it exists, and is saved to at its end.
     """
     command = [str(find_anvil()), "--host", "127.0.0.1", "--port", str(port), "--chain-id", str(chain_id), "--quiet"]
     if states is not None:
         command += ["--cache-path", str(states)]
-    if latest_only:
-        command.append("--prune-history")
+    if history is not None:
+        command += ["--prune-history", str(history)]
     if saved is not None:
-        command += ["--state", str(saved), "--state-interval", str(SAVE_SECONDS)]
+        command += ["--state", str(saved), "--state-interval", str(NEVER_SECONDS)]
     return command if block_time is None else [*command, "--block-time", f"{block_time:g}"]
 
 
+@dataclass(frozen=True)
+class Reorg:
+    """What replacing the newest blocks did."""
+
+    depth: int
+    old_head: str
+    new_head: str
+    """Hashes of the newest block, of the same number, before and after."""
+    replayed: list[str]
+    dropped: list[str]
+    """Hashes of the transactions of the replaced blocks."""
+
+
 class LocalChain:
-    """Control of a local chain: move the clock, give ether. Make it with `open`."""
+    """Control of a local chain: its clock, its ether, its state, its newest blocks. Make it with `open`."""
 
     def __init__(self, web3: Web3) -> None:
         self.web3 = web3
@@ -106,3 +133,59 @@ class LocalChain:
     async def fund(self, addresses: Iterable[str], wei: int = 100 * TOKEN) -> None:
         """Give each of them `wei` for gas."""
         await self.web3.provider.batch([("anvil_setBalance", [address, hex(wei)]) for address in addresses])
+
+    async def save(self, path: Path) -> None:
+        """Write the chain's state to the file that `anvil_command` resumes from. Raises UnreachableError."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": "anvil_dumpState", "params": []}
+        try:
+            # A state may be larger than what the provider takes from an endpoint.
+            async with httpx2.AsyncClient(
+                timeout=SAVE_SECONDS, trust_env=False, verify=tls_context(trust_env=False)
+            ) as client:
+                answer = await client.post(self.web3.provider.url, json=body)
+        except httpx2.TransportError as error:
+            raise UnreachableError(f"the chain's state cannot be saved: {error}") from error
+
+        def write() -> None:
+            write_atomically(path, gzip.decompress(bytes.fromhex(answer.json()["result"][2:])).decode())
+
+        await asyncio.to_thread(write)
+
+    async def reorg(self, depth: int, *, drop: bool) -> Reorg:
+        """Replace the newest blocks by as many others, with the same transactions or, with `drop`, without any.
+
+        Raises ChainError where the chain no longer has the state before them.
+        """
+        async with self._paused():
+            head = int(await self.request("eth_blockNumber"), 16)
+            numbers = range(head, max(head - depth, 0), -1)
+            old = await self._blocks(numbers)
+            hashes = {one: depth - 1 - at for at, block in enumerate(old) for one in block["transactions"]}
+            raws = await self.web3.provider.batch([("eth_getRawTransactionByHash", [one]) for one in hashes])
+            pairs = [] if drop else [[raw, at] for raw, at in zip(raws, hashes.values(), strict=True)]
+            try:
+                await self.request("anvil_reorg", depth, pairs)
+            except ChainError as error:
+                hint = f"it keeps {KEPT_STATES} blocks, and after a restart only newer ones: fewer with --depth"
+                raise ChainError(f"the chain cannot undo {depth} of its {head} blocks: {error}", hint=hint) from error
+            new = await self._blocks(numbers)
+        mined = {one for block in new for one in block["transactions"]}
+        replayed = [one for one in hashes if one in mined]
+        dropped = [one for one in hashes if one not in mined]
+        return Reorg(depth, old[0]["hash"], new[0]["hash"], replayed, dropped)
+
+    async def _blocks(self, numbers: Iterable[int]) -> list[Any]:
+        return await self.web3.provider.batch([("eth_getBlockByNumber", [hex(one), False]) for one in numbers])
+
+    @asynccontextmanager
+    async def _paused(self) -> AsyncIterator[None]:
+        """Stop the clock that mines blocks, where one does."""
+        seconds = await self.request("anvil_getIntervalMining")
+        if seconds is None:
+            yield
+            return
+        await self.request("evm_setIntervalMining", 0)
+        try:
+            yield
+        finally:
+            await self.request("evm_setIntervalMining", seconds)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from muster.chain.anvil import anvil_command
+from muster.chain.anvil import KEPT_STATES, SAVE_SECONDS, anvil_command
 from muster.constants import CHAIN_ANVIL
 from muster.runtime.files import cache_folder
 from muster.runtime.module_command import module_command
@@ -31,9 +31,6 @@ CHILD_ENVIRONMENT: Final = {
 }
 """A dozen processes share few cores: a thread each is faster than a pool each. Torch's cache, a folder that it makes
 wherever a model is imported, is not in the temporary folder."""
-
-SAVING_SECONDS: Final = 60.0
-"""Longest time that the chain takes to end: one that keeps its state writes 2 kB for every block."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +86,10 @@ class LocalRun:
     """Where services listen on 127.0.0.1, by name; without `chain` the chain runs elsewhere."""
     validator: Mapping[str, object] = field(default_factory=dict)
     """Settings of every validator, by their names."""
-    latest_only: bool = True
-    """Whether the chain keeps the newest state alone."""
-    saved: Path | None = None
-    """Saved state that the chain resumes from; None: it begins at each start."""
+    saved: Path
+    """State that the chain resumes from, if the file exists."""
+    history: int | None = KEPT_STATES
+    """Blocks that the chain can undo; None: all of a short run."""
     wait_seconds: int = 0
     """How long the settings of trainer and nodes may take to come."""
 
@@ -144,17 +141,15 @@ class LocalRun:
     def chain_process(self) -> ProcessSpec:
         """Return how Anvil is started: it makes a block every second, and mines nothing otherwise."""
         port = self.ports["chain"]
-        states = self.saved.parent / "chain" if self.saved else self.state("chain")
-        command = anvil_command(
-            port, block_time=BLOCK_SECONDS, states=states, latest_only=self.latest_only, saved=self.saved
-        )
+        states = self.saved.parent / "chain"
+        command = anvil_command(port, block_time=BLOCK_SECONDS, states=states, history=self.history, saved=self.saved)
         return ProcessSpec(
             name="chain",
             command=tuple(command),
             log=self.output("chain"),
             ready_port=port,
-            stop_seconds=SAVING_SECONDS,
-            restarts=0,
+            stop_seconds=SAVE_SECONDS,
+            restart_from=self.saved,
         )
 
     def settings(self, name: str, run: int) -> dict[str, object]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from muster.chain.anvil import KEPT_STATES
 from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
 from muster.protocol.terms import WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS
@@ -94,7 +95,8 @@ class SwarmRequest:
             nodes=participants(self.validators, self.workers, self.cheaters),
             ports=asdict(ports),
             validator=self.scenario.validator,
-            latest_only=self.lasting,  # a demo's report asks about a block that is some seconds old
+            saved=self.folder / "chain" / "state.json",
+            history=KEPT_STATES if self.lasting else None,  # a demo's report asks about a block that is seconds old
             wait_seconds=MODEL_SECONDS + START_SECONDS,
         )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from muster.chain.anvil import LocalChain
 from muster.chain.client import NO_TIP, Chain
 from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.chain.keys import Signer
@@ -26,6 +27,9 @@ from muster.swarm.supervisor import ProcessEvent, Supervisor
 from muster.swarm.watch import PlainView
 
 POLL_SECONDS: Final = 1.0
+
+SAVE_PAUSE: Final = 20
+"""Pause after saving the chain, in times of what saving took: it grows with the chain, by about 50 µs a block."""
 
 
 @asynccontextmanager
@@ -53,6 +57,7 @@ class RunningSwarm:
     participants: Sequence[Participant] = ()
     last_event: int = 0
     """Number of the orchestrator's last event that was shown."""
+    _save_at: float = 0.0
 
     # Starting
 
@@ -78,7 +83,12 @@ class RunningSwarm:
         await self.supervisor.start_all([self.local.process(name) for name in names])
 
     async def start_services(self, *relays: str) -> None:
-        """Start what the others need first: orchestrator and origin, then relays, which fetch from the origin."""
+        """Start what the others need first: orchestrator and origin, then relays, which fetch from the origin.
+
+        The chain has the run by then and is saved: from now on it may be killed.
+        """
+        async with await Chain.connect(self.local.chain) as chain:
+            await self.save_chain(chain)
         self.view.stage("starting orchestrator and relays" if relays else "starting orchestrator and origin")
         await self.start("orchestrator", "origin")
         self.view.page(f"{self.local.orchestrator_url}/")
@@ -124,9 +134,22 @@ class RunningSwarm:
                 if time.monotonic() - since > seconds:
                     raise self._stuck(document.get("step"), seconds)
                 await self._leave_jailed(document)
+                await self.save_chain(chain)
                 await asyncio.sleep(POLL_SECONDS)
             await self._story(client)
         return document
+
+    async def save_chain(self, chain: Chain) -> None:
+        """Save the state of the run's own chain, from which it is restarted, unless that was done just now."""
+        begun = time.monotonic()
+        if "chain" not in self.local.ports or begun < self._save_at:
+            return
+        try:
+            await (await LocalChain.open(chain.web3)).save(self.local.saved)
+        except MusterError as error:
+            self.view.process_event(ProcessEvent("unreachable", "chain", {"error": error}))
+        done = time.monotonic()
+        self._save_at = done + SAVE_PAUSE * (done - begun)
 
     def _stuck(self, step: int | None, seconds: float) -> UnreachableError:
         """Return the error of a swarm without progress; it names the restarted processes as the probable cause."""

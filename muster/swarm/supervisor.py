@@ -62,6 +62,8 @@ class ProcessSpec:
     nice: int = 0
     """On top of the supervisor's own."""
     restarts: int = len(BACK_OFF)
+    restart_from: Path | None = None
+    """File without which it is not started again: it would have lost everything."""
     back_off: tuple[float, ...] = BACK_OFF
     """Seconds before each restart; the last holds for all that follow."""
     final_statuses: tuple[int, ...] = ()
@@ -153,7 +155,7 @@ class Supervisor:
             keeper.cancel()
         await asyncio.gather(*self._keepers.values(), return_exceptions=True)
         self._keepers.clear()
-        first, *others = list(self._running) or [""]
+        first, *others = [name for name in self._specs if name in self._running] or [""]
         await asyncio.gather(*(self._end(name) for name in others))
         await self._end(first)
         remove_state(self.folder)
@@ -199,7 +201,8 @@ class Supervisor:
                 return
             self.on_event(ProcessEvent("died", spec.name, {"status": status}))
             deaths = 1 if time.monotonic() - begun > STEADY_SECONDS else deaths + 1
-            if deaths > spec.restarts or status == ConfigError.exit_code:
+            lost = spec.restart_from is not None and not spec.restart_from.exists()
+            if deaths > spec.restarts or lost or status == ConfigError.exit_code:
                 break  # settings that cannot work now cannot work after a restart
             await asyncio.sleep(spec.back_off[min(deaths, len(spec.back_off)) - 1])
             child = self._spawn(spec)

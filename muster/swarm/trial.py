@@ -97,7 +97,7 @@ async def _run_until_cancelled(
     local, resumes = swarm.local, False
     if "chain" in local.ports:
         swarm.view.stage("starting the chain")
-        resumes = local.saved is not None and local.saved.exists()
+        resumes = local.saved.exists()
         await swarm.supervisor.start(local.chain_process())
     swarm.view.stage("opening the run on chain")
     swarm.run = await open_run()

@@ -42,13 +42,13 @@ class Anvil(Process):
         mining: bool = True,
         chain_id: int = CHAIN_ANVIL,
         log: Path | None = None,
-        latest_only: bool = False,
+        history: int | None = None,
     ) -> None:
         """port: 0 takes any that is free; mining: without it nothing is mined until a block is asked for.
 
-        latest_only: keep no older states. They fill a disk where many thousands of blocks are mined.
+        history: number of older states to keep. They fill a disk where many thousands of blocks are mined.
         """
-        command = anvil_command(port, block_time=block_time, chain_id=chain_id, latest_only=latest_only)
+        command = anvil_command(port, block_time=block_time, chain_id=chain_id, history=history)
         super().__init__([*command, *([] if mining else ["--no-mining"])], log or Path(os.devnull))
 
     def is_ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""The contracts on a local chain, keys with money for gas, and blocks that are taken away."""
+"""The contracts on a local chain, and keys with money for gas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.chain.anvil import LocalChain
 from muster.chain.deploy import deploy
 from muster.chain.keys import Signer
 from muster.chain.types import AddressBook
@@ -40,8 +39,3 @@ def funded_on(anvil: Anvil, count: int) -> list[Signer]:
     for signer in signers:
         anvil.request("anvil_setBalance", signer.address, hex(100 * ETHER))
     return signers
-
-
-async def reorg(dev: LocalChain, depth: int) -> None:
-    """Replace the last `depth` blocks by as many empty ones: their transactions are gone."""
-    await dev.request("anvil_reorg", depth, [])

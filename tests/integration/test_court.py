@@ -28,7 +28,7 @@ from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork
 from testbed.chain.anvil import Anvil
-from testbed.chain.contracts import Deployment, deploy_on, funded_on, reorg
+from testbed.chain.contracts import Deployment, deploy_on, funded_on
 from testbed.runs.run_fixture import RunFixture
 from testbed.samples.messages import receipt_of
 from validator.journal import ValidatorJournal
@@ -310,7 +310,7 @@ def test_a_reorg_moves_no_vote_to_another_case(start_anvil: Callable[..., Anvil]
             assert await cases() == {1: (cheat, "none")}
             (seen,) = journal.cases()
             journal.seal_ballot(seen, True, bytes(32))
-            await reorg(dev, 1)
+            await dev.reorg(1, drop=True)
             await accuse("v3", "honest")
             await accuse("v1", "cheat")
             assert await cases() == {1: (honest, "none"), 2: (cheat, "none")}

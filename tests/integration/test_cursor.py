@@ -26,7 +26,7 @@ from muster.errors import ConfigError, UnreachableError
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
 from testbed.chain.balancer import always, balanced, first, never
-from testbed.chain.contracts import Deployment, deploy_on, funded_on, reorg
+from testbed.chain.contracts import Deployment, deploy_on, funded_on
 
 Start = Callable[..., Anvil]
 
@@ -131,7 +131,7 @@ async def test_a_reorg_takes_the_cursor_back_and_is_announced(
         await chain.send(registry.deposit(2))
         await chain.send(registry.deposit(3))
         assert await drain(cursor) == [2, 3]
-        await reorg(dev, 2)
+        await dev.reorg(2, drop=True)
         await chain.send(registry.deposit(4))
 
         if restarted:
@@ -153,7 +153,7 @@ async def test_a_reorg_without_new_blocks_is_announced_once(place: Deployment, t
         cursor = cursor_on(chain, tmp_path)
         await chain.send(registry.deposit(1))
         await drain(cursor)
-        await reorg(await LocalChain.open(chain.web3), 1)
+        await (await LocalChain.open(chain.web3)).reorg(1, drop=True)
         batch = await cursor.poll()
         assert batch.rewound_to is not None
         assert amounts(batch) == []
@@ -169,7 +169,7 @@ async def test_a_reorg_deeper_than_memory_begins_at_the_first_block(place: Deplo
         for _ in range(REMEMBERED_BLOCKS + 2):
             await dev.mine()
             await drain(cursor)
-        await reorg(dev, REMEMBERED_BLOCKS + 1)
+        await dev.reorg(REMEMBERED_BLOCKS + 1, drop=True)
         batch = await cursor.poll()
         assert batch.rewound_to == chain.addresses.from_block - 1
         assert amounts(batch) == [1]

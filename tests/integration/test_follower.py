@@ -26,7 +26,7 @@ from orchestrator.database import Database
 from orchestrator.queries import Queries
 from testbed.chain.anvil import Anvil
 from testbed.chain.balancer import always, balanced, first, never
-from testbed.chain.contracts import deploy_on, reorg
+from testbed.chain.contracts import deploy_on
 from testbed.runs.run_fixture import VALIDATORS, RunFixture, some_hash
 
 Start = Callable[..., Anvil]
@@ -218,7 +218,7 @@ async def test_reorg_undoes_what_is_gone_and_asks_for_nothing_older(
 
         asked.clear()
         async with run_fixture.local_chain() as dev:
-            await reorg(dev, depth)
+            await dev.reorg(depth, drop=True)
         assert await followed.follower.poll() is True
         assert await followed.of_chain() == before
         assert asked == [place + 1]
@@ -240,7 +240,7 @@ async def test_deep_reorg_is_read_again_in_pieces_and_said(
         anvil.request("anvil_mine", hex(6))
         assert await followed.follower.poll() is True
         before = await followed.of_chain()
-        await reorg(dev, 5)
+        await dev.reorg(5, drop=True)
 
         assert await followed.follower.poll() is False
         assert await followed.members() == 0

@@ -25,7 +25,6 @@ from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
 from orchestrator.database import Database
 from testbed.chain.anvil import Anvil
-from testbed.chain.contracts import reorg
 from testbed.http import open_url
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.waiting import BOUND, wait_until
@@ -258,7 +257,7 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(
 
     async def forget_last_block() -> None:
         async with run_fixture.local_chain() as dev:
-            await reorg(dev, 1)
+            await dev.reorg(1, drop=True)
 
     with Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=database_url) as orchestrator:
         asyncio.run(run_fixture.commit("w1", 0, some_hash("kept")))

@@ -144,6 +144,23 @@ async def test_settings_that_cannot_work_are_not_tried_again(tmp_path: Path) -> 
             await swarm.guard(asyncio.sleep(BOUND))
 
 
+async def test_process_is_restarted_only_from_its_saved_state(tmp_path: Path) -> None:
+    """Restarted, the first process is still the last to end."""
+    saved, reported = tmp_path / "saved", list[ProcessEvent]()
+    async with Supervisor(tmp_path, reported.append) as swarm:
+        await swarm.start(spec(tmp_path, "chain", "import time; time.sleep(600)", restart_from=saved))
+        await swarm.start(spec(tmp_path, "worker", "import time; time.sleep(600)"))
+        saved.touch()
+        os.kill(leader_of(tmp_path, "chain").pid, signal.SIGKILL)
+        await until(lambda: reported[-1].kind == "restarted")
+    assert [event.name for event in reported if event.kind == "ended"] == ["worker", "chain"]
+    saved.unlink()
+    async with Supervisor(tmp_path) as swarm:
+        await swarm.start(spec(tmp_path, "chain", "raise SystemExit(1)", restart_from=saved))
+        with pytest.raises(SwarmError, match="chain died 1 times, with status 1"):
+            await swarm.guard(asyncio.sleep(BOUND))
+
+
 async def test_a_process_that_is_not_essential_is_given_up(tmp_path: Path) -> None:
     reported: list[ProcessEvent] = []
     async with Supervisor(tmp_path, reported.append) as swarm:

@@ -82,6 +82,21 @@ async def test_a_step_that_the_chain_does_not_take_now_is_published_later(tmp_pa
     assert len(chain.published) == 1
 
 
+async def test_step_that_a_reorg_dropped_is_published_again(tmp_path: Path) -> None:
+    chain = Chain()
+    publisher = publisher_on(chain, tmp_path)
+    await publisher.anchor_again()
+    assert chain.published == [], "none was ever published"
+    await publisher.publish(CheckpointMetadata(step=3, batch_root=NO_BATCH), model_in(tmp_path), None)
+    chain.steps = 4
+    await publisher.anchor_again()
+    assert len(chain.published) == 1
+    chain.steps = 3
+    await publisher.anchor_again()
+    assert len(chain.published) == 2
+    assert chain.published[0] == chain.published[1]
+
+
 async def test_lagging_node_is_asked_again_and_a_step_gap_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
