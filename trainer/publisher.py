@@ -90,7 +90,7 @@ class Publisher:
             log.warning("cannot see whether the step is on chain", step=step, reason=str(error))
             return
         if published <= step:
-            log.warning("the step is no longer on chain: publishing it again", step=step)
+            log.warning("the step is no longer on chain", step=step)
             await self._anchor(*self._anchored)
 
     def _serve(self, step: int, model: Path, adapter: Path | None) -> tuple[Manifest, dict[str, float]]:

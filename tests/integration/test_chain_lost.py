@@ -24,7 +24,7 @@ from muster.swarm.supervisor import Supervisor
 from testbed.chain.anvil import free_port
 from testbed.processes import Muster, ended
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
-from testbed.runs.swarms import LiveSwarm, live_swarm
+from testbed.runs.swarms import live_swarm
 from testbed.waiting import BOUND, until, wait_until
 
 pytestmark = pytest.mark.usefixtures("built_contracts")
