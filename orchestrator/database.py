@@ -30,7 +30,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from muster.errors import ConfigError, StorageError
-from muster.runtime.batches import Batches, Outcome
+from muster.runtime.batches import Batches, Failure, Outcome
 from orchestrator import tables
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Database:
         def run(connection: Connection) -> tuple[Sequence[Outcome], bool]:
             outcomes = _run_all(connection, [work.run for work in batch])
             pairs = zip(batch, outcomes, strict=True)
-            news = any(work.news and not isinstance(outcome, Exception) for work, outcome in pairs)
+            news = any(work.news and not isinstance(outcome, Failure) for work, outcome in pairs)
             if news and self._shared_version is not None:
                 self._shared_version.grow(connection)
             return outcomes, news
@@ -217,7 +217,7 @@ def _attempt(connection: Connection, work: Callable[[Connection], Any]) -> Outco
         if connection.invalidated:
             raise
         savepoint.rollback()  # fails where the database has ended the whole transaction
-        return _failure(error) if isinstance(error, DBAPIError) else error
+        return Failure(_failure(error) if isinstance(error, DBAPIError) else error)
     savepoint.commit()
     return result
 

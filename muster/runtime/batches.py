@@ -10,8 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The outcome of an item that failed. An exception that an item returns is a result like any other."""
+
+    error: BaseException
+
+
 Outcome = Any
-"""What an item gave, or the exception by which it failed."""
+"""What an item gave, or its Failure."""
 
 
 @dataclass(eq=False)
@@ -27,12 +36,12 @@ class _Queued(Generic[Item]):
     def finish(self, outcome: Outcome) -> None:
         if self.done.done():
             return
-        if isinstance(outcome, asyncio.CancelledError):
-            self.done.cancel()
-        elif isinstance(outcome, Exception):
-            self.done.set_exception(outcome)
-        else:
+        if not isinstance(outcome, Failure):
             self.done.set_result(outcome)
+        elif isinstance(outcome.error, asyncio.CancelledError):
+            self.done.cancel()
+        else:
+            self.done.set_exception(outcome.error)
 
 
 class Batches(Generic[Item]):
@@ -75,7 +84,7 @@ class Batches(Generic[Item]):
         while batch := self._next():
             (outcomes,) = await asyncio.gather(self._run([queued.item for queued in batch]), return_exceptions=True)
             if isinstance(outcomes, BaseException):  # CancelledError too, where what runs the batch is closed
-                outcomes = [outcomes] * len(batch)
+                outcomes = [Failure(outcomes)] * len(batch)
             for queued, outcome in zip(batch, outcomes, strict=True):
                 queued.finish(outcome)
 

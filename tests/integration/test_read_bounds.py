@@ -17,7 +17,7 @@ import orchestrator.service
 from muster.chain.keys import load_signer
 from muster.settings.sources import load_settings
 from orchestrator.app import create_app
-from orchestrator.page.html_routes import pages
+from orchestrator.page.routes import pages
 from orchestrator.tables import metadata
 from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.shape import Shape

@@ -42,6 +42,9 @@ class Gates:
 
         return counted
 
+    def expect_complete(self) -> None:
+        """Be a follower that knows the whole chain."""
+
     async def next_poll(self) -> None:
         """Be the follower: what a test says happens on the chain, happens in the next poll."""
         while self.polls:

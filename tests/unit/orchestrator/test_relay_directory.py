@@ -135,7 +135,7 @@ async def test_new_offer_must_answer(tmp_path: Path, database_url: str, clock: C
     local = RelayDirectory(1, "http://127.0.0.1:8546", [], database, storage_url=f"file:{tmp_path}", clock=clock)
     async with odd_source(tmp_path) as (url, _, _):
         await local.check(caller(ANNE), 1, offer(url))
-        local.offer(caller(ANNE), 1, offer(url))
+        await local.offer(caller(ANNE), 1, offer(url))
     await local.check(caller(ANNE), 1, offer(url))  # renewed: not tried again
     with pytest.raises(RefusedError, match="cannot be reached") as refused:
         await local.check(caller(BERT), 1, offer(url))

@@ -182,7 +182,8 @@ async def test_the_page_of_a_large_step_lists_some_of_its_files(run: SampleRun) 
         boards=SimpleNamespace(overview=overview),
         site=Site(known, "http://run.example", lambda: 0),
     )
-    service: Any = SimpleNamespace(page=page, relay_directory=SimpleNamespace(listed=list))
+    directory = SimpleNamespace(listed=lambda _: [])
+    service: Any = SimpleNamespace(page=page, relay_directory=directory, database=run.database)
     html = await html_of(service, "/steps/{step}", step=3)
     assert f"{FILES + 5} files, of which {FILES} are listed" in html
     assert html.count('<a href="/rollouts/0x') == FILES

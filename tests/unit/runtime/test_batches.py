@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from muster.runtime.batches import Batches
+from muster.runtime.batches import Batches, Failure
 
 
 class Ran:
@@ -20,7 +20,7 @@ class Ran:
     async def run(self, batch: Sequence[str]) -> list[int | Exception]:
         self.batches.append(list(batch))
         await self.may_end.wait()
-        return [len(word) or ValueError("empty") for word in batch]
+        return [len(word) or Failure(ValueError("empty")) for word in batch]
 
 
 def start(batches: Batches[str], *words: str) -> list[asyncio.Task[int]]:
