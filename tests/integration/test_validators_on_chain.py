@@ -77,6 +77,10 @@ class Archive:
     def client(self) -> Archive:
         return self
 
+    @property
+    def reader(self) -> Archive:
+        return self
+
     async def reload(self) -> None: ...
 
     async def draw(self, commitment: CommittedWork) -> None: ...
