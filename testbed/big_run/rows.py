@@ -118,7 +118,7 @@ class Rows:
             if number % 3 == 0:
                 name = f"{NAMES[number // 3 % len(NAMES)]} {number}"
                 document = {"run": self.members.run, "node": node, "name": name, "named": self.work.now - number}
-                yield node, name, self.work.now - number, json.dumps(document | {"signature": UNSIGNED})
+                yield node, name, self.work.now - number, json.dumps(document | {"signature": UNSIGNED}), 0.0
 
     def machines(self, received: float) -> Iterator[Row]:
         """Yield what each node said last; those that are not at work said it long ago."""
@@ -126,9 +126,9 @@ class Rows:
             device, devices, speed = DEVICES[i % 31 % len(DEVICES)]
             ago = self.work.now - int(self.work.time[self.work.last_at[i]]) if self.work.count[i] else 0
             last = received - (ago if ago > HOUR_SECONDS else 0)
-            yield node, device, devices, speed * (0.8 + i % 5 / 10), 20.0 + i, last
+            yield node, device, devices, speed * (0.8 + i % 5 / 10), 20.0 + i, "", last
         for i, node in enumerate(self.members.validators):
-            yield node, DEVICES[i % 4][0], 1, 0.0, None, received
+            yield node, DEVICES[i % 4][0], 1, 0.0, None, "", received
 
     def served(self, received: float) -> Iterator[Row]:
         for i, node in enumerate([*self.members.workers, *self.members.validators]):
