@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from eth_utils.crypto import keccak
-from sqlalchemy import Table, select
+from sqlalchemy import Executable, Table, select
 
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, event_of
@@ -247,6 +247,14 @@ class Orchestrator(Service):
         try:
             query = select(*table.c[columns]).order_by(*table.primary_key.columns)
             return [tuple(row) for row in await database.read(lambda connection: connection.execute(query).all())]
+        finally:
+            await database.close()
+
+    async def rewrite(self, statement: Executable) -> None:
+        """Change its database while it does not run."""
+        database = await Database.open(self.database_url, self._about)
+        try:
+            await database.write(lambda connection: connection.execute(statement))
         finally:
             await database.close()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.clients.evaluation import Completion, CompletionRequest, TaskCompletions
@@ -96,7 +97,8 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
     assert again["error"] == f"Conflict: {node} was named less than a minute ago"
     assert again["hint"].startswith("try again in ")
     orchestrator.stop()
-    orchestrator.start()  # it forgets when a node was named
+    asyncio.run(orchestrator.rewrite(update(node_names).values(received=0)))  # long ago
+    orchestrator.start()
     own = ("node", "name", "", "--operator", "./operator-of-w1.key", "--yes")
     removed = machine.json(*own, "--node", "./w1.key")
     assert removed == {**expected, "name": ""}
