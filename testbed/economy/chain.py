@@ -48,7 +48,7 @@ class WorldChain:
     @contextmanager
     def open(cls, folder: Path) -> Iterator[WorldChain]:
         """Start an Anvil, deploy the contracts, and end it afterwards."""
-        with Anvil(history=0) as anvil:
+        with Anvil(history=1) as anvil:
             book = deploy_on(anvil, folder).book
             anvil.request("anvil_autoImpersonateAccount", True)
             anvil.request("evm_setAutomine", False)

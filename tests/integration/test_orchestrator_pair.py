@@ -15,10 +15,10 @@ from testbed.processes import ended
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.servers.postgres import PostgresServer
 from testbed.waiting import wait_until
+from testbed.weights.servers import odd_source
 
 TAKEOVER_SECONDS = 10.0
 FOLLOWS = 'muster_orchestrator_lease{task="follower"} 1.0'
-RELAY = "http://127.0.0.1:9000"
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +50,13 @@ def leads(orchestrator: Orchestrator) -> bool:
 
 
 async def test_a_write_to_one_is_in_the_next_answer_of_the_other(
-    run_fixture: RunFixture, pair: list[Orchestrator]
+    run_fixture: RunFixture, pair: list[Orchestrator], tmp_path: Path
 ) -> None:
     first, second = pair
     run, data, root = run_fixture.run, b"rollouts" * 100, some_hash("root")
     worker, owner = run_fixture.key("w1").address, "operator of w1"
     async with (
+        odd_source(tmp_path) as (relay, _, _),
         run_fixture.client(first.url, "w1") as w1,
         run_fixture.client(first.url, "v1") as v1,
         run_fixture.client(second.url, "v2") as v2,
@@ -73,8 +74,8 @@ async def test_a_write_to_one_is_in_the_next_answer_of_the_other(
         assert [work.root for work in await trainer.accepted(run)] == [root]
         assert [work.root for work in await reader.accepted(run)] == [root]
         # 2. So are an offer and a name.
-        await w1.offer_relay(RelayOffer(run=run, url=RELAY))
-        assert RELAY in await reader.relays(run)
+        await w1.offer_relay(RelayOffer(run=run, url=relay))
+        assert relay in await reader.relays(run)
         await operator.announce_name(run, worker, "shared")
         assert "shared" in second.get(f"/nodes/{worker}")[1].decode()
         # 3. However often, and whatever was kept.
