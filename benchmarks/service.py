@@ -13,7 +13,7 @@ with real keys: their signatures are real, and the chain emits their commitments
 - `workers_one_process`: the most members with whom neither the p99 of waits nor that of writes exceeds 0.25 s.
 - `rss_per_worker`: memory that the orchestrator takes for each of 3,000 members, beyond what it took to serve 50
   others.
-- `signed_writes`, `two_processes`, `catch_up`, `reorg`: measured by `service_writes`, `service_pair`, `service_chain`.
+- `verdict_cpu_…`, `two_processes_…`, `catch_up_…`, `reorg_…`: those of `service_writes`, `service_pair`, `service_chain`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -37,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from sqlalchemy import create_engine
 
+from benchmarks import service_chain, service_pair, service_writes
 from benchmarks.page_cost import able_workers, load_of, watching
 from benchmarks.report import Figure, figure, none, parser, show
 from benchmarks.service_load import HELD, Load, chain_links
@@ -347,23 +347,20 @@ def crowd_of(count: int, scale: Scale) -> Round:
         return measure(members, count, scale.seconds)
 
 
-def elsewhere(name: str, room: str, *arguments: object) -> Callable[[Scale], list[Figure]]:
-    """Return the measurement of a figure that another module has."""
-
-    def found(scale: Scale) -> list[Figure]:
-        return [getattr(import_module(f"benchmarks.{room}"), name)(*arguments, scale.is_quick)]
-
-    return found
+def both_writes(scale: Scale) -> list[Figure]:
+    """Measure signed writes on SQLite and on PostgreSQL."""
+    with service_pair.postgres() as server:
+        on_server = service_writes.signed_writes(server.create_database(), quick=scale.is_quick)
+    return [*service_writes.signed_writes(quick=scale.is_quick), *on_server]
 
 
-PARTS: Final[dict[str, Sequence[Callable[[Scale], list[Figure]]]]] = {
-    "hostile": [hostile],
-    "workers_one_process": [workers_one_process],
-    "rss_per_worker": [rss_per_worker],
-    "signed_writes": [elsewhere("signed_writes", "service_writes", kind) for kind in ("sqlite", "postgresql")],
-    "two_processes": [elsewhere("two_processes", "service_pair")],
-    "catch_up": [elsewhere("catch_up", "service_chain")],
-    "reorg": [elsewhere("reorg", "service_chain")],
+PARTS: Final[dict[str, Callable[[Scale], list[Figure]]]] = {
+    "hostile": hostile,
+    "workers_one_process": workers_one_process,
+    "rss_per_worker": rss_per_worker,
+    "signed_writes": both_writes,
+    "two_processes": lambda scale: service_pair.two_processes(quick=scale.is_quick),
+    "catch_up_and_reorg": lambda scale: service_chain.figures(scale.commitments),
 }
 
 
@@ -379,15 +376,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scale = Scale(options.commitments, options.seconds)
     if options.quick:
         scale = Scale(min(40_000, options.commitments), min(10.0, options.seconds), rounds=1, is_quick=True)
-    figures, missing = list[Figure](), dict[str, str]()
-    for name in options.only:
-        for part in PARTS[name]:
-            try:
-                figures += part(scale)
-            except ModuleNotFoundError as error:
-                missing[name] = str(error)
+    figures = [one for name in options.only for one in PARTS[name](scale)]
     about = [f"{scale.commitments} commitments", f"{scale.seconds:g} s a round"]
-    return show(figures, as_json=options.json, about=about, missing=missing)
+    return show(figures, as_json=options.json, about=about)
 
 
 if __name__ == "__main__":

@@ -174,16 +174,6 @@ def measure(engine: Engine, commitments: int, blocks: int = REORG_BLOCKS) -> tup
         server.close()
 
 
-def catch_up(engine: Engine, events: int) -> float:
-    """Return the events a second."""
-    return measure(engine, events)[0]
-
-
-def reorg(engine: Engine, commitments: int, blocks: int = REORG_BLOCKS) -> float:
-    """Return the seconds."""
-    return measure(engine, commitments, blocks)[1]
-
-
 def figures(commitments: int) -> list[Figure]:
     """Measure on both engines."""
     found = []

@@ -43,14 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = parser(__doc__)
     made.add_argument("--quick", action="store_true", help=f"1/{SHARE_OF_QUICK} of the answers and pairs")
     options = made.parse_args(arguments)
-    share = SHARE_OF_QUICK if options.quick else 1
+    return show(two_processes(quick=options.quick), as_json=options.json)
+
+
+def two_processes(*, quick: bool = False) -> list[Figure]:
+    """Measure one orchestrator, then two, behind one PostgreSQL."""
+    share = SHARE_OF_QUICK if quick else 1
     with tempfile.TemporaryDirectory(prefix="muster-pair-") as folder, Anvil() as anvil, postgres() as server:
         run_fixture = asyncio.run(RunFixture.build_on(anvil, Path(folder), seed="pair", workers=("w1",)))
         asyncio.run(run_fixture.publish(0))
         run_fixture.settings = run_fixture.settings.model_copy(update={"poll_seconds": POLL_SECONDS})
         one, two = (measure(run_fixture, server, Path(folder) / str(n), n, ANSWERS // share) for n in (1, 2))
         missing = pairs(run_fixture, server, Path(folder) / "pairs", PAIRS // share)
-    return show(figures(one, two, missing), as_json=options.json, about=[f"{PAIRS // share} pairs"])
+    return figures(one, two, missing)
 
 
 def figures(one: float, two: float, missing: int) -> list[Figure]:

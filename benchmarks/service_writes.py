@@ -50,30 +50,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--database", default="", help="URL of an empty database, for one run")
     made.add_argument("--runs", type=int, default=3)
     options = made.parse_args(arguments)
-    count = 1 if options.quick or options.database else options.runs
+    found = signed_writes(options.database, quick=options.quick, count=options.runs)
     files, polls = (1, POLLS // 5) if options.quick else (FILES, POLLS)
+    about = f"{len(VALIDATORS)} validators, {WORKERS * files * len(VALIDATORS)} verdicts, {polls} polls"
+    return show(found, as_json=options.json, about=[about])
+
+
+def signed_writes(database: str = "", *, quick: bool = False, count: int = 3) -> list[Figure]:
+    """Measure on SQLite, or once in an empty `database` of PostgreSQL."""
+    count = 1 if quick or database else count
+    files, polls = (1, POLLS // 5) if quick else (FILES, POLLS)
     with tempfile.TemporaryDirectory(prefix="muster-writes-") as folder, Anvil() as anvil:
         workers = tuple(f"w{number}" for number in range(WORKERS))
         run_fixture = asyncio.run(RunFixture.build_on(anvil, Path(folder), seed="writes", workers=workers))
         asyncio.run(run_fixture.publish(0))
         runs = []
         for number in range(count):
-            used = {"database_url": options.database} if options.database else {}
+            used = {"database_url": database} if database else {}
             run_fixture.used_links.clear()
             (run_folder := Path(folder) / f"run-{number}").mkdir()
             with Orchestrator(run_fixture, run_folder, **used) as orchestrator:
                 runs.append(asyncio.run(measure(run_fixture, orchestrator, files, polls, commit=number == 0)))
-    database = "PostgreSQL" if options.database else "SQLite"
-    about = f"{database}, {len(VALIDATORS)} validators, {WORKERS * files * len(VALIDATORS)} verdicts, {polls} polls"
-    return show(figures(runs, 4 if options.database else 3), as_json=options.json, about=[about])
+    return figures(runs, "postgresql" if database else "sqlite")
 
 
-def figures(runs: Sequence[Run], milliseconds: float) -> list[Figure]:
-    """Return the document's figures. milliseconds: what a verdict may cost."""
+def figures(runs: Sequence[Run], engine: str) -> list[Figure]:
+    """Return the document's figures."""
+    milliseconds = 3 if engine == "sqlite" else 4
     return [
-        figure("verdict_cpu", [r.verdict for r in runs], ratio=max, target=milliseconds, unit="ms", at_most=True),
-        figure("verdicts_per_second", [r.rate for r in runs], ratio=min, target=200, unit="1/s"),
-        figure("poll_cpu", [r.poll for r in runs], ratio=max, target=165, unit="µs", at_most=True),
+        figure(
+            f"verdict_cpu_{engine}", [r.verdict for r in runs], ratio=max, target=milliseconds, unit="ms", at_most=True
+        ),
+        figure(f"verdicts_per_second_{engine}", [r.rate for r in runs], ratio=min, target=200, unit="1/s"),
+        figure(f"poll_cpu_{engine}", [r.poll for r in runs], ratio=max, target=165, unit="µs", at_most=True),
     ]
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from benchmarks import service_load
-from benchmarks.report import MISSED
-from benchmarks.service import Round, allowed_share, hostile_figures, largest, main
+from benchmarks.service import Round, allowed_share, hostile_figures, largest
 from benchmarks.service_load import Counts, Wakes
 
 
@@ -94,14 +93,3 @@ def test_a_wake_is_late_against_the_first_of_its_burst() -> None:
     wakes = Wakes()
     assert [wakes.late("a", now) for now in (10.0, 10.6, 11.2)] == pytest.approx([0.0, 0.6, 1.2])
     assert [wakes.late("b", 11.3), wakes.late("a", 12.3)] == [0.0, 0.0]
-
-
-def test_a_figure_whose_module_is_not_there_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(name: str) -> None:
-        raise ModuleNotFoundError(f"no {name}")
-
-    monkeypatch.setattr("benchmarks.service.import_module", fails)
-    assert main(["--only", "reorg"]) in (0, MISSED)
-    assert "reorg" in capsys.readouterr().out

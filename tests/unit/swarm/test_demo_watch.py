@@ -46,7 +46,7 @@ async def test_news_of_any_kind_are_waited_for(kind: str, tmp_path: Path, monkey
     quiet = Quiet(kind, 40)
     monkeypatch.setattr(RunningSwarm, "client", lambda *_: quiet)
     view = SimpleNamespace(run_events=lambda *_: None, summary=lambda *_: None)
-    local = SimpleNamespace(folder=tmp_path)
+    local = SimpleNamespace(folder=tmp_path, ports={})
     swarm = RunningSwarm(cast(Any, local), cast(Any, quiet), cast(Any, view))
     with pytest.raises(UnreachableError, match=r"nothing new for 0 s after step \d+"):
         await swarm.watch(cast(Any, None), lambda _: False, 0.1)
