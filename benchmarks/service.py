@@ -13,7 +13,8 @@ with real keys: their signatures are real, and the chain emits their commitments
 - `workers_one_process`: the most members with whom neither the p99 of waits nor that of writes exceeds 0.25 s.
 - `rss_per_worker`: memory that the orchestrator takes for each of 3,000 members, beyond what it took to serve 50
   others.
-- `verdict_cpu_…`, `two_processes_…`, `catch_up_…`, `reorg_…`: those of `service_writes`, `service_pair`, `service_chain`.
+- `verdict_cpu_…`, `two_processes_…`, `catch_up_…`, `reorg_…`: those of `service_writes`, `service_pair` and
+  `service_chain`.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ def measured(figure: str) -> float:
 
 def test_page_says_what_was_measured() -> None:
     for text, figure in (
-        ("0.264 ms", "cpu"),
-        ("15.2 KiB", "memory"),
+        ("23.1 KiB", "rss_per_worker"),
         ("69,419", "commit_median"),
         ("145", "delta_1pct"),
     ):
@@ -39,7 +38,7 @@ def test_page_says_what_was_measured() -> None:
 def test_products_are_right(workers: str, cells: str) -> None:
     nodes, rate = number(workers), number(workers) * 7.5 / 3600
     expected = [
-        *(rate, 5 * rate, nodes / 2, nodes / 2 * measured("cpu") / 1000),
-        *(nodes * measured("memory") / 1024, rate * measured("commit_median"), nodes / measured("delta_1pct")),
+        *(rate, 5 * rate, nodes / 25),
+        *(nodes * measured("rss_per_worker") / 1024, rate * measured("commit_median"), nodes / measured("delta_1pct")),
     ]
     assert [number(cell) for cell in cells.split(" | ")] == pytest.approx(expected, rel=0.01)
