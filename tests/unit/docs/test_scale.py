@@ -38,7 +38,7 @@ def test_page_says_what_was_measured() -> None:
 def test_products_are_right(workers: str, cells: str) -> None:
     nodes, rate = number(workers), number(workers) * 7.5 / 3600
     expected = [
-        *(rate, 5 * rate, nodes / 25),
+        *(rate, 5 * rate, nodes / 20),
         *(nodes * measured("rss_per_worker") / 1024, rate * measured("commit_median"), nodes / measured("delta_1pct")),
     ]
     assert [number(cell) for cell in cells.split(" | ")] == pytest.approx(expected, rel=0.01)
