@@ -49,7 +49,7 @@ def roles(shape: Shape) -> list[tuple[str, int]]:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("big") / "orchestrator.db"
-    fill(path, ABOUT, f"{BLOCK} 0x" + "00" * 32, make_rows())
+    fill(path, ABOUT, (BLOCK, "0x" + "00" * 32), make_rows())
     return f"sqlite:///{path}"
 
 
