@@ -202,7 +202,7 @@ def refuse_upload(
     if committed is not None:
         if committed.root == root:
             return None
-        return problems.conflict(f"index {index} is committed to root {committed.root}", f"go on with {next_index}")
+        return problems.conflict(f"index {index} is committed to root {committed.root}", f"continue with {next_index}")
     if not member.active:
         return problems.not_allowed(f"{caller.address} is {member.status} and cannot commit", "muster worker status")
     if not next_index <= index < next_index + AHEAD:

@@ -154,12 +154,12 @@ class CheckpointStore:
             if changed:
                 raise MismatchError(
                     f"{folder / changed[0]} is not what was written",
-                    hint=f"delete {folder} to go on from the step before",
+                    hint=f"delete {folder} to resume from the step before",
                 )
             return CheckpointMetadata(**value | {"batch": tuple(value["batch"])})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
-                f"{folder} cannot be read: {error}", hint=f"delete {folder} to go on from the step before"
+                f"{folder} cannot be read: {error}", hint=f"delete {folder} to resume from the step before"
             ) from error
 
     def state(self, step: int) -> Path:

@@ -108,7 +108,7 @@ class WeightsAndBiases:
                 hint="wandb login, set WANDB_MODE=offline, or unset trainer.wandb_project",
             ) from error
         except wandb.Error as error:
-            log.warning("Weights & Biases cannot be reached; training goes on without it", error=str(error))
+            log.warning("Weights & Biases cannot be reached; training continues without it", error=str(error))
             return
         began.define_metric("*", step_metric="step")
         self.sender = threading.Thread(target=self._send_all, args=(began,), name="wandb", daemon=True)
@@ -136,7 +136,7 @@ class WeightsAndBiases:
                 run.log(values)
             run.finish()
         except Exception as error:  # noqa: BLE001 (its client does not document what it raises)
-            log.warning("Weights & Biases failed; training goes on without it", error=str(error))
+            log.warning("Weights & Biases failed; training continues without it", error=str(error))
 
 
 def _wandb_id(folder: Path) -> str:

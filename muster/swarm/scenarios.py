@@ -73,7 +73,7 @@ FETCHED_TRAINER: Final[Mapping[str, Any]] = {
     "length_weight": 0.0,
     "eval_every": 2,
 }
-"""How a model that others have made is trained; one that is made here takes a hundred times larger steps."""
+"""How a pretrained model is trained; one that is made here takes a hundred times larger steps."""
 
 LANGUAGE: Final = Scenario(
     name="language",

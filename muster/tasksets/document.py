@@ -63,7 +63,7 @@ class TaskSource:
     origin: _SomeText
     """A data set's name and version, an address, or how they were made."""
     note: _Text = ""
-    """What else their authors want to be said."""
+    """Attribution that their authors ask for."""
     author: Annotated[Address | Literal[""], Field(exclude_if=not_)] = ""
     """Address of the author who signed them (`muster.authoring.contributions`); empty if unsigned."""
 

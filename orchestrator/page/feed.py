@@ -102,7 +102,7 @@ def state_sentence(
         return f"Little is learnt: {percent(unended)} of completions never end their thinking.", "wait"
     waiting = f"{number(demand.waiting_groups)} groups wait for the trainer"
     if demand.wanted:
-        return f"Work goes on: {waiting}, and it wants more.", "go"
+        return f"Work continues: {waiting}, and it wants more.", "go"
     return f"Enough work: {waiting}, and it wants no more for now.", "go"
 
 

@@ -333,7 +333,7 @@ async def test_a_fetch_has_a_time_out_over_all(run_fixture: Path, manifest: Mani
         shelf.bend = lambda name, item: Gate(item, 0) if name == "model.safetensors" else item
         with pytest.raises(UnreachableError, match=r"was not complete after 1 s") as caught:
             await get(manifest, tmp_path / "in", url, fetch_seconds=1)
-    assert caught.value.hint == "try again: it goes on where it was"
+    assert caught.value.hint == "try again: the fetch resumes"
 
 
 # Killed and resumed

@@ -1,4 +1,4 @@
-"""Answers that took hours, kept on disk while they come, so that an interrupted filter goes on where it was.
+"""Answers that took hours, kept on disk while they come, so that an interrupted filter resumes.
 
 One folder per filter, locked while it is used. It belongs to one checkpoint, one task set and one way of asking; the
 band does not matter to it, so another band of the same answers costs nothing.

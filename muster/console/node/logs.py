@@ -66,7 +66,7 @@ class LineFilter:
 @command(app, "logs", of_node=True)
 def logs(
     session: Session,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines, until Ctrl-C.")] = False,
     level: Annotated[Level, typer.Option(help="Lowest level to show.")] = "info",
     since: Annotated[str | None, typer.Option(help="Only lines of the last 30s, 10m, 2h or 1d; all of them.")] = None,
     lines: Annotated[

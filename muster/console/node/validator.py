@@ -46,7 +46,7 @@ async def join(
 
 @command(app, "run", of_node=True)
 def run(session: Session) -> None:
-    """Inspect until interrupted; picks up where it was."""
+    """Inspect until interrupted; resumes where it stopped."""
     session.become("validator")
 
 
@@ -71,7 +71,7 @@ def policy(
         float, typer.Option(min=0, max=1, help="Share of false rows that replay shows: docs/understand/verification.md")
     ] = 1.0,
 ) -> None:
-    """Show how much this validator re-runs, and the chance that it finds somebody whose rows are in part false."""
+    """Show how much this validator re-runs, and the chance that it catches a node whose rows are partly false."""
     policy = session.settings.validator
     found = _detection(policy, rows, commitments, seen)
     lines = [

@@ -47,7 +47,7 @@ async def join(
 
 @command(app, "run", of_node=True)
 def run(session: Session) -> None:
-    """Work until interrupted; picks up where it was."""
+    """Work until interrupted; resumes where it stopped."""
     if not session.settings.worker.state_dir.exists():
         session.note(ENGINE_HINT)
     session.become("worker")

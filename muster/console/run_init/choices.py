@@ -94,13 +94,13 @@ class TypedChoices(Request):
     tasks: Place | None = None
     """Folder of a task set, or families of which tasks are made."""
     levels: Levels | None = None
-    """Of made tasks: difficulties, as of muster tasks make."""
+    """For generated tasks: difficulties, as in muster tasks make."""
     train: Count | None = None
-    """Of made tasks: training tasks of each family."""
+    """For generated tasks: training tasks of each family."""
     held_out: Count | None = None
-    """Of made tasks: tasks of each family that are kept for measuring."""
+    """For generated tasks: held-out tasks of each family."""
     seed: int | None = Field(default=None, ge=0, lt=1 << 63)
-    """Of made tasks and models: equal seeds give equal ones."""
+    """For generated tasks and models: equal seeds give equal ones."""
     budgets: Budgets | None = None
     """Thinking budgets in tokens, comma-separated."""
     max_prompt_tokens: Count | None = None
@@ -110,7 +110,7 @@ class TypedChoices(Request):
     recipe: RecipeName | None = None
     """The trainer's recipe."""
     learning_rate: float | None = Field(default=None, gt=0, lt=1)
-    """Else the recipe's, or that of a model others have made."""
+    """Else the recipe's, or that for a pretrained model."""
     batch_groups: int | None = Field(default=None, ge=1, le=100_000)
     """Groups that a step is trained on."""
     group_size: int | None = Field(default=None, ge=2, le=4096)
@@ -146,7 +146,7 @@ class RunChoices(TypedChoices):
 FAMILY_NAMES: Final = tuple(FAMILIES)
 NETWORKS: Final = get_args(Network)
 
-HEAD: Final = """# What you chose for this run. muster run init goes on with it; options that you type come before it.
+HEAD: Final = """# What you chose for this run. muster run init continues with it; options that you type come before it.
 """
 
 

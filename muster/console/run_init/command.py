@@ -76,7 +76,7 @@ class InitRequest(TypedChoices):
 async def init(session: Session, request: InitRequest) -> None:
     """Make a run of your own: terms, keys, settings; then start it on this machine, or print its deployment.
 
-    Asks on a terminal for what no option says. Typed again, it goes on where it was, and shows what is done.
+    Asks on a terminal for what no option says. Run it again to resume; it shows what is done.
     """
     # 1. What is wanted.
     place = RunFolder(request.folder)

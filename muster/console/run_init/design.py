@@ -41,7 +41,7 @@ LOCAL_FILES: Final = 2
 
 FETCHED_LEARNING_RATE: Final = 4e-5
 FETCHED_GRADIENT_CLIP: Final = 1.0
-"""Of a model that others have made; one that is made here takes larger steps."""
+"""Of a pretrained model; one that is made here takes larger steps."""
 
 SORT_LEVELS: Final = (3, 4, 5, 6)
 SUMS_LEVELS: Final = (9, 12, 15)

@@ -132,7 +132,7 @@ def readme_text(design: RunDesign, folder: Path, steps: Sequence[OwnerStep]) -> 
     return f"""{title}
 {"=" * len(title)}
 
-Made by muster run init. Typed again, it goes on where it was, and shows what is done:
+Made by muster run init. Run it again to resume; it shows what is done:
 
   muster run init {folder}
 

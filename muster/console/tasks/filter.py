@@ -46,7 +46,7 @@ async def filter_(
 ) -> None:
     """Keep the training tasks that a model solves at a rate from --low to --high, both included.
 
-    Held-out tasks stay as they are. Answers are kept in OUT.answers: an interrupted filter goes on where it was, and
+    Held-out tasks stay as they are. Answers are kept in OUT.answers: an interrupted filter resumes, and
     another band of the same answers takes no time.
     """
     # 1. Check the options and the files.

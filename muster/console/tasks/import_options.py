@@ -48,7 +48,7 @@ class ImportRequest(Request):
     origin: str | None = None
     """Where the data set is from; else the file's name."""
     note: str = ""
-    """What its authors want to be said."""
+    """Attribution that its authors ask for."""
     environment: tuple[str, ...] = ()
     """What scores them: NAME, NAME:OPTION=VALUE,…, or a JSON file."""
     field: tuple[str, ...] = ()

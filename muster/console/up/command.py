@@ -44,7 +44,7 @@ LEAST_SECONDS: Final = 2.0
 
 @command(app, "up", spends=True)
 def up(session: Session, request: UpRequest) -> None:
-    """Make a node of this machine, join a run with it, run it and show it; later the same command goes on.
+    """Make a node of this machine: join a run, work for it, and watch it. Run the same command to resume.
 
     Asks before anything is staked. Nothing has to be edited: keys, settings, state and log are in the node's folder.
     """

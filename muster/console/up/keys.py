@@ -1,6 +1,6 @@
 """The keys of a node: the operator's wallet, and the node's own key with a password that this machine makes up.
 
-Each is made once. A process that is killed in between leaves a complete file or none, so the same command goes on with
+Each is made once. A process that is killed in between leaves a complete file or none, so the same command resumes with
 what is there and never makes a second key.
 """
 

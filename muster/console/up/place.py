@@ -173,7 +173,7 @@ def settings_text(place: NodePlace, found: CheckedRun, role: NodeRole) -> str:
         "log.file": place.log.name,
     }
     head = (
-        f"# A {role} of run {found.run}, made by muster up, which goes on with it: nothing has to be edited.\n"
+        f"# A {role} of run {found.run}, made by muster up, which continues with it: nothing has to be edited.\n"
         "# muster config show lists every setting. Relative paths begin at the folder of this file.\n"
     )
     return head + to_toml(values)

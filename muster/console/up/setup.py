@@ -48,7 +48,9 @@ async def bring_ether(node: LocalNode, chain: Chain, wei: int) -> None:
         session.note(f"the local chain gave ether to {operator}")
         return
     session.note(refill(operator, chain.chain_id, wei))
-    session.note(f"waiting for it, {ETHER_SECONDS / MINUTE:.0f} minutes at most; after Ctrl-C the same command goes on")
+    session.note(
+        f"waiting for it, {ETHER_SECONDS / MINUTE:.0f} minutes at most; after Ctrl-C run the same command to resume"
+    )
     deadline = time.monotonic() + ETHER_SECONDS
     while (held := await _ether_of(chain, operator)) is None or held < wei:
         if time.monotonic() > deadline:

@@ -125,7 +125,7 @@ def check_run_takes(facts: NodeFacts) -> None:
     if facts.other_validator != ZERO_ADDRESS:
         raise CheckError(
             f"{joining.operator} has the validator {facts.other_validator} in run {joining.run}: one at most, ever",
-            hint="go on with that node, or use another operator: --operator WALLET",
+            hint="continue with that node, or use another operator: --operator WALLET",
         )
     if not facts.admitted:
         raise CheckError(

@@ -3,7 +3,7 @@
     fetched = await fetch_version(FetchRequest(root, run, step, ["http://relay:8700"], Path(".muster/worker/weights")))
 
 The root comes from the chain. What comes back is a folder in which every byte has been checked against it; nothing is
-ever seen under that name before. A fetch that was killed goes on where it was.
+ever seen under that name before. A fetch that was killed resumes.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def fetch_version(
             raise UnreachableError(
                 f"step {request.step} was not complete after {seconds:g} s "
                 f"({download.found_bytes + download.fetched_bytes} bytes are kept)",
-                hint="try again: it goes on where it was",
+                hint="try again: the fetch resumes",
             ) from error
         finally:
             # 2. Say what each source did, and count what the good ones sent, however it ended.

@@ -363,7 +363,7 @@ async def test_live_state_matches_the_boards(run: BoardsRun) -> None:
     assert (state.finished, state.blocked, state.wanted, state.waiting_groups) == (False, "", True, 4)
     assert (state.metrics, state.metrics_step, state.tokens_per_second) == ({"reward": 0.625}, 2, 900.0)
     assert state.shown == {
-        "blocked": "Work goes on: 4 groups wait for the trainer, and it wants more.", "step": "3",
+        "blocked": "Work continues: 4 groups wait for the trainer, and it wants more.", "step": "3",
         "held_out": "0.75", "reward": "0.625", "tokens_per_second": "900", "workers": "2", "validators": "3",
         "accepted_groups": "8", "open_cases": "1", "block": "30",
     }  # fmt: skip

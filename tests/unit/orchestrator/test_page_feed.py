@@ -147,7 +147,7 @@ def test_state_sentence_names_what_the_swarm_waits_for() -> None:
         demand = Demand(run=1, step=4, wanted=wanted, waiting_groups=1_024)
         return state_sentence(**{"step": 4_000, "finished": False, "blocked": blocked, "demand": demand, **more})
 
-    assert said() == ("Work goes on: 1,024 groups wait for the trainer, and it wants more.", "go")
+    assert said() == ("Work continues: 1,024 groups wait for the trainer, and it wants more.", "go")
     assert said(stale=True) == ("What the swarm does now is not known: the chain is not read.", "wait")
     assert said(unended=0.49)[1] == "go"
     assert said(unended=0.984) == ("Little is learnt: 98.4 % of completions never end their thinking.", "wait")

@@ -195,7 +195,7 @@ def test_training_goes_on_when_weights_and_biases_is_lost(tmp_path: Path, monkey
         for step in range(3):
             metrics.record(report(step, reward=0.5))
         metrics.close()
-    assert [line["event"] for line in said] == ["Weights & Biases failed; training goes on without it"]
+    assert [line["event"] for line in said] == ["Weights & Biases failed; training continues without it"]
     assert len(metrics.path.read_text().splitlines()) == 3
 
 

@@ -40,7 +40,7 @@ WORKER = Identity(CHAIN_ANVIL, BOOK.runs, 1, "worker")
 NODES = Path("/home/ada/.muster/nodes")
 
 SETTINGS = """\
-# A worker of run 1, made by muster up, which goes on with it: nothing has to be edited.
+# A worker of run 1, made by muster up, which continues with it: nothing has to be edited.
 # muster config show lists every setting. Relative paths begin at the folder of this file.
 run = 1
 name = "run-1-worker"
