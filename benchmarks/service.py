@@ -3,7 +3,7 @@
     python benchmarks/service.py [--json] [--quick] [--only NAME …] [--commitments 1600000] [--seconds 30]
 
 A real orchestrator process with plain settings over a synthetic run (`testbed.big_run`) and a real Anvil, on the same
-machine as its load (`benchmarks/service_load.py` says what members and strangers do). Members are rows of its database
+machine as its load (`service_members` and `service_strangers` say what they do). Members are rows of its database
 with real keys: their signatures are real, and the chain emits their commitments.
 
 - `hostile_…`: p99 of answers to 100 members and to the trainer while strangers do their worst. Each kind takes turns
@@ -40,7 +40,9 @@ from sqlalchemy import create_engine
 from benchmarks import service_chain, service_pair, service_writes
 from benchmarks.page_cost import able_workers, load_of, watching
 from benchmarks.report import Figure, figure, none, parser, show
-from benchmarks.service_load import HELD, Load, chain_links
+from benchmarks.service_load import Load
+from benchmarks.service_members import chain_links
+from benchmarks.service_strangers import HELD
 from benchmarks.watched import cpu_of, expect, memory_of, module, started, tell
 from muster.chain.keys import Signer
 from muster.constants import HOUR_SECONDS
@@ -181,7 +183,8 @@ def enrol(big: BigRun, count: int) -> list[str]:
 @contextmanager
 def loading(kind: str, load: Load) -> Iterator[tuple[Popen[str], object]]:
     """Once all are connected, yield the process of a load, which ends on exit, and what it says of itself."""
-    with started(module("benchmarks.service_load", kind)) as process:
+    command = ("benchmarks.service_members",) if kind == "members" else ("benchmarks.service_strangers", kind)
+    with started(module(*command)) as process:
         tell(process, load.model_dump_json())
         yield process, json.loads(expect(process, "connected"))
 

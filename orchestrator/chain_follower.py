@@ -312,7 +312,7 @@ class Follower:
         finally:
             if ahead is not None:
                 ahead.cancel()
-                await asyncio.wait([ahead])
+                await asyncio.gather(ahead, return_exceptions=True)
 
     async def _fetch(self, first: int, last: int, head: Block) -> FetchedBlocks:
         """Read some blocks from the chain.

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks import service_load
+from benchmarks import service_members
 from benchmarks.service import Round, allowed_share, hostile_figures, largest
-from benchmarks.service_load import Counts, Wakes
+from benchmarks.service_load import tag_of
+from benchmarks.service_members import Counts, Wakes, demand_target
+from muster.clients.orchestrator import HELD_SECONDS
+from orchestrator.hot_reads import wait_of
 
 
 def a_round(waits: float, writes: float = 0.01, trainer: float = 0.01, **statuses: int) -> Round:
@@ -69,7 +72,7 @@ def test_members_are_served_in_time(found: Round, passes: bool) -> None:
 
 def test_answers_count_from_the_beginning_and_late_ones_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
-    monkeypatch.setattr(service_load.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(service_members.time, "monotonic", lambda: clock)
     counts = Counts()
     before, held, wake, lost = (counts.asked("waits", held) for held in (0.0, 25.0, 25.0, 0.0))
     counts.answered(before)
@@ -93,3 +96,10 @@ def test_a_wake_is_late_against_the_first_of_its_burst() -> None:
     wakes = Wakes()
     assert [wakes.late("a", now) for now in (10.0, 10.6, 11.2)] == pytest.approx([0.0, 0.6, 1.2])
     assert [wakes.late("b", 11.3), wakes.late("a", 12.3)] == [0.0, 0.0]
+
+
+def test_a_members_second_question_is_one_that_is_held() -> None:
+    tag = tag_of(b'HTTP/1.1 200 OK\r\netag: W/"5-1-0"\r\ncontent-length: 2')
+    path, _, query = demand_target(7, tag).partition("?")
+    scope = {"method": "GET", "path": path, "query_string": query.encode()}
+    assert wait_of(scope) == (HELD_SECONDS, "5-1-0")

@@ -1,0 +1,181 @@
+"""Strangers who mean harm, as load on an orchestrator, for benchmarks/service.py.
+
+    python -m benchmarks.service_strangers KIND
+
+Each kind is one process. It reads a `Load` from stdin, says "connected" when it is in place, and works until it is
+killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from benchmarks.service_load import ADDRESSES, RETRY_SECONDS, Line, Load, begin, request_of
+from muster.protocol.hashes import content_hash
+from muster.protocol.receipts import upload_target
+from testbed.signing import QuickSigner
+
+TRICKLE_SECONDS: Final = 1.0
+HEADS: Final = 2_000
+READERS: Final = 64
+WORST: Final = 4
+"""Reads that the readers take turns with."""
+SIGNATURES: Final = 200
+"""A second."""
+STRANGERS: Final = 800
+"""Connections of those who sign."""
+HELD: Final = 64
+HELD_BYTES: Final = 500_000
+HELD_SHARE: Final = 0.4
+
+
+async def hang_on(load: Load) -> None:
+    """Send heads that never end, a byte a second."""
+    connected = asyncio.Queue[None]()
+
+    async def trickle(number: int) -> None:
+        source = f"127.0.5.{1 + number % ADDRESSES}"
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", load.port, local_addr=(source, 0))
+                connected.put_nowait(None)
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
+                while not reader.at_eof():
+                    writer.write(b"a")
+                    await writer.drain()
+                    await asyncio.sleep(TRICKLE_SECONDS)
+                writer.close()
+            except OSError:
+                await asyncio.sleep(TRICKLE_SECONDS)
+
+    await _all(HEADS, trickle, connected)
+
+
+async def read_worst(load: Load) -> None:
+    """Ask for the slowest unsigned reads, again as soon as they are answered, each time with other numbers."""
+    line = await Line.open(load.port, 0, 5)
+    seconds: dict[str, float] = {}
+    for read in reads_of(load):
+        begun = time.monotonic()
+        answer = await line.ask(request_of(load, "GET", read.format(n=random.randrange(1 << 16))))
+        seconds[read] = (time.monotonic() - begun) * (answer.status == 200)
+        line = line if line.is_free else await Line.open(load.port, 0, 5)
+    worst = sorted(seconds, key=seconds.__getitem__)[-WORST:]
+    connected = asyncio.Queue[None]()
+
+    async def read_on(number: int) -> None:
+        line = await Line.open(load.port, number, 5)
+        connected.put_nowait(None)
+        while True:
+            try:
+                read = random.choice(worst).format(n=random.randrange(1 << 16))
+                answer = await line.ask(request_of(load, "GET", read))
+                await asyncio.sleep(RETRY_SECONDS if answer.status == 503 else 0)
+            except OSError:
+                line = await Line.open(load.port, number, 5)
+
+    await _all(READERS, read_on, connected, {read: seconds[read] for read in worst})
+
+
+def reads_of(load: Load) -> list[str]:
+    """Return unsigned reads of which each may be the worst; `{n}` stands for a number that was not asked for before."""
+    run, node = f"/v1/runs/{load.run}", QuickSigner(load.keys[0], load.domain).address
+    names = "&".join(f"name={name}" for name in ("reward", "kl", "entropy", "loss", "completions/mean_length"))
+    own = ("", "summary", "verdicts", "grades", "accepted?min_step=0", "overview", "metrics", "others", "earnings")
+    wide = (
+        "workers?order=accepted&offset={n}&limit=100",
+        "workers?search=0x{n}",
+        "validators?search=0x{n}",
+        f"series?{names}&points=2000&first={{n}}",
+        "feed?before={n}",
+        "events?after={n}",
+        "cases?before={n}",
+        "checkpoints?before={n}",
+        "rollouts?step={n}",
+        f"nodes/{node}",
+        f"nodes/{node}/commitments?before={{n}}",
+        f"addresses/{node}",
+    )
+    pages = ("/", "/leaderboard?search=0x{n}", "/events", "/court", "/steps", "/rollouts", f"/nodes/{node}")
+    return [*(f"{run}/{one}".rstrip("/") for one in (*own, *wide)), *pages, f"/v1/nodes/{node}"]
+
+
+async def sign_in_vain(load: Load) -> None:
+    """Send validly signed writes of keys that are no members', so many a second."""
+    secrets = (hashlib.sha256(f"stranger {number}".encode()).hexdigest() for number in range(ADDRESSES))
+    signers, connected = [QuickSigner(secret, load.domain) for secret in secrets], asyncio.Queue[None]()
+
+    async def send(number: int) -> None:
+        line, every = await Line.open(load.port, number, 5), STRANGERS / SIGNATURES
+        connected.put_nowait(None)
+        await asyncio.sleep(every * number / STRANGERS)
+        while True:
+            try:
+                begun = time.monotonic()
+                await line.ask(request_of(load, "POST", "/v1/verdicts", b"{}", signers[number % ADDRESSES]))
+                await asyncio.sleep(begun + every - time.monotonic())
+            except OSError:
+                line = await Line.open(load.port, number, 5)
+
+    await _all(STRANGERS, send, connected)
+
+
+async def hold_uploads(load: Load) -> None:
+    """Be members who send a part of a file, and then a byte now and then; again whenever they are cut off."""
+    data, connected = os.urandom(HELD_BYTES), asyncio.Queue[None]()
+    name = content_hash(data)
+
+    async def hold(number: int) -> None:
+        signer, index = QuickSigner(load.keys[number], load.domain), load.next_indices[number]
+        target = "?".join(upload_target(name, load.run, index, content_hash(signer.address.encode())))
+        source = f"127.0.5.{1 + number % ADDRESSES}"
+        connected.put_nowait(None)
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", load.port, local_addr=(source, 0))
+                whole = request_of(load, "PUT", target, data, signer, name=name)
+                begun = len(whole) - int(len(data) * (1 - HELD_SHARE))
+                writer.write(whole[:begun])
+                answer = asyncio.create_task(reader.read(1))
+                for place in range(begun, len(whole)):
+                    await asyncio.wait([answer], timeout=TRICKLE_SECONDS)
+                    if answer.done():
+                        break
+                    writer.write(whole[place : place + 1])
+                    await writer.drain()
+                writer.close()
+            except OSError:
+                pass
+            await asyncio.sleep(RETRY_SECONDS)
+
+    await _all(len(load.keys), hold, connected)
+
+
+async def _all(
+    count: int,
+    act: Callable[[int], Coroutine[Any, Any, None]],
+    connected: asyncio.Queue[None],
+    about: object = None,
+) -> None:
+    """Let so many act until this is ended; say so once as many have connected."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            group.create_task(act(number))
+        for _ in range(count):
+            await connected.get()
+        print("connected", json.dumps(about), flush=True)
+
+
+KINDS: Final = {"reads": read_worst, "heads": hang_on, "signatures": sign_in_vain, "uploads": hold_uploads}
+
+
+if __name__ == "__main__":
+    begin(KINDS[sys.argv[1]])
