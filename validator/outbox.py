@@ -118,11 +118,8 @@ class Outbox(Generic[M]):
 
     def _refused(self, item: Outgoing[M], error: RefusedError) -> None:
         """Send it again later: without end, unless the document itself is wrong."""
-        c, now, its_fault = (
-            item.commitment,
-            time.time(),
-            400 <= error.status < 500 and error.status not in NOT_ITS_FAULT,
-        )
+        c, now = item.commitment, time.time()
+        its_fault = 400 <= error.status < 500 and error.status not in NOT_ITS_FAULT
         final = its_fault and item.refusals + 1 >= MAX_REFUSALS
         level = log.debug if error.status == TOO_EARLY else log.warning
         level("a document was refused", what=self._table, node=c.node, index=c.index, final=final, error=str(error))
