@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.service import furnished, measure
+from muster.clients.orchestrator import HELD_SECONDS
 from testbed.waiting import wait_until
 
 
@@ -17,7 +18,7 @@ def test_members_of_the_load_have_their_work_accepted() -> None:
             return orchestrator.json(f"/v1/runs/{run}/overview")["commitments"]["accepted"]
 
         before = accepted()
-        found = measure(members, 100, 10.0)
+        found = measure(members, 100, HELD_SECONDS + 2.0)  # each held answer ends within it
         wait_until(lambda: accepted() > before, "a verdict counts")
     assert set(found.members["statuses"]) == {"200", "201"}
     assert found.refused == 0
