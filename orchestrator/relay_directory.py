@@ -8,14 +8,9 @@ checks every byte anyway. Offers and who reported are in the database, the repor
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -94,8 +89,6 @@ class RelayDirectory:
         self._own = list(dict.fromkeys(url.rstrip("/") for url in self.own))
         self._local = _is_private(self.url)
         self.copies = ContentStore(self.storage_url, "misbehaviour")
-        self._resolvers = ThreadPoolExecutor(MAX_CHECKS, thread_name_prefix="offers")
-        """A slow name server holds up nothing else."""
         self._checks = 0
         """Offered URLs that are being tried now."""
 
@@ -140,18 +133,11 @@ class RelayDirectory:
 
     async def _reach(self, url: str) -> None:
         """Ask a URL for its index; refuse it if it does not send one, or is a name for a private address."""
-        resolve = partial(socket.getaddrinfo, urlsplit(url).hostname, None)
-        problem = "cannot be reached from the orchestrator"
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(CHECK_SECONDS):
-                found = await asyncio.get_running_loop().run_in_executor(self._resolvers, resolve)
-            if not self._local and any(not ip_address(address[0]).is_global for *_, address in found):
-                problem = "names an address that is not of the public network"
-            else:
-                async with Pool([url], ShardcastSettings(stall_seconds=CHECK_SECONDS)) as pool:
-                    problem = "" if await pool.indexes(CHECK_SECONDS) else problem
-        if problem:
-            raise problems.malformed(f"{url!r} cannot be listed: it {problem}", UNREACHED)
+        async with Pool([url], ShardcastSettings(stall_seconds=CHECK_SECONDS), public=not self._local) as pool:
+            answered = await pool.indexes(CHECK_SECONDS)
+        if not answered:
+            where = "" if self._local else " at an address of the public network"
+            raise problems.malformed(f"{url!r} cannot be listed: the orchestrator does not reach it{where}", UNREACHED)
 
     async def offer(self, caller: Caller, run: int, offered: RelayOffer) -> bool:
         """Take a member's offer, in place of its last; return whether it is a new one."""

@@ -111,7 +111,7 @@ async def test_worker_that_cannot_be_reached_says_so_and_shares_nothing(deployme
                 await share(tmp_path / "published", run_fixture.run, settings, client, relays)
             assert await client.relays(run_fixture.run) == [OWNERS_RELAY]
     (line,) = [line for line in lines if line["event"] == "not sharing weights"]
-    assert "it cannot be reached from the orchestrator" in line["why"]
+    assert "the orchestrator does not reach it" in line["why"]
     assert "shardcast.url" in line["next"]
 
 

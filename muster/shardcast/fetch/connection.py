@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -48,9 +49,13 @@ class Answer:
 class Connection:
     """One connection, opened for the first request and again after a failure."""
 
-    def __init__(self, base: str, *, connect: float, stall: float) -> None:
-        """Prepare a connection to a base URL; `connect` and `stall` are seconds."""
+    def __init__(self, base: str, *, connect: float, stall: float, public: bool = False) -> None:
+        """Prepare a connection to a base URL; `connect` and `stall` are seconds.
+
+        public: ask nothing of an address outside the public network, whatever its name resolves to.
+        """
         self.base = base
+        self._public = public
         self._connect = connect
         self._stall = stall
         self._parts = urlsplit(base)
@@ -141,6 +146,10 @@ class Connection:
             connection = http.client.HTTPConnection(*place, timeout=self._connect)
         connection.auto_open = 0  # the other side may end a connection; opening one is ours
         connection.connect()
+        peer = connection.sock.getpeername()[0]
+        if self._public and proxy is None and not ip_address(peer).is_global:
+            connection.close()
+            raise ConnectionRefusedError(f"{peer} is not of the public network")
         connection.sock.settimeout(self._stall)
         with suppress(OSError):
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)

@@ -88,10 +88,17 @@ class Source:
     """One relay or origin during one fetch."""
 
     def __init__(
-        self, url: str, settings: ShardcastSettings, threads: ThreadPoolExecutor, rate_limit: TokenBucket
+        self,
+        url: str,
+        settings: ShardcastSettings,
+        threads: ThreadPoolExecutor,
+        rate_limit: TokenBucket,
+        *,
+        public: bool = False,
     ) -> None:
         self.url = url
         self.settings = settings
+        self.public = public
         self.report = SourceReport(url)
         self.last_status: int | None = None
         """HTTP status of the last answer, None when there was none."""
@@ -104,7 +111,8 @@ class Source:
 
     def connect(self) -> Connection:
         """Return a new connection to it, which `close` ends with all others."""
-        connection = Connection(self.url, connect=CONNECT_SECONDS, stall=self.settings.stall_seconds)
+        stall = self.settings.stall_seconds
+        connection = Connection(self.url, connect=CONNECT_SECONDS, stall=stall, public=self.public)
         self._connections.add(connection)
         return connection
 
@@ -292,17 +300,17 @@ def check_urls(urls: Sequence[str]) -> list[str]:
 class Pool(AsyncClosing):
     """The sources of one fetch, and the threads that receive from them. Use as an async context manager.
 
-    Raises ConfigError as `check_urls`.
+    public: ask only addresses of the public network. Raises ConfigError as `check_urls`.
     """
 
-    def __init__(self, urls: Sequence[str], settings: ShardcastSettings) -> None:
+    def __init__(self, urls: Sequence[str], settings: ShardcastSettings, *, public: bool = False) -> None:
         bases = check_urls(urls)
         self.settings = settings
         chosen = bases[:MAX_SOURCES]
         workers = len(chosen) * (settings.streams + 1)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="shardcast")
         rate_limit = TokenBucket(settings.download_rate)
-        self.sources = [Source(base, settings, self._threads, rate_limit) for base in chosen]
+        self.sources = [Source(base, settings, self._threads, rate_limit, public=public) for base in chosen]
 
     async def close(self) -> None:
         for source in self.sources:

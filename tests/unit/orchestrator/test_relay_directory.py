@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import select
@@ -15,6 +16,7 @@ from sqlalchemy import select
 from muster.errors import RefusedError
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbehaviourReport
+from muster.shardcast.serve.http_server import FileRequest
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.queries import NodeRecord
@@ -137,28 +139,43 @@ async def test_new_offer_must_answer(tmp_path: Path, database_url: str, clock: C
         await local.check(caller(ANNE), 1, offer(url))
         await local.offer(caller(ANNE), 1, offer(url))
     await local.check(caller(ANNE), 1, offer(url))  # renewed: not tried again
-    with pytest.raises(RefusedError, match="cannot be reached") as refused:
+    with pytest.raises(RefusedError, match="the orchestrator does not reach it") as refused:
         await local.check(caller(BERT), 1, offer(url))
     assert refused.value.status == 422
     clock.now = OFFER_SECONDS
-    with pytest.raises(RefusedError, match="cannot be reached"):
+    with pytest.raises(RefusedError, match="the orchestrator does not reach it"):
         await local.check(caller(ANNE), 1, offer(url))
     await database.close()
 
 
 async def test_name_of_a_private_address_is_not_asked(
-    directory: RelayDirectory, monkeypatch: pytest.MonkeyPatch
+    directory: RelayDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(2, 1, 6, "", ("10.1.2.3", 0))])
-    with pytest.raises(RefusedError, match="names an address that is not of the public network"):
-        await directory.check(caller(ANNE), 1, offer())
+    heard: list[FileRequest] = []
+    async with odd_source(tmp_path) as (url, origin, _):
+
+        def hear(request: FileRequest) -> FileRequest:
+            heard.append(request)
+            return request
+
+        origin.hear = hear
+        here = ("127.0.0.1", urlsplit(url).port)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", here)])
+        with pytest.raises(RefusedError, match="does not reach it at an address of the public network"):
+            await directory.check(caller(ANNE), 1, offer("http://anne.example"))
+    assert heard == []
 
 
 async def test_offers_tried_at_the_same_time_are_bounded(
     directory: RelayDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: held.wait(BOUND) and [])
+
+    def resolve(*_: object) -> None:
+        held.wait(BOUND)
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     offers = [offer(f"https://relay-{i}.example") for i in range(MAX_CHECKS + 1)]
     checks = [asyncio.create_task(directory.check(caller(ANNE), 1, each)) for each in offers]
     done, _ = await asyncio.wait(checks, return_when=asyncio.FIRST_COMPLETED)
