@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from ipaddress import ip_network
 from types import FrameType
 
@@ -90,8 +91,9 @@ async def _serve(settings: Settings) -> None:
             table = ConnectionTable(budget, map(ip_network, settings.orchestrator.trusted_proxies))
             app = Admission(create_app(service), service.gate.recognise, table, settings.orchestrator.watchers)
             service.page.views.counter.is_busy = app.members_wait
+            hold = partial(app.hold, service.demand, service.run)
             config = bounded_config(
-                RequestIds(app), table, LIMITS, backlog=backlog, timeout_graceful_shutdown=GRACE_SECONDS
+                RequestIds(app), table, LIMITS, hold, backlog=backlog, timeout_graceful_shutdown=GRACE_SECONDS
             )
             host, port = listener.getsockname()[:2]
             log.info("listening", host=host, port=port, run=settings.run, connections=budget)

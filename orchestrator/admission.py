@@ -11,7 +11,7 @@ Rules:
   is made in turns (`page/turns.py`), so they may wait.
 - A member's upload takes a slot of a separate kind, since its file may arrive slowly (`upload_slots.py`).
 - A question for the demand that may be held (`demand_board.py`) takes a slot of a separate kind, of which a party has
-  HELD_EACH. Where none is free it is answered at once, as any other.
+  HELD_EACH. Where none is free, or it is signed, it is answered at once, as any other.
 - A watcher of the run's state holds a slot of a separate kind for as long as it watches, and never waits for one.
 - One address of strangers, or one member, gets at most half of its kind's slots and of the queue, and waiting requests
   are served address by address. So one address keeps no other out, and no limit has to be set for a proxy's.
@@ -28,17 +28,20 @@ import asyncio
 import re
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from typing import Final
+from functools import partial
+from typing import Final, cast
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from muster.protocol.requests import HEADER_SIGNATURE
 from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable, Owner, address_group
 from muster.runtime.http_limits import BoundedProtocol
-from orchestrator.hot_reads import wait_of
+from orchestrator.demand_board import DemandBoard
+from orchestrator.hot_reads import HeldQuestion, wait_of
 from orchestrator.problems import problem_response
 
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/version"})
@@ -79,10 +82,16 @@ class Slots:
         """Return how many requests wait for a slot."""
         return self._waiting
 
+    def take(self, party: str) -> bool:
+        """Acquire a slot now; return False when none is free."""
+        is_free = self._free > 0 and self._taken[party] < self._most
+        if is_free:
+            self._hold(party)
+        return is_free
+
     async def acquire(self, party: str) -> bool:
         """Acquire a slot, now or within WAIT_SECONDS; return False when none becomes free."""
-        if self._free and self._taken[party] < self._most:
-            self._hold(party)
+        if self.take(party):
             return True
         if self._waiting >= self._waiting_most or len(self._queues.get(party, ())) >= self._party_waiting_most:
             return False
@@ -160,11 +169,8 @@ class Admission:
             await self._app(scope, receive, send)
             return
         kind, party = await self.party(scope)
-        slots = self.slots_by_kind["held"]
-        may_wait = wait_of(scope) is not None
-        if may_wait and not await slots.acquire(party):
-            may_wait, scope = False, {**scope, "query_string": b""}
-        if not may_wait and not await (slots := self.slots_by_kind[kind]).acquire(party):
+        slots = self.slots_by_kind[kind]
+        if not await slots.acquire(party):
             REFUSED.labels(kind).inc()
             detail = "more requests are under way than this orchestrator answers at once"
             await problem_response(503, "Too many requests", detail, "try again in a second")(scope, receive, send)
@@ -174,6 +180,19 @@ class Admission:
         finally:
             slots.release(party)
 
+    def hold(self, board: DemandBoard, run: int, connection: BoundedProtocol, cycle: RequestResponseCycle) -> bool:
+        """Hold a question for the demand, where it may be held and needs no look at a signature; return whether."""
+        scope = cast("Scope", cycle.scope)
+        wait, headers = wait_of(scope, run), Headers(scope=scope)
+        if wait is None or HEADER_SIGNATURE in headers:
+            return False
+        slots = self.slots_by_kind["held"]
+        party = connection.owner.address if connection.owner is not None else _address(connection, headers)
+        is_free = slots.take(party)
+        if is_free:
+            HeldQuestion(board, connection, cycle, wait, partial(slots.release, party))
+        return is_free
+
     def members_wait(self) -> bool:
         """Return whether a request of a member or of the trainer waits for a slot."""
         return any(self.slots_by_kind[kind].waiting for kind in ("trainer", "member"))
@@ -181,11 +200,8 @@ class Admission:
     async def party(self, scope: Scope) -> tuple[str, str]:
         """Return whose request it is: the kind of party, and its address."""
         connection: BoundedProtocol = scope["state"]["connection"]
-        address, owner = connection.address, connection.owner
-        headers = Headers(scope=scope)
-        if connection.proxied:
-            lines = headers.getlist("x-forwarded-for")  # some proxies add a line to what the client sent
-            address = address_group(",".join(lines).rpartition(",")[2].strip()) or address
+        headers, owner = Headers(scope=scope), connection.owner
+        address = _address(connection, headers)
         if owner is None and HEADER_SIGNATURE in headers and await self._recognising.acquire(address):
             try:
                 owner = await self._recognise(Request(scope))
@@ -202,3 +218,11 @@ class Admission:
         if scope["method"] == "PUT":
             return "uploader", owner.address
         return ("trainer" if owner.is_trainer else "member"), owner.address
+
+
+def _address(connection: BoundedProtocol, headers: Headers) -> str:
+    """Return what counts as a request's address: behind a trusted proxy, the one that the proxy names."""
+    if not connection.proxied:
+        return connection.address
+    lines = headers.getlist("x-forwarded-for")  # some proxies add a line to what the client sent
+    return address_group(",".join(lines).rpartition(",")[2].strip()) or connection.address

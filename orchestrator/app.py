@@ -312,7 +312,7 @@ async def demand(
     """Answer whether more work is wanted now.
 
     With `wait` and then `seen`, the word in an earlier answer's ETag, the answer is held until that word is another one
-    or so many seconds are over. Where too many are held it comes at once.
+    or so many seconds are over. Where too many are held, and where the request is signed, it comes at once.
     """
     service.follower.expect_complete()
     return await service.queries.demand()

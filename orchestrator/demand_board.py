@@ -1,7 +1,7 @@
 """The run's demand as bytes, made once for each version of it, and who waits until it changes.
 
 A worker without work asks for what it has not seen (`Demand.tag`) and is held until there is that, or its time is over.
-While anybody is held, the demand is looked at a few times a second. What changes for no worker wakes none.
+While any is held, the demand is looked at a few times a second. What changes for no worker wakes none.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from typing import Final
 
 from muster.errors import RefusedError, StorageError
 from muster.protocol.messages import Demand
-from muster.runtime.http_limits import BoundedProtocol
 from orchestrator.queries import Queries
 
 MAX_HELD_SECONDS: Final = 30
 """Longest time for which an answer is held."""
 
 LOOK_SECONDS: Final = 0.25
-"""Between two looks at the demand while somebody is held."""
+"""Between two looks at the demand while a question is held."""
 
-SLICE: Final = 64
+SLICE: Final = 256
 """Answers that are sent in one go, so that thousands delay no other."""
 
-SLICE_SECONDS: Final = 0.005
+SLICE_SECONDS: Final = 0.002
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,10 @@ class DemandAnswer:
     tag: str
 
 
+Deliver = Callable[[DemandAnswer | None], None]
+"""Sends the answer to a question that was held; None: there is none now, which its route says."""
+
+
 class DemandBoard:
     """Shows the demand of one run. One per service."""
 
@@ -45,8 +48,10 @@ class DemandBoard:
         self._queries = queries
         self._expect_complete = expect_complete
         self._answer: DemandAnswer | None = None
-        self._held: dict[Callable[[], None], None] = {}
-        """What wakes each that is held, oldest first."""
+        self._seen_last: DemandAnswer | None = None
+        """What the last look found, while any is held."""
+        self._held: dict[Deliver, tuple[str, asyncio.TimerHandle]] = {}
+        """Questions that are held, oldest first: the tag that each has seen, and what ends it in time."""
         self._watching: asyncio.Task[None] | None = None
         self._is_stopped = False
 
@@ -58,50 +63,51 @@ class DemandBoard:
             self._answer = DemandAnswer(demand, demand.model_dump_json().encode(), demand.tag)
         return self._answer
 
-    async def unseen(self, seen: str, seconds: float, connection: BoundedProtocol) -> DemandAnswer:
-        """Return the answer once its tag is not `seen` any more, after `seconds`, or when the connection is gone."""
-        answer = await self.answer()
-        if answer.tag != seen or self._is_stopped or connection.transport.is_closing():
-            return answer
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
+    def hold(self, seen: str, seconds: float, deliver: Deliver) -> None:
+        """Let an answer be delivered once its tag is not `seen` any more, or after `seconds`; never before this ends.
 
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        timer, connection.on_lost, self._held[wake] = loop.call_later(seconds, wake), wake, None
+        It is LOOK_SECONDS old at most.
+        """
+        loop, last = asyncio.get_running_loop(), self._seen_last
+        if self._is_stopped or (last is not None and last.tag != seen):
+            loop.call_soon(deliver, last)
+            return
+        self._held[deliver] = seen, loop.call_later(seconds, self._end, deliver)
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch(seen), name="demand")
-        try:
-            await woken
-        finally:
-            timer.cancel()
-            connection.on_lost = None
-            self._held.pop(wake, None)
-        return await self.answer()
+            self._watching = loop.create_task(self._watch(), name="demand")
 
-    async def _watch(self, seen: str) -> None:
-        """Wake those that are held whenever the tag is another one than was `seen`, until none is left."""
-        while self._held:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                tag = (await self.answer()).tag
-            except (StorageError, RefusedError):
-                continue  # the answers that are due say so
-            if tag != seen:
-                seen = tag
-                await self._wake()
-
-    async def _wake(self) -> None:
-        held = list(self._held)
-        for first in range(0, len(held), SLICE):
-            for wake in held[first : first + SLICE]:
-                wake()
-            await asyncio.sleep(SLICE_SECONDS)
+    def forget(self, deliver: Deliver) -> bool:
+        """Hold a question no more; return whether it was held."""
+        held = self._held.pop(deliver, None)
+        if held is not None:
+            held[1].cancel()
+        return held is not None
 
     def stop(self) -> None:
         """Answer all that are held, and hold none from now on."""
         self._is_stopped = True
-        for wake in self._held:
-            wake()
+        for deliver in list(self._held):
+            self._end(deliver)
+
+    def _end(self, deliver: Deliver) -> None:
+        if self.forget(deliver):
+            deliver(self._seen_last)
+
+    async def _watch(self) -> None:
+        """Answer those whose tag is not the demand's any more, until none is held."""
+        while self._held:
+            try:
+                self._seen_last = await self.answer()
+            except (StorageError, RefusedError):
+                self._seen_last = None  # the answers that are due say so
+            else:
+                await self._wake(self._seen_last.tag)
+            await asyncio.sleep(LOOK_SECONDS)
+        self._seen_last = None
+
+    async def _wake(self, tag: str) -> None:
+        due = [deliver for deliver, (seen, _) in self._held.items() if seen != tag]
+        for first in range(0, len(due), SLICE):
+            for deliver in due[first : first + SLICE]:
+                self._end(deliver)
+            await asyncio.sleep(SLICE_SECONDS)

@@ -1,25 +1,33 @@
 """Answer what everybody asks all the time from bytes, before the framework: that would cost several times the rest.
 
 Only questions in their plain form, and only with what can be answered. All others, and all refusals, are the routes'.
+A question that is held is answered without a task of its own (`HeldQuestion`).
 """
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from muster.errors import RefusedError, StorageError
-from orchestrator.demand_board import MAX_HELD_SECONDS, DemandBoard
+from muster.runtime.http_limits import BoundedProtocol
+from orchestrator.demand_board import MAX_HELD_SECONDS, DemandAnswer, DemandBoard
+from orchestrator.metrics import measure
+from orchestrator.request_ids import answer_header
 
 HEALTH: Final = b'{"status":"alive"}'
 DEMAND_ROUTE: Final = "/v1/runs/{run}/demand"
-DEMAND_PATH: Final = re.compile(r"/v1/runs/[0-9]+/demand")
-
+HELD_ROUTE: Final = DEMAND_ROUTE + "?wait"
 
 WAITING: Final = re.compile(rb"wait=([0-9]{1,2})&seen=([0-9]{1,10}-[01]-[01])")
 """The query of a question that may be held: for how many seconds, and the tag of the answer that was seen."""
+
+TYPED: Final = ((b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff"))
 
 
 class _RoutePath(NamedTuple):
@@ -28,17 +36,56 @@ class _RoutePath(NamedTuple):
     path: str
 
 
-_HEALTH, _DEMAND, _HELD = _RoutePath("/healthz"), _RoutePath(DEMAND_ROUTE), _RoutePath(DEMAND_ROUTE + "?wait")
+_HEALTH, _DEMAND = _RoutePath("/healthz"), _RoutePath(DEMAND_ROUTE)
 
 
-def wait_of(scope: Scope) -> tuple[int, str] | None:
+def wait_of(scope: Scope, run: int) -> tuple[int, str] | None:
     """Return for how many seconds a request may be held, and what it has seen; None where it asks for no such thing."""
     found = WAITING.fullmatch(scope["query_string"])
     if found is None or int(found[1]) > MAX_HELD_SECONDS or scope["method"] != "GET":
         return None
-    if DEMAND_PATH.fullmatch(scope["path"]) is None:
-        return None
-    return int(found[1]), found[2].decode()
+    return (int(found[1]), found[2].decode()) if scope["path"] == DEMAND_ROUTE.format(run=run) else None
+
+
+class HeldQuestion:
+    """A question for the demand whose answer the board delivers."""
+
+    __slots__ = ("_asked", "_board", "_connection", "_cycle", "_release")
+
+    def __init__(
+        self,
+        board: DemandBoard,
+        connection: BoundedProtocol,
+        cycle: RequestResponseCycle,
+        wait: tuple[int, str],
+        release: Callable[[], None],
+    ) -> None:
+        """Hold it; `release` is called once, when it is answered or its connection is gone."""
+        self._asked, self._board, self._connection, self._cycle = time.perf_counter(), board, connection, cycle
+        self._release = release
+        connection.on_lost = self._lost
+        board.hold(wait[1], wait[0], self._deliver)
+
+    def _deliver(self, answer: DemandAnswer | None) -> None:
+        connection, cycle = self._connection, self._cycle
+        if connection.on_lost is None:  # lost since
+            return
+        connection.on_lost = None
+        self._release()
+        if answer is None:
+            connection.start(cycle)
+            return
+        connection.answer(cycle, (*TYPED, _tag(answer), answer_header(cycle.scope["headers"])), answer.body)
+        measure("GET", HELD_ROUTE, 200, self._asked)
+
+    def _lost(self) -> None:
+        self._connection.on_lost = None
+        self._board.forget(self._deliver)
+        self._release()
+
+
+def _tag(answer: DemandAnswer) -> tuple[bytes, bytes]:
+    return b"etag", b'W/"%b"' % answer.tag.encode()
 
 
 class HotReads:
@@ -46,6 +93,7 @@ class HotReads:
 
     def __init__(self, app: ASGIApp, run: int, board: DemandBoard) -> None:
         self._app = app
+        self._run = run
         self._board = board
         self._demand_path = DEMAND_ROUTE.format(run=run)
 
@@ -67,11 +115,7 @@ class HotReads:
         path, query = scope["path"], scope["query_string"]
         if path == "/healthz" and not query:
             return _HEALTH, HEALTH, []
-        wait = wait_of(scope)
-        if path != self._demand_path or (query and wait is None):
+        if path != self._demand_path or (query and wait_of(scope, self._run) is None):
             return None
-        if wait is None:
-            route, answer = _DEMAND, await self._board.answer()
-        else:
-            route, answer = _HELD, await self._board.unseen(wait[1], wait[0], scope["state"]["connection"])
-        return route, answer.body, [(b"etag", f'W/"{answer.tag}"'.encode())]
+        answer = await self._board.answer()
+        return _DEMAND, answer.body, [_tag(answer)]

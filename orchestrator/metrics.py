@@ -45,8 +45,13 @@ class Measured:
         finally:
             route = getattr(scope.get("route"), "path", "none")
             method = scope["method"] if scope["method"] in ("GET", "PUT", "POST", "HEAD") else "other"
-            REQUESTS.labels(method, route, status).inc()
-            SECONDS.labels(method, route).observe(time.perf_counter() - started)
+            measure(method, route, status, started)
+
+
+def measure(method: str, route: str, status: int, started: float) -> None:
+    """Count an answer to a request that came at `started`, by `time.perf_counter`."""
+    REQUESTS.labels(method, route, status).inc()
+    SECONDS.labels(method, route).observe(time.perf_counter() - started)
 
 
 async def observe(service: OrchestratorService) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +16,12 @@ LOGGED: Final = frozenset({408, 409, 413, 422})
 log = telemetry.logger("orchestrator")
 
 
+def answer_header(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+    """Return the header by which an answer names its request: the id in the request's headers, or one made here."""
+    given = next((value for name, value in headers if name == _HEADER), b"")
+    return _HEADER, telemetry.request_id(given.decode("latin-1")).encode()
+
+
 class RequestIds:
     """ASGI middleware around all others."""
 
@@ -25,15 +32,14 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-        request_id = telemetry.request_id(given.decode("latin-1"))
+        header = answer_header(scope["headers"])
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (_HEADER, request_id.encode())]
+                message["headers"] = [*message.get("headers", ()), header]
                 if message["status"] in LOGGED and scope["method"] in ("POST", "PUT"):
                     log.info("refused", method=scope["method"], path=scope["path"], status=message["status"])
             await send(message)
 
-        with telemetry.about_request(request_id):
+        with telemetry.about_request(header[1].decode()):
             await self._app(scope, receive, send_named)

@@ -12,6 +12,8 @@
   a head, 503 with `Retry-After` where there is no room. (`muster/runtime/connection_table.py` says who gets room.)
 - PIPELINED requests of a connection may be without their answers; one that sends more is cut.
 - A client that closes its half of the connection is taken to be gone: nothing is answered any more.
+
+What the application takes early is answered without a task: a request that is held for long then costs little.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -70,6 +71,8 @@ class BoundedProtocol(HttpToolsProtocol):
     since = 0.0
     on_lost: Callable[[], object] | None = None
     """Called when the connection is gone; the application sets it while it answers."""
+    early: Callable[[BoundedProtocol, RequestResponseCycle], bool] = staticmethod(lambda *_: False)
+    """Takes a request that it gives to `answer` or to `start` later, or returns False."""
 
     _timer: asyncio.TimerHandle | None = None
     _in_head = False
@@ -84,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._unanswered: deque[RequestResponseCycle] = deque()  # the request under way, and those that came with it
+        self._unanswered: list[RequestResponseCycle] = []  # the request under way, and those that came with it
         transport.set_write_buffer_limits(0)  # so `flow.drain` ends when everything has left
         # A socket that waits for room shows only when a third of its buffer, which may be megabytes, has been taken.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
@@ -173,11 +176,30 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(refusal(status, HTTPStatus(status).phrase, detail))
         self._linger()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self.flow.write_paused or not cycle.keep_alive or not self.early(self, cycle):
+            super()._start_asgi_task(cycle, app)
+
+    def start(self, cycle: RequestResponseCycle) -> None:
+        """Let the application answer a request that was taken early."""
+        super()._start_asgi_task(cycle, self.app)  # type: ignore[arg-type]
+
     # What goes out
+
+    def answer(self, cycle: RequestResponseCycle, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send the whole answer (200) to a request that was taken early."""
+        if cycle.disconnected:
+            return
+        cycle.response_started = cycle.response_complete = True
+        lines = b"".join(b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers))
+        self.write_answer(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body))
+        self.on_response_complete()
+        if not cycle.keep_alive:  # the server ends
+            self.close_after_answer()
 
     def on_response_complete(self) -> None:
         if self._unanswered:
-            self._unanswered.popleft()
+            self._unanswered.pop(0)
         if self._lingering:
             return
         super().on_response_complete()
@@ -297,11 +319,19 @@ class AnswerTransport:
         self._connection.close_after_answer()
 
 
-def bounded_config(app: Any, table: ConnectionTable, limits: ConnectionLimits, **options: Any) -> uvicorn.Config:
+def bounded_config(
+    app: Any,
+    table: ConnectionTable,
+    limits: ConnectionLimits,
+    early: Callable[[BoundedProtocol, RequestResponseCycle], bool] = BoundedProtocol.early,
+    **options: Any,
+) -> uvicorn.Config:
     """Return what serves an ASGI application by uvicorn within these limits, its connections kept in `table`."""
     return uvicorn.Config(
         app,
-        http=type("BoundedProtocol", (BoundedProtocol,), {"table": table, "limits": limits}),
+        http=type(
+            "BoundedProtocol", (BoundedProtocol,), {"table": table, "limits": limits, "early": staticmethod(early)}
+        ),
         ws="none",  # a connection handed to another protocol would never leave the table
         interface="asgi3",
         lifespan="off",

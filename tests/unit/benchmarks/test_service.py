@@ -102,4 +102,4 @@ def test_a_members_second_question_is_one_that_is_held() -> None:
     tag = tag_of(b'HTTP/1.1 200 OK\r\netag: W/"5-1-0"\r\ncontent-length: 2')
     path, _, query = demand_target(7, tag).partition("?")
     scope = {"method": "GET", "path": path, "query_string": query.encode()}
-    assert wait_of(scope) == (HELD_SECONDS, "5-1-0")
+    assert wait_of(scope, 7) == (HELD_SECONDS, "5-1-0")

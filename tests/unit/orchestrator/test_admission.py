@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 
+from muster.protocol.requests import HEADER_SIGNATURE
 from muster.runtime.connection_table import ConnectionTable, Owner
 from orchestrator import admission
 from orchestrator.admission import ALWAYS, Admission, Slots
@@ -87,7 +89,6 @@ class Crowd:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.answered: list[str] = []
-        self.queries: list[bytes] = []
         self.recognised: Owner | None = None
         self.table = ConnectionTable(1000)
         self.admission = Admission(self._app, self.recognise, self.table)
@@ -97,7 +98,6 @@ class Crowd:
         if scope["path"] not in ALWAYS:
             await self.go.wait()
         self.answered.append(scope["path"])
-        self.queries.append(scope.get("query_string", b""))
 
     async def recognise(self, _: Request) -> Owner | None:
         return self.recognised
@@ -118,8 +118,7 @@ class Crowd:
         async def receive() -> Any:
             return {"type": "http.request", "body": b"", "more_body": False}
 
-        path, _, query = path.partition("?")
-        asked = {"method": "GET", "path": path, "query_string": query.encode()}
+        asked = {"method": "GET", "path": path, "query_string": b""}
         await self.admission(scope_of(connection, **headers) | asked, receive, send)
         return sent
 
@@ -205,16 +204,45 @@ async def test_watchers_have_separate_slots_and_no_queue() -> None:
     assert crowd.answered == ["/v1/runs/7/live"] * 4 + ["/other"]
 
 
+class Board:
+    """Notes what is held."""
+
+    def __init__(self) -> None:
+        self.held: list[Callable[[None], None]] = []
+
+    def hold(self, seen: str, seconds: float, deliver: Callable[[None], None]) -> None:
+        assert (seen, seconds) == ("3-0-1", 20)
+        self.held.append(deliver)
+
+    def forget(self, deliver: Callable[[None], None]) -> None:
+        self.held.remove(deliver)
+
+
 async def test_held_questions_take_slots_of_their_own_and_beyond_these_are_answered_at_once() -> None:
-    crowd, query = Crowd(), "wait=20&seen=3-0-1"
+    crowd, board, started = Crowd(), Board(), []
     crowd.admission.slots_by_kind["held"] = Slots(4, 0)
-    asked = [f"/v1/runs/7/demand?{query}"] * 3 + [f"/other?{query}"]
-    asking = [asyncio.create_task(crowd.request(path, crowd.connection("a"))) for path in asked]
-    await until_waiting()
-    crowd.go.set()
-    refused = (await asyncio.gather(*asking))[3]
-    assert refused[0]["status"] == 503, "the third question has the only slot of strangers"
-    assert crowd.queries == [query.encode()] * 2 + [b""]
+
+    def ask(path: str = "/v1/runs/7/demand", query: bytes = b"wait=20&seen=3-0-1", signature: str = "") -> Any:
+        connection = crowd.connection("a")
+        connection.start = started.append
+        scope = scope_of(connection, **{HEADER_SIGNATURE.lower(): signature} if signature else {}) | {
+            "method": "GET",
+            "path": path,
+            "query_string": query,
+        }
+        return connection, crowd.admission.hold(board, 7, connection, SimpleNamespace(scope=scope))  # type: ignore[arg-type]
+
+    assert not ask("/other")[1]
+    assert not ask(query=b"")[1]
+    assert not ask(signature="0x00")[1], "who signed it is not known yet"
+    held = [ask() for _ in range(3)]
+    assert [was_held for _, was_held in held] == [True, True, False], "a party has half of the slots"
+    board.held.pop(0)(None)
+    assert len(started) == 1, "the routes say why there is no answer"
+    assert ask()[1]
+    held[1][0].on_lost()
+    assert len(board.held) == 1
+    assert ask()[1]
 
 
 @pytest.mark.parametrize(("path", "kind"), [("/v1/runs/7/live", "watcher"), ("/v1/runs/7/lives", "stranger")])

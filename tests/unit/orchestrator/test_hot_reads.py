@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.errors import StorageError
 from muster.protocol.messages import Demand
-from orchestrator.demand_board import LOOK_SECONDS, DemandBoard
+from orchestrator.demand_board import LOOK_SECONDS, SLICE, DemandAnswer, DemandBoard
 from orchestrator.hot_reads import HotReads
 from testbed.waiting import BOUND
 
@@ -23,7 +22,6 @@ class Asked:
 
     def __init__(self) -> None:
         self.now: Demand | Exception = Demand(run=3, step=2, wanted=True, waiting_groups=5)
-        self.connection = SimpleNamespace(on_lost=None, transport=SimpleNamespace(is_closing=lambda: False))
         self.board = DemandBoard(self)  # type: ignore[arg-type]
         self._hot = HotReads(self._app, 3, self.board)
 
@@ -41,8 +39,7 @@ class Asked:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        state = {"connection": self.connection}
-        scope = {"type": "http", "path": path, "query_string": query, "method": method, "state": state}
+        scope = {"type": "http", "path": path, "query_string": query, "method": method}
         await self._hot(scope, None, send)  # type: ignore[arg-type]
         return sent
 
@@ -89,49 +86,73 @@ async def test_route_refuses_what_the_database_cannot_answer(asked: Asked) -> No
     assert await asked.get(DEMAND) == PASSED
 
 
-def hold(asked: Asked, seconds: int = 30, seen: str = "2-1-1") -> asyncio.Task[list[dict[str, Any]]]:
-    return asyncio.create_task(asked.get(DEMAND, f"wait={seconds}&seen={seen}".encode()))
-
-
 async def test_answer_names_its_tag(asked: Asked) -> None:
     start, _ = await asked.get(DEMAND)
     assert (b"etag", b'W/"2-1-1"') in start["headers"]
 
 
+async def test_a_question_that_is_not_held_is_answered_at_once(asked: Asked) -> None:
+    assert len(await asyncio.wait_for(asked.get(DEMAND, b"wait=30&seen=2-1-1"), 1)) == 2
+
+
+# --- The board
+
+
+class Held:
+    """A question that is held, and what was delivered."""
+
+    def __init__(self, asked: Asked, seconds: float = 30, seen: str = "2-1-1") -> None:
+        self.answer: asyncio.Future[DemandAnswer | None] = asyncio.get_running_loop().create_future()
+        asked.board.hold(seen, seconds, self.deliver)
+
+    def deliver(self, answer: DemandAnswer | None) -> None:
+        self.answer.set_result(answer)
+
+    async def demand(self) -> Demand | None:
+        answer = await asyncio.wait_for(self.answer, BOUND)
+        return None if answer is None else Demand.model_validate_json(answer.body)
+
+
 @pytest.mark.parametrize("changes", [{"wanted": False}, {"waiting_groups": 0}, {"step": 3}])
 async def test_held_answer_comes_when_it_is_of_use(asked: Asked, changes: dict[str, Any]) -> None:
-    held = [hold(asked) for _ in range(100)]
+    held = [Held(asked) for _ in range(2 * SLICE)]
     asked.change(newcomers=4, able_workers=9, waiting_groups=6)
     await asyncio.sleep(2 * LOOK_SECONDS)
-    assert not any(one.done() for one in held), "no worker does anything else for that"
+    assert not any(one.answer.done() for one in held), "no worker does anything else for that"
     asked.change(**changes)
-    for start, body in await asyncio.wait_for(asyncio.gather(*held), BOUND):
-        assert start["status"] == 200
-        assert Demand.model_validate_json(body["body"]) == asked.now
+    assert [await one.demand() for one in held] == [asked.now] * len(held)
 
 
 async def test_held_answer_comes_when_its_time_is_over(asked: Asked) -> None:
-    assert len(await asyncio.wait_for(hold(asked, 1), BOUND)) == 2
+    assert await Held(asked, 0.1).demand() == asked.now
 
 
-async def test_unseen_answer_comes_at_once(asked: Asked) -> None:
-    assert len(await asyncio.wait_for(hold(asked, 30, "1-1-1"), 1)) == 2
+async def test_unseen_answer_comes_at_once_while_others_are_held(asked: Asked) -> None:
+    other = Held(asked)
+    assert await Held(asked, 30, "1-1-1").demand() == asked.now
+    assert await Held(asked, 30, "1-1-1").demand() == asked.now
+    assert not other.answer.done()
+
+
+async def test_question_that_no_answer_can_be_made_for_is_left_to_its_route(asked: Asked) -> None:
+    asked.now = StorageError("database: gone")
+    assert await Held(asked, 0.1).demand() is None
 
 
 async def test_nothing_is_held_for_a_lost_connection_or_a_stopped_service(asked: Asked) -> None:
-    lost = hold(asked)
-    await asyncio.sleep(0.01)
-    asked.connection.on_lost()
-    await asyncio.wait_for(lost, 1)
-    assert asked.connection.on_lost is None
-    held = hold(asked)
+    lost, held = Held(asked, 0.1), Held(asked)
+    assert asked.board.forget(lost.deliver)
+    assert not asked.board.forget(lost.deliver)
     await asyncio.sleep(0.01)
     asked.board.stop()
-    await asyncio.wait_for(asyncio.gather(held, hold(asked)), 1)
+    assert await held.demand() == asked.now
+    assert await Held(asked).demand() == asked.now
+    await asyncio.sleep(0.2)
+    assert not lost.answer.done()
 
 
-async def test_demand_is_not_looked_at_while_nobody_waits(asked: Asked) -> None:
-    await hold(asked, 0)
+async def test_demand_is_not_looked_at_while_none_is_held(asked: Asked) -> None:
+    await Held(asked, 0).demand()
     await asyncio.sleep(2 * LOOK_SECONDS)
     asked.now = AssertionError("looked at")
     await asyncio.sleep(2 * LOOK_SECONDS)

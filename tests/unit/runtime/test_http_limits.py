@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from muster.runtime import connection_table
 from muster.runtime.connection_table import ConnectionTable, Owner
-from muster.runtime.http_limits import PIPELINED, ConnectionLimits, bounded_config
+from muster.runtime.http_limits import PIPELINED, BoundedProtocol, ConnectionLimits, bounded_config
 from muster.runtime.process import quick_loop
 from orchestrator.__main__ import LIMITS
 from testbed.waiting import until
@@ -84,13 +85,15 @@ async def port() -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def serving(table: ConnectionTable, limits: ConnectionLimits = LIMITS) -> AsyncIterator[int]:
+async def serving(
+    table: ConnectionTable, limits: ConnectionLimits = LIMITS, early: Callable[..., bool] = BoundedProtocol.early
+) -> AsyncIterator[int]:
     global HOLD
     HOLD = asyncio.Event()  # of this test's loop
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        server = uvicorn.Server(bounded_config(app, table, limits))
+        server = uvicorn.Server(bounded_config(app, table, limits, early))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield listener.getsockname()[1]
@@ -456,6 +459,42 @@ async def test_requests_that_wait_for_their_answers_are_bounded(port: int) -> No
     assert not HOLD.is_set(), "before any was answered"
 
 
+async def test_what_is_taken_early_is_answered_in_its_turn() -> None:
+    taken: list[tuple[BoundedProtocol, RequestResponseCycle]] = []
+
+    def take(connection: BoundedProtocol, cycle: RequestResponseCycle) -> bool:
+        if is_taken := cycle.scope["path"] == "/taken":
+            taken.append((connection, cycle))
+        return is_taken
+
+    async def held(count: int) -> None:
+        await until(lambda: len(taken) == count, "it is taken")
+
+    request = b"GET /taken HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serving(ConnectionTable(1000), PATIENT, take) as port:
+        streams = await asyncio.open_connection("127.0.0.1", port)
+        streams[1].write(request + b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + request)
+        await held(1)
+        taken[0][0].answer(taken[0][1], [(b"x-own", b"1")], b"first")
+        head, body = await answer(streams)
+        assert (b"\r\nx-own: 1\r\n" in head, b"\r\ndate: " in head, body) == (True, True, b"first")
+        assert (await answer(streams))[1] == b"", "the application's"
+        await held(2)
+        taken[1][0].start(taken[1][1])
+        assert (await answer(streams))[1] == b"", "given back to the application"
+        streams[1].write(request)
+        await held(3)
+        lost = asyncio.Event()
+        taken[2][0].on_lost = lost.set
+        streams[1].close()
+        await asyncio.wait_for(lost.wait(), PATIENCE)
+        taken[2][0].answer(taken[2][1], [], b"too late")
+        last = await asyncio.open_connection("127.0.0.1", port)
+        last[1].write(b"GET /taken HTTP/1.0\r\n\r\n")
+        assert (await answer(last))[1] == b"", "what ends its connection is the application's"
+        last[1].close()
+
+
 async def test_a_trailer_is_no_header(port: int) -> None:
     """Else a stranger behind a proxy could name an address of their choice."""
     streams = await asyncio.open_connection("127.0.0.1", port)
@@ -504,6 +543,7 @@ def test_limits_hold_on_uvloop() -> None:
             await test_sender_that_stops_is_cut(port)
             await test_non_http_input_gets_a_problem_document(port)
             await test_requests_that_wait_for_their_answers_are_bounded(port)
+            await test_what_is_taken_early_is_answered_in_its_turn()
             await test_an_answer_outlives_the_body_that_it_did_not_wait_for(port)
         await test_reader_gets_a_long_answer_and_keeps_the_connection()
 
