@@ -203,6 +203,7 @@ async def the_hour_is_sealed(world: World) -> None:
     await until(sealed, "a quorum seals the hour")
 
 
+@pytest.mark.slow
 async def test_bad_files_are_convicted_for_what_they_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Convict each by its own way, without a jury where the contract can see it.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from muster.models.files import model_hash
 from muster.tasksets.taskset import TaskSet
 from testbed.chain.contracts import Deployment
@@ -20,6 +22,7 @@ def typed(folder: Path, *words: object, status: int = 0) -> Any:
     return process.document
 
 
+@pytest.mark.slow
 def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: Deployment, tmp_path: Path) -> None:
     with published(deployment, tmp_path, "measured") as world:
         run = world.run_fixture.run

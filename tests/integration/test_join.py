@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from muster.console.money.faucet import LOCAL_ETHER
 from muster.contracts.runs import WorkCommitted
 from testbed.machine import PASSWORD, Machine
@@ -44,6 +46,7 @@ class Volunteer(Machine):
         )
 
 
+@pytest.mark.slow
 async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> None:
     run_fixture, machine = world.run_fixture, Volunteer(tmp_path / "volunteer", world.run_fixture.settings.rpc_url)
     (machine.folder / "muster.toml").unlink()

@@ -33,6 +33,7 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         yield made
 
 
+@pytest.mark.slow
 async def test_late_file_costs_fee_and_unsettled_pay(world: World) -> None:
     """The rows are honest. The reporter gets its fee back, and the worker logs why it stays idle."""
     torch.set_num_threads(1)

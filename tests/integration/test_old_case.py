@@ -9,6 +9,7 @@ import json
 import sys
 from typing import Any
 
+import pytest
 import torch
 
 from muster.contracts import registry
@@ -33,6 +34,7 @@ async def verify(world: World, *arguments: str) -> tuple[int, dict[str, Any], st
     return status, json.loads(output or "{}"), errors
 
 
+@pytest.mark.slow
 async def test_a_jury_convicts_on_a_step_that_all_have_dropped(world: World) -> None:
     run_fixture = world.run_fixture
     torch.set_num_threads(1)

@@ -62,6 +62,7 @@ async def test_two_processes_publish_the_steps_of_a_run_and_one_goes_on_with_it(
     )
 
 
+@pytest.mark.slow
 async def test_at_the_last_step_all_of_them_end(
     run_fixture: RunFixture, orchestrator: Orchestrator, model: Path
 ) -> None:
