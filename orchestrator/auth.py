@@ -12,12 +12,12 @@ import hashlib
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Final, Literal
+from typing import IO, Any, Final, Literal
 
 from sqlalchemy import Connection, bindparam, delete, select, tuple_
 from starlette.requests import ClientDisconnect, Request
@@ -32,8 +32,8 @@ from muster.runtime.connection_table import Owner
 from muster.runtime.failpoints import failpoint
 from orchestrator import problems
 from orchestrator.chain_follower import Follower
-from orchestrator.database import Database, insert_once
-from orchestrator.queries import NodeRecord, Queries, member_of
+from orchestrator.database import Database, insert_each
+from orchestrator.queries import NodeRecord, Queries, members_of
 from orchestrator.run_facts import ChainState
 from orchestrator.tables import nonces
 
@@ -86,7 +86,7 @@ class Gate:
     ) -> None:
         self._where = where
         self._hosts = [host_of(url), *(host.lower() for host in hosts)]
-        self._database = database
+        self._read_member = database.together(members_of, writes=False)
         self._queries = queries
         self._follower = follower
         self._nonces = Nonces(database)
@@ -155,7 +155,7 @@ class Gate:
             self._members, self._members_at, self._members_until = {}, chain, now + MEMBER_SECONDS
         members = self._members
         if address not in members:
-            members[address] = await self._database.read(lambda connection: member_of(connection, address))
+            members[address] = await self._read_member(address)
         return members[address]
 
     def _verify(self, request: Request, now: float) -> tuple[str, SignedRequest]:
@@ -205,11 +205,11 @@ class Nonces:
     """Requests that were seen and have not expired: in the database, where other processes and a restart find them."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self._insert = database.together(self._insert_all, news=False)
         self._counts: Counter[str] = Counter()
         self._expiring: dict[int, Counter[str]] = {}
         """What is counted of each signer, by the second of expiry."""
-        self._sweep_at = 0.0
+        self._now, self._sweep_at = 0.0, 0.0
 
     async def remember(self, signer: str, nonce: str, expiry: int, now: float) -> Literal["new", "replayed", "flooded"]:
         """Record a request; return whether it is new, was seen before, or is one too many of its signer's."""
@@ -217,20 +217,24 @@ class Nonces:
             self._counts -= self._expiring.pop(second)
         if self._counts[signer] >= MAX_NONCES:
             return "flooded"
-        row = {"signer": signer, "nonce": nonce, "expiry": expiry}
-        if sweeps := now >= self._sweep_at:
-            self._sweep_at = now + SWEEP_SECONDS
-
-        def write(connection: Connection) -> bool:
-            if sweeps and connection.execute(_SWEEP, {"now": int(now)}).rowcount == SWEPT_ROWS:
-                self._sweep_at = now
-            return insert_once(connection, nonces, row)
-
-        if not await self._database.write(write, news=False):
+        self._now = now
+        if not await self._insert({"signer": signer, "nonce": nonce, "expiry": expiry}):
             return "replayed"
         self._counts[signer] += 1
         self._expiring.setdefault(expiry, Counter())[signer] += 1
         return "new"
+
+    def _insert_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+        """Record requests; return which of them are new. Forget expired ones, every SWEEP_SECONDS."""
+        if (now := self._now) >= self._sweep_at:
+            swept = connection.execute(_SWEEP, {"now": int(now)}).rowcount
+            self._sweep_at = now + SWEEP_SECONDS * (swept < SWEPT_ROWS)
+        new = {tuple(row) for row in insert_each(connection, nonces, rows, "signer", "nonce")}
+        found = []
+        for row in rows:  # of the same one twice, the first is new
+            found.append((key := (row["signer"], row["nonce"])) in new)
+            new.discard(key)
+        return found
 
 
 _SWEEP: Final = delete(nonces).where(

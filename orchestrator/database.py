@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, Table, bindparam, create_engine, delete, event, inspect, select
+from sqlalchemy import URL, Connection, Engine, Row, Table, bindparam, create_engine, delete, event, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from orchestrator.postgres import OpenConnection, SharedVersion
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 TURN_SECONDS: Final = 15.0
 """Longest wait for what is under way in the database to end, before a piece of work is refused."""
@@ -162,6 +163,36 @@ class Database:
         except TimeoutError as error:
             raise _busy() from error
 
+    def together(
+        self, work: Callable[[Connection, Sequence[Item]], Sequence[T]], *, writes: bool = True, news: bool = True
+    ) -> Callable[[Item], Awaitable[T]]:
+        """Return what does `work` on an item and on those that come meanwhile, all at once and in their order.
+
+        It gives an outcome for each. Items that fail to be written together are written one by one. Raises as `write`.
+        """
+
+        async def run(items: Sequence[Item]) -> Sequence[Outcome]:
+            def one(connection: Connection) -> Sequence[T]:
+                return work(connection, items)
+
+            try:
+                return await (self.write(one, news=news) if writes else self.read(one))
+            except StorageError:
+                if len(items) == 1 or not writes:
+                    raise
+            found = await asyncio.gather(*(run([item]) for item in items), return_exceptions=True)
+            return [Failure(each) if isinstance(each, BaseException) else each[0] for each in found]
+
+        batches = Batches(run, most=MAX_BATCH)
+
+        async def add(item: Item) -> T:
+            try:
+                return await batches.add(item, wait=TURN_SECONDS)
+            except TimeoutError as error:
+                raise _busy() from error
+
+        return add
+
     async def _write_batch(self, batch: Sequence[_Work]) -> Sequence[Outcome]:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._write, batch)
 
@@ -274,7 +305,7 @@ def insert_once(connection: Connection, table: Table, row: Mapping[str, Any]) ->
 
     The row itself comes back, since drivers need not count rows: psycopg's count of an insert is -1.
     """
-    statement = _insertion(connection.dialect.name, table)
+    statement = _insertion(connection.dialect.name, table, tuple(_keys(table)))
     return connection.execute(statement, dict(row)).one_or_none() is not None
 
 
@@ -295,8 +326,8 @@ def add_to(connection: Connection, table: Table, key: Mapping[str, Any], number:
 
 
 @cache
-def _insertion(dialect: str, table: Table) -> Any:
-    return _insert(dialect, table).on_conflict_do_nothing().returning(*table.primary_key.columns)
+def _insertion(dialect: str, table: Table, returned: tuple[str, ...]) -> Any:
+    return _insert(dialect, table).on_conflict_do_nothing().returning(*table.c[returned])
 
 
 @cache
@@ -427,6 +458,14 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str,
     """Insert rows, without those whose unique keys exist."""
     if rows:
         connection.execute(_insert_quietly(connection.dialect.name, table), rows)
+
+
+def insert_each(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], *returned: str
+) -> Sequence[Row[Any]]:
+    """Insert rows as `insert_new`; return these columns of the new ones, in any order."""
+    statement = _insertion(connection.dialect.name, table, returned)
+    return connection.execute(statement, rows).all() if rows else []
 
 
 def add_all(connection: Connection, table: Table, numbers: Mapping[tuple[Any, ...], int]) -> None:

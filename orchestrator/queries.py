@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from orchestrator.commitment_status import (
     agreed_grades,
     commitment_status,
 )
-from orchestrator.database import Database
+from orchestrator.database import ANY_OF, Database, rows_of_any
 from orchestrator.gas_pace import hourly_gas
 from orchestrator.kept import KeptAnswers
 from orchestrator.read_model import read_nodes
@@ -229,12 +229,15 @@ class Queries:
 
     def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
         """Decide a commitment's status again, after a verdict about it; return None when there is none."""
-        return next(iter(self.update_statuses(connection, ONE, node=node, index=index)), None)
+        return self.update_statuses(connection, ONE, node=node, index=index).get((node, index))
 
     def update_statuses(
         self, connection: Connection, which: CommitmentSelection, **given: Any
-    ) -> list[CommitmentStatus]:
-        """Decide the statuses of the selected commitments again, as verdicts, cases and convictions are now."""
+    ) -> dict[tuple[str, int], CommitmentStatus]:
+        """Decide the statuses of the selected commitments again, as verdicts, cases and convictions are now.
+
+        Returns them by node and index.
+        """
         opinions, opened = defaultdict[tuple, list[Opinion]](list), defaultdict[tuple, list[CaseState]](list)
         for row in connection.execute(which.opinions, given):
             opinions[row.node, row.index].append(Opinion(*list(row)[2:]))
@@ -252,7 +255,7 @@ class Queries:
             for one in work
         ]
         set_statuses(connection, [(one, new.state, new.reason) for one, new in zip(work, found, strict=True)])
-        return found
+        return {(one.node, one.index): new for one, new in zip(work, found, strict=True)}
 
 
 # Single facts, for callers that have a connection
@@ -263,11 +266,21 @@ def same_work(table: Any, work: Any) -> Any:
     return and_(table.c.node == work.node, table.c.index == work.index, table.c.root == work.root)
 
 
+_MEMBERS: Final = select(*nodes.c["address", "operator", "role", "status", "draw_tip"]).where(
+    nodes.c.address.in_(ANY_OF)
+)
+"""Made once, as others here: making a statement takes many times as long as running it."""
+
+
+def members_of(connection: Connection, addresses: Sequence[str]) -> list[NodeRecord | None]:
+    """Return the nodes of these addresses, None for what is none of the run."""
+    found = {row.address: NodeRecord(*row) for row in rows_of_any(connection, _MEMBERS, addresses)}
+    return [found.get(address) for address in addresses]
+
+
 def member_of(connection: Connection, address: str) -> NodeRecord | None:
     """Return the node of this address, if it is one of the run."""
-    query = select(*nodes.c["address", "operator", "role", "status", "draw_tip"])
-    row = connection.execute(query.where(nodes.c.address == address)).one_or_none()
-    return NodeRecord(*row) if row else None
+    return members_of(connection, [address])[0]
 
 
 def next_index_of(connection: Connection, node: str) -> int:
@@ -276,10 +289,13 @@ def next_index_of(connection: Connection, node: str) -> int:
     return 0 if last is None else last + 1
 
 
+_UPLOAD: Final = select(uploads.c.document).where(
+    *(uploads.c[name] == bindparam(name) for name in ("node", "index", "root"))
+)
+
+
 def upload_of(connection: Connection, node: str, index: int, root: str) -> Upload | None:
-    query = select(uploads.c.document)
-    query = query.where(uploads.c.node == node, uploads.c.index == index, uploads.c.root == root)
-    document = connection.execute(query).scalar_one_or_none()
+    document = connection.execute(_UPLOAD, {"node": node, "index": index, "root": root}).scalar_one_or_none()
     return Upload.model_validate_json(document) if document else None
 
 
@@ -307,7 +323,6 @@ _OPINIONS: Final = (
     .where(verdicts.c.node == bindparam("node"), verdicts.c.index == bindparam("index"))
     .where(verdicts.c.root == bindparam("root"))
 )
-"""Made once, as a CommitmentSelection: making a statement takes many times as long as running it."""
 
 
 def opinions_of(connection: Connection, node: str, index: int, root: str) -> list[Opinion]:
@@ -350,6 +365,12 @@ def _selection(condition: Any) -> CommitmentSelection:
     )
 
 
+def named(works: Collection[tuple[str, int]]) -> dict[str, Any]:
+    """Return the parameters of NAMED for some commitments, by node and index."""
+    owners, indices = zip(*works, strict=True)
+    return {"owners": sorted(set(owners)), "indices": sorted(set(indices)), "works": sorted(works)}
+
+
 def _named_in(table: Table) -> Any:
     """Return the condition that a table has a row about a commitment."""
     about = table.alias()
@@ -363,6 +384,14 @@ _CONVICTED: Final = exists().where(_OWNERS.c.address == commitments.c.node, _OWN
 _READ: Final = commitments.c.block.between(bindparam("first"), bindparam("last"))
 
 ONE: Final = _selection(and_(commitments.c.node == bindparam("node"), commitments.c.index == bindparam("index")))
+NAMED: Final = _selection(
+    and_(
+        commitments.c.node.in_(bindparam("owners", expanding=True)),  # SQLite finds pairs by no index
+        commitments.c.index.in_(bindparam("indices", expanding=True)),
+        tuple_(*_KEY).in_(bindparam("works", expanding=True)),
+    )
+)
+"""Those of `named`."""
 OF_NODE: Final = _selection(commitments.c.node == bindparam("node"))
 JUDGED_BY: Final = _selection(tuple_(*_KEY).in_(_JUDGED))
 IN_BLOCKS: Final = _selection(and_(_READ, or_(_named_in(verdicts), _named_in(cases), _CONVICTED)))

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from eth_utils.crypto import keccak
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, bindparam, delete, func, select
 
 from muster.clients.storage import ContentStore, DocumentStore
 from muster.constants import DRAW_CHAIN_LENGTH
@@ -28,10 +30,10 @@ from orchestrator import problems, tallies
 from orchestrator.auth import Caller
 from orchestrator.chain_follower import Follower
 from orchestrator.commitment_status import CommitmentStatus
-from orchestrator.database import Database, insert_once, row_of
+from orchestrator.database import Database, add_all, insert_each, insert_once, row_of
 from orchestrator.events import record_event
-from orchestrator.queries import Queries, same_work, upload_of, verdict_of
-from orchestrator.tables import unnamed_evidence, verdicts
+from orchestrator.queries import NAMED, Queries, named, same_work
+from orchestrator.tables import counts, unnamed_evidence, uploads, verdicts
 
 MAX_UNNAMED: Final = 256
 """Bundles a validator may post before a verdict names one of them: evidence takes room by the verdict, not by the
@@ -61,6 +63,8 @@ class Verdicts:
         self._queries = queries
         self._follower = follower
         self._database = database
+        self._known = database.together(what_is_known, writes=False)
+        self._write = database.together(self._write_all)
         self.evidence = ContentStore(storage_url, "evidence")
         self.copies = DocumentStore(storage_url, "verdicts")
         self._not_before: dict[str, float] = {}
@@ -98,10 +102,10 @@ class Verdicts:
             raise problems.not_allowed(str(error), "check chain.chain_id and the address book") from error
 
         # 2. What is known of its subject. The commitment may have been mined a moment ago.
-        known = await self._database.read(lambda connection: what_is_known(connection, verdict))
+        known = await self._known(verdict)
         if known.committed is None:
             await self._follower.next_poll()
-            known = await self._database.read(lambda connection: what_is_known(connection, verdict))
+            known = await self._known(verdict)
         if known.earlier == verdict:
             if verdict.evidence is not None:  # it may have been posted again
                 await self._database.write(lambda connection: mark_named(connection, verdict), news=False)
@@ -120,7 +124,7 @@ class Verdicts:
         await self.copies.add(verdict.model_dump_json().encode())
         if await self.record(verdict, time.time()):
             return True
-        known = await self._database.read(lambda connection: what_is_known(connection, verdict))
+        known = await self._known(verdict)
         if known.earlier == verdict:  # the same request, twice at the same time
             return False
         raise refuse_verdict(verdict, known, graded=graded) or problems.conflict("another verdict was faster")
@@ -150,22 +154,7 @@ class Verdicts:
 
     async def record(self, verdict: Verdict, received: float) -> bool:
         """Record a verdict and its effect. Return False when it is known, or when its link is another verdict's."""
-        row = row_of(verdicts, verdict, document=verdict.model_dump_json(), received=received)
-
-        def write(connection: Connection) -> tuple[bool, CommitmentStatus | None]:
-            _forget_missing(connection, verdict)
-            if not insert_once(connection, verdicts, row):
-                return False, None
-            mark_named(connection, verdict)
-            tallies.add(connection, verdict.validator, "accepts" if verdict.accepted else "rejections", 1)
-            if not verdict.accepted:
-                data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason}
-                data["rejections"] = _count_rejections(connection, verdict)
-                source = f"verdict:{verdict.validator}:{verdict.node}:{verdict.index}:{verdict.root[:10]}"
-                record_event(connection, "rejected", {**data, "validator": verdict.validator}, source)
-            return True, self._queries.update_status(connection, verdict.node, verdict.index)
-
-        new, found = await self._database.write(write)
+        new, found = await self._write((verdict, received))
         if not new:
             return False
         VERDICTS.labels(verdict.reason or "accepted").inc()
@@ -173,6 +162,33 @@ class Verdicts:
             "verdict", node=verdict.node, index=verdict.index, accepted=verdict.accepted, status=found and found.state
         )
         return True
+
+    def _write_all(
+        self, connection: Connection, given: Sequence[tuple[Verdict, float]]
+    ) -> list[tuple[bool, CommitmentStatus | None]]:
+        """Record verdicts; return of each whether it is new, and what became of its commitment."""
+        # 1. The verdicts. One that is not new may take the place of an earlier one.
+        rows = [row_of(verdicts, one, document=one.model_dump_json(), received=received) for one, received in given]
+        numbers, counted, kept = _insert(connection, rows), Counter[tuple[Any, ...]](), list[int | None]()
+        for row, (verdict, _) in zip(rows, given, strict=True):
+            number = numbers.pop(_key(verdict), None)
+            if number is None and _forget_missing(connection, verdict):
+                counted[verdict.validator, "rejections"] -= 1
+                number = _insert(connection, [row]).get(_key(verdict))
+            kept.append(number)
+
+        # 2. What follows from the new ones.
+        new = [(number, verdict) for number, (verdict, _) in zip(kept, given, strict=True) if number is not None]
+        counted.update((verdict.validator, "accepts" if verdict.accepted else "rejections") for _, verdict in new)
+        add_all(connection, counts, counted)
+        for number, verdict in new:
+            mark_named(connection, verdict)
+            if not verdict.accepted:
+                _record_rejection(connection, verdict, number)
+        works = {(verdict.node, verdict.index) for _, verdict in new}
+        states = self._queries.update_statuses(connection, NAMED, **named(works)) if works else {}
+        found = zip(kept, given, strict=True)
+        return [(number is not None, states.get((one.node, one.index))) for number, (one, _) in found]
 
 
 @dataclass(frozen=True)
@@ -188,18 +204,39 @@ class Known:
     """Index and preimage of the nearest link, at or below the verdict's, that its validator has used."""
 
 
-def what_is_known(connection: Connection, verdict: Verdict) -> Known:
-    """Read what the database says about the subject of a verdict."""
-    links = select(verdicts.c.draw_index, verdicts.c.preimage)
-    links = links.where(verdicts.c.validator == verdict.validator, verdicts.c.draw_index <= verdict.draw_index)
-    below = connection.execute(links.order_by(verdicts.c.draw_index.desc()).limit(1)).one_or_none()
-    upload = upload_of(connection, verdict.node, verdict.index, verdict.root)
+_IDENTITY: Final = ("validator", "node", "index", "root")
+"""The columns of which two verdicts never have the same."""
+_BELOW: Final = (
+    select(verdicts.c.draw_index, verdicts.c.preimage)
+    .where(verdicts.c.validator == bindparam("validator"), verdicts.c.draw_index <= bindparam("draw_index"))
+    .order_by(verdicts.c.draw_index.desc())
+    .limit(1)
+)
+_SAME: Final = [verdicts.c[name] == bindparam(name) for name in _IDENTITY]
+_FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in _IDENTITY[1:]))
+_ABOUT: Final = select(select(verdicts.c.document).where(*_SAME).scalar_subquery(), _FILE.scalar_subquery())
+"""Made once, as others here: making a statement takes many times as long as running it."""
+
+
+def what_is_known(connection: Connection, given: Sequence[Verdict]) -> list[Known]:
+    """Read what the database says about the subject of each verdict."""
+    return [_what_is_known(connection, verdict) for verdict in given]
+
+
+def _what_is_known(connection: Connection, verdict: Verdict) -> Known:
+    earlier, file_hash = connection.execute(_ABOUT, _named(verdict)).one()
+    link = {"validator": verdict.validator, "draw_index": verdict.draw_index}
+    below = connection.execute(_BELOW, link).one_or_none()
     return Known(
-        earlier=verdict_of(connection, verdict.validator, verdict),
+        earlier=Verdict.model_validate_json(earlier) if earlier else None,
         committed=tallies.find_commitment(connection, verdict.node, verdict.index),
-        file_hash=upload.receipt.file_hash if upload else None,
+        file_hash=file_hash,
         below=tuple(below) if below else None,
     )
+
+
+def _named(verdict: Verdict) -> dict[str, Any]:
+    return {name: getattr(verdict, name) for name in _IDENTITY}
 
 
 def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> Exception | None:
@@ -242,20 +279,34 @@ def mark_named(connection: Connection, verdict: Verdict) -> None:
         connection.execute(delete(unnamed_evidence).where(*posted))
 
 
-def _forget_missing(connection: Connection, verdict: Verdict) -> None:
+_MISSING: Final = delete(verdicts).where(*_SAME, verdicts.c.reason == "data_missing")
+
+
+def _forget_missing(connection: Connection, verdict: Verdict) -> bool:
     """Delete the validator's earlier verdict on this commitment, if it was that the file is missing."""
     if verdict.reason == "data_missing":
-        return
-    missing = verdicts.c.validator == verdict.validator, verdicts.c.reason == "data_missing"
-    forgotten = connection.execute(delete(verdicts).where(*missing, same_work(verdicts, verdict)))
-    tallies.add(connection, verdict.validator, "rejections", -forgotten.rowcount)
+        return False
+    return connection.execute(_MISSING, _named(verdict)).rowcount > 0
 
 
-def _count_rejections(connection: Connection, verdict: Verdict) -> int:
-    """Count the rejections of a verdict's commitment, this one included."""
-    query = select(func.count()).select_from(verdicts)
-    query = query.where(same_work(verdicts, verdict), verdicts.c.accepted.is_(False))
-    return connection.execute(query).scalar_one()
+def _insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], int]:
+    """Insert verdicts; return the numbers of the new ones."""
+    return {
+        tuple(key): number for number, *key in insert_each(connection, verdicts, rows, "id", "draw_index", *_IDENTITY)
+    }
+
+
+def _key(verdict: Verdict) -> tuple[Any, ...]:
+    return verdict.draw_index, verdict.validator, verdict.node, verdict.index, verdict.root
+
+
+def _record_rejection(connection: Connection, verdict: Verdict, number: int) -> None:
+    """Record the event of a rejection, whose row has this number."""
+    query = select(func.count()).where(same_work(verdicts, verdict), verdicts.c.accepted.is_(False))
+    rejections = connection.execute(query.where(verdicts.c.id <= number)).scalar_one()
+    data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason, "rejections": rejections}
+    source = f"verdict:{verdict.validator}:{verdict.node}:{verdict.index}:{verdict.root[:10]}"
+    record_event(connection, "rejected", {**data, "validator": verdict.validator}, source)
 
 
 def _hash_times(value: bytes, times: int) -> bytes:

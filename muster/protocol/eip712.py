@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from eth_keys.datatypes import PublicKey, Signature
-from eth_keys.exceptions import BadSignature
-from eth_utils.address import to_canonical_address
+from coincurve import PublicKey
+from eth_utils.address import to_canonical_address, to_checksum_address
 from eth_utils.crypto import keccak
-from eth_utils.exceptions import ValidationError
 
 from muster.constants import PROTOCOL_VERSION
 from muster.errors import MalformedError
@@ -159,7 +157,9 @@ def recover_signer(where: Domain, message: SignedMessage) -> str:
 
 def recover_public_key(where: Domain, message: SignedMessage) -> bytes:
     """Return the compressed public key that signed a message, 33 bytes. Raises MalformedError as `recover`."""
-    return _recover(where.digest(struct_of(type(message)), values_of(message)), message.signature).to_compressed_bytes()
+    return _recover(where.digest(struct_of(type(message)), values_of(message)), message.signature).format(
+        compressed=True
+    )
 
 
 def recover(digest: bytes, signature: str) -> str:
@@ -168,7 +168,7 @@ def recover(digest: bytes, signature: str) -> str:
     Raises MalformedError when `signature` is not 65 bytes of hex with v 27 or 28 and the lower s: each message has
     one signature per nonce of the curve, as in OpenZeppelin's ECDSA.
     """
-    return _recover(digest, signature).to_checksum_address()
+    return _address_of(_recover(digest, signature).format(compressed=False))
 
 
 def _recover(digest: bytes, signature: str) -> PublicKey:
@@ -181,12 +181,18 @@ def _recover(digest: bytes, signature: str) -> PublicKey:
     if int.from_bytes(raw[32:64], "big") > _HALF_ORDER:
         raise MalformedError("the signature has the upper s")
     try:
-        parsed = Signature(raw[:64] + bytes([raw[64] - 27]))
-        return parsed.recover_public_key_from_msg_hash(digest)
-    except (BadSignature, ValidationError) as error:
+        return PublicKey.from_signature_and_message(raw[:64] + bytes([raw[64] - 27]), digest, hasher=None)
+    except ValueError as error:
         raise MalformedError("the signature recovers to no key") from error
 
 
+@lru_cache(1 << 14)
+def _address_of(public_key: bytes) -> str:
+    """Return the checksummed address of an uncompressed key, 65 bytes."""
+    return to_checksum_address(keccak(public_key[1:])[12:])
+
+
+@cache
 def _signed_fields(model: type[SignedMessage]) -> list[str]:
     return [name for name in model.model_fields if name != "signature"]
 
@@ -224,9 +230,9 @@ def _signed_value(kind: str, value: Any) -> object:
 def _encode(kind: str, value: object) -> bytes:
     """Encode one atomic value as encodeData of EIP-712 does: 32 bytes."""
     if isinstance(value, str) and kind == "string":
-        return keccak(text=value)
+        return _hash_of(value)
     if isinstance(value, str) and kind == "address":
-        return bytes(12) + to_canonical_address(value)
+        return bytes(12) + _bytes_of(value)
     if isinstance(value, bytes) and kind == "bytes32" and len(value) == 32:
         return value
     if isinstance(value, int) and kind.lstrip("u").startswith(("int", "bool")):
@@ -235,3 +241,13 @@ def _encode(kind: str, value: object) -> bytes:
         except OverflowError as error:
             raise MalformedError(f"a number of {value.bit_length()} bits is no {kind}") from error
     raise MalformedError(f"{value!r} is no {kind}")
+
+
+@lru_cache(1 << 10)
+def _hash_of(text: str) -> bytes:
+    """Return the hash of a text: most are methods, hosts, paths and absent values, which come again."""
+    return keccak(text=text)
+
+
+_bytes_of: Final = lru_cache(1 << 14)(to_canonical_address)
+"""The 20 bytes of an address."""
