@@ -30,7 +30,7 @@ from muster.runtime.http_limits import ConnectionLimits, bounded_config
 from muster.runtime.process import quick_loop, run_process
 from muster.settings.schema import OrchestratorSettings, Settings
 from orchestrator.admission import Admission
-from orchestrator.app import create_app
+from orchestrator.app import create_asgi
 from orchestrator.request_ids import RequestIds
 from orchestrator.service import serving
 
@@ -89,7 +89,7 @@ async def _serve(settings: Settings) -> None:
         budget, backlog = connection_budget(descriptors)
         async with serving(settings, signer) as service:
             table = ConnectionTable(budget, map(ip_network, settings.orchestrator.trusted_proxies))
-            app = Admission(create_app(service), service.gate.recognise, table, settings.orchestrator.watchers)
+            app = Admission(create_asgi(service), service.gate.recognise, table, settings.orchestrator.watchers)
             service.page.views.counter.is_busy = app.members_wait
             hold = partial(app.hold, service.demand, service.run)
             config = bounded_config(

@@ -110,13 +110,16 @@ def create_app(service: OrchestratorService) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
-    app.add_middleware(HotReads, run=service.run, board=service.demand)
-    app.add_middleware(Measured)
     app.add_middleware(TypedAnswers)
     for router in (about, files, judgements, runs, contributed, announced, documents, pages):
         app.include_router(router)
     _with_problem_schema(app)
     return app
+
+
+def create_asgi(service: OrchestratorService) -> ASGIApp:
+    """Make the application with what stands before the framework."""
+    return Measured(HotReads(create_app(service), run=service.run, board=service.demand))
 
 
 def _with_problem_schema(app: FastAPI) -> None:

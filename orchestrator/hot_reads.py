@@ -89,7 +89,7 @@ def _tag(answer: DemandAnswer) -> tuple[bytes, bytes]:
 
 
 class HotReads:
-    """ASGI middleware around the routes."""
+    """ASGI middleware around the framework."""
 
     def __init__(self, app: ASGIApp, run: int, board: DemandBoard) -> None:
         self._app = app
@@ -106,7 +106,7 @@ class HotReads:
             await self._app(scope, receive, send)
             return
         scope["route"], body, headers = answer
-        headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json"), *headers]
+        headers = [(b"content-length", b"%d" % len(body)), *TYPED, *headers]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

@@ -57,7 +57,7 @@ class KeptAnswers:
             answer = _KeptAnswer(asyncio.ensure_future(make()))
             answer.made.add_done_callback(partial(self._finish, answer, now))
         self._kept[key] = answer
-        return await asyncio.shield(answer.made)
+        return answer.made.result() if answer.made.done() else await asyncio.shield(answer.made)
 
     def _finish(self, answer: _KeptAnswer, began: float, made: asyncio.Future[Any]) -> None:
         """Decide how long an answer is kept, then delete what is too old and what there is no room for."""

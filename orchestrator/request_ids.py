@@ -41,5 +41,5 @@ class RequestIds:
                     log.info("refused", method=scope["method"], path=scope["path"], status=message["status"])
             await send(message)
 
-        with telemetry.about_request(header[1].decode()):
-            await self._app(scope, receive, send_named)
+        telemetry.name_request(header[1].decode())  # each request has its own task
+        await self._app(scope, receive, send_named)

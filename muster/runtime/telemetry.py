@@ -146,6 +146,11 @@ def request_id(given: str = "") -> str:
     return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
 
 
+def name_request(request_id: str) -> None:
+    """Put a request's id on every log line of the running task from now on, and of the tasks that it starts."""
+    structlog.contextvars.bind_contextvars(request_id=request_id)
+
+
 @contextmanager
 def about_request(request_id: str) -> Iterator[None]:
     """Put a request's id on every log line until left, and on an error of ours that leaves it."""
