@@ -168,7 +168,7 @@ class Database:
     ) -> Callable[[Item], Awaitable[T]]:
         """Return what does `work` on an item and on those that come meanwhile, all at once and in their order.
 
-        It gives an outcome for each. Items that fail to be written together are written one by one. Raises as `write`.
+        It gives an outcome for each. Where it fails, each item is tried by itself. Raises as `write`.
         """
 
         async def run(items: Sequence[Item]) -> Sequence[Outcome]:
@@ -177,8 +177,8 @@ class Database:
 
             try:
                 return await (self.write(one, news=news) if writes else self.read(one))
-            except StorageError:
-                if len(items) == 1 or not writes:
+            except Exception:
+                if len(items) == 1:
                     raise
             found = await asyncio.gather(*(run([item]) for item in items), return_exceptions=True)
             return [Failure(each) if isinstance(each, BaseException) else each[0] for each in found]

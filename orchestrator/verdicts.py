@@ -301,9 +301,9 @@ def _key(verdict: Verdict) -> tuple[Any, ...]:
 
 
 def _record_rejection(connection: Connection, verdict: Verdict, number: int) -> None:
-    """Record the event of a rejection, whose row has this number."""
+    """Record the event of a rejection, whose row has this number, unless it has been replaced already."""
     query = select(func.count()).where(same_work(verdicts, verdict), verdicts.c.accepted.is_(False))
-    rejections = connection.execute(query.where(verdicts.c.id <= number)).scalar_one()
+    rejections = max(1, connection.execute(query.where(verdicts.c.id <= number)).scalar_one())
     data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason, "rejections": rejections}
     source = f"verdict:{verdict.validator}:{verdict.node}:{verdict.index}:{verdict.root[:10]}"
     record_event(connection, "rejected", {**data, "validator": verdict.validator}, source)
