@@ -290,8 +290,16 @@ def _reason(error: Exception) -> str:
 
 def row_of(table: Table, source: object, **others: Any) -> dict[str, Any]:
     """Return a row: what `source` has under the names of the columns, hashes as 0x-hex, enums by name; and `others`."""
-    found = {name: getattr(source, name) for name in table.columns.keys() if hasattr(source, name)}  # noqa: SIM118
-    return {name: _plain(value) for name, value in (found | others).items()}
+    names = _shared_names.get(key := (table, type(source)))
+    if names is None:
+        names = _shared_names[key] = [name for name in table.columns.keys() if hasattr(source, name)]  # noqa: SIM118
+    found = {name: getattr(source, name) for name in names} | others
+    return {name: value if type(value) in _PLAIN else _plain(value) for name, value in found.items()}
+
+
+_PLAIN: Final = frozenset({str, int, bool, float, type(None)})
+_shared_names: dict[tuple[Table, type], list[str]] = {}
+"""Columns of a table by which a type has something; looking for them takes longer than reading them."""
 
 
 def _plain(value: Any) -> Any:

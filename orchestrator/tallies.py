@@ -82,12 +82,13 @@ def put_commitments(connection: Connection, rows: Sequence[Mapping[str, Any]]) -
     for one in there:
         new.pop(_identity(one), None)
     insert_new(connection, commitments, list(new.values()))
-    landed = {_identity(one) for one in _states(connection, _WITHIN, blocks)}
-    for missing in new.keys() - landed:
+    found = _states(connection, _WITHIN, blocks)
+    replaced = new.keys() - {_identity(one) for one in found}
+    for missing in replaced:
         _remove(connection, _states(connection, _FIND, {"node": missing[0], "index": missing[1]}))
         insert_new(connection, commitments, [new[missing]])
     connection.execute(_MARK_WITHIN, blocks)
-    found = [one for one in _states(connection, _WITHIN, blocks) if _identity(one) in new]
+    found = [one for one in (_states(connection, _WITHIN, blocks) if replaced else found) if _identity(one) in new]
     _count(connection, found, 1)
     return found
 
@@ -110,7 +111,7 @@ def _states(connection: Connection, statement: Any, given: Mapping[str, Any]) ->
 
 def _identity(one: Any) -> tuple[str, int, str]:
     """Return node, index and root of a row or a state."""
-    return (one["node"], one["index"], one["root"]) if isinstance(one, Mapping) else (one.node, one.index, one.root)
+    return (one["node"], one["index"], one["root"]) if isinstance(one, dict) else (one.node, one.index, one.root)
 
 
 def set_statuses(connection: Connection, changes: Iterable[tuple[CommitmentState, str, str | None]]) -> None:
