@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from ipaddress import ip_network
-from types import FrameType
 
 import uvicorn
 
@@ -28,8 +27,8 @@ from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable, connection_budget
 from muster.runtime.http_limits import ConnectionLimits, bounded_config
 from muster.runtime.process import quick_loop, run_process
-from muster.settings.schema import OrchestratorSettings, Settings
-from orchestrator.admission import Admission
+from muster.settings.schema import Settings
+from orchestrator.admission import Admission, Listener, measure
 from orchestrator.app import create_asgi
 from orchestrator.request_ids import RequestIds
 from orchestrator.service import serving
@@ -52,28 +51,29 @@ log = telemetry.logger("orchestrator")
 
 
 class Server(uvicorn.Server):
-    """uvicorn, ending normally on SIGTERM and SIGINT instead of raising them again once it has cleaned up."""
+    """uvicorn, which leaves signals to `_ending`: it would raise them again once it has cleaned up."""
 
-    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], object]) -> None:
-        """`on_exit` is called as soon as a signal arrives, before requests under way are waited for."""
-        super().__init__(config)
-        self._on_exit = on_exit
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        return contextlib.nullcontext()
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        self._on_exit()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        signals = (signal.SIGTERM, signal.SIGINT)
+@contextlib.contextmanager
+def _ending(servers: Sequence[Server], on_exit: Callable[[], object]) -> Iterator[None]:
+    """End servers on SIGTERM and SIGINT; `on_exit` is called first, before requests under way are waited for."""
+    loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+
+    def end(number: int) -> None:
+        for server in servers:
+            server.handle_exit(number, None)
+        on_exit()
+
+    for number in signals:
+        loop.add_signal_handler(number, end, number)
+    try:
+        yield
+    finally:
         for number in signals:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in signals:
-                loop.remove_signal_handler(number)
+            loop.remove_signal_handler(number)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,22 +84,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _serve(settings: Settings) -> None:
     """Serve, and answer /metrics, until a signal: uvicorn's handler takes the place of the one of `run_process`."""
     signer = load_signer(settings.keys, settings.chain.chain_id)
-    with _listen(settings.orchestrator) as listener:
-        descriptors = raise_descriptor_limit()
-        budget, backlog = connection_budget(descriptors)
+    ours = settings.orchestrator
+    names: list[Listener | None] = ["members", "public"] if ours.public_port else [None]
+    with contextlib.ExitStack() as stack:
+        # 1. The sockets, and how many connections each may have.
+        ports = [ours.port, ours.public_port][: len(names)]
+        sockets = [stack.enter_context(_listen(ours.host, port)) for port in ports]
+        budget, backlog = connection_budget(raise_descriptor_limit() // len(sockets))
         async with serving(settings, signer) as service:
-            table = ConnectionTable(budget, map(ip_network, settings.orchestrator.trusted_proxies))
-            app = Admission(create_asgi(service), service.gate.recognise, table, settings.orchestrator.watchers)
-            service.page.views.counter.is_busy = app.members_wait
-            hold = partial(app.hold, service.demand, service.run)
-            config = bounded_config(
-                RequestIds(app), table, LIMITS, hold, backlog=backlog, timeout_graceful_shutdown=GRACE_SECONDS
-            )
-            host, port = listener.getsockname()[:2]
-            log.info("listening", host=host, port=port, run=settings.run, connections=budget)
+            # 2. A server for each, of the same application, with limits of its own.
+            app, proxies = create_asgi(service), [ip_network(network) for network in ours.trusted_proxies]
+            doors, servers = list[Admission](), list[Server]()
+            for one, name in zip(sockets, names, strict=True):
+                table = ConnectionTable(budget, proxies)
+                doors.append(Admission(app, service.gate.recognise, table, ours.watchers, name))
+                options = {"backlog": backlog, "timeout_graceful_shutdown": GRACE_SECONDS}
+                hold = partial(doors[-1].hold, service.demand, service.run)
+                servers.append(Server(bounded_config(RequestIds(doors[-1]), table, LIMITS, hold, **options)))
+                host, port = one.getsockname()[:2]
+                log.info("listening", host=host, port=port, run=settings.run, connections=budget, answers=name or "all")
+            measure([door.table for door in doors])
+            service.page.views.counter.is_busy = lambda: any(door.members_wait() for door in doors)
             gc.collect()
             gc.freeze()  # later collections skip the objects that live as long as the process, and so pause less
-            await Server(config, service.stop_waiting).serve(sockets=[listener])
+            # 3. Until a signal.
+            with _ending(servers, service.stop_waiting):
+                await asyncio.gather(*(server.serve([one]) for server, one in zip(servers, sockets, strict=True)))
             log.info("stopped")
 
 
@@ -111,20 +121,20 @@ def raise_descriptor_limit() -> int:
     return wanted
 
 
-def _listen(settings: OrchestratorSettings) -> socket.socket:
-    """Return the listening socket. Raises ConfigError when the address is taken or not ours."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises ConfigError when the address is taken or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named TCP, because only on such sockets the event loop sets TCP_NODELAY: without it each answer takes 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
+        listener.bind((host, port))
         listener.listen()
     except OSError as error:
         listener.close()
-        where = f"{settings.host}:{settings.port}"
+        where = f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
-            hint = f"choose another orchestrator.port, or see who has it: ss -ltnp sport = :{settings.port}"
+            hint = f"choose another orchestrator.port or public_port, or see who has it: ss -ltnp sport = :{port}"
             raise ConfigError(f"port {where} is occupied", hint=hint) from error
         raise ConfigError(f"cannot listen on {where}: {error.strerror}", hint="set orchestrator.host") from error
     return listener

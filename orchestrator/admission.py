@@ -18,6 +18,8 @@ Rules:
 - The party of a request follows from its connection (`muster/runtime/connection_table.py`), or from its own signature.
   Reads need no signature, but a signed read is answered as a member's. Such a signature counts once, within the bound
   of what is remembered: a replay gains a stranger a member's slot, and nothing else.
+- With `orchestrator.public_port` there are two listeners, each with all of these limits and its own connections. One
+  answers unsigned reads, the other all else. The readers of the database are apart in any case.
 - Behind one of `orchestrator.trusted_proxies` the address is the last of `X-Forwarded-For`, and only a request's own
   signature makes it a member's: strangers share the proxy's connections.
 """
@@ -27,9 +29,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -40,6 +42,7 @@ from muster.protocol.requests import HEADER_SIGNATURE
 from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable, Owner, address_group
 from muster.runtime.http_limits import BoundedProtocol
+from orchestrator.database import LANE
 from orchestrator.demand_board import DemandBoard
 from orchestrator.hot_reads import HeldQuestion, wait_of
 from orchestrator.problems import problem_response
@@ -61,7 +64,33 @@ OPEN: Final = telemetry.gauge("connections", "Open connections")
 OWNED: Final = telemetry.gauge("member_connections", "Open connections that are a member's or the trainer's")
 CLOSED: Final = telemetry.counter("connections_closed_for_room", "Connections closed or refused for room", ("why",))
 
+POLLED: Final = re.compile(r"/v1/runs/[0-9]+/(demand|accepted)")
+"""What nodes ask all the time, mostly unsigned: it is answered from bytes (`hot_reads.py`)."""
+MEMBERS: Final = ("trainer", "member", "uploader")
+"""Kinds of parties that take members' readers of the database."""
+
 Recognise = Callable[[Request], Awaitable[Owner | None]]
+Listener = Literal["members", "public"]
+
+_ELSEWHERE: Final[dict[Listener, tuple[str, str]]] = {
+    "members": ("this port answers unsigned reads only", "send signed requests and polls to the run's URL"),
+    "public": ("this port answers signed requests and polls only", "send unsigned reads to the run's URL"),
+}
+"""What a request hears at the other listener than its own: detail and hint."""
+
+
+def listener_of(scope: Scope) -> Listener:
+    """Return which listener answers a request where there are two: `public` answers unsigned reads."""
+    reads = scope["method"] in ("GET", "HEAD") and HEADER_SIGNATURE not in Headers(scope=scope)
+    return "public" if reads and not POLLED.fullmatch(scope["path"]) else "members"
+
+
+def measure(tables: Sequence[ConnectionTable]) -> None:
+    """Let the metrics of connections count those of all listeners."""
+    OPEN.set_function(lambda: sum(map(len, tables)))
+    OWNED.set_function(lambda: sum(table.owned for table in tables))
+    for table in tables:
+        table.on_close = lambda why: CLOSED.labels(why).inc()
 
 
 class Slots:
@@ -144,14 +173,22 @@ class Slots:
 class Admission:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, recognise: Recognise, table: ConnectionTable, watchers: int = 1000) -> None:
-        """`watchers` may watch at the same time, but never on more than half of the connections that there can be."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        recognise: Recognise,
+        table: ConnectionTable,
+        watchers: int = 1000,
+        listener: Listener | None = None,
+    ) -> None:
+        """`watchers` may watch at the same time, but never on more than half of the connections that there can be.
+
+        listener: whose requests are answered here; None for all.
+        """
         self._app = app
         self._recognise = recognise
-        self._table = table
-        OPEN.set_function(lambda: len(table))
-        OWNED.set_function(lambda: table.owned)
-        table.on_close = lambda why: CLOSED.labels(why).inc()
+        self.table = table
+        self._listener = listener
         self.slots_by_kind = {
             "trainer": Slots(64, 512, share=1.0),
             "member": Slots(256, 4096),
@@ -168,7 +205,11 @@ class Admission:
         if scope["type"] != "http" or scope["path"] in ALWAYS:
             await self._app(scope, receive, send)
             return
+        if self._listener not in (None, right := listener_of(scope)):
+            await problem_response(421, "Misdirected request", *_ELSEWHERE[right])(scope, receive, send)
+            return
         kind, party = await self.party(scope)
+        LANE.set("members" if kind in MEMBERS else "public")
         slots = self.slots_by_kind[kind]
         if not await slots.acquire(party):
             REFUSED.labels(kind).inc()
@@ -184,7 +225,7 @@ class Admission:
         """Hold a question for the demand, where it may be held and needs no look at a signature; return whether."""
         scope = cast("Scope", cycle.scope)
         wait, headers = wait_of(scope, run), Headers(scope=scope)
-        if wait is None or HEADER_SIGNATURE in headers:
+        if wait is None or HEADER_SIGNATURE in headers or self._listener == "public":
             return False
         slots = self.slots_by_kind["held"]
         party = connection.owner.address if connection.owner is not None else _address(connection, headers)
@@ -208,7 +249,7 @@ class Admission:
             finally:
                 self._recognising.release(address)
             if owner is not None and not connection.proxied:
-                self._table.claim(connection, owner)
+                self.table.claim(connection, owner)
         if LIVE.fullmatch(scope["path"]):
             return "watcher", owner.address if owner is not None else address
         if PAGE.fullmatch(scope["path"]):

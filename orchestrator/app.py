@@ -301,8 +301,7 @@ async def master(request: Request, service: Here, _: OurRun, caller: Signed) -> 
 @runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])
 async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0) -> Response:
     """Send commitments accepted for training within the async level, oldest first, with the accepting verdicts."""
-    service.follower.expect_complete()
-    return json_response(await service.queries.accepted(min_step))
+    return json_response(await service.demand.accepted(min_step))
 
 
 @runs.get("/runs/{run}/demand")

@@ -31,7 +31,7 @@ from orchestrator.commitment_status import (
     agreed_grades,
     commitment_status,
 )
-from orchestrator.database import ANY_OF, Database, rows_of_any
+from orchestrator.database import ANY_OF, LANE, Database, rows_of_any
 from orchestrator.gas_pace import hourly_gas
 from orchestrator.kept import KeptAnswers
 from orchestrator.read_model import read_nodes
@@ -224,8 +224,12 @@ class Queries:
 
     async def _keep(self, name: str, hour: int, make: Callable[[Connection], Any]) -> Any:
         """Return an answer, computed once for each version of the database and hour, however many ask meanwhile."""
-        version = await self._database.current_version()
-        return await self._kept.get((name, version, hour), lambda: self._database.read(make))
+
+        async def read() -> Any:
+            LANE.set("members")  # of the task that makes it for all, though a stranger may have asked first
+            return await self._database.read(make)
+
+        return await self._kept.get((name, await self._database.current_version(), hour), read)
 
     def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
         """Decide a commitment's status again, after a verdict about it; return None when there is none."""

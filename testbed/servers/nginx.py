@@ -19,13 +19,15 @@ from testbed.processes import Process
 CONFIG: Final = ROOT / "deploy" / "nginx" / "muster.conf"
 PROGRAM: Final = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 HOST: Final = "run.example.org"
+PORTS: Final = (8601, 18601, 8602, 18602)
+"""Of the two orchestrators: the members' and the public one of each."""
 
 
 class Nginx(Process):
     """It passes on to orchestrators, and serves weights itself. Its output is what it logs."""
 
     def __init__(self, folder: Path, orchestrators: list[int], weights: Path) -> None:
-        """orchestrators: their ports, as many as the configuration names."""
+        """orchestrators: what listens instead at each of PORTS."""
         folder.mkdir(exist_ok=True)
         self.port, self.tls_port = free_port(), free_port()
         self.url, self.access_log = f"http://127.0.0.1:{self.port}", folder / "access.log"
@@ -43,8 +45,7 @@ class Nginx(Process):
         """Return the whole configuration of a process that stays in the foreground, with what is this test's own."""
         text = CONFIG.read_text()
         for old, new in {
-            "127.0.0.1:8601": f"127.0.0.1:{orchestrators[0]}",
-            "127.0.0.1:8602": f"127.0.0.1:{orchestrators[1]}",
+            **{f"127.0.0.1:{old}": f"127.0.0.1:{new}" for old, new in zip(PORTS, orchestrators, strict=True)},
             "listen 80;": f"listen 127.0.0.1:{free_port()};",
             "listen [::]:80;": "",
             "listen 443 ssl http2;": f"listen 127.0.0.1:{self.tls_port} ssl http2;",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import requests
 
 from muster.protocol.hashes import content_hash
 from muster.protocol.receipts import upload_target
@@ -35,11 +36,11 @@ def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 @pytest.fixture(scope="module")
 def nginx(run_fixture: RunFixture, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nginx, Orchestrator]]:
-    """One of the two orchestrators is down. The other reads one body at a time."""
+    """One of the two orchestrators is down: the one that reads are sent to. The other reads one body at a time."""
     folder = tmp_path_factory.mktemp("servers")
-    weights, port = folder / "weights", free_port()
-    proxy = Nginx(folder / "nginx", [port, free_port()], weights)
-    settings = {"url": proxy.url, "trusted_proxies": ["127.0.0.1"], "uploads_at_once": 1}
+    weights, port, public = folder / "weights", free_port(), free_port()
+    proxy = Nginx(folder / "nginx", [port, public, free_port(), free_port()], weights)
+    settings = {"url": proxy.url, "trusted_proxies": ["127.0.0.1"], "uploads_at_once": 1, "public_port": public}
     with Orchestrator(run_fixture, folder / "orchestrator", port=port, **settings) as orchestrator:
         orchestrator.url = f"http://127.0.0.1:{port}"
         (weights / VERSION).mkdir(parents=True)
@@ -81,6 +82,22 @@ def test_page_and_live_stream_pass_at_once(run_fixture: RunFixture, nginx: tuple
     with open_url(f"{proxy.url}/v1/runs/{run_fixture.run}/live", timeout=BOUND) as stream:
         assert any(line.startswith(b"data: ") for line in stream)
     assert get(f"{proxy.url}/metrics")[0] == 404
+
+
+def test_each_request_reaches_its_listener(run_fixture: RunFixture, nginx: tuple[Nginx, Orchestrator]) -> None:
+    """None is misdirected: neither signed ones, nor writes without a signature, nor what nodes poll."""
+    proxy, _ = nginx
+    run = f"{proxy.url}/v1/runs/{run_fixture.run}"
+    assert [get(url)[0] for url in (run, f"{run}/demand?x=1", f"{run}/accepted", f"{run}/overview")] == [200] * 4
+
+    async def ask() -> None:
+        async with run_fixture.client(proxy.url, "w2") as client:
+            assert (await client.run_info(run_fixture.run)).run == run_fixture.run  # its first read is signed
+            assert (await client.run_info(run_fixture.run)).run == run_fixture.run
+
+    asyncio.run(ask())
+    for method, path, status in (("POST", "/v1/verdicts", 401), ("HEAD", "/", 405), ("DELETE", "/v1/verdicts", 405)):
+        assert requests.request(method, proxy.url + path, timeout=BOUND).status_code == status, (method, path)
 
 
 def test_weights_come_from_the_folder(nginx: tuple[Nginx, Orchestrator]) -> None:

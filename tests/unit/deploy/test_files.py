@@ -75,10 +75,12 @@ def test_nginx_passes_on_to_the_orchestrators(monkeypatch: pytest.MonkeyPatch) -
     ports = []
     for name in ("orchestrator-1", "orchestrator-2"):
         settings = settings_of(name, monkeypatch)
-        ports.append(settings.orchestrator.port)
+        ports.append((settings.orchestrator.port, settings.orchestrator.public_port))
         assert settings.orchestrator.trusted_proxies == ["127.0.0.1"]
         assert COMPOSE["services"][name]["network_mode"] == "service:nginx"
-    assert [int(port) for port in re.findall(r"^ +server 127\.0\.0\.1:(\d+)", NGINX, re.MULTILINE)] == ports
+    (members, public), (others_members, others_public) = ports
+    found = [int(port) for port in re.findall(r"^ +server 127\.0\.0\.1:(\d+)", NGINX, re.MULTILINE)]
+    assert found == [members, others_members, others_public, public], "each listener's own process first"
     weights = str(settings_of("trainer", monkeypatch).shardcast.dir)
     assert f"alias {weights}/" in NGINX
     assert f"weights:{weights}:ro" in COMPOSE["services"]["nginx"]["volumes"]

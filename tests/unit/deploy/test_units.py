@@ -72,4 +72,5 @@ def test_units_agree_with_installed_services(unit: Path, tmp_path: Path, monkeyp
     settings = load_settings(None)
     if role != "relay":
         assert settings.keys.password_file == Path("/run/credentials/password")
-    assert settings.orchestrator.port == (8601 if role == "orchestrator" else 8600)
+    ports = settings.orchestrator.port, settings.orchestrator.public_port
+    assert ports == ((8601, 18601) if role == "orchestrator" else (8600, 0))

@@ -17,10 +17,12 @@ from starlette.requests import Request
 from muster.protocol.requests import HEADER_SIGNATURE
 from muster.runtime.connection_table import ConnectionTable, Owner
 from orchestrator import admission
-from orchestrator.admission import ALWAYS, Admission, Slots
+from orchestrator.admission import ALWAYS, Admission, Listener, Slots
 from orchestrator.app import about, contributed, files, judgements, runs
+from orchestrator.database import LANE
 from orchestrator.page.routes import documents, pages
 
+LISTENERS: tuple[Listener, ...] = ("members", "public")
 TRAINER, MEMBER = Owner("0xtrainer", is_trainer=True), Owner("0xmember", is_trainer=False)
 
 
@@ -89,15 +91,17 @@ class Crowd:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.answered: list[str] = []
+        self.lanes: list[str] = []
         self.recognised: Owner | None = None
         self.table = ConnectionTable(1000)
-        self.admission = Admission(self._app, self.recognise, self.table)
+        self.admission = Admission(self.answer, self.recognise, self.table)
         self.admission.slots_by_kind = {kind: Slots(1, 0, share=1.0) for kind in self.admission.slots_by_kind}
 
-    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+    async def answer(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] not in ALWAYS:
             await self.go.wait()
         self.answered.append(scope["path"])
+        self.lanes.append(LANE.get())
 
     async def recognise(self, _: Request) -> Owner | None:
         return self.recognised
@@ -142,6 +146,25 @@ async def test_strangers_do_not_keep_health_trainer_and_members_out() -> None:
     crowd.go.set()
     await asyncio.gather(first, *others)
     assert crowd.answered == [*sorted(ALWAYS), "/first", "/0xtrainer", "/0xmember"]
+
+
+async def test_each_listener_answers_its_own_requests_and_refuses_the_others() -> None:
+    crowd = Crowd()
+    crowd.go.set()
+    doors: dict[Listener, Admission] = {
+        name: Admission(crowd.answer, crowd.recognise, crowd.table, listener=name) for name in LISTENERS
+    }
+    asked = {"/": "public", "/v1/runs/7/verdicts": "public", "/v1/runs/7/demand": "members", "/healthz": "both"}
+    for path, name in asked.items():
+        for listener, crowd.admission in doors.items():
+            sent = await crowd.request(path, crowd.connection())
+            assert [one["status"] for one in sent[:1]] == ([] if name in (listener, "both") else [421]), path
+    crowd.recognised = MEMBER
+    for crowd.admission in doors.values():
+        await crowd.request("/v1/runs/7/verdicts", crowd.connection(), muster_signature="0x")
+    assert crowd.answered == ["/", "/v1/runs/7/verdicts", "/v1/runs/7/demand", *["/healthz"] * 2, "/v1/runs/7/verdicts"]
+    assert crowd.lanes[:3] == ["public"] * 3
+    assert crowd.lanes[-1] == "members"
 
 
 async def test_a_signature_makes_the_connection_a_members() -> None:

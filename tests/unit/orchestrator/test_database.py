@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from muster.errors import ConfigError, StorageError
 from orchestrator import database as module
 from orchestrator import tables
-from orchestrator.database import Database, insert_once, upsert
-from testbed.waiting import BOUND
+from orchestrator.database import LANE, Database, insert_once, upsert
+from testbed.waiting import BOUND, until
 
 ABOUT = "a test"
 SWALLOW = {
@@ -121,6 +121,31 @@ async def test_write_fails_when_its_turn_does_not_come(database: Database, monke
 
 def insert(key: str) -> Callable[[Connection], bool]:
     return lambda connection: insert_once(connection, tables.meta, row(key))
+
+
+async def test_strangers_reads_delay_none_of_members(database: Database) -> None:
+    """64 of them wait behind two that hang; members' reads are answered meanwhile."""
+    hangs, began = Event(), list[int]()
+
+    async def read(lane: str, number: int) -> int:
+        def work(_: Connection) -> int:
+            if lane == "public":
+                began.append(number)
+                hangs.wait(BOUND)
+            return number
+
+        LANE.set(lane)
+        return await database.read(work)
+
+    crowd = [asyncio.create_task(read("public", number)) for number in range(66)]
+    try:
+        await until(lambda: len(began) == 2, "the readers of strangers are taken")
+        members = [asyncio.create_task(read("members", number)) for number in range(9)]
+        assert await asyncio.wait_for(asyncio.gather(*members), BOUND) == [*range(9)]
+        assert began == [0, 1]
+    finally:
+        hangs.set()
+    assert await asyncio.gather(*crowd) == [*range(66)]
 
 
 @asynccontextmanager
