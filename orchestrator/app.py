@@ -40,7 +40,6 @@ from muster.protocol.messages import (
 )
 from muster.runtime import telemetry
 from orchestrator import problems
-from orchestrator.auth import read_body
 from orchestrator.demand_board import MAX_HELD_SECONDS
 from orchestrator.events import EventPage, events_after
 from orchestrator.hot_reads import HotReads
@@ -64,6 +63,7 @@ from orchestrator.routing import (
     json_body,
     json_response,
     read_message,
+    read_signed,
     takes,
 )
 from orchestrator.service import OrchestratorService
@@ -201,7 +201,7 @@ async def get_file(service: Here, name: HashPath) -> StoredFileResponse:
 async def post_evidence(request: Request, service: Here, caller: Signed) -> dict[str, str]:
     """Keep an evidence bundle; signed by an active validator. Returns its content hash. Idempotent."""
     await service.verdicts.expect_evidence(caller)
-    body = await read_body(
+    body = await read_signed(
         request, caller, limit=MAX_EVIDENCE_BYTES, seconds=service.settings.orchestrator.upload_seconds
     )
     return {"hash": await service.verdicts.evidence.put(body)}

@@ -258,10 +258,13 @@ def _too_large(limit: int) -> RefusedError:
     return problems.too_large(f"the body is larger than {limit} bytes")
 
 
-async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[bytes]:
+async def chunks(
+    request: Request, limit: int, seconds: float, note: Callable[[int], object] = lambda _: None
+) -> AsyncIterator[bytes]:
     """Yield the body as it arrives: at most `limit` bytes. Raises RefusedError when it is longer or too slow.
 
-    It may take `seconds`, and besides what a slow connection needs for the bytes that are announced.
+    It may take `seconds`, and besides what a slow connection needs for the bytes that are announced. `note` is called
+    with the bytes of each chunk.
     """
     announced = announced_bytes(request, limit) or 0
     seconds += announced / SLOWEST_BYTES_PER_SECOND
@@ -281,12 +284,15 @@ async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[
         received += len(chunk)
         if received > limit:
             raise _too_large(limit)
+        note(len(chunk))
         yield chunk
 
 
-async def read_body(request: Request, caller: Caller, *, limit: int, seconds: float) -> bytes:
-    """Read the whole body, and check that it is what the caller signed."""
-    body = b"".join([chunk async for chunk in chunks(request, limit, seconds)])
+async def read_body(
+    request: Request, caller: Caller, *, limit: int, seconds: float, received: Callable[[int], object]
+) -> bytes:
+    """Read the whole body, and check that it is what the caller signed. `received`: as in `spool_body`."""
+    body = b"".join([chunk async for chunk in chunks(request, limit, seconds, received)])
     _same_hash(content_hash(body), caller)
     return body
 
@@ -309,8 +315,7 @@ async def spool_body(
     size = 0
     with NamedTemporaryFile(dir=folder, prefix="upload-") as file:
         waiting = bytearray()
-        async for chunk in chunks(request, limit, seconds):
-            received(len(chunk))
+        async for chunk in chunks(request, limit, seconds, received):
             digest.update(chunk)
             size += len(chunk)
             waiting += chunk

@@ -31,10 +31,11 @@ from muster.runtime import telemetry
 from muster.settings.schema import OrchestratorSettings
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
 from orchestrator import problems
-from orchestrator.auth import Caller, read_body
+from orchestrator.auth import Caller
 from orchestrator.database import Database, insert_once, row_of
 from orchestrator.queries import member_of
 from orchestrator.tables import environments
+from orchestrator.upload_slots import UploadSlots
 
 MAX_OF_AUTHOR: Final = 8
 """Environments of one author that may wait for the owner."""
@@ -71,7 +72,7 @@ class Environments:
         self._database = database
         self._submissions = settings.submissions
         self._seconds = settings.upload_seconds
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = UploadSlots(AT_ONCE, AT_ONCE * MAX_PACK_BYTES)
         self.packs = ContentStore(settings.storage_url, "environments")
         self.decisions = ContentStore(settings.storage_url, "decisions")
 
@@ -94,12 +95,9 @@ class Environments:
         refusal = refusal_of(caller.address, counts, self._submissions, member=member)
         if refusal is not None:
             raise refusal
-        if self._slots.locked():
-            raise problems.try_later("as many environments as this orchestrator takes at once are under way")
 
         # 2. Read it.
-        async with self._slots:
-            body = await read_body(request, caller, limit=MAX_PACK_BYTES, seconds=self._seconds)
+        async with self._slots.body(request, caller, limit=MAX_PACK_BYTES, seconds=self._seconds) as body:
             pack = await asyncio.to_thread(read_pack, body)
             if pack.contribution.author != caller.address:
                 raise problems.not_allowed(

@@ -10,9 +10,10 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from orchestrator import problems
-from orchestrator.auth import Caller, read_body
+from orchestrator.auth import Caller
 from orchestrator.problems import documented
 from orchestrator.service import OrchestratorService
+from orchestrator.upload_slots import UploadSlots
 
 MAX_MESSAGE_BYTES: Final = 1 << 20
 """Longest JSON body of a verdict or report."""
@@ -81,9 +82,17 @@ def takes(model: type[BaseModel], *others: int) -> dict[str, Any]:
     return {"status_code": 201, "responses": KNOWN | SIGNED | documented(*others), "openapi_extra": json_body(model)}
 
 
+async def read_signed(request: Request, caller: Caller, *, limit: int, seconds: float) -> bytes:
+    """Read the whole body of a signed post in a slot, for which the trainer does not wait."""
+    service: OrchestratorService = request.app.state.service
+    slots = UploadSlots(1, limit) if caller.is_trainer else service.bodies[caller.member is not None]
+    async with slots.body(request, caller, limit=limit, seconds=seconds) as body:
+        return body
+
+
 async def read_message(model: type[Text], request: Request, caller: Caller, *, limit: int = MAX_MESSAGE_BYTES) -> Text:
     """Read the body as a message of this type, of `limit` bytes at most."""
-    body = await read_body(request, caller, limit=limit, seconds=MESSAGE_SECONDS)
+    body = await read_signed(request, caller, limit=limit, seconds=MESSAGE_SECONDS)
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from muster.chain.client import Chain
@@ -34,11 +34,17 @@ from orchestrator.rebuild import rebuild
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.reports import Reports
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
+from orchestrator.upload_slots import UploadSlots
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 
 CHECK_SECONDS: Final = 5.0
 """Longest wait for storage or database before /readyz reports it; shorter than for a file."""
+
+BODIES: Final = 64
+"""Messages of members, and as many of others, that are read at the same time."""
+BODIES_BYTES: Final = 256 << 20
+"""Their sizes together."""
 
 log = telemetry.logger("orchestrator")
 
@@ -64,6 +70,10 @@ class OrchestratorService:
     environments: Environments
     announcements: Announcements
     page: PageParts
+    bodies: tuple[UploadSlots, UploadSlots] = field(
+        default_factory=lambda: (UploadSlots(BODIES, BODIES_BYTES), UploadSlots(BODIES, BODIES_BYTES))
+    )
+    """For messages that others sign, and for those of members."""
 
     @property
     def run(self) -> int:

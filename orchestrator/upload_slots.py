@@ -1,5 +1,7 @@
-"""Slots for the rollout files under way: bounded in number and bytes, first come first served, the slowest cut.
+"""Slots for the bodies under way: bounded in number and bytes, first come first served, the slowest cut.
 
+- Rollout files, environments and messages have slots of separate kinds, messages of members and of others too. The
+  trainer's messages need none. A file below is a body of any kind.
 - A file takes a slot, and of the spool the bytes that its head announces. Without room it waits in order, for
   WAIT_SECONDS at most.
 - While none waits, a file may arrive as slowly as `orchestrator/auth.py` allows. While others wait, the slowest files
@@ -16,9 +18,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from starlette.requests import Request
+
 from muster.constants import SLOWEST_BYTES_PER_SECOND
 from muster.runtime import telemetry
 from orchestrator import problems
+from orchestrator.auth import Caller, announced_bytes, read_body
 
 WAIT_SECONDS: Final = 10.0
 """Longest wait for a slot; clients wait longer for their answer."""
@@ -32,8 +37,8 @@ MAX_PRESSURE: Final = 8.0
 TICK_SECONDS: Final = 0.125
 """How finely speed is measured, and how often the slowest are looked for."""
 
-UNDER_WAY: Final = telemetry.gauge("uploads_under_way", "Uploads under way, those included that wait for a slot")
-CUT: Final = telemetry.counter("uploads_cut", "Uploads cut for their speed while others waited")
+UNDER_WAY: Final = telemetry.gauge("uploads_under_way", "Bodies under way, those that wait for a slot included")
+CUT: Final = telemetry.counter("uploads_cut", "Such bodies cut for their speed while others waited")
 
 
 class Transfer:
@@ -66,7 +71,7 @@ class Transfer:
                 yield
         except TimeoutError as error:
             hint = "try again, on a faster connection if this persists"
-            raise problems.too_slow("others wait, and this upload was the slowest", hint) from error
+            raise problems.too_slow("others wait, and this body was the slowest", hint) from error
         finally:
             self._limit = None
 
@@ -104,6 +109,14 @@ class UploadSlots:
                 self._transfers.discard(transfer)
                 self._release(size)
 
+    @asynccontextmanager
+    async def body(self, request: Request, caller: Caller, *, limit: int, seconds: float) -> AsyncIterator[bytes]:
+        """Yield the whole body of a request, in a slot. Raises RefusedError as `transfer` and `read_body`."""
+        async with self.transfer(announced_bytes(request, limit) or limit) as transfer:
+            async with transfer.arriving():
+                body = await read_body(request, caller, limit=limit, seconds=seconds, received=transfer.received)
+            yield body
+
     async def _acquire(self, size: int) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue[turn] = size
@@ -120,7 +133,7 @@ class UploadSlots:
             if self._queue.pop(turn, None) is not None:
                 self._serve()  # those behind a large file may fit
         if not turn.done():
-            raise problems.try_later("as many uploads as this orchestrator takes at once are under way")
+            raise problems.try_later("as many bodies as this orchestrator takes at once are under way")
 
     def _release(self, size: int) -> None:
         self._free += 1

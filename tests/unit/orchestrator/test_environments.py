@@ -17,6 +17,7 @@ from muster.protocol.messages import EnvironmentDecision
 from muster.settings.schema import OrchestratorSettings
 from muster.tasksets.contribution_pack import Pack, write_pack
 from orchestrator import environments as room
+from orchestrator import upload_slots
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.environments import Environments
@@ -137,11 +138,11 @@ async def test_unlisted_pack_is_not_stored(listed: Environments, monkeypatch: py
     async def body(request: object, caller: Caller, **_: object) -> bytes:
         return next(pack.data for pack in (first, second) if pack.hash == caller.request.body_hash)
 
-    monkeypatch.setattr(room, "read_body", body)
+    monkeypatch.setattr(upload_slots, "read_body", body)
 
     async def receive(pack: Pack) -> bool:
         signed = SimpleNamespace(body_hash=pack.hash)
-        return await listed.receive(SimpleNamespace(), Caller(AUTHOR.address, signed, None, is_trainer=False))  # type: ignore[arg-type]
+        return await listed.receive(SimpleNamespace(headers={}), Caller(AUTHOR.address, signed, None, is_trainer=False))  # type: ignore[arg-type]
 
     assert await receive(first)
     assert not await receive(first)

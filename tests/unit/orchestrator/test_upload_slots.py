@@ -61,7 +61,7 @@ async def test_slowest_is_cut_for_one_that_waits() -> None:
     await asyncio.gather(*(sender.started.wait() for sender in (fast, slow, slowest)))
     waiting = Sender(slots)
     await waiting.started.wait()
-    with pytest.raises(RefusedError, match="this upload was the slowest") as refused:
+    with pytest.raises(RefusedError, match="this body was the slowest") as refused:
         await slowest.task
     assert refused.value.status == 408
     assert refused.value.hint
@@ -75,11 +75,11 @@ async def test_floor_rises_with_the_queue(monkeypatch: pytest.MonkeyPatch) -> No
     slots = UploadSlots(1, 10)
     steady = Sender(slots, 2 * SLOWEST_BYTES_PER_SECOND)
     await steady.started.wait()
-    with pytest.raises(RefusedError, match="as many uploads") as refused:
+    with pytest.raises(RefusedError, match="as many bodies") as refused:
         await Sender(slots).task
     assert refused.value.status == 429
     waiting = [Sender(slots) for _ in range(4)]
-    with pytest.raises(RefusedError, match="this upload was the slowest"):
+    with pytest.raises(RefusedError, match="this body was the slowest"):
         await steady.task
     await leave(waiting)
 
@@ -92,7 +92,7 @@ async def test_arrived_file_is_never_cut() -> None:
         slow = Sender(slots, 0.5 * SLOWEST_BYTES_PER_SECOND)
         await slow.started.wait()
         waiting = Sender(slots)
-        with pytest.raises(RefusedError, match="this upload was the slowest"):
+        with pytest.raises(RefusedError, match="this body was the slowest"):
             await slow.task
     await waiting.finish()
 
