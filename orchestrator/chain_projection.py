@@ -36,6 +36,7 @@ from orchestrator.tables import (
     cases,
     checkpoints,
     commitments,
+    court_tallies,
     doubts,
     events,
     meta,
@@ -200,7 +201,8 @@ class _Piece:
                 self._settle(event.at, event.node, event.through)
                 self.record("voided", {"node": event.node, "amount": event.amount}, event.at)
             case HourSealed():
-                self._insert(event.at, seals, row_of(seals, event))
+                if self._insert(event.at, seals, row_of(seals, event)):
+                    self._tally(event.at, event.validator, "seals")
                 self.record("sealed", {"node": event.validator, "hour": event.hour}, event.at)
             case StepDoubted():
                 self._insert(event.at, doubts, row_of(doubts, event))
@@ -252,7 +254,8 @@ class _Piece:
     def _case_opened(self, event: CaseOpened) -> None:
         start = {"outcome": "open", "reveals": 0, "guilty_votes": 0, "opened_in": event.at.transaction}
         row = row_of(cases, event, id=event.case_id, evidence=event.evidence_hash, **start)
-        self._insert(event.at, cases, row)
+        if self._insert(event.at, cases, row):
+            self._tally(event.at, event.challenger, "open")
         self.again.append((ONE, {"node": event.node, "index": event.index}))
         data = {key: row[key] for key in ("node", "index", "kind", "challenger")}
         self.record("case opened", {"case": event.case_id, **data}, event.at)
@@ -262,9 +265,11 @@ class _Piece:
             return
         values = row_of(cases, event, resolved_in=event.at.transaction)
         self._remember(event.at, cases, {"id": event.case_id})
+        about = select(*cases.c["node", "index", "challenger", "outcome"]).where(cases.c.id == event.case_id)
+        node, index, challenger, before = self.connection.execute(about).one()
         self.connection.execute(update(cases).where(cases.c.id == event.case_id).values(values))
-        about = select(cases.c.node, cases.c.index).where(cases.c.id == event.case_id)
-        node, index = self.connection.execute(about).one()
+        self._tally(event.at, challenger, before, -1)
+        self._tally(event.at, challenger, values["outcome"])
         self.again.append((ONE, {"node": node, "index": index}))
         if event.outcome is Outcome.CURED:  # its key commits no more, and what it may still do is retire
             self._change(event.at, node, nodes.c.status == "active", status="retired")
@@ -277,7 +282,8 @@ class _Piece:
             return  # of another run
         place = {"block": event.at.block, "log_index": event.at.log_index, "transaction": event.at.transaction}
         row = row_of(proofs, event, **place, position=min(event.position, _MAX_POSITION))
-        insert_once(self.connection, proofs, row)
+        if insert_once(self.connection, proofs, row):
+            self._tally(event.at, event.prover, "proofs")
         data = {key: row[key] for key in ("node", "index", "prover", "kind", "flaw")}
         self.record("refuted", data, event.at)
 
@@ -305,7 +311,13 @@ class _Piece:
 
     def _note_vote(self, event: VoteCommitted | VoteRevealed | AbsenceReported, **what: bool | str) -> None:
         """Add what a judge did to what it did before."""
-        self._upsert(event.at, votes, {"case_id": event.case_id, "judge": event.judge, **what})
+        key = {"case_id": event.case_id, "judge": event.judge}
+        before = self.connection.execute(undo.by_key(votes), key).one_or_none()
+        self._upsert(event.at, votes, {**key, **what})
+        if "guilty" in what and (before is None or before.guilty is None):
+            self._tally(event.at, event.judge, "votes")
+        if "absent" in what and (before is None or not before.absent):
+            self._tally(event.at, event.judge, "absences")
 
     def _pay(self, at: Place, node: str, kind: str, amount: int) -> None:
         row = {"block": at.block, "log_index": at.log_index, "node": node, "kind": kind, "amount": str(amount)}
@@ -322,13 +334,19 @@ class _Piece:
         if at.block >= self._remember_from:
             undo.remember(self.connection, at.block, table, key)
 
-    def _insert(self, at: Place, table: Table, row: Mapping[str, Any]) -> None:
+    def _insert(self, at: Place, table: Table, row: Mapping[str, Any]) -> bool:
         self._remember(at, table, _key_of(table, row))
-        insert_once(self.connection, table, row)
+        return insert_once(self.connection, table, row)
 
     def _upsert(self, at: Place, table: Table, row: Mapping[str, Any]) -> None:
         self._remember(at, table, _key_of(table, row))
         upsert(self.connection, table, row)
+
+    def _tally(self, at: Place, validator: str, kind: str, number: int = 1) -> None:
+        """Add to what a validator did in court."""
+        key = {"address": validator, "kind": kind}
+        before = self.connection.execute(undo.by_key(court_tallies), key).one_or_none()
+        self._upsert(at, court_tallies, {**key, "count": number + (before[-1] if before else 0)})
 
     def _change(self, at: Place, node: str, *where: Any, **values: Any) -> bool:
         """Change a node where a condition holds; return whether that is so, and there is such a node."""

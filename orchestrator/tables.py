@@ -29,7 +29,7 @@ from sqlalchemy.schema import SchemaItem
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "12"
+VERSION: Final = "13"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -234,6 +234,13 @@ proofs: Final = _table(
     Index("proofs_by_commitment", "node", "index"),
 )
 """Commitments that the contract itself found false."""
+
+court_tallies: Final = _counts(
+    "court_tallies",
+    Column("address", _ADDRESS, primary_key=True),
+    Column("kind", String(10), primary_key=True),
+)
+"""What each validator did: cases opened, by outcome; `proofs`, `votes` revealed, `absences`, `seals`. Some may be 0."""
 
 payments: Final = _table(
     "payments",

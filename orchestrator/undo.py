@@ -24,7 +24,7 @@ Key = Mapping[str, Any]
 
 def remember(connection: Connection, block: int, table: Table, key: Key) -> None:
     """Keep the row with this primary key, or that there is none, before an event of a block changes it."""
-    row = connection.execute(_row(table), key).mappings().one_or_none()
+    row = connection.execute(by_key(table), key).mappings().one_or_none()
     before = None if row is None else json.dumps(dict(row))
     connection.execute(_KEEP, {"block": block, "table": table.name, "key": json.dumps(dict(key)), "before": before})
 
@@ -56,6 +56,7 @@ _KEEP: Final = insert(undo)
 
 
 @cache
-def _row(table: Table) -> Any:
+def by_key(table: Table) -> Any:
+    """Return the query for what is remembered of a row, by its primary key."""
     columns = table.c["status", "settled", "withdrawn"] if table is nodes else table.c
     return select(*columns).where(*(column == bindparam(column.name) for column in table.primary_key.columns))

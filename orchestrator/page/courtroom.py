@@ -6,7 +6,7 @@ the end of the phase, except about missing data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.page.summary import CaseLine
 from orchestrator.queries import verdict_of
 from orchestrator.read_model import read_cases
-from orchestrator.tables import cases, commitments, nodes, proofs, votes
+from orchestrator.tables import cases, commitments, court_tallies, nodes, proofs, votes
 
 MAX_CASES: Final = 200
 """Cases of one answer."""
@@ -105,22 +105,20 @@ class CaseView(Message):
     """That re-run the evidence."""
 
 
-def case_outcomes(connection: Connection, _: PageSource) -> tuple[tuple[str, int], ...]:
+_NO_OUTCOME: Final = ("proofs", "votes", "absences", "seals")
+
+
+def _outcomes(connection: Connection) -> dict[str, int]:
     """Count all cases by how they ended."""
-    query = select(cases.c.outcome, func.count()).group_by(cases.c.outcome)
-    return tuple((outcome, number) for outcome, number in connection.execute(query))
+    kind, number = court_tallies.c.kind, func.sum(court_tallies.c["count"])
+    rows = connection.execute(select(kind, number).where(kind.not_in(_NO_OUTCOME)).group_by(kind).having(number > 0))
+    return {outcome: int(total) for outcome, total in rows}
 
 
-def case_page(
-    connection: Connection,
-    source: PageSource,
-    before: int | None,
-    limit: int,
-    outcomes: Iterable[tuple[str, int]],
-) -> CasePage:
-    """Return the cases before a number, newest first. `outcomes`: `case_outcomes`."""
+def case_page(connection: Connection, source: PageSource, before: int | None, limit: int) -> CasePage:
+    """Return the cases before a number, newest first."""
     rows = read_cases(connection, limit + 1, *([] if before is None else [cases.c.id < before]))
-    counts = dict(outcomes)
+    counts = _outcomes(connection)
     return CasePage(
         run=source.run,
         total=sum(counts.values()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,17 +27,14 @@ from orchestrator.read_model import NodeSums, oldest_nodes, read_nodes
 from orchestrator.relay_directory import KnownRelay
 from orchestrator.run_facts import latest_step
 from orchestrator.tables import (
-    cases,
     counts,
+    court_tallies,
     hour_tallies,
     machines,
     node_names,
     nodes,
-    proofs,
-    seals,
     served,
     steps,
-    votes,
 )
 
 SAID_SECONDS: Final = 900.0
@@ -69,7 +66,7 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
         connection, select(*machines.c["node", "device", "devices", "tokens_per_second", "received"])
     )
     lately = _rows_by_address(connection, _lately(first_hour_of_day(now)))
-    courts = _court(connection)
+    courts = court_of(connection)
     # 2. A row for each.
     workers, validators = [], []
     since, claimed, slashed, counted = time.time() - SAID_SECONDS, 0, 0, 0
@@ -89,7 +86,7 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
         else:
             given = {"accepts": done["accepts"], "rejections": done["rejections"]}
             money = {"slashed": paid["slash"], "fined": paid["fine"]}
-            in_court = courts.get(address, _NOTHING)
+            in_court = courts.get(address, NOTHING)
             validators.append({**shared, **given, **money, **in_court, "inspections": sum(given.values())})
     return Members(
         workers=Board(WorkerLine, workers),
@@ -134,30 +131,17 @@ def uptime(hours: int, joined: int, now: int) -> float:
     return min(1.0, hours / max(1, now // HOUR_SECONDS - joined // HOUR_SECONDS + 1))
 
 
-_NOTHING: Final[dict[str, int]] = dict.fromkeys(("won", "lost", "open", "votes", "absences", "seals"), 0)
+NOTHING: Final[dict[str, int]] = dict.fromkeys(("won", "lost", "open", "votes", "absences", "seals"), 0)
+_SHOWN_AS: Final = {"guilty": "won", "proofs": "won", "not_guilty": "lost"}
 
 
-def _court(connection: Connection) -> dict[str, dict[str, int]]:
-    """Return what validators did in court, and how many hours they sealed."""
+def court_of(connection: Connection, *conditions: Any) -> dict[str, dict[str, int]]:
+    """Return what validators did in court, those that meet the conditions, and how many hours they sealed."""
     found: dict[str, dict[str, int]] = {}
-
-    def add(rows: Iterable[Any]) -> None:
-        for address, kind, number in rows:
-            if kind in _NOTHING:
-                mine = found.setdefault(address, dict(_NOTHING))
-                mine[kind] += number
-
-    kinds = {"guilty": "won", "not_guilty": "lost", "open": "open"}
-    opened = select(cases.c.challenger, cases.c.outcome, func.count()).group_by(cases.c.challenger, cases.c.outcome)
-    add((address, kinds.get(outcome), number) for address, outcome, number in connection.execute(opened))
-    queries = {
-        "won": select(proofs.c.prover, func.count()).group_by(proofs.c.prover),
-        "votes": select(votes.c.judge, func.count()).where(votes.c.guilty.is_not(None)).group_by(votes.c.judge),
-        "absences": select(votes.c.judge, func.count()).where(votes.c.absent).group_by(votes.c.judge),
-        "seals": select(seals.c.validator, func.count()).group_by(seals.c.validator),
-    }
-    for kind, query in queries.items():
-        add((address, kind, number) for address, number in connection.execute(query))
+    for address, kind, number in connection.execute(select(court_tallies).where(*conditions)):
+        mine, shown = found.setdefault(address, dict(NOTHING)), _SHOWN_AS.get(kind, kind)
+        if shown in mine:
+            mine[shown] += number
     return found
 
 

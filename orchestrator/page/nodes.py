@@ -16,18 +16,18 @@ from orchestrator.commitment_status import Counts, counts_of
 from orchestrator.page.commitments import voting_seconds
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_about, proof_lines
 from orchestrator.page.hours import Account, HourLine, PayClock, first_hour_of_day, pay_by_hour
-from orchestrator.page.members import SAID_SECONDS, uptime
+from orchestrator.page.members import NOTHING, SAID_SECONDS, court_of, uptime
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import member_of, same_work
 from orchestrator.read_model import NodeSums, read_nodes
 from orchestrator.tables import (
     commitments,
+    court_tallies,
     hour_tallies,
     machines,
     nodes,
     payments,
     proofs,
-    seals,
     spent,
     uploads,
     verdicts,
@@ -187,9 +187,7 @@ def node_view(connection: Connection, source: PageSource, address: str, facts: R
         latest=commitment_lines(connection, address, None, MAX_LATEST),
         given=given_lines(connection, address),
         inspections=node.done["accepts"] + node.done["rejections"],
-        seals=connection.execute(
-            select(func.count()).select_from(seals).where(seals.c.validator == address)
-        ).scalar_one(),
+        seals=court_of(connection, court_tallies.c.address == address).get(address, NOTHING)["seals"],
         cases=cases_about(connection, source, address, MAX_LATEST),
         proofs=proof_lines(connection, proofs.c.node == address),
     )

@@ -25,7 +25,7 @@ from orchestrator.page import pictures
 from orchestrator.page.addresses import AddressView
 from orchestrator.page.assets import compressed
 from orchestrator.page.commitments import CommitmentView, commitment_view
-from orchestrator.page.courtroom import MAX_CASES, CasePage, CaseView, case_outcomes, case_page, case_view
+from orchestrator.page.courtroom import MAX_CASES, CasePage, CaseView, case_page, case_view
 from orchestrator.page.earnings import earnings_of
 from orchestrator.page.feed import KINDS, state_sentence
 from orchestrator.page.feed_log import EventFeed
@@ -317,8 +317,7 @@ async def cases(
     service: Here, before: Before = None, limit: Annotated[int, Query(ge=1, le=MAX_CASES)] = LISTED
 ) -> CasePage:
     """Send cases, newest first, and the newest proofs."""
-    views = service.page.views
-    return await views.read(case_page, before, limit, await views.read(case_outcomes))
+    return await service.page.views.read(case_page, before, limit)
 
 
 @document("/cases/{case}", Page("/court/{case}", "case.html", "/court", REFRESH_SECONDS))

@@ -1,7 +1,7 @@
 """Cases, votes, proofs and the newest events of a synthetic run.
 
 Every cheater was convicted, one in four by a proof; honest work was cleared where a validator lost a case about it; and
-the newest rejections of honest work are before the court.
+the newest rejections of honest work are before the court. `Shape.moot` more cases and proofs changed nothing.
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ class CourtRows:
         cases += [
             Charge(place, "open", work.now - 120 - 5 * number, 0) for number, place in enumerate(doubted.tolist())
         ]
+        moot = self._rng.integers(max(1, len(work.step)), size=2 * self._rows.shape.moot)
+        for number, place in enumerate(moot.tolist()):
+            opened = int(work.time[place]) + 60
+            (cases if number % 2 else proofs).append(Charge(place, "moot", opened, opened + phases))
         return sorted(cases, key=lambda case: case.opened), proofs
 
     def cases(self) -> Iterator[Row]:

@@ -27,6 +27,12 @@ INSERT INTO step_tallies (step, work_class, status, count)
     SELECT step, 0, status, count(*) FROM commitments GROUP BY 1, 3;
 INSERT INTO hour_tallies (hour, node, status, count)
     SELECT hour, node, status, count(*) FROM commitments GROUP BY 1, 2, 3;
+INSERT INTO court_tallies (address, kind, count)
+    SELECT challenger, outcome, count(*) FROM cases GROUP BY 1, 2
+    UNION ALL SELECT prover, 'proofs', count(*) FROM proofs GROUP BY 1
+    UNION ALL SELECT judge, 'votes', count(guilty) FROM votes GROUP BY 1
+    UNION ALL SELECT judge, 'absences', sum(absent) FROM votes GROUP BY 1
+    UNION ALL SELECT validator, 'seals', count(*) FROM seals GROUP BY 1;
 INSERT INTO counts (address, kind, count)
     SELECT validator, CASE WHEN accepted THEN 'accepts' ELSE 'rejections' END, count(*) FROM verdicts GROUP BY 1, 2
     UNION ALL SELECT node, 'counted', count(*) FROM file_tokens GROUP BY 1

@@ -52,6 +52,8 @@ class Shape:
     step_seconds: int = 60
     at_work: int = 250
     """Workers that commit at one step or another of the same few."""
+    moot: int = 0
+    """Cases that ended for nothing, beside those that the work gives rise to, and as many such proofs."""
     seed: int = 7
 
     @property

@@ -13,7 +13,7 @@ from muster.contracts.court import AbsenceReported, Flaw, GradeAccused, Kind, Ou
 from muster.contracts.registry import Role
 from muster.errors import RefusedError
 from orchestrator.database import Database
-from orchestrator.page.courtroom import CasePage, CaseView, case_outcomes, case_page, case_view
+from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
 from testbed.runs.recorded_run import HOUR, SampleRun, address, hash_of
 
 OPENED = (HOUR + 1) * 3600
@@ -45,7 +45,7 @@ async def view(run: SampleRun, number: int = 1) -> CaseView:
 
 async def page(run: SampleRun, before: int | None = None, limit: int = 50) -> CasePage:
     def read(connection: Connection) -> CasePage:
-        return case_page(connection, run.source, before, limit, case_outcomes(connection, run.source))
+        return case_page(connection, run.source, before, limit)
 
     return await run.database.read(read)
 

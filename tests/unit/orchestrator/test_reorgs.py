@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, select
 
-from muster.contracts.court import AbsenceReported, Outcome, VoteCommitted, VoteRevealed
+from muster.contracts.court import AbsenceReported, Flaw, Kind, Outcome, Refuted, VoteCommitted, VoteRevealed
 from muster.contracts.registry import Fined, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import Claimed, HourSealed, RunClosed, Voided
 from orchestrator import tables
@@ -20,6 +20,7 @@ from testbed.runs.recorded_run import OPERATOR, VALIDATORS, WORKERS, Operation, 
 
 LATE = "0x" + "5" * 40
 few = st.integers(0, 30)
+PROOF = st.just(Kind.WRONG_DRAW), st.just(1), st.just(Flaw.WRONG_TASK)
 workers, validators = st.sampled_from(WORKERS), st.sampled_from([*VALIDATORS, LATE])
 ON_CHAIN = st.one_of(
     st.tuples(st.just("commit"), workers, st.integers(0, 3), st.integers(100, 103)),
@@ -35,6 +36,7 @@ ON_CHAIN = st.one_of(
     st.tuples(st.just("happen"), st.just(StepDoubted), st.just(1), st.integers(0, 3), validators),
     st.tuples(st.just("happen"), st.just(Retired), st.sampled_from(WORKERS + VALIDATORS), st.just(1), st.just(0)),
     st.tuples(st.just("happen"), st.just(Withdrawn), st.sampled_from(WORKERS), st.just(OPERATOR), st.just(1)),
+    st.tuples(st.just("happen"), st.just(Refuted), workers, few, validators, *PROOF),
     st.just(("happen", RunClosed, 1, 0)),
     st.just(("happen", Registered, LATE, OPERATOR, 1, Role.VALIDATOR, 0, 100, bytes(32))),
 )  # fmt: skip

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, select
 
-from muster.contracts.court import Outcome
+from muster.contracts.court import AbsenceReported, Flaw, Kind, Outcome, Refuted, VoteCommitted, VoteRevealed
 from muster.contracts.registry import Fined
-from muster.contracts.runs import Claimed, Voided
+from muster.contracts.runs import Claimed, HourSealed, Voided
 from orchestrator import tables
 from orchestrator.database import Database
 from testbed.runs.recorded_run import TERMS, VALIDATORS, WORKERS, Operation, ToldRun
@@ -22,6 +22,8 @@ from testbed.runs.recorded_run import TERMS, VALIDATORS, WORKERS, Operation, Tol
 few = st.integers(0, 30)
 commit = st.tuples(st.just("commit"), st.sampled_from(WORKERS), st.integers(0, 3), st.integers(100, 103))
 reasons = st.sampled_from([None, None, "data_missing", "wrong_root"])
+PROOF = st.just(Kind.WRONG_DRAW), st.just(1), st.just(Flaw.WRONG_TASK)
+judges, workers = st.sampled_from(VALIDATORS), st.sampled_from(WORKERS)
 OPERATIONS = st.lists(
     st.one_of(
         commit,
@@ -31,6 +33,11 @@ OPERATIONS = st.lists(
         st.tuples(st.just("resolve"), few, st.sampled_from(list(Outcome)[1:])),
         st.tuples(st.just("convict"), st.sampled_from(WORKERS + VALIDATORS)),
         st.tuples(st.just("pay"), st.sampled_from([Claimed, Voided, Fined]), st.sampled_from(WORKERS), few),
+        st.tuples(st.just("happen"), st.just(VoteCommitted), few, judges, st.just(bytes(32))),
+        st.tuples(st.just("happen"), st.just(VoteRevealed), few, judges, st.booleans()),
+        st.tuples(st.just("happen"), st.just(AbsenceReported), few, judges, st.sampled_from(WORKERS), st.booleans()),
+        st.tuples(st.just("happen"), st.just(HourSealed), st.just(1), few, judges, st.just(bytes(32))),
+        st.tuples(st.just("happen"), st.just(Refuted), workers, few, judges, *PROOF),
         st.tuples(st.just("upload"), few, st.integers(0, 5)),
         st.tuples(st.just("report"), st.integers(0, 3), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5))),
         st.tuples(st.just("deliver again"), few),
@@ -53,6 +60,11 @@ def counted(connection: Connection) -> dict[str, Any]:
     for row in connection.execute(select(tables.credits)):
         credit[row.part, status[row.node, row.index]] += row.groups
     given = Counter((v.validator, "accepts" if v.accepted else "rejections") for v in rows(connection, tables.verdicts))
+    court = Counter((case.challenger, case.outcome) for case in rows(connection, tables.cases))
+    court.update((proof.prover, "proofs") for proof in rows(connection, tables.proofs))
+    court.update((seal.validator, "seals") for seal in rows(connection, tables.seals))
+    for vote in rows(connection, tables.votes):
+        court.update({(vote.judge, "votes"): vote.guilty is not None, (vote.judge, "absences"): vote.absent})
     spent = {row.file_hash: row for row in rows(connection, tables.spent)}
     gone = [row for row in rows(connection, tables.uploads) if row.file_hash in spent]
     given.update((row.node, "files") for row in gone if spent[row.file_hash].used)
@@ -62,6 +74,7 @@ def counted(connection: Connection) -> dict[str, Any]:
         "step_tallies": Counter((one["step"], classes[one["node"]], one["status"]) for one in work),
         "hour_tallies": Counter((one["hour"], one["node"], one["status"]) for one in work),
         "credit_tallies": credit,
+        "court_tallies": +court,
         "counts": +given,
         "spent": {(row.node, row.index, row.root) for row in gone}
         & {(one["node"], one["index"], one["root"]) for one in work},
@@ -80,6 +93,9 @@ def kept(connection: Connection) -> dict[str, Any]:
     names = ("tallies", "step_tallies", "hour_tallies", "credit_tallies", "counts")
     found: dict[str, Any] = {
         name: {tuple(row[:-1]): row[-1] for row in rows(connection, tables.metadata.tables[name])} for name in names
+    }
+    found["court_tallies"] = {
+        (row.address, row.kind): row[-1] for row in rows(connection, tables.court_tallies) if row[-1]
     }
     found["spent"] = {(row.node, row.index, row.root) for row in rows(connection, tables.commitments) if row.spent}
     columns = tables.nodes.c[("address", "hours", *tables.PAYMENTS)]
