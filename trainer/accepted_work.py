@@ -3,17 +3,19 @@
 The orchestrator says which work was accepted and holds the files. Three things are checked here: the validators'
 signatures show that enough of them accepted it, and in a run with private tests agree on its grades; the chain shows
 that it was committed; and the recomputed root shows that the file is the one they mean. A file that fails is refused
-for good and reported; it never stops a step.
+for good and reported; it never stops a step. Rewards of private tests are the checked grades, in place of what workers
+could not know.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
 from eth_utils.address import to_checksum_address
 
 from muster.chain.reads import ChainReader
@@ -21,17 +23,21 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import runs
 from muster.contracts.registry import Role, Status
 from muster.errors import ChainError, CheckError, MismatchError, RefusedError, UnreachableError
+from muster.grading.grades import parse_grades
+from muster.grading.shown import read_committed
+from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import hash_bytes
-from muster.protocol.messages import AcceptedCommitment
+from muster.protocol.masters import epoch_of
+from muster.protocol.messages import AcceptedCommitment, ShownGrades
 from muster.protocol.receipts import check_verdict
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
+from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.tasksets.taskset import TaskSet
 from trainer.batches import FileRef, WorkFile, check_rows
-from trainer.grading import graders_of, with_grades
 
 FETCHES: Final = 4
 """Files fetched, and claims asked the chain about, at the same time."""
@@ -197,3 +203,44 @@ class AcceptedWork:
             raise _UnseenError(f"{able} of the signers are bonded validators of the run, {required} must be")
         if not await self.chain.call(runs.is_committed(work.node, work.index, work.step, hash_bytes(work.root))):
             raise _UnseenError("the chain has no such commitment")
+
+
+def graders_of(where: Domain, work: AcceptedCommitment) -> set[str]:
+    """Return the validators whose verdicts had committed to the grades of accepted work, by their own statements.
+
+    Raises CheckError when a statement is not its validator's, opens no verdict, or is of other grades.
+    """
+    verdicts = {verdict.validator: verdict for verdict in work.verdicts if verdict.accepted}
+    found = set()
+    for statement in work.statements:
+        verdict = verdicts.get(statement.validator)
+        if verdict is None:
+            raise MismatchError(f"{statement.validator} shows grades without an accepting verdict")
+        read_committed(where, ShownGrades(statement=statement, text=work.grades), verdict)
+        found.add(to_checksum_address(statement.validator))
+    return found
+
+
+def with_grades(
+    rollouts: Sequence[Rollout], text: str, task_set: TaskSet, terms: Terms, step: int
+) -> tuple[Rollout, ...]:
+    """Return a commitment's rows with the rewards of its grades, in a run with private tests.
+
+    Raises CheckError unless there is a grade for each row of a sealed task, and for no other row.
+    """
+    grades = {grade.position: grade for grade in parse_grades(text)}
+    drawn = task_set.at(epoch_of(terms, step))
+    if not all(0 <= row.task < drawn.size for row in rollouts):
+        raise MismatchError("a row names a task that the run does not have")
+    sealed = {row.position for row in rollouts if drawn.part(row.task).sealed}
+    if sealed != grades.keys():
+        raise MismatchError(f"{len(grades)} rows are graded, {len(sealed)} are of private tests")
+    rewarded = []
+    for row in rollouts:
+        if row.position in sealed:
+            grade = grades[row.position]
+            parts = np.array(grade.parts, np.int64)
+            rewarded.append(replace(row, task_reward=grade.reward, parts=parts, fuel=max(0, grade.fuel)))
+        else:
+            rewarded.append(row)
+    return tuple(rewarded)

@@ -7,28 +7,71 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.chain.reads import ChainReader
-from muster.clients.masters import RunMasters
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
 from muster.constants import SAMPLE_BLOCKS
+from muster.contracts import court
 from muster.contracts.runs import WorkCommitted
 from muster.errors import CheckError, UnreachableError
 from muster.grading.envelope import KeyExchange
 from muster.protocol.draws import Draw
 from muster.protocol.eip712 import Domain
-from muster.protocol.masters import epoch_of
+from muster.protocol.masters import check_master, earlier_master, epoch_of
 from muster.protocol.messages import Upload
+from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.settings.schema import Settings
 from muster.shardcast.fetch.fetch import OnReceived
 from muster.verification.evidence import check_signatures
 from muster.verification.rules import CommittedWork, Rules
 from validator.model import Model
+
+
+@dataclass
+class RunMasters:
+    """The masters of one run. What was learnt once stays in memory, and gives those of all earlier epochs."""
+
+    chain: ChainReader
+    client: OrchestratorClient
+    run: int
+    terms: Terms
+    key: KeyExchange | None = None
+    """This validator's; without one only what was revealed on chain is known."""
+    _latest: tuple[int, bytes] = field(default=(0, b""), init=False, repr=False)
+
+    async def get(self, epoch: int) -> bytes:
+        """Return the master of an epoch, checked against the terms. Raises UnreachableError when no source has it."""
+        if self._latest[0] < epoch:
+            self._latest = await self._fetch(epoch)
+        known, master = self._latest
+        return earlier_master(master, known, epoch)
+
+    async def revealed(self) -> tuple[int, bytes]:
+        """Return the last epoch whose master is on chain, 0 for none, and that master."""
+        shown = await self.chain.call(court.masters(self.run))
+        return shown.epochs, shown.latest
+
+    async def _fetch(self, epoch: int) -> tuple[int, bytes]:
+        shown, latest = await self.revealed()
+        if shown >= epoch:
+            return shown, latest
+        if self.key is None:
+            raise UnreachableError(
+                f"the master of epoch {epoch} is not revealed yet", hint="only validators have it before its epoch ends"
+            )
+        try:
+            master = await self.client.master(self.run, epoch, self.key)
+            check_master(self.terms, epoch, master)
+        except CheckError as error:
+            raise UnreachableError(
+                f"the orchestrator gives no master of epoch {epoch}: {error}", hint="ask the run's owner"
+            ) from error
+        return epoch, master
 
 
 @dataclass(frozen=True)

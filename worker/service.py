@@ -20,9 +20,8 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, fetch_profile
 from muster.errors import CheckError, ConfigError, RefusedError
-from muster.models.device import device_name
 from muster.models.matmul import choose_matmul
-from muster.models.numerics import device_kind
+from muster.models.numerics import device_kind, device_name
 from muster.protocol.messages import RelayOffer
 from muster.runtime import telemetry
 from muster.runtime.files import use_temporary_folder

@@ -13,9 +13,8 @@ from typing import Any, Final
 from muster.authoring.tasks.checking import paying
 from muster.authoring.tasks.families import FAMILIES
 from muster.authoring.tasks.generated import make_tasks
-from muster.environments.gym_guards import UNGUARDED
 from muster.environments.manifest import EnvironmentManifest
-from muster.environments.reasoning_gym import DATASETS
+from muster.environments.reasoning_gym import DATASETS, UNGUARDED
 from muster.environments.registry import make_environment, own_manifest
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task, ask

@@ -28,7 +28,7 @@ from muster.runtime import telemetry
 from muster.runtime.files import write_durably
 from muster.sandbox.component import MAX_COMPONENT_BYTES, find_component, keep_component
 from muster.sandbox.native_walls import require_walls
-from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.delta_fetch import fetch_step
 from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.fetch import FetchRequest, OnReceived
 from muster.shardcast.fetch.sources import SourceReport

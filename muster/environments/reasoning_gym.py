@@ -1,20 +1,22 @@
 """Tasks of reasoning-gym 0.1.25, scored by its own `score_answer`, which runs in the component.
 
 Several of its scorers evaluate the answer, so none of them ever runs on the host. See `gym_scorer` in
-`muster/sandbox/guest` for what the component changes, and why some datasets cannot be scored.
+`muster/sandbox/guest` for what the component changes, and why some datasets cannot be scored. Some answers pay there
+without solving: each that `unsolved` knows was found by trying, and a trained model finds them within hours.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from muster.constants import MICRO
 from muster.environments.answers import MAX_TEXT_CHARS, THINK_END, after_thinking, completion_of
 from muster.environments.base import ScorerCall
 from muster.environments.comparing import measured, readable
-from muster.environments.gym_guards import UNGUARDED, unsolved
 from muster.environments.manifest import Score
 from muster.environments.options import THINKING, OneOf, Option, OptionsEnvironment, failed, only, text_of
 from muster.environments.task import Task
@@ -66,7 +68,7 @@ class ReasoningGym(OptionsEnvironment):
 
     Option `answer`: "text" gives the scorer the whole answer, "tags" what stands in the last `<answer>…</answer>`.
     Option `scoring`: "published" is the package's score, a float that becomes millionths by rounding its exact value to
-    the nearest, ties to even. A "reward" is all or nothing, and nothing for what `gym_guards` knows.
+    the nearest, ties to even. A "reward" is all or nothing, and nothing for what `unsolved` knows.
     """
 
     NAME: ClassVar[str] = "reasoning_gym"
@@ -140,3 +142,57 @@ def _tagged(text: str) -> str | None:
     end = text.rfind(CLOSE)
     start = text.rfind(OPEN, 0, end) if end >= 0 else -1
     return text[start + len(OPEN) : end] if start >= 0 else None
+
+
+NO_VALUES: Final = frozenset("nan inf infinity none null undefined true false n/a zoo oo".split())  # noqa: SIM905
+"""Answers that are no value, in small letters and without sign and brackets."""
+
+UNGUARDED: Final[Mapping[str, str]] = {
+    "propositional_logic": "a premise that is joined with itself counts as a conclusion",
+}
+"""Datasets that no reward is given for, and why: nothing tells their cheap answers from work."""
+
+_UNEVALUATED: Final = re.compile(r"\b(?:Integral|Derivative|Limit|Sum|Product|integrate|diff|limit|summation)\s*\(")
+_NO_NUMBER: Final = re.compile(r"\b(?:nan|inf|infinity|zoo|oo)[ij]?\b", re.IGNORECASE)
+_EXPONENT: Final = re.compile(r"\d\.?[eE][+-]?\d")
+_NUMBER: Final = re.compile(r"\d+")
+_NUMBERS_OF: Final = {"countdown": ("numbers", False), "puzzle24": ("cards", True)}
+"""By dataset: the metadata that holds the numbers to use, and whether all of them must be used."""
+
+
+def unsolved(dataset: str, entry: Mapping[str, Any], answer: str) -> str:
+    """Return why an answer earns nothing whatever its score; "" where the score decides. One pass over the answer."""
+    known, metadata = entry.get("answer"), entry.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    if answer == known:
+        return ""
+    bare = answer.strip().strip("()[]+-.$ ").lower()
+    if bare in NO_VALUES and not (isinstance(known, str) and bare == known.strip("()[]+-.$ ").lower()):
+        return "no value"
+    if _UNEVALUATED.search(answer):
+        return "it is not worked out"
+    for pattern, why in ((_EXPONENT, "a number with an exponent"), (_NO_NUMBER, "what is no number")):
+        if pattern.search(answer) and not (isinstance(known, str) and pattern.search(known)):
+            return why
+    if dataset in _NUMBERS_OF:
+        name, all_of_them = _NUMBERS_OF[dataset]
+        given, used = Counter(_whole_numbers(metadata.get(name))), Counter(map(int, _NUMBER.findall(answer[:4096])))
+        if used - given or (all_of_them and given - used):
+            return "other numbers than those that are given"
+    if dataset == "coin_flip" and not _is_near(answer, known):  # its scorer pays for the first digits
+        return "another probability"
+    return ""
+
+
+def _whole_numbers(value: Any) -> list[int]:
+    return [one for one in value if type(one) is int] if isinstance(value, list) else []
+
+
+def _is_near(answer: str, known: Any) -> bool:
+    """Return whether a decimal or a fraction is within a thousandth of a decimal."""
+    above, slash, below = answer[:64].partition("/")
+    try:
+        ours, theirs = float(known), float(above) / (float(below) if slash else 1.0)
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+        return False
+    return abs(ours - theirs) <= abs(ours) / 1000

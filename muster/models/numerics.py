@@ -1,4 +1,4 @@
-"""How every process computes float32: in float32. And on which kind of device.
+"""How every process computes float32: in float32. And on which device.
 
 PyTorch and cuDNN may multiply float32 matrices in TF32 or bfloat16, by settings that any library may change. A worker
 that did would fail a float32 profile's limits, and a validator would reject honest work. So the engine, the replay and
@@ -8,9 +8,14 @@ kernels of GPUs are beyond it, which is why profiles say on which devices they h
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Final
+
 import torch
 
 from muster.errors import MusterError
+from muster.runtime.processor import processor_name
 
 
 def pin_numerics() -> None:
@@ -43,3 +48,32 @@ def numerics_pinned() -> bool:
 def device_kind() -> str:
     """Return the kind of device that an engine started here computes on: `cuda` or `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+DRIVER: Final = Path("/proc/driver/nvidia/gpus")
+"""Where NVIDIA's driver lists the GPUs."""
+
+
+def device_name(driver: Path = DRIVER) -> str:
+    """Return the name of the GPU that an engine started here computes on, or of the processor where there is none.
+
+    CUDA is not initialised for it: that takes memory of the GPU, and an engine of several processes may not fork after
+    it. Until the engine has done so, the first GPU that the driver lists stands for it.
+    """
+    if not torch.cuda.is_available():
+        return processor_name()
+    if torch.cuda.is_initialized():
+        return torch.cuda.get_device_name()
+    return listed_gpu(driver) or "GPU"
+
+
+def listed_gpu(driver: Path) -> str:
+    """Return the model of the first GPU that the driver lists; "" where it lists none."""
+    for path in sorted(driver.glob("*/information")):
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        if found := re.search(r"^Model:[ \t]*(\S.*)$", text, re.MULTILINE):
+            return found[1].strip()
+    return ""

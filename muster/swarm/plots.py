@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 
 from muster.constants import TOKEN
 from muster.protocol.metric_names import HELD_OUT, HELD_OUT_LENGTH_ERROR, LENGTH, LENGTH_ERROR, REWARD
-from muster.swarm.charts import BAD, GOOD, STYLE, lines_behind, svg_text, title
 from muster.swarm.summary import SwarmFacts, claims
-from muster.swarm.training_plots import line_chart
+from muster.swarm.training_plots import BAD, GOOD, STYLE, line_chart, lines_behind, svg_text, title
 
 
 def draw(axes: Axes, facts: SwarmFacts, which: str) -> None:

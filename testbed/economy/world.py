@@ -10,7 +10,7 @@ from typing import Final
 
 from eth_utils.crypto import keccak
 
-from muster.chain.consent import CONSENT_SECONDS, sign_consent
+from muster.chain.client import CONSENT_SECONDS, sign_consent
 from muster.chain.keys import Signer
 from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
 from muster.contracts import registry, runs, token

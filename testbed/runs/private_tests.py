@@ -29,7 +29,6 @@ from fastapi.routing import APIRoute
 from muster.authoring.tasks.generated import make_task_set
 from muster.authoring.tasks.sealing import seal_set
 from muster.chain.masters_file import write_masters
-from muster.clients.masters import RunMasters
 from muster.clients.node_session import NodeSession
 from muster.clients.run_data import RunTasks, make_rules
 from muster.constants import MICRO
@@ -62,7 +61,7 @@ from testbed.samples.models import write_model
 from testbed.samples.rollouts import drawn_row
 from testbed.waiting import until
 from trainer.accepted_work import AcceptedWork
-from validator.context import RunVerificationContext
+from validator.context import RunMasters, RunVerificationContext
 from validator.grade_check import GradeReport, grade_again
 from validator.inspector import Inspector
 from validator.service import OutOfServiceError, Validator

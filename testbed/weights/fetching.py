@@ -15,8 +15,7 @@ from typing import Any, Final
 from muster.errors import ChainError, MusterError
 from muster.runtime import telemetry
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.delta_fetch import Anchored
+from muster.shardcast.fetch.delta_fetch import Anchored, fetch_step
 from muster.shardcast.fetch.fetch import FetchedVersion, FetchRequest, OnReceived, fetch_version
 from muster.shardcast.format.manifest import Manifest
 from testbed.processes import Process

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import MismatchError, UnreachableError
-from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.delta_fetch import fetch_step
 from muster.shardcast.fetch.fetch import FetchedVersion, FetchRequest
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import version_path

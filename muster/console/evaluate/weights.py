@@ -21,7 +21,7 @@ from muster.console.session import EXIT_CHECK, Session
 from muster.contracts import runs
 from muster.errors import CheckError
 from muster.protocol.terms import Terms
-from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.delta_fetch import fetch_step
 from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.format.store import read_manifest, verify_folder
 

@@ -12,15 +12,16 @@ from typing import Any, Final
 from muster.chain.client import Chain
 from muster.chain.gas import GasBalance
 from muster.clients.orchestrator import OrchestratorClient
-from muster.console.node.income import validator_income
 from muster.console.node.nodes import not_joined
 from muster.console.session import Session
+from muster.constants import BASIS_POINTS
 from muster.contracts import registry, runs
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Node, Role, Status
 from muster.contracts.runs import HourSealed, RunState, Work
 from muster.errors import MusterError
 from muster.protocol.messages import NodeReport, Verdict
+from muster.protocol.terms import Terms
 from muster.runtime.units import Duration, Ether, Moment, Tokens
 
 LAST_VERDICTS: Final = 5
@@ -197,3 +198,26 @@ def last_verdicts(verdicts: list[Verdict]) -> list[str]:
         if verdict.index not in lines or not verdict.accepted:
             lines[verdict.index] = "accepted" if verdict.accepted else f"rejected: {verdict.reason or 'rejected'}"
     return [f"{index} {lines[index]}" for index in sorted(lines, reverse=True)[:LAST_VERDICTS]]
+
+
+def validator_income(terms: Terms, judges: int) -> dict[str, str]:
+    """Return what a validator earns and can lose, by name. `judges`: that a case has, without its challenger."""
+    # A case's judges share its fee, and the deposits of those whom more than half of them outvoted.
+    judges = max(judges, 2)
+    majority = judges // 2 + 1
+    least = terms.case_fee // judges
+    most = (terms.case_fee + (judges - majority) * terms.jury_deposit) // majority
+    bounty = terms.validator_stake * terms.slash_bps * terms.bounty_bps // BASIS_POINTS**2
+    return {
+        "earns": (
+            f"nothing without cheating; {Tokens(terms.bounty)} for each worker whose conviction it brings about "
+            f"({Tokens(bounty)} for a validator), {Tokens(least)} to {Tokens(most)} for each case that it judges with "
+            "the majority; inspecting and sealing earn nothing"
+        ),
+        "can lose": (
+            f"{Tokens(terms.validator_stake * terms.slash_bps // BASIS_POINTS)} of the stake by a conviction; "
+            f"{Tokens(terms.case_fee)} by a case that it opens and loses; {Tokens(terms.jury_deposit)} by a vote that "
+            "most of the jury does not share, and as much of the stake for each day on which it shows no vote, with "
+            "its seat after the third in a row"
+        ),
+    }

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from muster.authoring.calibration import admit_hardware, cheat_lines, derive
+from muster.authoring.calibration_grid import grid_of
 from muster.authoring.models.door import check_checkpoint
 from muster.authoring.terms import calibration_of, check_model, check_profile
 from muster.chain.client import event_of
@@ -16,17 +18,17 @@ from muster.chain.provider import connected
 from muster.chain.types import AddressBook
 from muster.clients.orchestrator import OrchestratorClient
 from muster.console.command import command
-from muster.console.owner.calibrate import calibrate
 from muster.console.owner.escrow import close, fund, reveal_master, withdraw
 from muster.console.owner.show import admits, list_, show
 from muster.console.run_init.command import init
-from muster.console.session import RunArgument, Session, parse_numbers
+from muster.console.session import RunArgument, Session, as_table, parse_numbers
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import runs
 from muster.contracts.abi import CONTRACTS
 from muster.contracts.runs import RunCreated
 from muster.errors import MismatchError
 from muster.models.files import context_of, model_hash, tokenizer_hash
+from muster.protocol.hashes import hex_hash
 from muster.protocol.terms import Terms, WorkClass, check_context
 from muster.protocol.terms_file import (
     LOCAL_DEFAULTS,
@@ -36,8 +38,10 @@ from muster.protocol.terms_file import (
     read_terms,
     write_terms,
 )
+from muster.runtime.files import write_durably
 from muster.runtime.units import Tokens
 from muster.tasksets.taskset import TaskSet
+from muster.verification.calibration import parse_calibration, read_document
 from muster.verification.profiles import profile_hash
 
 app = typer.Typer()
@@ -84,7 +88,41 @@ def template(
     session.result({"terms": str(out) if out else text}, f"wrote {out}" if out else text.rstrip())
 
 
-command(app, "calibrate")(calibrate)
+@command(app, "calibrate")
+async def calibrate(
+    session: Session,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model that the run will train.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path("calibration.json"),
+    profile: Annotated[str, typer.Option(help="Verification profile.")] = "bf16-projection-v3",
+    tasks: Annotated[Path | None, typer.Option(help="Task set of the run; else the demo's.")] = None,
+    temperature: Annotated[float, typer.Option(min=0.01, max=100)] = 1.0,
+    tokens: Annotated[int, typer.Option(min=1000, help="Honest tokens to measure, in all.")] = 100_000,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, max=1 << 20, help="Longest completion.")] = 128,
+    sharpened: Annotated[
+        str, typer.Option(help="How many times as large the logits may become in training: also measured so.")
+    ] = "2,4",
+    folder: Annotated[Path, typer.Option(help="Keeps the measurements: run the same command to resume.")] = Path(
+        ".muster/calibration"
+    ),
+    against: Annotated[
+        Path | None, typer.Option(help="Only check that this machine's honest work keeps a calibration's margins.")
+    ] = None,
+) -> None:
+    """Measure honest work on a model and derive the limits of a run that trains it. Exit code 3 where none hold."""
+    grid = grid_of(
+        *(model, profile, tasks, temperature, tokens, max_tokens, sharpened, folder),
+        cheats=against is None,
+        note=session.note,
+    )
+    if against is not None:
+        margin = await admit_hardware(grid, parse_calibration(read_document(against)))
+        shown = {"calibration": str(against), "margin": margin}
+        return session.result(shown, f"this machine keeps a margin of {margin:.2f}")
+    found = await derive(grid)
+    write_durably(out, found.to_bytes())
+    session.note(f"wrote {out}; next: muster run template --calibration {out}, and put it into orchestrator.run_folder")
+    document = found.model_dump(mode="json") | {"hash": hex_hash(found.hash), "file": str(out)}
+    return session.result(document, as_table(cheat_lines(found)))
 
 
 @command(app, "follow")

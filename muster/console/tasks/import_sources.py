@@ -1,18 +1,21 @@
-"""Sources of `muster tasks import`: files, and the packages reasoning-gym and tasksets of verifiers."""
+"""What `muster tasks import` does: make a task set of a file, or of the packages reasoning-gym and verifiers."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from muster.authoring.tasks import from_reasoning_gym, from_verifiers
 from muster.authoring.tasks.foreign import environments_folder, exported, own_environment
 from muster.authoring.tasks.formats import Format
-from muster.authoring.tasks.sources import EXECUTING, MAPPED, format_of, mapped_format
+from muster.authoring.tasks.importing import import_set
+from muster.authoring.tasks.sources import EXECUTING, MAPPED, ImportReport, format_of, mapped_format, require_licence
+from muster.console.session import Session
 from muster.console.tasks.import_options import (
     PACKAGES,
     REASONING_GYM,
@@ -26,6 +29,9 @@ from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import make_environment, own_manifest
 from muster.errors import UsageError
 from muster.sandbox.client import Sandbox
+from muster.tasksets.build import check_replaceable
+from muster.tasksets.document import TaskSource
+from muster.tasksets.taskset import TaskSet
 
 COUNT: Final = 500
 """Tasks of each dataset of reasoning-gym, by default."""
@@ -56,6 +62,42 @@ def imported_source(request: ImportRequest, sandbox: Sandbox) -> Iterator[Import
     export = _reasoning_gym if request.source == REASONING_GYM else _verifiers
     with export(request, given[0] if given else None) as source:
         yield source
+
+
+def import_(session: Session, request: ImportRequest) -> None:
+    """Make a task set of a published data set's file, which you have downloaded yourself, or of a package's tasks.
+
+    Rows that cannot be tasks are counted and named, and so are duplicates and those that benchmarks hold. Packages run
+    in a virtual environment of their own, which uv makes.
+    """
+    licence, options = require_licence(request.licence), request.options()
+    check_replaceable(request.out)
+    report, begun = ImportReport(), time.monotonic()
+    with Sandbox() as sandbox, imported_source(request, sandbox) as source:
+        options = replace(options, manifests=source.manifests)
+        origin = TaskSource(licence, request.origin or source.origin, request.note)
+        task_set = import_set(source.format, source.rows, request.out, origin, report, options)
+    _tell(session, request, task_set, report, round(time.monotonic() - begun, 1))
+
+
+def _tell(session: Session, request: ImportRequest, task_set: TaskSet, report: ImportReport, seconds: float) -> None:
+    """Print the new set, and why rows were left out."""
+    for number, reason in report.examples:
+        session.note(f"row {number}: {reason}")
+    if sum(report.left_out.values()) > len(report.examples):
+        session.note(f"… and {sum(report.left_out.values()) - len(report.examples)} more rows are left out")
+    session.result(
+        {
+            "path": str(request.out),
+            "root": task_set.root,
+            "slots": task_set.size,
+            "train": task_set.document.train_count,
+            "held_out": task_set.document.held_out_count,
+            "rows": report.rows,
+            "left_out": dict(report.left_out.most_common()),
+            "seconds": seconds,
+        }
+    )
 
 
 def _format(request: ImportRequest, given: Sequence[EnvironmentManifest], sandbox: Sandbox) -> Format:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from muster.chain.client import Chain
-from muster.console.node.income import validator_income
 from muster.console.node.nodes import Joining
+from muster.console.node.status import validator_income
 from muster.console.owner.show import admits
 from muster.console.session import Session
 from muster.console.up.facts import UNKNOWN

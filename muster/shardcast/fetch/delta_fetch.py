@@ -1,8 +1,12 @@
 """Make the shards of a step out of differences, by the cheapest route among those that sources offer.
 
+    fetched = await fetch_step(FetchRequest(root, run, step, sources, dest), chain_root)
+
 A route begins with a step that is held here, or with one that is fetched whole first. Its differences are fetched, and
 each shard that comes out as the anchored manifest says is put where the ordinary fetch would have put it. A route that
-fails is not tried again, nor is what made it fail.
+fails is not tried again, nor is what made it fail. The ordinary fetch then gets what is missing, all of it if need be,
+and trusts only shards that were hashed under the same lock: so an error here costs time, and never makes a node load a
+wrong byte.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from muster.errors import MalformedError, MismatchError, MusterError
+from muster.errors import MalformedError, MismatchError, MusterError, UnreachableError
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.shardcast.delta.difference import (
@@ -30,7 +35,7 @@ from muster.shardcast.delta.difference import (
 )
 from muster.shardcast.delta.kinds import check_difference, is_adapter, open_difference
 from muster.shardcast.fetch.download import Download
-from muster.shardcast.fetch.fetch import FetchRequest, exclusive, fetch_version
+from muster.shardcast.fetch.fetch import FetchedVersion, FetchRequest, exclusive, fetch_version
 from muster.shardcast.fetch.route import MAX_CHAIN_STEPS, Offer, Route, cheapest
 from muster.shardcast.fetch.source_offers import MAX_FAILED_OFFERS, SourceOffers
 from muster.shardcast.fetch.sources import MAX_SOURCES, Pool
@@ -332,3 +337,32 @@ class DeltaFetch:
             good += 1
             failpoint("shardcast.shard_made")
         return _Applied(good, bad, frozenset(blamed))
+
+
+async def fetch_step(request: FetchRequest, anchored: Anchored) -> FetchedVersion:
+    """Do as `fetch_version`, raising the same, but by way of differences where that costs fewer bytes.
+
+    Differences also lead to a step that no source has whole. A source of a wrong difference is only avoided, not
+    reported, since no anchored root says what a difference is; its bytes count as received once it has made what the
+    anchored root says.
+    """
+    step, dest, root = request.step, request.dest, request.root
+    delta = DeltaFetch(request, anchored)
+    fetch_rest = partial(fetch_version, request, verified=delta.verified)
+    try:
+        async with exclusive(dest, root, request.settings.fetch_seconds):
+            # 1. What differences give.
+            if not await asyncio.to_thread(version_path(dest, root).is_dir):
+                await delta.run()
+            # 2. The rest, whole.
+            try:
+                fetched = await fetch_rest(retry=delta.offers.retry)
+            except (UnreachableError, MismatchError) as error:
+                # 3. No source offers the rest whole: use every difference.
+                if not await delta.run(whole=False):
+                    why = "; ".join([*delta.tried, f"whole: {error}"])
+                    raise type(error)(f"step {step} cannot be had: {why}", hint=error.hint) from error
+                fetched = await fetch_rest(retry=delta.offers.retry)
+    except TimeoutError as error:  # of the lock: all else says what it waited for
+        raise UnreachableError(f"another fetch of step {step} into {dest} has not ended in time") from error
+    return replace(fetched, delta_bytes=delta.fetched_bytes)

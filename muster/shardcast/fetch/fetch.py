@@ -1,4 +1,4 @@
-"""Fetch a version whole. Nodes come here by way of `catch_up.fetch_step`, which first applies differences.
+"""Fetch a version whole. Nodes come here by way of `delta_fetch.fetch_step`, which first applies differences.
 
     fetched = await fetch_version(FetchRequest(root, run, step, ["http://relay:8700"], Path(".muster/worker/weights")))
 
@@ -84,7 +84,7 @@ class FetchedVersion:
     seconds: float
     sources: tuple[SourceReport, ...]
     delta_bytes: int = 0
-    """Fetched besides, to make shards out of what was here (`muster.shardcast.fetch.catch_up`)."""
+    """Fetched besides, to make shards out of what was here (`muster.shardcast.fetch.delta_fetch`)."""
 
     @property
     def bad_sources(self) -> tuple[SourceReport, ...]:

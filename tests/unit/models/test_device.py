@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from muster.models.device import device_name, listed_gpu
+from muster.models.numerics import device_name, listed_gpu
 from muster.runtime.processor import processor_name
 
 

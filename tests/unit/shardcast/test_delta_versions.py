@@ -15,9 +15,8 @@ from muster.errors import MalformedError, MismatchError, StorageError
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.delta.codec import TypedSpan
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep, made_shard, same_tiling
-from muster.shardcast.delta.frames import FRAMES_NAME, write_frames
+from muster.shardcast.delta.frames import FRAMES_NAME, cut, spans_of, write_frames
 from muster.shardcast.delta.kinds import check_difference, open_difference
-from muster.shardcast.delta.spans import cut, spans_of
 from muster.shardcast.fetch.route import MAX_CHAIN
 from muster.shardcast.format.manifest import File, Manifest
 from muster.shardcast.format.store import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ConfigError
-from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.delta_fetch import fetch_step
 from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.fetch.sources import check_urls
 from testbed.http import connecting

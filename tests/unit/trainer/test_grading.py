@@ -8,7 +8,7 @@ from muster.errors import MismatchError
 from muster.protocol.messages import AcceptedCommitment, Grade, Verdict
 from testbed.samples.commitments import WHERE
 from testbed.samples.verification_context import GRADERS, accept, right_text, show
-from trainer.grading import graders_of
+from trainer.accepted_work import graders_of
 
 FIRST, SECOND, THIRD = GRADERS
 SHOWN = {grader.address: show(right_text(), grader) for grader in GRADERS}

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.authoring.tasks.checking import ANSWER_SHOWN, CHEAP_PAYS, check_set, paying
+from muster.authoring.tasks.checking import ANSWER_SHOWN, CHEAP_PAYS, FIXED, cheap_answers, check_set, is_same, paying
 from muster.authoring.tasks.generated import make_task_set
-from muster.environments.cheap import FIXED, cheap_answers, is_same
 from muster.environments.registry import make_environment, own_manifest
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task, ask

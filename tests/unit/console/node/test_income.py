@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from muster.console.node.income import validator_income
+from muster.console.node.status import validator_income
 from testbed.samples.joining import TERMS
 
 TOKEN = 10**18
