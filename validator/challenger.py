@@ -23,6 +23,7 @@ from muster.protocol.messages import ShownGrades, Verdict
 from muster.rollouts.leaves import leaf_of
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
+from muster.runtime.loop import IDLE, Next
 from muster.verification.bundles import Inspection, parse_bundle
 from muster.verification.grade_evidence import make_grade_bundle
 from validator.context import RunVerificationContext
@@ -30,7 +31,7 @@ from validator.evidence import read_rows, read_work, verify_evidence, verify_gra
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
 from validator.records import PendingCase
-from validator.ruling import MAX_LOST_CASES, RETRY_SECONDS, Action, CaseSnapshot, ruling
+from validator.ruling import MAX_LOST_CASES, RETRY_SECONDS, Action, CaseSnapshot, challenger_ruling
 
 SUSPECT_SECONDS: Final = 3600.0
 """Pause between two attempts at an accusation while that is so; each logs the reason."""
@@ -62,12 +63,13 @@ class Challenger:
     _unknown_since: dict[str, float] = field(default_factory=dict, init=False)
     """Per accused node, the monotonic second since which the chain counts cases that the journal does not have."""
 
-    async def poll(self, head: Block) -> None:
+    async def poll(self, head: Block) -> Next:
         """Bring what is due. `head` is a block up to which the journal has every event."""
         charges = {case.charge for case in self.journal.cases() if case.outcome == Outcome.OPEN}
         self._opinions = {charge: guilty for charge, guilty in self._opinions.items() if charge in charges}
         for case in self.journal.accusations(time.time(), first=PROVABLE):
             await self._bring(case, head)
+        return IDLE
 
     async def _bring(self, case: PendingCase, head: Block) -> None:
         """Accuse, unless the accused cannot be accused, now or ever."""
@@ -190,10 +192,10 @@ class Challenger:
                 tried=one.case_id in self.juror.not_before,
                 opinion=self._opinions.get(one.charge),
             )
-            if ruling(state, "challenger") is Action.VERIFY:
+            if challenger_ruling(state) is Action.VERIFY:
                 guilty = await self.juror.verify(one) is True
                 self._opinions[one.charge] = guilty
                 state = replace(state, opinion=guilty)
-            if ruling(state, "challenger") is Action.WAIT:
+            if challenger_ruling(state) is Action.WAIT:
                 return True
         return False

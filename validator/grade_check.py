@@ -79,16 +79,10 @@ async def check_grades(settings: Settings, run: int | None, epoch: int | None, *
     document: dict[str, Any] = {
         "run": settings.run,
         "epochs": sorted(epochs),
-        "commitments": report.commitments,
-        "grades": total,
-        "reproduced": report.reproduced,
-        "share": round(report.reproduced / total, 6) if total else None,
-        "void": report.void,
-        "unsure": report.unsure,
-        "unchecked": report.unchecked,
+        **vars(report),
         "wrong": dict(report.wrong),
         "convicted": dict(report.convicted),
-        "examples": report.examples,
+        "share": round(report.reproduced / total, 6) if total else None,
     }
     show_document(document, as_json=as_json)
     if report.reproduced < total or report.unchecked:

@@ -27,7 +27,7 @@ from muster.verification.rules import CommittedWork
 from validator.grade_journal import GradeJournal
 from validator.outbox import Outbox
 from validator.pool_journal import PoolJournal
-from validator.records import SCHEMA, Ballot, CaseRecord, Pending, PendingCase
+from validator.records import SCHEMA, Ballot, CaseRecord, PendingCase
 
 MAX_CASES: Final = 2
 """Cases a validator opens about one commitment when no quorum judges the first."""
@@ -182,8 +182,8 @@ class ValidatorJournal(Journal):
 
     # Inspecting
 
-    def pending(self, before_block: int, now: float, limit: int) -> list[Pending]:
-        """Return commitments of blocks before this one.
+    def pending(self, before_block: int, now: float, limit: int) -> list[tuple[CommittedWork, float]]:
+        """Return commitments of blocks before this one, each with the wall-clock second at which it was first seen.
 
         The newest step comes first: the trainer waits for it. Nodes that were rejected before come last: their work is
         likely to be void soon.
@@ -194,7 +194,7 @@ class ValidatorJournal(Journal):
                ORDER BY node IN (SELECT node FROM commitments WHERE accepted = 0), step DESC, turn LIMIT ?""",
             *(self.first_hour, before_block, now, limit),
         )
-        return [Pending(self._commitment(row), row["seen_at"]) for row in rows]
+        return [(self._commitment(row), row["seen_at"]) for row in rows]
 
     def backlog(self) -> int:
         """Return the number of commitments that wait to be inspected."""

@@ -26,7 +26,7 @@ from validator.context import RunVerificationContext
 from validator.evidence import CannotVerifyError, verify_evidence, verify_grade_evidence
 from validator.journal import ValidatorJournal
 from validator.records import Ballot, CaseRecord
-from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling, turn_of
+from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, juror_ruling, turn_of
 
 VERIFY_RETRY_SECONDS: Final = 5.0
 """Pause before evidence that could not be verified is tried again."""
@@ -113,7 +113,7 @@ class Juror:
         """Take the next step in a case, if one is due, and return which."""
         action: Action | Ballot = Action.WAIT
         try:
-            action = ruling(await self._state(case, head), "juror")
+            action = juror_ruling(await self._state(case, head))
             if action is Action.VERIFY:
                 await self._decide(case, head)
             elif action is Action.COMMIT:

@@ -57,15 +57,6 @@ Ballot = Literal["none", "sealed", "committed", "revealed", "done", "no judge", 
 
 
 @dataclass(frozen=True)
-class Pending:
-    """A commitment that waits to be inspected."""
-
-    commitment: CommittedWork
-    seen_at: float
-    """Wall-clock second at which it was first seen."""
-
-
-@dataclass(frozen=True)
 class PendingCase:
     """A case that this validator may open: about work that it rejected, or grades that another validator has shown."""
 

@@ -1,4 +1,4 @@
-"""What a validator does next about a case: one pure function for the challenger and the juror.
+"""What a validator does next about a case: a pure function each for the challenger and the juror.
 
 The challenger asks whether an open case against a node makes its own case needless. The juror asks for its next
 step on the way from the evidence to the revealed vote. Neither network nor clock is read here: a `CaseSnapshot` holds
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, Literal
+from typing import Final
 
 from eth_utils.crypto import keccak
 
@@ -70,16 +70,11 @@ class CaseSnapshot:
     """Until so many seconds before the end of the commit phase, missing data may still be shown."""
 
 
-def ruling(case: CaseSnapshot, role: Literal["challenger", "juror"]) -> Action | Ballot:
-    """Return what a challenger or a juror does next about an open case.
+def challenger_ruling(case: CaseSnapshot) -> Action:
+    """Return what a challenger does next about an open case.
 
-    A ballot: nothing is sent, the journal notes how far this validator is with the case.
-    """
-    return _for_challenger(case) if role == "challenger" else _for_juror(case)
-
-
-def _for_challenger(case: CaseSnapshot) -> Action:
-    """Wait for a case of this validator's own, or one in which it finds the node guilty; open one beside any other.
+    It waits for a case of this validator's own, or one in which it finds the node guilty, and opens one
+    beside any other.
 
     An accomplice could open case after case on evidence that no juror can get, until it is too late to accuse. A second
     case beside a good one costs little: once the node is convicted it is moot, and its fee comes back.
@@ -100,8 +95,11 @@ def _for_challenger(case: CaseSnapshot) -> Action:
     return Action.WAIT if case.opinion else Action.OPEN
 
 
-def _for_juror(case: CaseSnapshot) -> Action | Ballot:
-    """Verify, commit, reveal: each once, in its phase, and not before a pause after a failure is over."""
+def juror_ruling(case: CaseSnapshot) -> Action | Ballot:
+    """Return what a juror does next: verify, commit, reveal, each once, in its phase, and not in a failure's pause.
+
+    A ballot: nothing is sent, the journal notes how far this validator is with the case.
+    """
     record = case.record
     if record.ballot == "none":
         if case.mine or not case.judge:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -39,6 +39,7 @@ from muster.runtime.notify import notifying
 from muster.runtime.process import run_together
 from muster.runtime.processor import processor_name
 from muster.settings.schema import Settings
+from muster.verification.rules import CommittedWork
 from validator.challenger import Challenger
 from validator.context import RunVerificationContext, make_context
 from validator.grader import Grader
@@ -47,7 +48,6 @@ from validator.journal import ValidatorJournal
 from validator.juror import Juror
 from validator.outbox import Outgoing, pause
 from validator.pool import PoolJudge
-from validator.records import Pending
 from validator.ruling import turn_of
 from validator.sealing import HourSealer
 from validator.watch import POLL_SECONDS as WATCH_SECONDS
@@ -154,9 +154,9 @@ class Validator:
             PollLoop(log, "follow", poll).run(self.follow),
             PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),
             PollLoop(log, "report", poll).run(self.report, self._judged),
-            PollLoop(log, "court", COURT_SECONDS).run(lambda: self._court(juror)),
-            PollLoop(log, "verify", COURT_SECONDS).run(lambda: self._decide(juror)),
-            PollLoop(log, "accuse", COURT_SECONDS).run(lambda: self._accuse(challenger)),
+            PollLoop(log, "court", COURT_SECONDS).run(lambda: self._at_head(lambda head: self._court(juror, head))),
+            PollLoop(log, "verify", COURT_SECONDS).run(lambda: self._at_head(juror.decide)),
+            PollLoop(log, "accuse", COURT_SECONDS).run(lambda: self._at_head(challenger.poll)),
             PollLoop(log, "seal", COURT_SECONDS).run(lambda: self._seal(sealer)),
             PollLoop(log, "doubt", COURT_SECONDS).run(lambda: self.doubt(context.model.faulty)),
         )
@@ -211,15 +211,14 @@ class Validator:
         if self._retired:
             return IDLE
         items = self.journal.pending(self._seen - SAMPLE_BLOCKS + 1, time.time(), AT_ONCE)
-        for item in items:
-            await self._judge(inspector, item)
+        for commitment, seen_at in items:
+            await self._judge(inspector, commitment, seen_at)
         return AGAIN if len(items) == AT_ONCE else IDLE
 
-    async def _judge(self, inspector: Inspector, item: Pending) -> None:
+    async def _judge(self, inspector: Inspector, c: CommittedWork, seen_at: float) -> None:
         # 1. Take the link of the hash chain, then draw the sample from it and inspect.
-        c, started = item.commitment, time.monotonic()
+        started, age = time.monotonic(), time.time() - seen_at
         link = self.journal.take_link(c)
-        age = time.time() - item.seen_at
         try:
             inspection = await inspector.inspect(
                 c,
@@ -272,24 +271,16 @@ class Validator:
             await self.client.put_evidence(evidence)
         await self.client.post_verdict(item.document)
 
-    def _head(self) -> Block | None:
-        """Return the latest block, once the journal has every event up to it."""
+    async def _at_head(self, turn: Callable[[Block], Awaitable[Next]]) -> Next:
+        """Take a turn at the latest block, once the journal has every event up to it."""
         head = self.cursor.head
-        return head if head and self._seen >= head.number - self.settings.chain.confirmations else None
+        is_read = head is not None and self._seen >= head.number - self.settings.chain.confirmations
+        return await turn(head) if head is not None and is_read else IDLE
 
-    async def _court(self, juror: Juror) -> Next:
-        if (head := self._head()) is not None:
-            await juror.poll(head)
+    async def _court(self, juror: Juror, head: Block) -> Next:
+        await juror.poll(head)
         if self._retired and not self.journal.cases():
             raise FinishedError("this validator has retired, and nothing is left for it to do", hint=LEAVE)
-        return IDLE
-
-    async def _decide(self, juror: Juror) -> Next:
-        return IDLE if (head := self._head()) is None else await juror.decide(head)
-
-    async def _accuse(self, challenger: Challenger) -> Next:
-        if (head := self._head()) is not None:
-            await challenger.poll(head)
         return IDLE
 
     async def doubt(self, faulty: Mapping[int, str]) -> Next:

@@ -47,7 +47,7 @@ def receive(journal: ValidatorJournal, *events: Event, rewound_to: int | None = 
 
 
 def pending(journal: ValidatorJournal, before: int = 1_000) -> list[CommittedWork]:
-    return [item.commitment for item in journal.pending(before, 2000.0, 100)]
+    return [commitment for commitment, _ in journal.pending(before, 2000.0, 100)]
 
 
 def verdict(c: CommittedWork, link: int, **changes: Any) -> Verdict:

@@ -11,7 +11,7 @@ from muster.contracts.court import BallotState, Kind, Outcome
 from muster.verification.rules import CommittedWork
 from testbed.samples.validator import ME, NODE, OTHER, ROOT
 from validator.records import Ballot, CaseRecord
-from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling, turn_of
+from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, challenger_ruling, juror_ruling, turn_of
 
 RECORD = CaseRecord(
     case_id=1,
@@ -83,7 +83,7 @@ ON_CHAIN: dict[str, Any] = {"ballot": BallotState.COMMITTED}
     ],
 )
 def test_the_next_step_of_a_juror(record: dict[str, Any], state: dict[str, Any], expected: Action | Ballot) -> None:
-    assert ruling(CaseSnapshot(**({"record": replace(RECORD, **record), "now": 0} | state)), "juror") == expected
+    assert juror_ruling(CaseSnapshot(**({"record": replace(RECORD, **record), "now": 0} | state))) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_next_step_of_a_juror(record: dict[str, Any], state: dict[str, Any],
 def test_whether_a_challenger_opens_a_case_beside_it(
     record: dict[str, Any], state: dict[str, Any], expected: Action
 ) -> None:
-    assert ruling(CaseSnapshot(**({"record": replace(RECORD, **record), "now": 0} | state)), "challenger") == expected
+    assert challenger_ruling(CaseSnapshot(**({"record": replace(RECORD, **record), "now": 0} | state))) == expected
 
 
 def test_validators_take_turns_in_an_order_of_the_matter() -> None:
