@@ -152,13 +152,12 @@ class Session:
         async with self.chain(signer) as chain:
             yield chain
 
-    def orchestrator(self, chain: Chain) -> OrchestratorClient:
-        """Return a client of the orchestrator of the settings, to be used as a context manager."""
+    def orchestrator(self, chain: Chain, signer: Signer | None = None) -> OrchestratorClient:
+        """Return a client of the orchestrator of the settings, which signs by this key; a context manager."""
         from muster.clients.orchestrator import OrchestratorClient
 
-        return OrchestratorClient.on_chain(
-            self.settings.orchestrator.url, chain, timeout=self.settings.chain.timeout_seconds
-        )
+        seconds = self.settings.chain.timeout_seconds
+        return OrchestratorClient.on_chain(self.settings.orchestrator.url, chain, signer, timeout=seconds)
 
     async def signer(self, wallet: str | None = None, password_file: Path | None = None) -> Signer:
         """Return the key of a wallet (a path, or a name in the wallet folder); without one, that of the settings."""

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -51,27 +50,16 @@ def mix_sets(folder: Path, sets: Sequence[tuple[TaskSet, int]], near: float = NE
         for part in task_set.document.parts:
             reasons = dropped[number : number + part.count]
             left_out.update(reason for reason in reasons if reason)
-            tasks = partial(_remaining, task_set, part, reasons, training[part.name], ids)
             label = training[part.name]
-            parts.append(NewPart(label, part.environment, _Later(tasks), weights.pop(0), part.sources))
+            tasks = _remaining(task_set, part, reasons, label, ids)
+            parts.append(NewPart(label, part.environment, tasks, weights.pop(0), part.sources))
             number += part.count
         for part in task_set.document.held_out:
             name = training.get(part.name) or _free_name(part.name, names)
             names.add(name)
-            reasons = [""] * part.count
-            tasks = partial(_remaining, task_set, part, reasons, name, ids)
-            kept.append(NewPart(name, part.environment, _Later(tasks), 1, part.sources))
+            tasks = _remaining(task_set, part, [""] * part.count, name, ids)
+            kept.append(NewPart(name, part.environment, tasks, 1, part.sources))
     return write_task_set(folder, parts, kept, [one.folder / COMPONENTS_NAME for one, _ in sets]), left_out
-
-
-class _Later:
-    """Tasks that are read when they are gone through."""
-
-    def __init__(self, tasks: partial[Iterator[Task]]) -> None:
-        self._tasks = tasks
-
-    def __iter__(self) -> Iterator[Task]:
-        return self._tasks()
 
 
 def _doubles(sets: Sequence[TaskSet], near: float) -> list[str]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from muster.authoring.benchmarks.data import BenchmarkData
 from muster.authoring.benchmarks.definitions import Benchmark
-from muster.clients.orchestrator import OrchestratorClient
 from muster.console.evaluate.eval_options import MEASURE
 from muster.console.evaluate.weights import checkpoint_of
 from muster.console.session import Session
@@ -55,13 +54,8 @@ class BenchmarkPublisher:
         """Sign a result's score and post it; return what the printed result says of that."""
         rule = benchmark.rules[0].name
         figure = next(one for one in document["figures"] if (one["rule"], one["measure"]) == (rule, MEASURE))
-        settings, signer = self.session.settings, self.signer
-        async with (
-            self.session.chain() as chain,
-            OrchestratorClient.on_chain(
-                settings.orchestrator.url, chain, signer, timeout=settings.chain.timeout_seconds
-            ) as client,
-        ):
+        session, signer = self.session, self.signer
+        async with session.chain() as chain, session.orchestrator(chain, signer) as client:
             unsigned = BenchmarkScore(
                 run=self.run,
                 step=self.step,

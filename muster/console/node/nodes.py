@@ -11,7 +11,6 @@ import typer
 from muster.chain.client import NO_TIP, Chain
 from muster.chain.gas import COMMITMENT_GAS, DUTY_TRANSACTIONS, TRANSACTION_GAS
 from muster.chain.types import TxRequest
-from muster.clients.orchestrator import OrchestratorClient
 from muster.console.money.wallet import address_of
 from muster.console.node.machine_checks import check_machine, report
 from muster.console.session import Session
@@ -189,8 +188,7 @@ async def announce_name(session: Session, chain: Chain, run: int, node: str, nam
 
     Raises as `OrchestratorClient.announce_name`.
     """
-    where, seconds = session.settings.orchestrator.url, session.settings.chain.timeout_seconds
-    async with OrchestratorClient.on_chain(where, chain, chain.signer, timeout=seconds) as client:
+    async with session.orchestrator(chain, chain.signer) as client:
         await client.announce_name(run, node, name)
 
 

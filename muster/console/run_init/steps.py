@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -208,14 +208,4 @@ def _cost(gas: int, price: int) -> str:
 
 def step_documents(steps: Sequence[OwnerStep], price: int) -> list[dict[str, Any]]:
     """Return the steps for a document."""
-    return [
-        {
-            "title": step.title,
-            "done": step.done,
-            "commands": list(step.commands),
-            "gas": step.gas,
-            "fee": Ether(step.gas * price) if price else None,
-            "note": step.note,
-        }
-        for step in steps
-    ]
+    return [asdict(step) | {"fee": Ether(step.gas * price) if price else None} for step in steps]

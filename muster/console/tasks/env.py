@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from muster.console.command import command
-from muster.console.sampling import AS_USUAL, SamplesOption, SamplingOptions, model_hashes
 from muster.console.session import Session
 from muster.console.tasks.env_check import (
-    CheckInputs,
+    CheckRequest,
     check,
     failures,
     for_people,
@@ -60,33 +59,14 @@ def new(session: Session, folder: Annotated[Path, typer.Argument(help="Folder to
 def check_(
     session: Session,
     path: Annotated[Path, typer.Argument(help="Folder of an environment, or a pack.")],
-    tokenizer: Annotated[Path | None, typer.Option(help="Checkpoint folder whose tokenizer counts tokens.")] = None,
-    max_prompt_tokens: Annotated[
-        int | None, typer.Option("--max-prompt-tokens", min=1, help="Most tokens of a prompt; needs --tokenizer.")
-    ] = None,
-    against: Annotated[
-        list[Path] | None, typer.Option(help="Benchmark that no task may be taken from: JSON Lines or Parquet.")
-    ] = None,
-    known: Annotated[list[Path] | None, typer.Option(help="Task set or pack that no task may be like.")] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="Checkpoint folder of the run's model: how often is it right?")
-    ] = None,
-    samples: SamplesOption = 8,
-    typed: SamplingOptions = AS_USUAL,
+    request: CheckRequest,
 ) -> None:
     """Check an environment: its form and licence, that it is pure, that its oracles score 1 and empty answers 0.
 
     Everything is scored in the sandbox. Exit code 3 when something is wrong; each fault names its task and what to do.
     """
-    # 1. What it is, and by what it is checked.
     contribution, begun = open_contribution(path), time.monotonic()
-    sampling = typed.sampling(samples)
-    if model is not None:
-        model_hashes(model)
-    given = CheckInputs(tokenizer, max_prompt_tokens, tuple(against or ()), tuple(known or ()), model, sampling)
-
-    # 2. Check, and say what it came to.
-    results = check(session, contribution, given)
+    results = check(session, contribution, request)
     faults = failures(session, results)
     report = {"path": str(path), **report_of(contribution, results), "seconds": round(time.monotonic() - begun, 1)}
     session.result(report, for_people(report))
@@ -169,7 +149,7 @@ async def fetch(
 
 
 @command(app, "admit", operator=True)
-def admit(
+async def admit(
     session: Session,
     environment: HashArgument,
     unchecked: Annotated[bool, typer.Option("--unchecked", help="Do not check it again: you have.")] = False,
@@ -181,11 +161,11 @@ def admit(
     Tokens, pass rates and benchmarks are checked by muster env check. To train on it, mix it into the task set of your
     next run: muster tasks mix.
     """
-    _decide(session, environment, url, run, admitted=True, unchecked=unchecked)
+    await _decide(session, environment, url, run, admitted=True, unchecked=unchecked)
 
 
 @command(app, "refuse", operator=True)
-def refuse(
+async def refuse(
     session: Session,
     environment: HashArgument,
     reason: Annotated[str, typer.Option(help="Reason shown to its author.")],
@@ -193,7 +173,7 @@ def refuse(
     run: RunOption = None,
 ) -> None:
     """Refuse an environment, or take an admission back: signed by the run's owner."""
-    _decide(session, environment, url, run, admitted=False, reason=reason)
+    await _decide(session, environment, url, run, admitted=False, reason=reason)
 
 
 @command(app, "unpack")
@@ -272,7 +252,7 @@ async def _listed(client: OrchestratorClient, run: int, environment: str) -> Lis
     raise ConfigError(f"run {run} lists no environment {environment}", hint="muster env list")
 
 
-def _decide(
+async def _decide(
     session: Session,
     environment: str,
     url: str | None,
@@ -282,46 +262,33 @@ def _decide(
     reason: str = "",
     unchecked: bool = False,
 ) -> None:
-    # 1. What it is, and whether it is as good as its author says.
-    signer, packed, listed = asyncio.run(_found(session, environment, url, run))
-    if admitted and not unchecked:
-        results = check(session, packed.contribution, CheckInputs())
-        if failures(session, results):
-            raise CheckError(
-                f"{packed.claim.name} {packed.claim.version} is not as it must be", hint="muster env refuse"
-            )
-
-    # 2. Ask, sign and send.
-    about = {name: value for name, value in _about(packed).items() if name != "bytes"}
-    title = f"{'Admit' if admitted else 'Refuse'} an environment for run {session.settings.run}"
-    if not session.preview(title, {**about, "owner": signer.address}):
-        session.result({"dry_run": True, **about}, "nothing was sent")
-        return
-    asyncio.run(_send(session, signer, listed, admitted=admitted, reason=reason))
-    session.result({**about, "run": session.settings.run, "state": "admitted" if admitted else "refused"})
-
-
-async def _found(
-    session: Session, environment: str, url: str | None, run: int | None
-) -> tuple[Signer, Pack, ListedEnvironment]:
-    """Return the owner's key, a submitted environment, and how it is listed."""
-    signer = await session.signer(session.options.operator, session.options.password_file)
-    async with _orchestrator(session, url, run) as client:
-        return signer, await _fetched(client, environment), await _listed(client, session.settings.run, environment)
-
-
-async def _send(session: Session, signer: Signer, listed: ListedEnvironment, *, admitted: bool, reason: str) -> None:
-    """Sign a decision, later than the last one, and send it."""
     from muster.protocol.eip712 import UNSIGNED, sign_message
     from muster.protocol.messages import EnvironmentDecision
 
-    decision = EnvironmentDecision(
-        run=session.settings.run,
-        environment=listed.hash,
-        admitted=admitted,
-        reason=reason,
-        decided=max(int(time.time()), listed.decision.decided + 1 if listed.decision else 0),
-        signature=UNSIGNED,
-    )
-    async with _orchestrator(session, None, None, signer) as client:
+    # 1. What it is, and whether it is as good as its author says.
+    signer = await session.signer(session.options.operator, session.options.password_file)
+    async with _orchestrator(session, url, run, signer) as client:
+        number = session.settings.run
+        packed, listed = await _fetched(client, environment), await _listed(client, number, environment)
+        if admitted and not unchecked:
+            results = await asyncio.to_thread(check, session, packed.contribution, CheckRequest())
+            if failures(session, results):
+                name = f"{packed.claim.name} {packed.claim.version}"
+                raise CheckError(f"{name} is not as it must be", hint="muster env refuse")
+
+        # 2. Ask, sign, later than the last decision, and send.
+        about = {name: value for name, value in _about(packed).items() if name != "bytes"}
+        title = f"{'Admit' if admitted else 'Refuse'} an environment for run {number}"
+        if not session.preview(title, {**about, "owner": signer.address}):
+            session.result({"dry_run": True, **about}, "nothing was sent")
+            return
+        decision = EnvironmentDecision(
+            run=number,
+            environment=listed.hash,
+            admitted=admitted,
+            reason=reason,
+            decided=max(int(time.time()), listed.decision.decided + 1 if listed.decision else 0),
+            signature=UNSIGNED,
+        )
         await client.decide_environment(sign_message(signer, client.domain, decision))
+    session.result({**about, "run": number, "state": "admitted" if admitted else "refused"})

@@ -6,14 +6,14 @@ import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
 from rich.console import Group
 
 from muster.clients.evaluation import EvalRequest, Sampling
-from muster.console.sampling import progress, sample_tasks
+from muster.console.sampling import SamplingOptions, model_hashes, progress, sample_tasks
 from muster.console.session import Session, as_table
 from muster.errors import ConfigError, UsageError
 
@@ -24,16 +24,21 @@ if TYPE_CHECKING:
     from muster.tasksets.contribution_pack import Pack
 
 
-@dataclass(frozen=True)
-class CheckInputs:
-    """What the options of a check name."""
+class CheckRequest(SamplingOptions):
+    """The options of `muster env check`."""
 
     tokenizer: Path | None = None
-    max_prompt_tokens: int | None = None
+    """Checkpoint folder whose tokenizer counts tokens."""
+    max_prompt_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of a prompt; needs --tokenizer."""
     against: tuple[Path, ...] = ()
+    """Benchmark that no task may be taken from: JSON Lines or Parquet."""
     known: tuple[Path, ...] = ()
+    """Task set or pack that no task may be like."""
     model: Path | None = None
-    sampling: Sampling | None = None
+    """Checkpoint folder of the run's model: how often is it right?"""
+    samples: int = Field(default=8, ge=1)
+    """Answers to each task."""
 
 
 def read_pack_file(path: Path) -> Pack:
@@ -57,13 +62,16 @@ def open_contribution(path: Path) -> Contribution:
     return read_folder(path) if path.is_dir() else read_pack_file(path).contribution
 
 
-def check(session: Session, contribution: Contribution, given: CheckInputs) -> list[CheckResult]:
+def check(session: Session, contribution: Contribution, given: CheckRequest) -> list[CheckResult]:
     """Return what every check of an environment came to, with progress on stderr. Blocks, for minutes maybe."""
     from muster.authoring.contributions.checks import CheckOptions, check_contribution
     from muster.authoring.tasks.duplicates import read_benchmarks
     from muster.console.tasks.token_counter import token_counter
     from muster.sandbox.component import local_component
 
+    sampling = given.sampling(given.samples)
+    if given.model is not None:
+        model_hashes(given.model)
     if given.max_prompt_tokens is not None and given.tokenizer is None:
         raise UsageError("--max-prompt-tokens needs --tokenizer", hint="give the checkpoint whose tokenizer counts")
     options = CheckOptions(
@@ -74,7 +82,7 @@ def check(session: Session, contribution: Contribution, given: CheckInputs) -> l
     )
     with progress(session, len(contribution.tasks), 0) as shown:
         results = check_contribution(contribution, local_component().hash, options, shown)
-    results.append(asyncio.run(_pass_rates(session, contribution, given)))
+    results.append(asyncio.run(_pass_rates(session, contribution, given.model, sampling)))
     return results
 
 
@@ -88,28 +96,23 @@ def _tasks_of(path: Path) -> Iterator[Task]:
         yield from (task for _, task in TaskSet.open(path).train)
 
 
-async def _pass_rates(session: Session, contribution: Contribution, given: CheckInputs) -> CheckResult:
+async def _pass_rates(
+    session: Session, contribution: Contribution, model: Path | None, sampling: Sampling
+) -> CheckResult:
     """Ask the run's model each task, and return how often it is right."""
     from muster.authoring.contributions.checks import CheckResult, pass_rates
     from muster.authoring.contributions.unpack import write_contribution
     from muster.sandbox.component import local_component
 
-    if given.model is None or given.sampling is None:
+    if model is None:
         return CheckResult("pass rates", "not measured: give the run's --model", skipped=True)
     with tempfile.TemporaryDirectory(prefix="muster-env-") as temporary:
         folder = Path(temporary) / "tasks"
         task_set = write_contribution(contribution, "not packed", folder, local_component().hash)
-        request = EvalRequest(
-            model=given.model,
-            tasks=folder,
-            root=task_set.root,
-            part="train",
-            count=task_set.document.train_count,
-            sampling=given.sampling,
-        )
+        request = EvalRequest(model, folder, task_set.root, "train", task_set.document.train_count, sampling)
         async with aclosing(sample_tasks(session, request)) as answers:
             right = [one.right async for one in answers]
-    return pass_rates(contribution.tasks, right, given.sampling.samples)
+    return pass_rates(contribution.tasks, right, sampling.samples)
 
 
 def failures(session: Session, results: list[CheckResult]) -> int:
