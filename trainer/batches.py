@@ -65,7 +65,6 @@ class WorkFile:
     rollouts: tuple[Rollout, ...]
 
     def groups(self) -> list[list[Rollout]]:
-        """Return the rollouts by group."""
         return [list(rollouts) for _, rollouts in groupby(self.rollouts, key=attrgetter("group"))]
 
 

@@ -216,7 +216,6 @@ class ValidatorJournal(Journal):
         self.execute(f"UPDATE commitments SET retry_at = ? WHERE {_KEY}", retry_at, c.node, c.index, c.root)
 
     def was_rejected(self, node: str) -> bool:
-        """Return whether this validator has ever rejected work of this node."""
         return self.value("SELECT 1 FROM commitments WHERE node = ? AND accepted = 0 LIMIT 1", node) is not None
 
     def judge(

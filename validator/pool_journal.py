@@ -124,7 +124,6 @@ class PoolJournal:
         return None if document is None else Unit(first.step, first.index, work.last.index, rows_from_json(document))
 
     def keep_unit(self, work: StepWork, unit: Unit) -> None:
-        """Keep the unit of a step."""
         self._journal.execute(
             "INSERT OR REPLACE INTO pool_units VALUES (?, ?, ?, ?)",
             *(work.first.node, unit.step, work.closing.block, rows_to_json(unit.rows)),

@@ -120,7 +120,6 @@ class ConnectedRun:
 
 @asynccontextmanager
 async def connected(settings: Settings) -> AsyncIterator[ConnectedRun]:
-    """Yield a connection to the run of the settings."""
     async with (
         await Chain.connect(settings.chain) as chain,
         OrchestratorClient.on_chain(settings.orchestrator.url, chain) as client,

@@ -35,7 +35,6 @@ class WorkJournal(Journal):
         """Hashes of files that this process wrote or has verified: none is hashed a second time."""
 
     def entry(self, index: int) -> Entry | None:
-        """Return the work for an index."""
         row = self.row("SELECT idx, step, anchor, root, file_hash, state FROM work WHERE idx = ?", index)
         return None if row is None else Entry(*row)
 

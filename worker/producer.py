@@ -72,7 +72,6 @@ class Producer:
         return True
 
     async def _make(self, index: int, fetched: FetchedStep) -> PollOutcome:
-        """Make the work of an index with this checkpoint."""
         if reason := self._check.known(fetched.checkpoint.step):
             return Waiting(reason)
         tasks, rules = await self._get_rules(fetched.path)

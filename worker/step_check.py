@@ -103,7 +103,6 @@ class StepCheck:
             file.unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """End the process."""
         process, self._process = self._process, None
         if process is not None:
             if process.returncode is None:

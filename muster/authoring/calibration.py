@@ -112,7 +112,6 @@ def claim_folder(grid: Grid) -> None:
 
 
 def _honest_cells(grid: Grid, model: str, specs: Mapping[str, ProbeSpec]) -> list[Cell]:
-    """Return the honest cells of one model."""
     from muster.models.arithmetic import HONEST
 
     first, *others = [Cell(model, way.name, specs[way.name], generated_in=way.generated_in) for way in grid.ways]

@@ -98,7 +98,6 @@ class MachineMeter:
         return dict(self._received.most_common(MAX_SOURCES))
 
     def forget(self, reported: Mapping[str, int]) -> None:
-        """Forget what was reported."""
         self._received -= Counter(reported)
 
 

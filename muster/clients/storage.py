@@ -93,7 +93,6 @@ class ContentStore:
             await asyncio.to_thread(_sync_entry, self._folder / key)
 
     async def exists(self, name: str) -> bool:
-        """Return whether a file of this name is kept."""
         head = obstore.head_async(self._store, self._key(name))
         try:
             await self._answer(head, f"cannot look for {name}", may_lack=True)

@@ -177,7 +177,6 @@ class Session:
         return Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
     def note(self, text: str) -> None:
-        """Print a note on stderr."""
         self.stderr.print(text, soft_wrap=True, markup=False)
 
     def result(self, document: Mapping[str, Any] | Sequence[Any], human: RenderableType | None = None) -> None:

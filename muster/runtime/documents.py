@@ -102,7 +102,6 @@ class StrictDocument:
         return cls.parse(canonical_json(document))
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return _adapter(type(self)).dump_python(self, mode="json")
 
     def to_bytes(self) -> bytes:

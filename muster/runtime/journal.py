@@ -164,11 +164,9 @@ class Journal(Closing):
         return self._run(statement, *values).rowcount
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        """Return all rows."""
         return self._run(query, *values).fetchall()
 
     def row(self, query: str, *values: Any) -> sqlite3.Row | None:
-        """Return the first row, if any."""
         return self._run(query, *values).fetchone()
 
     def value(self, query: str, *values: Any) -> Any:

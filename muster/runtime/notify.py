@@ -198,7 +198,6 @@ class Notifier:
         return self._host
 
     def wants(self, kind: NotificationKind) -> bool:
-        """Return whether this kind is sent at all."""
         return kind in self._kinds
 
     def tell(
@@ -278,7 +277,6 @@ class Notifier:
             raise UnreachableError(f"the webhook at {self._host} did not take it: {answer}", hint=hint)
 
     def document(self, notification: Notification) -> dict[str, Any]:
-        """Return what is posted."""
         document: dict[str, Any] = {
             "kind": notification.kind,
             "node": self.node,

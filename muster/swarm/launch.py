@@ -94,7 +94,6 @@ class LocalRun:
     """How long the settings of trainer and nodes may take to come."""
 
     def home(self, name: str) -> Path:
-        """Return the folder of a process."""
         return self.folder / name
 
     def config(self, name: str) -> Path:

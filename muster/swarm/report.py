@@ -123,7 +123,6 @@ def table_of(summary: Row, title: str) -> tuple[list[str], Rows, list[str]]:
 
 
 def terminal_summary(summary: Mapping[str, Any]) -> RenderableType:
-    """Render the summary for a terminal."""
     parts: list[RenderableType] = [Text(lead(summary), style="bold"), Text()]
     if summary["comparison"] is not None:
         parts[1:] = [Text(comparison_sentence(summary["comparison"]), style="bold"), Text()]

@@ -108,7 +108,6 @@ class RunningSwarm:
     # Watching
 
     def client(self, chain: Chain) -> OrchestratorClient:
-        """Return a client of the run's orchestrator."""
         return OrchestratorClient.on_chain(self.local.orchestrator_url, chain, timeout=20)
 
     async def watch(self, chain: Chain, done: Callable[[Mapping[str, Any]], bool], seconds: float) -> dict[str, Any]:

@@ -109,7 +109,6 @@ def fill_run_folder(run_folder: Path, tasks: Path, model: Path) -> None:
 
 
 def write_settings(request: SwarmRequest, run: int, names: Sequence[str]) -> None:
-    """Write a settings file for each of these processes."""
     for name in names:
         write_atomically(request.local.config(name), to_toml(settings_of(request, name, run)))
 

@@ -182,7 +182,6 @@ def held_out(updates: Sequence[StepMetrics]) -> dict[str, Any]:
 
 
 def node_row(facts: SwarmFacts, who: Participant) -> dict[str, Any]:
-    """Return what a node did and earned."""
     commitments = sum(one.node == who.node for one in facts.committed)
     line = facts.lines.get(who.node, {})
     return {

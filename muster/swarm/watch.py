@@ -51,7 +51,6 @@ class PlainView:
         self._line(f"the run's page: {url}")
 
     def process_event(self, event: ProcessEvent) -> None:
-        """Show an event of a process."""
         self._line(process_line(event))
 
     def run_events(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
@@ -115,7 +114,6 @@ class LiveView(PlainView):
 
 
 def process_line(event: ProcessEvent) -> str:
-    """Return an event of a process as a line."""
     details = " ".join(f"{name}={value}" for name, value in event.details.items())
     return f"{event.name} {event.kind}" + (f" ({details})" if details else "")
 

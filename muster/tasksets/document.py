@@ -216,12 +216,10 @@ class TaskSetDocument(StrictDocument):
 
     @cached_property
     def train_count(self) -> int:
-        """Return the number of training tasks of all parts."""
         return sum(part.count for part in self.parts)
 
     @cached_property
     def held_out_count(self) -> int:
-        """Return the number of held-out tasks of all parts."""
         return sum(part.count for part in self.held_out)
 
     @cached_property

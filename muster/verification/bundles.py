@@ -234,7 +234,6 @@ def check_size(pool: ShownPool) -> None:
 
 
 def is_about(bundle: EvidenceBundle, commitment: CommittedWork, rules: Rules) -> bool:
-    """Return whether a bundle names this commitment."""
     c = commitment
     named = (bundle.chain_id, bundle.runs.lower(), bundle.run, bundle.step, bundle.node.lower(), bundle.index)
     meant = (rules.chain_id, rules.runs.lower(), c.run, c.step, c.node.lower(), c.index)

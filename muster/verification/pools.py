@@ -145,7 +145,6 @@ class PoolFinding:
 
 
 def unit_statistics(sums: RowSums) -> dict[str, float]:
-    """Return the statistics of a unit by name."""
     tokens = max(sums.tokens, LEAST_TOKENS)
     return {
         "gap_mean": sums.gaps / tokens,
@@ -180,7 +179,6 @@ def fewest_leaning(count: int) -> int:
 
 
 def pooled_row(rollout: Rollout, sums: RowSums) -> PooledRow:
-    """Return a row of a pool."""
     return PooledRow(row_key(rollout), sums)
 
 
@@ -190,7 +188,6 @@ def row_key(rollout: Rollout) -> bytes:
 
 
 def rows_to_json(rows: Iterable[PooledRow]) -> str:
-    """Write rows of a pool."""
     return json.dumps([[row.key.hex(), *astuple(row.sums)] for row in rows])
 
 

@@ -49,7 +49,6 @@ class CommittedWork:
 
     @classmethod
     def of(cls, event: WorkCommitted) -> CommittedWork:
-        """Return the commitment that an event states."""
         return cls(event.run, event.step, event.node, event.index, event.root, event.hour, event.at.block)
 
 

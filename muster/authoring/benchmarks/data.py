@@ -74,17 +74,14 @@ class BenchmarkData(Closing):
         self._places: list[tuple[int, int]] = []
 
     def close(self) -> None:
-        """Forget the references."""
         self._spool.close()
 
     def add(self, item: BenchmarkItem) -> None:
-        """Keep an item."""
         packed = zlib.compress(json.dumps(dict(item.reference)).encode(), level=1)
         self._places.append((self._spool.seek(0, 2), self._spool.write(packed)))
         self.items.append(replace(item, reference={}))
 
     def reference(self, number: int) -> Mapping[str, Any]:
-        """Return an item's reference."""
         start, size = self._places[number]
         self._spool.seek(start)
         return json.loads(zlib.decompress(self._spool.read(size)))

@@ -60,7 +60,6 @@ class CheckResult:
         return self.count == 0
 
     def blame(self, task: str, fault: str, hint: str) -> None:
-        """Note a fault."""
         self.count += 1
         if len(self.faults) < MAX_FAULTS:
             self.faults.append((task, fault[:300], hint))

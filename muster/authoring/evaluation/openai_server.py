@@ -85,7 +85,6 @@ class ServerSpec:
         return [sys.executable, "-P", "-W", "ignore", "-m", MODULE, *words, "--enforce-eager"]
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of the process, with the key."""
         key = {"VLLM_API_KEY": self.api_key} if self.api_key is not None else {}
         return {**DEFAULTS, **os.environ, **key}
 

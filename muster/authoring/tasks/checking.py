@@ -60,7 +60,6 @@ class PartReport:
     """Of each prompt, where they were counted."""
 
     def blame(self, name: str, fault: str, more: str = "") -> None:
-        """Count a fault of a task."""
         self.faults[fault] += 1
         if len(self.examples) < MAX_EXAMPLES:
             self.examples.append((name, fault, more[:200]))

@@ -75,7 +75,6 @@ class Signatures:
         """The hashes of each problem's words."""
 
     def add(self, text: str) -> None:
-        """Add the next problem."""
         self._waiting.append(_WORDS.hashes(normal_text(text)))
         if len(self._waiting) == _BATCH:
             self._flush()

@@ -207,6 +207,5 @@ def _reference(solution: str, entry: str, test: str, run_reference: RunReference
 
 
 def _called(test: str) -> set[str]:
-    """Return the names that a test calls."""
     nodes = [node for node in ast.walk(parse(test)) if isinstance(node, ast.Call)]
     return {node.func.id for node in nodes if isinstance(node.func, ast.Name)}

@@ -228,7 +228,6 @@ class RunInit:
         return found
 
     def document(self, status: ChainStatus) -> dict[str, Any]:
-        """Return the result."""
         steps = self.steps(status)
         return {
             "folder": str(self.folder.path),
@@ -247,7 +246,6 @@ class RunInit:
         return owner_steps(self.design, self.escrow, status, self.keys, self.disk)
 
     def deployment(self, status: ChainStatus) -> str:
-        """Return the deployment of a public run as text."""
         unknown = "" if status.reachable else "no endpoint of the chain answers: what is done there is not known\n"
         head = (
             f"{unknown}Type in {self.folder.path}, in this order; or let muster run init . --send do what is on chain:"

@@ -59,7 +59,6 @@ def _cost_of_a_step(choices: RunChoices) -> str:
 
 
 def _design(choices: RunChoices) -> RunDesign:
-    """Return the design of what is known so far."""
     return design_of(merged(choices, RunChoices(host=choices.host or EXAMPLE_HOST)), known_context(choices))
 
 

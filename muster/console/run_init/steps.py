@@ -153,7 +153,6 @@ def _typed(*words: str) -> str:
 
 
 def _owner_gas(status: ChainStatus) -> int:
-    """Return the gas of what the owner still sends."""
     open_ = {
         "deploy": not status.deployed,
         "faucet": not status.funded,
@@ -207,5 +206,4 @@ def _cost(gas: int, price: int) -> str:
 
 
 def step_documents(steps: Sequence[OwnerStep], price: int) -> list[dict[str, Any]]:
-    """Return the steps for a document."""
     return [asdict(step) | {"fee": Ether(step.gas * price) if price else None} for step in steps]

@@ -237,7 +237,6 @@ async def _orchestrator(
 
 
 async def _fetched(client: OrchestratorClient, environment: str) -> Pack:
-    """Return a submitted environment, checked."""
     from muster.tasksets.contribution_pack import read_pack
 
     if not is_hash(environment):

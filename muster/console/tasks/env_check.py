@@ -126,7 +126,6 @@ def failures(session: Session, results: list[CheckResult]) -> int:
 
 
 def report_of(contribution: Contribution, results: list[CheckResult]) -> dict[str, Any]:
-    """Return what the checks came to, as a document."""
     return {
         "name": contribution.name,
         "version": contribution.version,
@@ -148,7 +147,6 @@ def report_of(contribution: Contribution, results: list[CheckResult]) -> dict[st
 
 
 def for_people(report: dict[str, Any]) -> Group:
-    """Return the report as tables."""
     totals = {name: value for name, value in report.items() if name != "checks"}
     rows = [{name: row[name] for name in ("check", "result", "about", "figures")} for row in report["checks"]]
     return Group(as_table(totals), "", as_table(rows))

@@ -146,7 +146,6 @@ def look(session: Session, target: NodeTarget, request: UpRequest) -> dict[str, 
 
 
 def document_of(node: LocalNode, facts: NodeFacts) -> dict[str, Any]:
-    """Return what the result says of a node."""
     joining = facts.joining
     return {
         "name": node.place.name,

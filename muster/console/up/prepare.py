@@ -68,7 +68,6 @@ class LocalNode:
         return Role.WORKER if self.role == "worker" else Role.VALIDATOR
 
     async def key(self) -> Signer:
-        """Return the node's key, unlocked."""
         return self.made_key or await self.session.signer()
 
     async def draw_tip(self) -> bytes:

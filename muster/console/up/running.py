@@ -59,7 +59,6 @@ class NodeProcess(Supervisor):
         return self
 
     def _take(self, event: ProcessEvent) -> None:
-        """Note an event of the process."""
         status, role = event.details.get("status"), self._node.role
         if event.kind == "started":
             self._log_start = log_size(self._node.log)
@@ -75,7 +74,6 @@ class NodeProcess(Supervisor):
 
 
 def process_spec(node: LocalNode) -> ProcessSpec:
-    """Return how the process of a node is started."""
     role = ROLES[node.role]
     return ProcessSpec(
         name=node.role,

@@ -40,7 +40,6 @@ BUILD_SECONDS: Final = 120
 
 
 def sources() -> list[str]:
-    """Return the names of all kernels."""
     return sorted(path.stem for path in FOLDER.glob("*.c"))
 
 

@@ -59,7 +59,6 @@ class Route:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Return all offers that are fetched."""
         return (*([self.begin_with] if self.begin_with else ()), *self.chain)
 
 

@@ -117,7 +117,6 @@ class Source:
         return connection
 
     def close(self) -> None:
-        """End all connections."""
         for connection in self._connections:
             connection.close()
 

@@ -87,7 +87,6 @@ def page_of(step: int) -> int:
 
 
 def page_name(number: int) -> str:
-    """Return the file name of a page of the index."""
     return f"index-{number}.json"
 
 
