@@ -8,16 +8,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from muster.constants import MICRO
-from muster.environments.arithmetic import Arithmetic
 from muster.environments.authored import Authored
 from muster.environments.base import Environment
 from muster.environments.choice import MultipleChoice
 from muster.environments.code import Code
+from muster.environments.exact import Arithmetic, Sorting
 from muster.environments.instruction import Instruction
 from muster.environments.manifest import EnvironmentManifest, NativeManifest, ScorerManifest
 from muster.environments.math import Math
 from muster.environments.reasoning_gym import ReasoningGym
-from muster.environments.sorting import Sorting
 from muster.errors import ConfigError
 from muster.sandbox.component import local_component, local_image
 

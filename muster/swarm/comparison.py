@@ -13,7 +13,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
-from muster.authoring.evaluation.gain import FEWEST_TASKS, paired_gain
+from muster.authoring.evaluation.pass_at_k import FEWEST_TASKS, paired_gain
 from muster.clients.answering import ask
 from muster.clients.evaluation import EvalRequest, Sampling, ShownAnswer, TaskResult
 from muster.environments.task import Task

@@ -21,9 +21,10 @@ from muster.authoring.tasks.sources import ImportReport, without_task_name
 from muster.authoring.tasks.sources_code import RunReference
 from muster.environments.base import Environment
 from muster.environments.task import Task
-from muster.errors import ConfigError, MalformedError, UsageError
+from muster.errors import ConfigError, MalformedError, UnreachableError, UsageError
 from muster.runtime.closing import Closing
 from muster.runtime.files import sha256_of
+from muster.runtime.hub import first_line, hub_online
 
 OUTSIDE: Final = "its contest is not among those asked for"
 TAKEN_ID: Final = "its id is another item's"
@@ -160,3 +161,30 @@ def _hint(data: BenchmarkData) -> str:
         return "is the file empty?"
     reason, count = data.report.left_out.most_common(1)[0]
     return f"{count} rows: {reason}"
+
+
+def fetch_files(
+    benchmark: Benchmark, cache: Path, note: Callable[[str], None], endpoint: str | None = None
+) -> list[Path]:
+    """Return the files, out of the cache or downloaded into it. Raises UnreachableError with what to fetch by hand.
+
+    `endpoint`: another hub than that of HF_ENDPOINT.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    source, paths = benchmark.hub, []
+    for name in source.files:
+        note(f"fetching {name} of {source.repository} …")
+        try:
+            with hub_online():
+                path = hf_hub_download(
+                    source.repository, name, repo_type="dataset", cache_dir=cache, endpoint=endpoint, etag_timeout=20
+                )
+        except (HfHubHTTPError, HFValidationError, OSError) as error:
+            raise UnreachableError(
+                f"{name} of the data set {source.repository} cannot be fetched: {first_line(error)}",
+                hint=f"fetch {', '.join(source.files)} where the hub can be reached, and name it here with --data",
+            ) from error
+        paths.append(Path(str(path)))
+    return paths

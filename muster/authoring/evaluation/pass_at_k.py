@@ -1,4 +1,4 @@
-"""Estimate how often a model is right from counts of right answers: pass@k, its interval, a filter's band. Pure.
+"""Estimate how often a model is right from counts of right answers: pass@k, its interval, bands, gains. Pure.
 
 The *interval* says how far a mean over tasks may be off: with other tasks of the kind, and other answers to them. It is
 Wilson's for proportions, with the effective number of tasks in place of their number, as surveys use it where people
@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 from typing import Final
 
 from muster.errors import UsageError
@@ -137,3 +137,64 @@ def sift(right: Sequence[int], samples: int, band: Band) -> FilteredTasks:
         too_easy=sum(rate > band.high for rate in rates),
         histogram=tuple(counts[number] for number in range(samples + 1)),
     )
+
+
+FEWEST_TASKS: Final = 10
+"""With fewer differences their own spread is too uncertain, and the quantile's series too coarse."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Shares of right answers before and after, and the 95 % interval of their mean difference.
+
+    Differences are taken task by task, so how hard a task is cancels out. The interval is Student's over them: it says
+    how far the mean may be off with other tasks of the kind, and nothing about another run of the training.
+    """
+
+    before: float
+    after: float
+    low: float
+    high: float
+    tasks: int
+    samples: int
+    """Answers to each task, by each checkpoint."""
+
+    @property
+    def value(self) -> float:
+        return self.after - self.before
+
+
+def paired_gain(before: Sequence[int], after: Sequence[int], samples: int) -> Gain:
+    """Return the gain from `before[i]` to `after[i]` right answers, of `samples`, to task i.
+
+    Raises ValueError for counts that cannot be, for lists of different lengths and for fewer than FEWEST_TASKS tasks.
+    """
+    if len(before) != len(after) or len(before) < FEWEST_TASKS:
+        raise ValueError(f"{len(before)} tasks before and {len(after)} after; at least {FEWEST_TASKS} in both")
+    if not all(0 <= right <= samples for right in (*before, *after)):
+        raise ValueError(f"right answers outside 0 to {samples}")
+    differences = [(new - old) / samples for old, new in zip(before, after, strict=True)]
+    middle = fmean(differences)
+    half = student_quantile(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
+    return Gain(
+        before=sum(before) / (samples * len(before)),
+        after=sum(after) / (samples * len(after)),
+        low=middle - half,
+        high=middle + half,
+        tasks=len(differences),
+        samples=samples,
+    )
+
+
+def student_quantile(freedom: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t with so many degrees of freedom, 9 or more, to 0.0005.
+
+    The Cornish-Fisher series around the normal quantile: Abramowitz and Stegun 1964, 26.7.5.
+    """
+    z, n = _Z, freedom
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / n**power for power, term in enumerate(terms, 1))

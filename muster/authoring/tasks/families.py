@@ -14,7 +14,7 @@ from string import Formatter
 from typing import Final, Protocol
 
 from muster.constants import MICRO
-from muster.environments.arithmetic import Arithmetic
+from muster.environments.exact import Arithmetic
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError

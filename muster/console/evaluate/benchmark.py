@@ -18,11 +18,11 @@ from rich.text import Text
 
 from muster.authoring.benchmarks.data import (
     BenchmarkData,
+    fetch_files,
     load_benchmark,
     prompts_of,
 )
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem
-from muster.authoring.benchmarks.hub import fetch_files
 from muster.authoring.benchmarks.journal import RecordFile
 from muster.authoring.benchmarks.scoring import BenchmarkScorer
 from muster.authoring.benchmarks.summary import summarize

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.chain.provider import RpcError
-from muster.chain.provider_errors import ErrorKind
+from muster.chain.provider import ErrorKind, RpcError
 
 ANSWERS: list[tuple[str, int, str, ErrorKind]] = [
     # Log queries

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.constants import MICRO
-from muster.environments.arithmetic import Arithmetic
+from muster.environments.exact import Arithmetic
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import default_manifest
 from muster.environments.scoring import Scorers

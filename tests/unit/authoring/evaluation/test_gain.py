@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from muster.authoring.evaluation.gain import paired_gain, student_quantile
+from muster.authoring.evaluation.pass_at_k import paired_gain, student_quantile
 
 
 @pytest.mark.parametrize(

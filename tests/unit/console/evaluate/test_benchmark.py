@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from muster.authoring.benchmarks.catalog import BENCHMARKS
-from muster.authoring.benchmarks.hub import fetch_files
+from muster.authoring.benchmarks.data import fetch_files
 from muster.clients.evaluation import Completion, CompletionRequest, TaskCompletions
 from muster.console.evaluate import benchmark, eval
 from muster.console.evaluate.eval_options import EvalOptions
