@@ -95,7 +95,6 @@ def load_benchmark(
     environments: Sequence[Environment],
     window: ContestWindow = ContestWindow(),
     limit: int | None = None,
-    progress: Callable[[int], None] = lambda _: None,
 ) -> BenchmarkData:
     """Return the items of published files, at most `limit`; its report names the rows that are none.
 
@@ -104,10 +103,12 @@ def load_benchmark(
     data, seen = BenchmarkData(), set()
     try:
         for path in paths:
-            rows = _take(benchmark, path, data, seen, run_reference, environments, window, limit, progress)
+            rows = _take(benchmark, path, data, seen, run_reference, environments, window, limit)
             data.files.append({"name": path.name, "sha256": "0x" + sha256_of(path), "rows": rows})
         if not data.items:
-            raise ConfigError(f"none of the {data.report.rows} rows is an item of {benchmark.name}", hint=_hint(data))
+            raise ConfigError(
+                f"none of the {data.report.rows} rows is an item of {benchmark.name}", hint=data.report.hint
+            )
     except BaseException:
         data.close()
         raise
@@ -123,7 +124,6 @@ def _take(
     environments: Sequence[Environment],
     window: ContestWindow,
     limit: int | None,
-    progress: Callable[[int], None],
 ) -> int:
     """Add a file's items; return how many of its rows were read."""
     report, rows = data.report, 0
@@ -147,20 +147,12 @@ def _take(
         seen.add(item.id)
         report.taken += 1
         data.add(item)
-        progress(report.rows)
     return rows
 
 
 def prompts_of(items: Sequence[BenchmarkItem], template: str) -> bytes:
     """Return the file that who answers reads: one task without its reference on each line."""
     return b"".join(item.task(template).to_line() + b"\n" for item in items)
-
-
-def _hint(data: BenchmarkData) -> str:
-    if not data.report.left_out:
-        return "is the file empty?"
-    reason, count = data.report.left_out.most_common(1)[0]
-    return f"{count} rows: {reason}"
 
 
 def fetch_files(

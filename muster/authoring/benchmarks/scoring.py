@@ -30,17 +30,6 @@ class ScoredCompletion:
     reasons: Mapping[str, str]
     """Why a score is not the full one, where the environment says so."""
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the completion as it stands in a record."""
-        return {
-            "text": self.text,
-            "tokens": self.tokens,
-            "finished": self.finished,
-            "scores": dict(self.scores),
-            "answers": dict(self.answers),
-            "reasons": dict(self.reasons),
-        }
-
 
 class BenchmarkScorer:
     """Scores completions of one benchmark's items. Blocking."""

@@ -99,7 +99,7 @@ def import_set(
         spool = _Spool(file)
         _take(source, path, spool, report, options)
         if not spool.rows:
-            raise ConfigError(f"none of the {report.rows} rows of {path} can be used", hint=_hint(report))
+            raise ConfigError(f"none of the {report.rows} rows of {path} can be used", hint=report.hint)
 
         # 2. Find nearly equal ones; keep the first of each cluster.
         leaders = clusters(spool.signatures.matrix(), options.near)
@@ -177,10 +177,3 @@ def cannot_score(environment: Environment, task: Task) -> str:
     except MalformedError as error:
         return without_task_name(str(error))
     return "its answer holds </think>" if right is not None and right.count(THINK_END) > 1 else ""
-
-
-def _hint(report: ImportReport) -> str:
-    if not report.left_out:
-        return "is the file empty?"
-    reason, count = report.left_out.most_common(1)[0]
-    return f"{count} rows: {reason}"

@@ -49,6 +49,14 @@ class ImportReport:
         if self.left_out[kind] <= EXAMPLES:
             self.examples.append((number, reason))
 
+    @property
+    def hint(self) -> str:
+        """Return why no row, or hardly any, was taken."""
+        if not self.left_out:
+            return "is the file empty?"
+        reason, count = self.left_out.most_common(1)[0]
+        return f"{count} rows: {reason}"
+
 
 def formats_of(run_reference: RunReference | None = None) -> dict[str, Format]:
     """Return all formats by name; those that execute code only with something that runs it."""

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +23,9 @@ from muster.authoring.benchmarks.data import (
     prompts_of,
 )
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem
-from muster.authoring.benchmarks.journal import RecordFile
 from muster.authoring.benchmarks.scoring import BenchmarkScorer
 from muster.authoring.benchmarks.summary import summarize
+from muster.authoring.evaluation.records import RecordFile
 from muster.authoring.tasks.duplicates import Overlaps
 from muster.clients.answering import complete
 from muster.clients.evaluation import MAX_BUDGET, CompletionRequest, Sampling
@@ -237,11 +237,11 @@ async def _answer(
                 async for one in answers:
                     number = kept[one.task]
                     item, reference = data.items[number], data.reference(number)
-                    scored = [
-                        await asyncio.to_thread(scorer.score, item, reference, completion)
+                    samples = [
+                        asdict(await asyncio.to_thread(scorer.score, item, reference, completion))
                         for completion in one.completions
                     ]
-                    records.add(item.id, item.units, scored)
+                    records.add({"id": item.id, "units": item.units, "samples": samples})
                     show(one.task + 1)
     finally:
         if 0 < records.count < request.count:

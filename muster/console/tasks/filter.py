@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +13,8 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from muster.authoring.evaluation.answer_journal import AnswerJournal
 from muster.authoring.evaluation.pass_at_k import Band, FilteredTasks, sift
+from muster.authoring.evaluation.records import RecordFile
 from muster.clients.evaluation import EvalRequest, TaskResult
 from muster.console.sampling import (
     AS_USUAL,
@@ -64,8 +64,8 @@ async def filter_(
 
     # 2. Ask, and sort the tasks by their pass rates.
     begun = time.monotonic()
-    with AnswerJournal(out.with_name(out.name + ".answers"), identity) as journal:
-        answers = await _answers(session, request, journal)
+    with RecordFile(out.with_name(out.name + ".answers"), identity) as records:
+        answers = await _answers(session, request, records)
     sifted = sift([one.right for one in answers], samples, band)
     unended = sum(one.unended for one in answers) / (samples * len(answers))
     if not sifted.kept:
@@ -95,16 +95,16 @@ async def filter_(
     session.result(document, _for_people(document))
 
 
-async def _answers(session: Session, request: EvalRequest, journal: AnswerJournal) -> list[TaskResult]:
-    """Return the results per task: those of the journal, then new ones, each in the journal before it counts."""
-    found = journal.answers()
+async def _answers(session: Session, request: EvalRequest, records: RecordFile) -> list[TaskResult]:
+    """Return the results per task: those recorded, then new ones, each recorded before it counts."""
+    found = [TaskResult.from_document(one) for one in records.records()]
     known = len(found)
     if known:
         session.note(f"{known} of {request.count} tasks were answered before")
     try:
         async with aclosing(sample_tasks(session, replace(request, first=known))) as answers:
             async for one in answers:
-                journal.add(one)
+                records.add(asdict(one))
                 found.append(one)
     finally:
         if 0 < len(found) < request.count:

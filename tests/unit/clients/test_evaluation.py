@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from muster.authoring.evaluation.answer_journal import AnswerJournal
 from muster.authoring.evaluation.pass_at_k import mean_pass_at_k
 from muster.authoring.tasks.generated import sample_of
 from muster.clients.answering import ask, refusal_line
@@ -25,7 +24,7 @@ from muster.console.sampling import SamplingDefaults, SamplingOptions, check_ks,
 from muster.console.session import Options, Session
 from muster.console.tasks import filter as tasks_filter
 from muster.environments.task import ask as question
-from muster.errors import CheckError, ConfigError, MismatchError, MusterError, StorageError, UsageError
+from muster.errors import CheckError, ConfigError, MismatchError, MusterError, UsageError
 from muster.models.init import make_tokenizer
 from muster.swarm.plan import LOCAL_TERMS
 from muster.tasksets.taskset import TaskSet
@@ -204,49 +203,6 @@ def test_k_is_bounded_by_the_samples() -> None:
         check_ks((0, 1), 4)
 
 
-# --- The journal
-
-
-IDENTITY = {"model_hash": "0x01", "budgets": [8, 12], "seed": 0}
-
-
-def test_answers_are_there_again_after_the_process_is_gone(tmp_path: Path) -> None:
-    found = [TaskResult(0, 3, 8, 100), TaskResult(1, 0, 7, 90, unended=5)]
-    with AnswerJournal(tmp_path / "out.answers", IDENTITY) as journal:
-        assert journal.answers() == []
-        for one in found:
-            journal.add(one)
-    with AnswerJournal(tmp_path / "out.answers", IDENTITY) as journal:
-        assert journal.answers() == found
-
-
-def test_answers_to_other_questions_are_never_mixed_in(tmp_path: Path) -> None:
-    folder = tmp_path / "out.answers"
-    with AnswerJournal(folder, IDENTITY):
-        pass
-    with AnswerJournal(folder, IDENTITY | {"seed": 1}) as journal:  # nothing was answered yet
-        journal.add(TaskResult(0, 1, 1, 1))
-    with pytest.raises(ConfigError, match="answers to other questions: budgets, seed differ") as caught:
-        AnswerJournal(folder, IDENTITY | {"budgets": [8]})
-    assert str(folder) in caught.value.hint
-    with AnswerJournal(folder, IDENTITY | {"seed": 1}) as journal:
-        assert len(journal.answers()) == 1
-
-
-def test_two_filters_never_write_one_journal(tmp_path: Path) -> None:
-    with (
-        AnswerJournal(tmp_path / "out.answers", IDENTITY),
-        pytest.raises(ConfigError, match="in use by process"),
-    ):
-        AnswerJournal(tmp_path / "out.answers", IDENTITY)
-
-
-def test_a_journal_that_is_no_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "out.answers").write_text("")
-    with pytest.raises(StorageError):
-        AnswerJournal(tmp_path / "out.answers", IDENTITY)
-
-
 # --- The commands, with answers of a fake engine
 
 
@@ -320,7 +276,7 @@ async def test_an_interrupted_filter_goes_on_where_it_was(
     await tasks_filter.filter_(session, tasks_folder, model_dir, Path("kept"), low=0, high=0)
     assert third.asked == []
     assert TaskSet.open(Path("kept")).size == 20
-    with pytest.raises(ConfigError, match="answers to other questions: temperature differ"):
+    with pytest.raises(ConfigError, match="another evaluation: temperature differ"):
         await tasks_filter.filter_(
             session, tasks_folder, model_dir, Path("kept"), typed=SamplingOptions(temperature=0.7)
         )

@@ -1,7 +1,7 @@
 """The records of an evaluation: one line of JSON for each item that was answered, on disk before the next one.
 
 The first line says what the records depend on. An interrupted evaluation goes on after the last whole line, and only
-with the same model, data, prompt, scorers and settings.
+with what they depend on unchanged. Where nothing is recorded yet, anything may begin.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic_core import from_json
 
-from muster.authoring.benchmarks.scoring import ScoredCompletion
 from muster.errors import ConfigError, MalformedError, StorageError
 from muster.runtime.closing import Closing
 
@@ -51,9 +50,9 @@ class RecordFile(Closing):
     def close(self) -> None:
         self._file.close()
 
-    def add(self, name: str, units: int, samples: Sequence[ScoredCompletion]) -> None:
-        """Keep what an item's completions are worth; on disk on return. Raises StorageError."""
-        self._write({"id": name, "units": units, "samples": [one.to_document() for one in samples]})
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Keep what came of an item; on disk on return. Raises StorageError."""
+        self._write(record)
         self.count += 1
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -75,26 +74,25 @@ class RecordFile(Closing):
         while (line := self._file.readline(MAX_LINE_BYTES)).endswith(b"\n"):
             first = first or line
             end, count = end + len(line), count + 1
-        if first:
-            self._check_identity(first)
-        self._file.seek(end)
-        self._file.truncate()
-        if not first:
-            self._write({"identity": self._identity})
-            count = 0
-        return count
-
-    def _check_identity(self, line: bytes) -> None:
-        try:
-            before = from_json(line)["identity"]
-            others = sorted(name for name in {*self._identity, *before} if before.get(name) != self._identity.get(name))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MalformedError(f"{self.path} is no file of records", hint="name another --out") from error
-        if others:
+        others = self._differing(first) if first else ["identity"]
+        if others and count > 0:
             raise ConfigError(
                 f"{self.path} has records of another evaluation: {', '.join(others)} differ",
-                hint="evaluate as before, name another --out, or delete the file to start over",
+                hint=f"ask as before, choose another place to write, or delete {self.path} to start over",
             )
+        self._file.seek(0 if others else end)
+        self._file.truncate()
+        if others:
+            self._write({"identity": self._identity})
+        return max(count, 0)
+
+    def _differing(self, line: bytes) -> list[str]:
+        """Return by which names the first line differs from what the records must depend on."""
+        try:
+            before = from_json(line)["identity"]
+            return sorted(name for name in {*self._identity, *before} if before.get(name) != self._identity.get(name))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MalformedError(f"{self.path} is no file of records", hint="choose another place to write") from error
 
     def _write(self, document: Mapping[str, Any]) -> None:
         try:
