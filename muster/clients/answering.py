@@ -18,7 +18,15 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final
 
 from muster import errors
-from muster.clients.evaluation import CompletionRequest, EvalRequest, TaskCompletions, TaskResult, request_line
+from muster.clients.evaluation import (
+    CompletionRequest,
+    EvalRequest,
+    TaskCompletions,
+    TaskResult,
+    read_completions,
+    read_result,
+    request_line,
+)
 from muster.errors import MusterError
 from muster.runtime.module_command import module_command
 
@@ -36,14 +44,14 @@ async def ask(questions: EvalRequest) -> AsyncGenerator[TaskResult]:
     """
     async with aclosing(_documents(questions)) as documents:
         async for document in documents:
-            yield TaskResult.from_document(document)
+            yield read_result(document)
 
 
 async def complete(prompts: CompletionRequest) -> AsyncGenerator[TaskCompletions]:
     """Yield the completions of each prompt, in order, from `prompts.first` on. Ends and raises as `ask`."""
     async with aclosing(_documents(prompts)) as documents:
         async for document in documents:
-            yield TaskCompletions.from_document(document)
+            yield read_completions(document)
 
 
 async def _documents(questions: EvalRequest | CompletionRequest) -> AsyncGenerator[dict[str, Any]]:

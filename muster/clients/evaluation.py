@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pydantic import TypeAdapter
+
 from muster.environments.task import Task
 from muster.errors import MismatchError, StorageError, UsageError
 from muster.settings.schema import MatmulSetting
@@ -57,12 +59,6 @@ class Sampling:
                 f"a temperature of {self.temperature:g}",
                 hint="give --temperature above 0: at 0 every sample of a task would be the same",
             )
-
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> Sampling:
-        """Read what `asdict` wrote."""
-        read: dict[str, Any] = document | {"budgets": tuple(document["budgets"])}
-        return cls(**read)
 
     def draw(self, task: Task, sample: int) -> tuple[int, int]:
         """Seed (0 ≤ seed < 2^63) and thinking budget of one answer."""
@@ -143,7 +139,10 @@ def request_from_line(line: str) -> EvalRequest | CompletionRequest:
     prompts = "prompts" in document
     kind, files, digest = (CompletionRequest, "prompts", "digest") if prompts else (EvalRequest, "tasks", "root")
     paths = {name: Path(document[name]) for name in ("model", files)}
-    document |= {digest: bytes.fromhex(document[digest]), "sampling": Sampling.from_document(document["sampling"])}
+    document |= {
+        digest: bytes.fromhex(document[digest]),
+        "sampling": TypeAdapter(Sampling).validate_python(document["sampling"]),
+    }
     read: dict[str, Any] = document | paths
     return kind(**read)
 
@@ -166,11 +165,6 @@ class TaskCompletions:
     task: int
     """Number of the prompt."""
     completions: tuple[Completion, ...]
-
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> TaskCompletions:
-        """Read what `asdict` wrote."""
-        return cls(document["task"], tuple(Completion(**one) for one in document["completions"]))
 
 
 @dataclass(frozen=True)
@@ -198,11 +192,10 @@ class TaskResult:
     shown: tuple[ShownAnswer, ...] = ()
     """The first `EvalRequest.show` answers."""
 
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> TaskResult:
-        """Read what `asdict` wrote."""
-        shown = tuple(ShownAnswer(**one) for one in document["shown"])
-        return cls(**{name: value for name, value in document.items() if name != "shown"}, shown=shown)
+
+read_result: Final = TypeAdapter(TaskResult).validate_python
+read_completions: Final = TypeAdapter(TaskCompletions).validate_python
+"""Read what `asdict` wrote."""
 
 
 def part_of(task_set: TaskSet, part: Part) -> Sequence[Scored]:

@@ -54,27 +54,22 @@ class Component:
 
 def local_component(folder: Path = BUILT) -> Component:
     """Return the component that was built on this machine. Raises ConfigError when there is none."""
-    path = folder / BUILT_NAME
-    try:
-        named = (folder / HASH_NAME).read_text().strip()
-    except OSError as error:
-        raise ConfigError(
-            f"no scorer component in {folder}",
-            hint="python scripts/build_component.py (make setup runs it); nodes of a run fetch the run's own",
-        ) from error
-    return Component(named, path)
+    script = "build_component.py (make setup runs it)"
+    return _built(folder / HASH_NAME, folder / BUILT_NAME, "scorer component", script)
 
 
 def local_image(folder: Path = BUILT) -> Component:
     """Return the image for native programs that was built on this machine. Raises ConfigError when there is none."""
+    names = folder / IMAGE_HASH_NAME, folder / IMAGE_NAME
+    return _built(*names, "image for native programs", "build_native_image.py")
+
+
+def _built(named: Path, path: Path, what: str, script: str) -> Component:
     try:
-        named = (folder / IMAGE_HASH_NAME).read_text().strip()
+        return Component(named.read_text().strip(), path)
     except OSError as error:
-        raise ConfigError(
-            f"no image for native programs in {folder}",
-            hint="python scripts/build_native_image.py; nodes of a run fetch the run's own",
-        ) from error
-    return Component(named, folder / IMAGE_NAME)
+        hint = f"python scripts/{script}; nodes of a run fetch the run's own"
+        raise ConfigError(f"no {what} in {path.parent}", hint=hint) from error
 
 
 def find_component(name: str, folder: Path) -> Component:
@@ -83,10 +78,9 @@ def find_component(name: str, folder: Path) -> Component:
     Raises CheckError when neither is here, MismatchError when what is here is damaged.
     """
     candidates = [component_path(name, folder)]
-    if (BUILT / HASH_NAME).exists() and (built := local_component()).hash == name:
-        candidates.insert(0, built.path)
-    if (BUILT / IMAGE_HASH_NAME).exists() and (image := local_image(BUILT)).hash == name:
-        candidates.insert(0, image.path)
+    for hashed, find in ((HASH_NAME, local_component), (IMAGE_HASH_NAME, local_image)):
+        if (BUILT / hashed).exists() and (built := find()).hash == name:
+            candidates.insert(0, built.path)
     present = [path for path in candidates if path.exists()]
     for path in present:
         if "0x" + sha256_of(path) == name:

@@ -5,6 +5,7 @@ A file is NumPy's own format without pickled objects. Pure but for reading and w
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 import zlib
@@ -17,6 +18,7 @@ import numpy as np
 
 from muster.errors import MalformedError
 from muster.rollouts.schema import Rollout
+from muster.runtime.files import write_durably
 from muster.verification.statistics import TokenErrors
 
 _ARRAYS: Final = ("gaps", "claimed", "logprobs", "states", "gap_scales", "logprob_scales", "magnitudes")
@@ -64,11 +66,10 @@ def write_cell(cell: MeasuredCell, path: Path) -> None:
     distances = np.array([np.nan if row.distance is None else row.distance for row in cell.rows])
     arrays = {name: np.concatenate([getattr(row, name) for row in cell.rows]) for name in _ARRAYS}
     lengths = np.array([len(row.gaps) for row in cell.rows], dtype=np.int64)
-    unfinished = path.with_suffix(".part")
-    with unfinished.open("wb") as file:
-        parts = {"about": np.array(json.dumps(about)), "lengths": lengths, "distances": distances, **arrays}
-        np.savez_compressed(file, **parts)  # type: ignore[arg-type]
-    unfinished.replace(path)
+    file = io.BytesIO()
+    parts = {"about": np.array(json.dumps(about)), "lengths": lengths, "distances": distances, **arrays}
+    np.savez_compressed(file, **parts)  # type: ignore[arg-type]
+    write_durably(path, file.getvalue())
 
 
 def read_cell(path: Path) -> MeasuredCell:

@@ -62,14 +62,20 @@ def read_settings(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _setting(text: str) -> tuple[str, str, Any]:
-    name, mark, value = text.partition("=")
+    name, value = read_assignment(text, f"--setting {text!r}", "write it like max_terms=4")
     where, _, key = name.rpartition(".")
-    if not mark or not key:
-        raise UsageError(f"--setting {text!r}", hint="write it like max_terms=4")
+    return where, key, value
+
+
+def read_assignment(text: str, wrong: str, hint: str) -> tuple[str, Any]:
+    """Return name and value of NAME=VALUE; a value is JSON, else a text. Raises UsageError that says what is wrong."""
+    name, mark, value = text.partition("=")
+    if not mark or not name or name.endswith("."):
+        raise UsageError(wrong, hint=hint)
     try:
-        return where, key, from_json(value)
+        return name, from_json(value)
     except ValueError:
-        return where, key, value
+        return name, value
 
 
 def check_about(about: Mapping[str, Any]) -> None:

@@ -252,7 +252,7 @@ def terms_of(design: RunDesign, parts: RunParts, keys: OwnerKeys) -> Terms:
     prompt = design.max_prompt_tokens or parts.longest_prompt or foreseen
     # 2. What was chosen, before the defaults.
     chosen = {
-        **{field.name: getattr(design, field.name) for field in fields(Terms) if hasattr(design, field.name)},
+        **{one.name: getattr(of, one.name) for of in (design, parts) for one in fields(Terms) if hasattr(of, one.name)},
         "admitter": admitter,
         "max_prompt_tokens": prompt,
         "temperature_micro": MICRO,
@@ -261,11 +261,6 @@ def terms_of(design: RunDesign, parts: RunParts, keys: OwnerKeys) -> Terms:
         **{**defaults, **chosen},
         trainer=keys.trainer,
         storage_key=keys.storage,
-        task_count=parts.task_count,
-        task_root=parts.task_root,
-        model_hash=parts.model_hash,
-        tokenizer_hash=parts.tokenizer_hash,
-        profile=parts.profile,
         classes=(WorkClass(BASIS_POINTS, design.budgets),),
     )
     # 3. What would be refused later.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from muster.authoring.calibration import derive
 from muster.authoring.calibration_grid import grid_of
+from muster.authoring.models.fetch import written_whole
 from muster.authoring.probe_process import run_probe
 from muster.authoring.tasks.generated import make_task_set
 from muster.authoring.terms import needs_calibration
@@ -105,7 +106,8 @@ def _make_tasks(session: Session, folder: RunFolder, design: RunDesign) -> TaskS
             )
         else:
             session.note(f"copying the tasks of {source}")
-            _copy_whole(source, target)
+            with written_whole(target) as partial:
+                shutil.copytree(source, partial, dirs_exist_ok=True)
         folder.record(made_of={**folder.progress.made_of, "tasks": made_of})
     found = TaskSet.open(target)
     if found.document.epochs:
@@ -156,13 +158,6 @@ def _is_made(folder: RunFolder, what: str, target: Path, made_of: str) -> bool:
             hint=f"take another folder for another run, or remove {target} where this run is not on chain yet",
         )
     return True
-
-
-def _copy_whole(source: Path, target: Path) -> None:
-    unfinished = target.with_name(f".{target.name}.part")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(source, unfinished)
-    unfinished.rename(target)
 
 
 def _require_measured(model: Path) -> None:

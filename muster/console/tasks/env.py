@@ -198,16 +198,8 @@ def unpack(
 
 
 def _about(packed: Pack) -> dict[str, Any]:
-    claim = packed.claim
-    return {
-        "hash": packed.hash,
-        "name": claim.name,
-        "version": claim.version,
-        "licence": claim.licence,
-        "author": claim.author,
-        "tasks": len(packed.contribution.tasks),
-        "bytes": len(packed.data),
-    }
+    claim = packed.claim.model_dump(include={"name", "version", "licence", "author"})
+    return {"hash": packed.hash, **claim, "tasks": len(packed.contribution.tasks), "bytes": len(packed.data)}
 
 
 @asynccontextmanager

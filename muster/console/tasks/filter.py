@@ -15,7 +15,7 @@ from rich.text import Text
 
 from muster.authoring.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.authoring.evaluation.records import RecordFile
-from muster.clients.evaluation import EvalRequest, TaskResult
+from muster.clients.evaluation import EvalRequest, TaskResult, read_result
 from muster.console.sampling import (
     AS_USUAL,
     SamplesOption,
@@ -97,7 +97,7 @@ async def filter_(
 
 async def _answers(session: Session, request: EvalRequest, records: RecordFile) -> list[TaskResult]:
     """Return the results per task: those recorded, then new ones, each recorded before it counts."""
-    found = [TaskResult.from_document(one) for one in records.records()]
+    found = [read_result(one) for one in records.records()]
     known = len(found)
     if known:
         session.note(f"{known} of {request.count} tasks were answered before")

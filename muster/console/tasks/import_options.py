@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 from pydantic import Field, model_validator
-from pydantic_core import from_json
 
 from muster.authoring.tasks.duplicates import NEAR
+from muster.authoring.tasks.from_reasoning_gym import read_assignment
 from muster.authoring.tasks.importing import ImportOptions
 from muster.authoring.tasks.rows import MAX_ROWS
 from muster.authoring.tasks.sources import MAPPED
@@ -120,14 +120,8 @@ def environment_of(text: str) -> EnvironmentManifest:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """Read OPTION=VALUE: true and false, numbers, else a text."""
-    name, mark, value = text.partition("=")
-    if not mark:
-        raise UsageError(f"{text!r} is not OPTION=VALUE", hint="for example --environment math:answer=number")
-    try:
-        return name, from_json(value)
-    except ValueError:
-        return name, value
+    hint = "for example --environment math:answer=number"
+    return read_assignment(text, f"{text!r} is not OPTION=VALUE", hint)
 
 
 def run_reference(sandbox: Sandbox) -> RunReference:

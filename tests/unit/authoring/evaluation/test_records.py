@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.authoring.evaluation.records import RecordFile
-from muster.clients.evaluation import TaskResult
+from muster.clients.evaluation import TaskResult, read_result
 from muster.errors import ConfigError, MalformedError, StorageError
 
 TEXT = "text \u2028 \U0001f600"
@@ -58,7 +58,7 @@ def test_results_of_tasks_are_there_again_after_the_process_is_gone(tmp_path: Pa
         for one in found:
             records.add(asdict(one))
     with RecordFile(tmp_path / "out.answers", IDENTITY) as records:
-        assert [TaskResult.from_document(one) for one in records.records()] == found
+        assert [read_result(one) for one in records.records()] == found
 
 
 def test_a_folder_in_the_place_of_records_is_refused(tmp_path: Path) -> None:
