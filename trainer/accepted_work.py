@@ -70,13 +70,6 @@ _NOT_OF_THE_FILE: Final = (UnreachableError, ChainError, RefusedError, _UnseenEr
 """Errors that say nothing about the file itself."""
 
 
-@dataclass(frozen=True)
-class RefusedFile:
-    """Why a file will never be used."""
-
-    reason: str
-
-
 @dataclass
 class AcceptedWork:
     """The files that could go into a batch. Bounded by what the run can commit within its async level."""
@@ -137,12 +130,12 @@ class AcceptedWork:
             if isinstance(found, WorkFile):
                 self.by_hash[work.file_hash] = found
                 fresh += 1
-            elif isinstance(found, RefusedFile):
+            elif isinstance(found, str):
                 self._refused[work.file_hash] = work.step
                 refused.append(work.file_hash)
                 REFUSED.inc()
                 about = {"file": work.file_hash, "node": work.node, "index": work.index}
-                log.warning("refused a file", **about, reason=found.reason)
+                log.warning("refused a file", **about, reason=found)
         return PollResult(fresh, tuple(refused))
 
     async def fetch(self, ref: FileRef) -> WorkFile:
@@ -159,7 +152,7 @@ class AcceptedWork:
         check_rows(rollouts, self.run, ref, self.terms, self.vocabulary)
         return WorkFile(ref, tuple(rollouts))
 
-    async def _take(self, work: AcceptedCommitment) -> WorkFile | RefusedFile | None:
+    async def _take(self, work: AcceptedCommitment) -> WorkFile | str | None:
         """Return the file, or why it will never be used, or None when that cannot be decided now."""
         known = work.file_hash in self._gone
         since = self._gone.pop(work.file_hash, time.monotonic())
@@ -171,13 +164,13 @@ class AcceptedWork:
         except _NOT_OF_THE_FILE as error:
             if isinstance(error, _UnseenError) or (isinstance(error, RefusedError) and error.status == NOT_FOUND):
                 if time.monotonic() - since > GONE_SECONDS:
-                    return RefusedFile(f"for {GONE_SECONDS:g} s now: {error}")
+                    return f"for {GONE_SECONDS:g} s now: {error}"
                 self._gone[work.file_hash] = since
             if not known:
                 log.warning("cannot check a file now", file=work.file_hash, error=str(error))
             return None
         except CheckError as error:
-            return RefusedFile(str(error))
+            return str(error)
 
     async def check_claim(self, work: AcceptedCommitment) -> None:
         """Check that enough validators of the run signed that they accept just this, and that the chain has it.

@@ -96,12 +96,12 @@ async def doctor(
 
 
 async def _engine(session: Session, model: Path | None, profile: str | None, rows: int) -> None:
-    from muster.console.node.engine_check import ADVICE, check_engine
+    from muster.console.node.engine_check import check_engine
 
     found = await check_engine(session, model, profile, rows)
-    session.result(found.document)
-    if found.error:
-        session.note(f"error: {found.error}\n  next: {ADVICE}")
+    session.result(found)
+    if "error" in found:
+        session.note(f"error: {found['error']}\n  next: {found['hint']}")
         raise typer.Exit(EXIT_CHECK)
 
 

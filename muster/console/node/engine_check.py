@@ -10,7 +10,6 @@ import asyncio
 import math
 import random
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,17 +36,8 @@ ADVICE: Final = (
 NARROW: Final = "do not join this run: its calibration may accuse honest machines; its owner should measure again"
 
 
-@dataclass(frozen=True)
-class EngineCheck:
-    """What the rows came to, ready to be shown."""
-
-    document: dict[str, Any]
-    error: str
-    """Why this node must not join; empty where nothing was rejected."""
-
-
-async def check_engine(session: Session, model: Path | None, profile: str | None, rows: int) -> EngineCheck:
-    """Generate and replay so many rows: of the settings' run, or of a model without a run.
+async def check_engine(session: Session, model: Path | None, profile: str | None, rows: int) -> dict[str, Any]:
+    """Generate and replay so many rows: of the settings' run, or of a model without a run; return as `assess`.
 
     Raises UnreachableError when the run cannot be read, ConfigError when the engine cannot serve its model or profile,
     CheckError when a process ends otherwise.
@@ -87,8 +77,11 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
     return assess(report, judged, about, seconds)
 
 
-def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds: dict[str, float]) -> EngineCheck:
-    """Say what a report means for the node that generated its rows, under the profile of its run. Pure."""
+def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+    """Return what a report means for the node that generated its rows, under the profile of its run. Pure.
+
+    With an `error` and a `hint` where this node must not join.
+    """
     from muster.verification.probes import worst_statistic
 
     worst = worst_statistic(report.rows, profile)
@@ -124,7 +117,7 @@ def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds
         )
     else:
         error, hint = narrow_limit(report, profile), NARROW
-    return EngineCheck(document | ({"error": error, "hint": hint} if error else {}), error)
+    return document | ({"error": error, "hint": hint} if error else {})
 
 
 def narrow_limit(report: ProbeReport, profile: Profile) -> str:

@@ -18,7 +18,7 @@ from muster.chain.draw_secret import FILE_NAME, create_draw_secret, draw_tip
 from muster.chain.keys import Signer, ensure_keystore
 from muster.clients.gas_watch import read_gas
 from muster.console.money.wallet import address_of, read_address
-from muster.console.node.engine_check import ADVICE, check_engine
+from muster.console.node.engine_check import check_engine
 from muster.console.node.machine_checks import check_machine, report
 from muster.console.session import Session, wallet_folder
 from muster.console.up.facts import UNKNOWN, read_facts
@@ -179,8 +179,8 @@ async def check_node(node: LocalNode, request: UpRequest) -> None:
         return
     if request.check_engine:
         found = await check_engine(session, None, None, ENGINE_ROWS)
-        if found.error:
-            raise CheckError(found.error, hint=ADVICE)
+        if "error" in found:
+            raise CheckError(found["error"], hint=found["hint"])
         session.note(f"engine: {ENGINE_ROWS} rows generated and replayed, none rejected")
     elif session.settings.chain.chain_id != CHAIN_ANVIL:
         session.note(
