@@ -51,7 +51,7 @@ def main() -> None:
 async def serve(folder: Path, *upstreams: str, rate: int = 0) -> None:
     from muster.runtime import telemetry
     from muster.settings.schema import Settings
-    from muster.shardcast.serve.process import serving
+    from muster.shardcast.__main__ import serving
 
     role = "relay" if upstreams else "origin"
     telemetry.configure(role, level="error")

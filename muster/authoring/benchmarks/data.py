@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem
 from muster.authoring.benchmarks.livecodebench import contest_day
+from muster.authoring.models.fetch import first_line, hub_online
 from muster.authoring.tasks.rows import BadRow, Row, read_rows
 from muster.authoring.tasks.sources import ImportReport, without_task_name
 from muster.authoring.tasks.sources_code import RunReference
@@ -24,7 +25,6 @@ from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError, UnreachableError, UsageError
 from muster.runtime.closing import Closing
 from muster.runtime.files import sha256_of
-from muster.runtime.hub import first_line, hub_online
 
 OUTSIDE: Final = "its contest is not among those asked for"
 TAKEN_ID: Final = "its id is another item's"

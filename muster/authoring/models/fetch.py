@@ -28,7 +28,6 @@ from muster.authoring.models.door import check_checkpoint
 from muster.errors import ConfigError, MalformedError, MismatchError, UnreachableError, UsageError
 from muster.models.files import FIXED_FILES, model_hash, tokenizer_hash
 from muster.runtime.files import sha256_of, sync
-from muster.runtime.hub import first_line, hub_online
 from muster.runtime.module_command import module_command
 
 DOWNLOAD_SECONDS: Final = 1800
@@ -377,3 +376,21 @@ def _equal(files: Mapping[str, Path], directory: Path) -> bool:
 
 def _occupied(directory: Path) -> UsageError:
     return UsageError(f"{directory} holds something else", hint="name a folder that is empty or not there yet")
+
+
+@contextmanager
+def hub_online() -> Iterator[None]:
+    """Let huggingface_hub use the network within the block: only what a user asked to be fetched may."""
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = False
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = offline
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text that says something."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

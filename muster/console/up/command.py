@@ -22,8 +22,16 @@ from muster.console.node.status import NodeReader
 from muster.console.node.watching import Screen, WatchedNode
 from muster.console.session import NEW_LINE, Session, wallet_path
 from muster.console.up.facts import UNKNOWN
-from muster.console.up.keys import OperatorWallet, ask_for_operator
-from muster.console.up.prepare import LocalNode, check_node, make_node, read_steps, rehearse_node, steps_of_registered
+from muster.console.up.prepare import (
+    LocalNode,
+    OperatorWallet,
+    ask_for_operator,
+    check_node,
+    make_node,
+    read_steps,
+    rehearse_node,
+    steps_of_registered,
+)
 from muster.console.up.running import NodeProcess, end_left, start_in_background
 from muster.console.up.setup import bring_ether, help_without_operator, keep_gas, take_steps
 from muster.console.up.steps import NodeFacts, SetupSteps

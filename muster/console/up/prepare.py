@@ -1,7 +1,8 @@
 """Prepare a node on disk and find the remaining steps on chain, before any question is asked.
 
 The order matters where the command is killed: the password of the node's key, the key, the settings. Nothing is staked
-before all of it is there.
+before all of it is there. What a killed command leaves is a complete file or none, so the next one resumes with what is
+there and never makes a second key.
 """
 
 from __future__ import annotations
@@ -9,28 +10,85 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from muster.chain.client import NO_TIP, Chain
 from muster.chain.draw_secret import FILE_NAME, create_draw_secret, draw_tip
-from muster.chain.keys import Signer, ensure_keystore
+from muster.chain.keys import (
+    Signer,
+    check_password,
+    create_keystore,
+    ensure_keystore,
+    load_keystore,
+    load_raw_key,
+    read_password,
+)
 from muster.clients.gas_watch import read_gas
-from muster.console.money.wallet import address_of, read_address
+from muster.console.money.wallet import OPERATOR, address_of, new_password, read_address
 from muster.console.node.engine_check import check_engine
 from muster.console.node.machine_checks import check_machine, report
-from muster.console.session import Session, wallet_folder
+from muster.console.session import Session, wallet_folder, wallet_keys, wallet_path
 from muster.console.up.facts import UNKNOWN, read_facts
-from muster.console.up.keys import OperatorWallet, require_node_key
 from muster.console.up.place import NodePlace, NodeRole, renew_settings, write_node
 from muster.console.up.preview import at_stake, fetch_earnings, fetch_windows
 from muster.console.up.steps import NodeFacts, SetupSteps, steps_left
 from muster.console.up.target import NodeTarget, UpRequest
 from muster.constants import CHAIN_ANVIL
 from muster.contracts.registry import Role, Status
-from muster.errors import CheckError
+from muster.errors import CheckError, ConfigError
 from muster.runtime.failpoints import failpoint
+from muster.settings.schema import KeySettings
+
+
+@dataclass(frozen=True)
+class OperatorWallet:
+    """The cold key that owns stake and earnings: its file, and what opens it."""
+
+    path: Path
+    is_new: bool
+    raw: bool = False
+    password: str = field(default="", repr=False)
+
+    @property
+    def address(self) -> str:
+        """Return its address without its password; "" where that cannot be."""
+        return "" if self.is_new or self.raw else read_address(self.path)
+
+    def unlock(self, chain_id: int) -> Signer:
+        """Return the key; make it where there is none. Takes about a second on purpose. Raises ConfigError."""
+        if self.raw:
+            return load_raw_key(self.path, chain_id)
+        if self.is_new:
+            return create_keystore(self.path, self.password)
+        return load_keystore(self.path, self.password)
+
+
+def ask_for_operator(wallet: str | None, password_file: Path | None) -> OperatorWallet:
+    """Find the operator's wallet and get its password, from a file or a person; without a name it may be a new one.
+
+    Raises ConfigError and UsageError: of the password file, before anything is made.
+    """
+    path = wallet_path(wallet or OPERATOR)
+    if path.exists():
+        if wallet_keys(str(path)).raw_key_file is not None:
+            return OperatorWallet(path, is_new=False, raw=True)
+        return OperatorWallet(path, is_new=False, password=read_password(password_file, f"Password of {path}: "))
+    if wallet is not None:
+        raise ConfigError(f"no wallet at {path}", hint=f"muster wallet new {wallet}; without --operator one is made")
+    password = new_password(password_file)
+    check_password(password)
+    return OperatorWallet(path, is_new=True, password=password)
+
+
+def require_node_key(keys: KeySettings) -> None:
+    """Raise ConfigError where the key of a node that was made before is gone: another one would need another stake."""
+    path = keys.keystore or keys.raw_key_file
+    if path is not None and not path.exists():
+        hint = "restore it from a backup, or make another node: --name NAME"
+        raise ConfigError(f"the node's key {path} is gone", hint=hint)
+
 
 ENGINE_ROWS: Final = 64
 """Rows that the engine's check generates."""
