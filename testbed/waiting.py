@@ -20,9 +20,11 @@ SHORTEST_PAUSE: Final = 0.005
 LONGEST_PAUSE: Final = 0.1
 
 
-async def until(condition: Callable[[], T | Awaitable[T]], what: str | Callable[[], object] = "") -> T:
+async def until(
+    condition: Callable[[], T | Awaitable[T]], what: str | Callable[[], object] = "", seconds: float | None = None
+) -> T:
     """Return the first true value of a condition, which may be a coroutine function. `what` is said after BOUND."""
-    for pause in _pauses(what):
+    for pause in _pauses(what, seconds):
         found = condition()
         value = await found if inspect.isawaitable(found) else found
         if value:

@@ -38,6 +38,7 @@ from testbed.waiting import BOUND
 FORKED: Final = frozenset(
     {
         "adversary",
+        "benchmarks.chaos_member",
         "muster",
         "muster.shardcast",
         "orchestrator",

@@ -1,0 +1,624 @@
+"""The swarm of a chaos run: real processes behind lines that can fail, the faults, and the truth at the end.
+
+Anvil, contracts, orchestrator, origin, relay, and members without a model (`chaos_member`). Every member reaches chain
+and orchestrator through a separate endpoint (`testbed.chain.balancer`) and a separate line (`testbed.wire`). A process
+that ends by itself is started again, as a supervisor would, and recorded as a crash unless it says that something was
+out of reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from eth_utils.crypto import keccak
+
+from benchmarks.chaos_checker import CRASHED, Book, Commitment, Truth, unkept
+from benchmarks.chaos_history import Event, History, read_history
+from benchmarks.chaos_member import links_of
+from benchmarks.chaos_plan import CHAIN, OF_SERVERS, ORCHESTRATOR, Fault
+from muster.chain.anvil import LocalChain, anvil_command
+from muster.chain.client import Chain
+from muster.chain.keys import write_secret
+from muster.chain.provider import BoundedProvider
+from muster.constants import HOUR_SECONDS, TOKEN
+from muster.contracts import registry, runs, token
+from muster.contracts.registry import Role
+from muster.contracts.runs import Claimed, WorkCommitted
+from muster.errors import CheckError, MusterError
+from muster.protocol.hashes import hex_hash
+from orchestrator.tables import commitments
+from testbed.chain.anvil import Anvil, free_port
+from testbed.chain.balancer import Balancer, always, never
+from testbed.http import connecting
+from testbed.processes import Process, Service
+from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture
+from testbed.servers.postgres import PostgresServer
+from testbed.servers.s3 import Endpoint
+from testbed.waiting import BOUND, until
+from testbed.weights.servers import Server
+from testbed.wire import Wire
+
+WORKERS: Final = ("w1", "w2")
+JUDGES: Final = 2
+"""Validators that work; two more are registered, so that the run may begin."""
+TRAINER: Final = "trainer"
+ORIGIN, RELAY = "origin", "relay"
+BLOCK_SECONDS: Final = 1
+KEPT_STATES: Final = 64
+"""Blocks whose states Anvil keeps."""
+ESCROW: Final = 5_000 * TOKEN
+TERMS: Final[Mapping[str, Any]] = {"pay": TOKEN // 1_000, "seal_quorum": 2}
+"""Small pay: a worker's stake covers all that it commits in an hour of chaos."""
+CLAIM_HOURS: Final = 1
+MATURE_HOURS: Final = 27
+"""After which what was committed is payable and due, once its hours are sealed."""
+UNSEALED_HOURS: Final = 80
+"""The same of hours that are not sealed."""
+DISK: Final = "64m"
+MAKE_SECONDS: Final = 0.5
+HEAL_SECONDS: Final = 300.0
+CHAIN_SECONDS: Final = 10
+"""A member's chain.timeout_seconds: after a reorg it waits so long for a transaction whose predecessors are gone."""
+LOOK_SECONDS: Final = 0.2
+RESTART_SECONDS: Final = 1.0
+EXPECTED: Final = frozenset({0, 5})
+"""Exit statuses that a supervisor answers with a restart: something was out of reach."""
+SAID: Final = 600
+"""Letters of a process's last words."""
+
+
+class ChaosRun(RunFixture):
+    """A run whose validators have links for every commitment of an hour."""
+
+    def links(self, name: str) -> tuple[list[bytes], bytes]:
+        links = links_of(self.secret(name))
+        return links, keccak(links[0])
+
+
+class OneAttempt(BoundedProvider):
+    """Passes on what one attempt brings: who asks tries again by itself."""
+
+    async def exchange(self, body: object, attempts: int = 1) -> Any:
+        return await super().exchange(body, 1)
+
+
+class ChaosEndpoint(Balancer):
+    """The chain as one process sees it. While the chain is down, connections end without an answer."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(MusterError, ConnectionError, asyncio.IncompleteReadError):
+                await super().serve(reader, writer)
+        finally:
+            writer.close()
+
+    def mend(self) -> None:
+        self.lags = self.fails = self.lies = self.loses = never
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the orchestrator of a run keeps what it has, as the machine and the seed have it."""
+
+    folder: Path
+    """Of the run."""
+    disk: Path | None = None
+    """A small file system for database and files."""
+    postgres: PostgresServer | None = None
+    s3: Endpoint | None = None
+
+    def kinds(self) -> list[str]:
+        """Return those of OF_SERVERS that can be inflicted."""
+        has = {"disk_full": self.disk, "store_out": self.s3, "database_out": self.postgres, "lying_relay": True}
+        return [kind for kind in OF_SERVERS if has[kind]]
+
+
+@dataclass
+class Swarm:
+    """A running swarm. Make it with `running`."""
+
+    place: Place
+    anvil: Anvil
+    run: ChaosRun
+    make_seconds: float
+    members: dict[str, Service] = field(default_factory=dict)
+    orchestrator: Orchestrator = field(init=False)
+    servers: dict[str, Process] = field(default_factory=dict)
+    """Orchestrator, origin and relay."""
+    lines: dict[str, Wire] = field(default_factory=dict)
+    """To the orchestrator by member, to the relay and to the store."""
+    endpoints: dict[str, ChaosEndpoint] = field(default_factory=dict)
+    down: set[str] = field(default_factory=set)
+    """Processes that are down on purpose."""
+    hours: int = 0
+    """By which the chain's clock has been moved on."""
+    wallets: dict[str, int] = field(default_factory=dict)
+    """Of workers' operators at the start, by worker."""
+    history: History = field(init=False)
+    provider: OneAttempt = field(init=False)
+    """What all endpoints ask."""
+
+    @property
+    def processes(self) -> dict[str, Process]:
+        return {**self.servers, **self.members}
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """Return the workers' addresses by name."""
+        return {name: self.run.key(name).address for name in self.members if name.startswith("w")}
+
+    async def connect(self, name: str, stack: AsyncExitStack, port: int | None = None) -> None:
+        """Make a process's endpoint of the chain and, where a port is given, its line to the orchestrator."""
+        endpoint = self.endpoints[name] = ChaosEndpoint(self.provider)
+        endpoint.url = await stack.enter_async_context(connecting(endpoint.serve))
+        if port is not None:
+            line = self.lines[name] = Wire(port)
+            await stack.enter_async_context(line.carrying())
+
+    @asynccontextmanager
+    async def clock(self) -> AsyncIterator[LocalChain]:
+        async with self.run.local_chain() as local:
+            yield local
+
+    # Faults
+
+    async def inflict(self, fault: Fault) -> None:
+        """Inflict one fault, and mend what it broke after its seconds."""
+        about = {"kind": fault.kind, "target": fault.target, "seconds": fault.seconds, "size": fault.size}
+        try:
+            await self._break(fault)
+        except MusterError as error:  # the chain cannot undo so many blocks
+            self.history.note("fault_refused", **about, reason=str(error))
+            return
+        self.history.note("fault", **about)
+        if fault.seconds:
+            await asyncio.sleep(fault.seconds)
+            await self._mend(fault)
+
+    async def _break(self, fault: Fault) -> None:
+        kind, target = fault.kind, fault.target
+        if kind == "kill":
+            self.down.add(target)
+            if (process := self.processes[target]).is_running:
+                await asyncio.to_thread(process.kill)
+        elif kind == "stop":
+            self._signal(target, signal.SIGSTOP)
+        elif kind == "cut":
+            self.lines[target].cut()
+        elif kind == "silence":
+            self.lines[target].fall_silent()
+        elif kind == "lag":
+            endpoint = self.endpoints[target]
+            async with self.clock() as local:
+                endpoint.head = max(0, int(await local.request("eth_blockNumber"), 16) - fault.size)
+            endpoint.lags = always
+        elif kind == "lost_answers":
+            numbers = itertools.count()
+            self.endpoints[target].loses = lambda _: next(numbers) % 2 == 0
+        elif kind == "endpoint_errors":
+            self.endpoints[target].fails = always
+        elif kind == "reorg":
+            async with self.clock() as local:
+                await local.reorg(fault.size, drop=fault.drop)
+        elif kind == "hours_pass":
+            await self.pass_hours(fault.size)
+        elif kind == "chain_killed":
+            async with self.clock() as local:
+                await local.save(self.state)
+            self.down.add(CHAIN)
+            self.anvil.kill()
+        elif kind == "chain_silent":
+            self.anvil.process.send_signal(signal.SIGSTOP)
+        elif kind == "disk_full":
+            assert self.place.disk is not None
+            await asyncio.to_thread(fill, self.place.disk / "filler")
+        elif kind == "store_out":
+            self.lines["store"].cut()
+        elif kind == "database_out":
+            assert self.place.postgres is not None
+            self.place.postgres.freeze()
+        elif kind == "lying_relay":
+            self.lines[RELAY].lies = True
+
+    async def _mend(self, fault: Fault) -> None:
+        kind, target = fault.kind, fault.target
+        if kind == "kill":
+            await asyncio.to_thread(self.processes[target].spawn)
+            self.down.discard(target)
+        elif kind == "stop":
+            self._signal(target, signal.SIGCONT)
+        elif kind in ("cut", "silence"):
+            self.lines[target].mend()
+        elif kind in ("lag", "lost_answers", "endpoint_errors"):
+            self.endpoints[target].mend()
+        elif kind == "chain_killed":
+            await self.resume_chain()
+        elif kind == "chain_silent":
+            self.anvil.process.send_signal(signal.SIGCONT)
+        elif kind == "disk_full":
+            assert self.place.disk is not None
+            (self.place.disk / "filler").unlink(missing_ok=True)
+        elif kind == "store_out":
+            self.lines["store"].mend()
+        elif kind == "database_out":
+            assert self.place.postgres is not None
+            self.place.postgres.thaw()
+        elif kind == "lying_relay":
+            self.lines[RELAY].mend()
+
+    @property
+    def state(self) -> Path:
+        """Return the file that the chain resumes from."""
+        return self.place.folder / "chain.json"
+
+    async def resume_chain(self) -> None:
+        """Start the chain from its state. Its clock is where it would be, and it mines by it."""
+        command = anvil_command(self.anvil.port, saved=self.state, history=KEPT_STATES)
+        self.anvil.command = [*command, "--no-mining"]
+        await asyncio.to_thread(self.anvil.start)
+        async with self.clock() as local:
+            await local.request("evm_increaseTime", hex(self.hours * HOUR_SECONDS))
+            await local.request("evm_setIntervalMining", BLOCK_SECONDS)
+        self.down.discard(CHAIN)
+
+    async def pass_hours(self, hours: int) -> None:
+        """Move the chain's clock on; the next block is there."""
+        async with self.clock() as local:
+            await local.request("evm_increaseTime", hex(hours * HOUR_SECONDS))
+        self.hours += hours
+
+    def _signal(self, target: str, number: signal.Signals) -> None:
+        if (process := self.processes[target]).is_running:
+            process.process.send_signal(number)
+
+    async def supervise(self) -> None:
+        """Start again what ended by itself, and record why."""
+        while True:
+            for name, process in self.processes.items():
+                if name in self.down or process.is_running:
+                    continue
+                status = process.process.returncode
+                if status not in EXPECTED:
+                    self.history.note(CRASHED, process=name, status=status, said=process.said[-SAID:])
+                else:
+                    self.history.note("restarted", process=name, status=status)
+                await asyncio.sleep(RESTART_SECONDS)
+                if name not in self.down:
+                    await asyncio.to_thread(process.spawn)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    # Members that come and go
+
+    async def add_worker(self, name: str, stack: AsyncExitStack) -> None:
+        """Let a new worker join, and start it."""
+        async with self.clock() as local:
+            await local.fund([self.run.key(one).address for one in (name, f"operator of {name}")])
+        await self.run.join(name, Role.WORKER)
+        await self.connect(name, stack)
+        self.members[name] = _member(self, name).spawn()
+
+    async def retire(self, name: str) -> None:
+        """Let a worker's operator retire it. Its process ends by itself."""
+        async with self.run.chain(f"operator of {name}") as chain:
+            await chain.send(registry.retire(self.run.key(name).address))
+        self.down.add(name)
+
+    # Healing
+
+    async def heal(self) -> tuple[int, list[str]]:
+        """Let the swarm recover from its last fault; return the steps published by then, and what did not recover."""
+        async with self.run.chain("stranger") as chain:
+            begun = await self._progress(chain)
+            made = await chain.events((WorkCommitted,), chain.addresses.from_block, (await chain.head()).number)
+            waiting = {(e.node, e.index, hex_hash(e.root)) for e in made if isinstance(e, WorkCommitted)}
+            unhealed = list[str]()
+
+            async def wait(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
+                async def is_so() -> bool:
+                    with suppress(MusterError):  # not yet
+                        return await condition()
+                    return False
+
+                try:
+                    await until(is_so, what, seconds=max(1.0, deadline - time.monotonic()))
+                except AssertionError:
+                    unhealed.append(what)
+
+            async def moves() -> bool:
+                now = await self._progress(chain)
+                return all(now[name] > count for name, count in begun.items())
+
+            async def judged() -> bool:
+                made = {(e.node, e.index, hex_hash(e.root)) for e in await self.commitments(chain)}
+                served = await self.verdicts()
+                judges = [self.run.key(name).address for name in self.members if name.startswith("v")]
+                return all((judge, *one) in served for one in waiting & made for judge in judges)
+
+            async def kept() -> bool:
+                made = {(e.node, e.index, hex_hash(e.root)) for e in await self.commitments(chain)}
+                return not unkept(self.recorded(), made)
+
+            async def claimed() -> bool:
+                return not any((await self.due(chain)).values())
+
+            deadline = time.monotonic() + HEAL_SECONDS
+            await self._arrive(chain, MATURE_HOURS)
+            await wait("the orchestrator is ready", lambda: asyncio.to_thread(self.orchestrator.is_ready))
+            await wait("every worker commits and the trainer publishes", moves)
+            await wait("every acknowledged commitment is made again or reported gone", kept)
+            await wait("every validator's verdict is served", judged)
+            await wait("sealed work is claimed", claimed)
+            await self._arrive(chain, UNSEALED_HOURS)
+            await wait("work of hours without a seal is claimed", claimed)
+            return begun[TRAINER], unhealed
+
+    async def _arrive(self, chain: Chain, hours: int) -> None:
+        """Move the chain's clock on, and wait for the block that is there."""
+        there = (await chain.head()).timestamp + hours * HOUR_SECONDS
+        await self.pass_hours(hours)
+
+        async def is_there() -> bool:
+            return (await chain.head()).timestamp >= there
+
+        await until(is_there, "the chain's clock is there")
+
+    async def _progress(self, chain: Chain) -> dict[str, int]:
+        """Return what each worker has committed and how many steps there are."""
+        count = {name: (await chain.call(runs.work(node))).next for name, node in self.nodes.items()}
+        return {**count, TRAINER: (await chain.call(runs.run_state(self.run.run))).steps}
+
+    async def due(self, chain: Chain) -> dict[str, int]:
+        """Return, by node, how many commitments should have been claimed by now, as `worker.claimer` has it."""
+        found = {}
+        for node in self.nodes.values():
+            work, now = await chain.call(runs.work(node)), (await chain.head()).timestamp
+            found[node] = 0
+            if work.settled < work.next:
+                payable = await chain.call(runs.payable_at(node, work.settled))
+                if now >= payable + CLAIM_HOURS * HOUR_SECONDS:
+                    found[node] = (await chain.call(runs.claimable(node))).through + 1 - work.settled
+        return found
+
+    # The truth
+
+    async def commitments(self, chain: Chain) -> list[WorkCommitted]:
+        head = (await chain.head()).number
+        found = await chain.events((WorkCommitted,), chain.addresses.from_block, head)
+        return [event for event in found if isinstance(event, WorkCommitted)]
+
+    async def verdicts(self) -> set[tuple[str, str, int, str]]:
+        """Return all verdicts that the orchestrator serves."""
+        found, cursor = set[tuple[str, str, int, str]](), None
+        async with self.run.client(self.orchestrator.url, None) as client:
+            while True:
+                page, cursor = await client.verdicts(self.run.run, cursor)
+                if not page:
+                    return found
+                found |= {(one.validator, one.node, one.index, one.root) for one in page}
+
+    async def stop_members(self) -> None:
+        """Let the members end in their time."""
+        self.down.update(self.members)
+        for member in self.members.values():
+            await asyncio.to_thread(member.stop)
+
+    async def truth(self, history: Sequence[Event], steps: int, unhealed: Sequence[str]) -> Truth:
+        """Read what is so from chain, orchestrator and storage, once the members have stopped."""
+        async with self.run.chain("stranger") as chain:
+            made = [(e.node, e.index, hex_hash(e.root)) for e in await self.commitments(chain)]
+            with suppress(AssertionError):  # what is missing is a violation
+                await until(lambda: self._serves(set(made)), "the orchestrator follows", seconds=HEAL_SECONDS)
+            count = (await chain.call(runs.run_state(self.run.run))).steps
+            published = {step: await chain.checkpoint(self.run.run, step) for step in range(count)}
+            return Truth(
+                files=await self._files({event.what["file"] for event in history if event.operation == "upload"}),
+                verdicts=frozenset(await self.verdicts()),
+                commitments=made,
+                served=frozenset(await self._served()),
+                settled={node: (await chain.call(runs.work(node))).settled for node in self.nodes.values()},
+                due=await self.due(chain),
+                roots={step: hex_hash(found.manifest_root) for step, found in published.items()},
+                steps=(steps, count),
+                books=await self._books(chain),
+                unhealed=tuple(unhealed),
+            )
+
+    async def _served(self) -> set[Commitment]:
+        rows = await self.orchestrator.rows(commitments, "node", "index", "root")
+        return {(node, index, root) for node, index, root in rows}
+
+    async def _serves(self, made: set[Commitment]) -> bool:
+        return await self._served() == made
+
+    async def _files(self, names: set[str]) -> frozenset[str]:
+        """Return those of these files that are readable by their hash."""
+        found = set[str]()
+        async with self.run.client(self.orchestrator.url, None) as client:
+            for name in names:
+                with suppress(CheckError):
+                    await client.get_file(name)
+                    found.add(name)
+        return frozenset(found)
+
+    async def _books(self, chain: Chain) -> list[Book]:
+        held = await chain.solvency()
+        head = (await chain.head()).number
+        claims = await chain.events((Claimed,), chain.addresses.from_block, head)
+        paid = {
+            node: sum(one.paid for one in claims if isinstance(one, Claimed) and one.node == node)
+            for node in self.nodes.values()
+        }
+        escrow = (await chain.call(runs.run_state(self.run.run))).balance
+        wallets = await self.held_by_operators(chain)
+        return [
+            Book("Registry", held.registry_tokens, held.registry_books),
+            Book("Runs", held.runs_tokens, held.runs_books),
+            Book("escrow", escrow, ESCROW - sum(paid.values())),
+            *(
+                Book(f"wallet of {name}", wallets[name], self.wallets[name] + paid[node])
+                for name, node in self.nodes.items()
+            ),
+        ]
+
+    async def held_by_operators(self, chain: Chain) -> dict[str, int]:
+        owners = {name: self.run.key(f"operator of {name}").address for name in self.nodes}
+        return {name: await chain.call(token.balance_of(owner)) for name, owner in owners.items()}
+
+    def recorded(self) -> list[Event]:
+        """Return the history of all members, and of the faults."""
+        return read_history(self.place.folder.glob("*/history.jsonl"))
+
+
+# --- Starting and ending it
+
+
+@asynccontextmanager
+async def running(place: Place, seed: int, make_seconds: float = MAKE_SECONDS) -> AsyncIterator[Swarm]:
+    """Yield a swarm whose members work. make_seconds: between two files of a worker."""
+    async with AsyncExitStack() as stack:
+        # 1. The chain and the run. From here on it mines by the clock, and resumes from its state.
+        anvil = Anvil(history=KEPT_STATES)
+        await asyncio.to_thread(anvil.start)
+        stack.push_async_callback(asyncio.to_thread, anvil.__exit__)
+        run = await ChaosRun.build_on(anvil, place.folder, seed=f"chaos {seed}", workers=WORKERS, **TERMS)
+        await run.publish(0)
+        anvil.request("evm_setIntervalMining", BLOCK_SECONDS)
+        run.settings = run.settings.model_copy(update={"poll_seconds": 0.3})
+        swarm = Swarm(place, anvil, run, make_seconds)
+        swarm.history = History(place.folder / "faults" / "history.jsonl", "faults")
+        # 2. The servers, and the lines to them.
+        swarm.provider = await stack.enter_async_context(OneAttempt(anvil.url, timeout=20))
+        members, port = [*WORKERS, *VALIDATORS[:JUDGES], TRAINER], free_port()
+        for name in members:
+            await swarm.connect(name, stack, port)
+        await _add_servers(swarm, stack, port)
+        # 3. The members.
+        for name in members:
+            swarm.members[name] = _member(swarm, name)
+        stack.push_async_callback(swarm_end, swarm)
+        for process in swarm.servers.values():
+            await asyncio.to_thread(process.start)
+        for process in swarm.members.values():
+            process.spawn()
+        async with run.chain("stranger") as chain:
+            swarm.wallets = await swarm.held_by_operators(chain)
+        await until(lambda: all(member.logged("ready") for member in swarm.members.values()), "the members are ready")
+        yield swarm
+
+
+async def _add_servers(swarm: Swarm, stack: AsyncExitStack, port: int) -> None:
+    """Make orchestrator, origin and relay, not started yet."""
+    place, run = swarm.place, swarm.run
+    await swarm.connect(ORCHESTRATOR, stack)
+    settings: dict[str, Any] = {
+        "chain.rpc_url": swarm.endpoints[ORCHESTRATOR].url,
+        "hosts": [line.url.removeprefix("http://") for line in swarm.lines.values()],
+    }
+    if place.disk is not None:
+        settings |= {
+            "database_url": f"sqlite:///{place.disk}/orchestrator.db",
+            "storage_url": f"file:{place.disk / 'storage'}",
+            "state_dir": place.disk / "state",
+        }
+    if place.postgres is not None:
+        settings["database_url"] = place.postgres.create_database()
+    if place.s3 is not None:
+        line = swarm.lines["store"] = Wire(int(place.s3.url.rpartition(":")[2]))
+        await stack.enter_async_context(line.carrying())
+        run.s3 = replace(place.s3.new_bucket(), url=line.url)
+    (folder := place.folder / ORCHESTRATOR).mkdir()
+    swarm.orchestrator = Orchestrator(run, folder, port=port, **settings)
+    origin = Server(place.folder / ORIGIN, port=free_port(), run=run.run, role="origin", dir=place.folder / "published")
+    (place.folder / "published").mkdir()
+    relay = Server(
+        place.folder / RELAY,
+        port=free_port(),
+        run=run.run,
+        role="relay",
+        dir=place.folder / "relayed",
+        upstreams=[origin.url],
+    )
+    swarm.servers = {ORCHESTRATOR: swarm.orchestrator, ORIGIN: origin, RELAY: relay}
+    line = swarm.lines[RELAY] = Wire(relay.port)
+    await stack.enter_async_context(line.carrying())
+
+
+def _member(swarm: Swarm, name: str) -> Service:
+    """Return a member's process, not started yet."""
+    folder = swarm.place.folder / name
+    folder.mkdir()
+    write_secret(folder / "key", swarm.run.secret(name))
+    origin = swarm.servers[ORIGIN]
+    assert isinstance(origin, Server)
+    settings = {
+        **swarm.run.settings_file,
+        "name": name,
+        "chain.rpc_url": swarm.endpoints[name].url,
+        "chain.timeout_seconds": CHAIN_SECONDS,
+        "keys.raw_key_file": folder / "key",
+        "orchestrator.url": swarm.lines[name].url if name in swarm.lines else swarm.orchestrator.url,
+        "shardcast.relays": [swarm.lines[RELAY].url, origin.url],
+        "shardcast.dir": swarm.place.folder / "published",
+        "shardcast.give_up_seconds": 20,
+        "shardcast.stall_seconds": 5,
+        "worker.auto_claim_hours": CLAIM_HOURS,
+        "worker.poll_seconds": swarm.make_seconds,
+        "worker.state_dir": folder / "state",
+        "validator.state_dir": folder / "state",
+        "trainer.state_dir": folder / "state",
+        "trainer.poll_seconds": 1,
+    }
+    return Service("benchmarks.chaos_member", folder, settings)
+
+
+async def swarm_end(swarm: Swarm) -> None:
+    """End what runs, also what is stopped."""
+    swarm.down.update(swarm.processes)
+    for process in [*swarm.members.values(), *reversed(swarm.servers.values())]:
+        if process.is_running:
+            process.process.send_signal(signal.SIGCONT)
+            await asyncio.to_thread(process.kill)
+
+
+def fill(path: Path) -> None:
+    """Fill the file system of a path."""
+    with path.open("wb") as file:
+        try:
+            while True:
+                os.write(file.fileno(), bytes(1 << 16))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """Yield a file system of DISK in a new folder; only root can make one."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", folder], check=True, timeout=BOUND)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True, timeout=BOUND)
+
+
+def can_mount(folder: Path) -> bool:
+    """Return whether this user can make a file system here."""
+    try:
+        with small_disk(folder):
+            return True
+    except (OSError, subprocess.SubprocessError):
+        return False
+    finally:
+        folder.rmdir()

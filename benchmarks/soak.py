@@ -1,0 +1,189 @@
+"""Soak: whether a swarm grows while it works, with weeks on the chain's clock and members that come and go.
+
+    python benchmarks/soak.py [--minutes 125] [--json] [--keep FOLDER]
+
+The swarm of `chaos`, without faults, on SQLite and a folder. The chain's clock is moved on by an hour every
+HOUR_SECONDS, so that windows pass and pay is claimed. Every CHURN_SECONDS a worker joins, and the one that joined
+before retires. Every SAMPLE_SECONDS memory and descriptors of the orchestrator, origin, relay and the members that stay
+are counted, and the bytes of all that is kept on disk, without logs, histories and the chain's state.
+
+`soak_growth_…` is the slope of the last half of the samples by least squares, in % of their mean an hour. Work that is
+kept for good grows on disk with the work: `bytes_per_commitment` says how much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.chaos_swarm import Place, Swarm, running
+from benchmarks.report import Figure, figure, parser, show
+from benchmarks.watched import memory_of
+from muster.contracts import runs
+from muster.runtime import telemetry
+from testbed.suite import forks
+
+HOUR_SECONDS: Final = 10.0
+CHURN_SECONDS: Final = 90.0
+SAMPLE_SECONDS: Final = 15.0
+MAKE_SECONDS: Final = 4.0
+MINUTES: Final = 125.0
+MOST_PERCENT: Final = 1.0
+LEFT_OUT: Final = frozenset({"log.jsonl", "said.log", "history.jsonl", "chain.json"})
+WEEK_HOURS: Final = 168
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the swarm holds at one moment."""
+
+    hours: float
+    """Since the start."""
+    memory: int
+    """Resident bytes of the processes that stay."""
+    descriptors: int
+    disk: int
+    """Bytes."""
+    commitments: int
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    made = parser(__doc__)
+    made.add_argument("--minutes", type=float, default=MINUTES)
+    made.add_argument("--keep", type=Path, help="folder for what the processes keep, which must not exist")
+    options = made.parse_args(arguments)
+    forks.install()
+    telemetry.configure("soak", level="error")
+    with tempfile.TemporaryDirectory(prefix="muster-soak-") as folder:
+        if options.keep is not None:
+            options.keep.mkdir(parents=True)
+        samples, weeks = asyncio.run(soak(options.keep or Path(folder), options.minutes * 60))
+    last = samples[-1]
+    found = {"minutes": round(last.hours * 60, 1), "weeks": round(weeks, 2), "samples": len(samples)}
+    found["commitments"] = last.commitments
+    found["bytes_per_commitment"] = round((last.disk - samples[0].disk) / max(1, last.commitments))
+    status = show(figures(samples), as_json=options.json, **found)
+    if not options.json:
+        print(*(f"{name}: {value}" for name, value in found.items()), sep="\n")
+    return status
+
+
+# --- Slopes
+
+
+def growth(points: Sequence[tuple[float, float]]) -> float:
+    """Return the least-squares slope of the last half of (hours, amount), in % of their mean an hour.
+
+    Needs two points at different times in that half.
+    """
+    last = points[len(points) // 2 :]
+    mean_x, mean_y = (sum(point[axis] for point in last) / len(last) for axis in (0, 1))
+    rise = sum((x - mean_x) * (y - mean_y) for x, y in last)
+    return 100 * rise / sum((x - mean_x) ** 2 for x, _ in last) / mean_y
+
+
+def figures(samples: Sequence[Sample]) -> list[Figure]:
+    """Return the document's figures."""
+    kinds = ("memory", "descriptors", "disk")
+    slopes = {kind: growth([(one.hours, getattr(one, kind)) for one in samples]) for kind in kinds}
+    return [
+        figure(
+            f"soak_growth_{kind}",
+            slope,
+            target=MOST_PERCENT,
+            unit="% an hour",
+            at_most=True,
+            first=getattr(samples[len(samples) // 2], kind),
+            last=getattr(samples[-1], kind),
+        )
+        for kind, slope in slopes.items()
+    ]
+
+
+# --- The swarm
+
+
+async def soak(folder: Path, seconds: float) -> tuple[list[Sample], float]:
+    """Let a swarm work; return its samples and the weeks that passed on chain."""
+    async with running(Place(folder), 0, MAKE_SECONDS) as swarm, AsyncExitStack() as stack:
+        stays = dict(swarm.processes)
+        before = await _now(swarm)
+        supervisor = asyncio.create_task(swarm.supervise())
+        churn = asyncio.create_task(_churn(swarm, stack))
+        clock = asyncio.create_task(_pass_time(swarm))
+        samples, began = list[Sample](), time.monotonic()
+        try:
+            while (passed := time.monotonic() - began) < seconds:
+                pids = [process.pid for process in stays.values()]
+                samples.append(await _sample(swarm, pids, passed / 3600))
+                print(samples[-1], file=sys.stderr)
+                for task in (supervisor, churn, clock):
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(SAMPLE_SECONDS)
+        finally:
+            for task in (churn, clock, supervisor):
+                task.cancel()
+            await asyncio.gather(churn, clock, supervisor, return_exceptions=True)
+        return samples, (await _now(swarm) - before) / 3600 / WEEK_HOURS
+
+
+async def _now(swarm: Swarm) -> int:
+    async with swarm.clock() as local:
+        return await local.now()
+
+
+async def _pass_time(swarm: Swarm) -> None:
+    while True:
+        await asyncio.sleep(HOUR_SECONDS)
+        await swarm.pass_hours(1)
+
+
+async def _churn(swarm: Swarm, stack: AsyncExitStack) -> None:
+    """Let a worker join, and the one before it retire."""
+    number, previous = len(swarm.nodes), ""
+    while True:
+        await asyncio.sleep(CHURN_SECONDS)
+        number += 1
+        name = f"w{number}"
+        await swarm.add_worker(name, stack)
+        if previous:
+            await swarm.retire(previous)
+        previous = name
+
+
+async def _sample(swarm: Swarm, pids: Sequence[int], hours: float) -> Sample:
+    async with swarm.run.chain("stranger") as chain:
+        counts = [(await chain.call(runs.work(node))).next for node in swarm.nodes.values()]
+    return Sample(
+        hours=hours,
+        memory=sum(memory_of(pid, "VmRSS") for pid in pids),
+        descriptors=sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
+        disk=await asyncio.to_thread(kept_bytes, swarm.place.folder),
+        commitments=sum(counts),
+    )
+
+
+def kept_bytes(folder: Path) -> int:
+    """Return the bytes of the files in a folder, without those of LEFT_OUT."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.name not in LEFT_OUT and path.is_file() else 0
+        except OSError:  # it went meanwhile
+            continue
+    return total
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""A line that is cut, silent or lies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from testbed.http import connecting
+from testbed.waiting import BOUND
+from testbed.wire import FLIPPED, Wire
+
+ANSWER = bytes(FLIPPED)
+ENDED = (asyncio.IncompleteReadError, ConnectionError)
+Ask = Callable[[], Awaitable[bytes]]
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.read(100):
+        writer.write(ANSWER)
+
+
+@asynccontextmanager
+async def _client(wire: Wire) -> AsyncIterator[Ask]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(wire.url.rpartition(":")[2]))
+
+    async def ask() -> bytes:
+        writer.write(b"x")
+        async with asyncio.timeout(BOUND):
+            return await reader.readexactly(FLIPPED)
+
+    try:
+        yield ask
+    finally:
+        writer.close()
+
+
+async def test_wire_carries_flips_a_bit_falls_silent_and_is_cut() -> None:
+    async with connecting(_answer) as url:
+        wire = Wire(int(url.rpartition(":")[2]))
+        async with wire.carrying():
+            async with _client(wire) as ask:
+                assert await ask() == ANSWER
+                wire.lies = True
+                assert sum(byte.bit_count() for byte in await ask()) == 1
+                wire.fall_silent()
+                asked = asyncio.ensure_future(ask())
+                assert not (await asyncio.wait([asked], timeout=0.05))[0]
+                wire.mend()
+                assert await asked == ANSWER
+                wire.cut()
+                with pytest.raises(ENDED):
+                    await ask()
+            async with _client(wire) as ask:
+                with pytest.raises(ENDED):
+                    await ask()
+            wire.mend()
+            async with _client(wire) as ask:
+                assert await ask() == ANSWER
