@@ -53,6 +53,8 @@ class ValidatorJournal(Journal):
         self.verdicts = Outbox(self, "verdicts", Verdict, self._commitment)
         self.grades = GradeJournal(self, self._commitment)
         self.pools = PoolJournal(self, self._commitment)
+        self.rewinds = 0
+        """Reorgs that this process has recorded: what it sent before may be undone."""
         self.first_hour = 0
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
         cannot seal these, and a link of its hash chain for each would use that up."""
@@ -73,12 +75,14 @@ class ValidatorJournal(Journal):
         """Record events of the chain. The same event twice changes nothing."""
         with self.transaction():
             if batch.rewound_to is not None:
+                self.rewinds += 1
                 # What was accepted under the old blocks' draws is vouched for no more, even if it is committed again.
                 self.execute(
                     "UPDATE commitments SET live = 0, accepted = NULLIF(accepted, 1) WHERE block > ?", batch.rewound_to
                 )
                 self.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
                 self.pools.rewind(batch.rewound_to)
+                self._accuse_again(now)
             graded = {event.case_id: event for event in batch if isinstance(event, GradeAccused)}
             for event in batch:
                 if isinstance(event, WorkCommitted):
@@ -158,6 +162,16 @@ class ValidatorJournal(Journal):
             )
         if changed and event.outcome in _UNDECIDED:
             self._inspect_again(event.case_id)
+
+    def _accuse_again(self, now: float) -> None:
+        """Let accusations wait whose case or conviction a reorg may have dropped: the challenger sees what is so."""
+        for table, state, accused in _TABLES:
+            self.execute(
+                f"""UPDATE {table} SET {state} = 'waiting', due = ? WHERE {state} IN ('proven', 'moot') OR
+                    {state} = 'opened' AND ({accused}, node, idx, root) NOT IN
+                    (SELECT accused, node, idx, root FROM cases WHERE challenger = ?)""",
+                *(now, self.validator),
+            )
 
     def _inspect_again(self, case_id: int) -> None:
         """Queue a commitment whose case about missing data has ended: its file came late, or no juror had looked.

@@ -58,12 +58,15 @@ class HourSealer:
         self._run = run
         self._last: int | None = None
         """The hour that was sealed, or skipped, last."""
+        self._rewinds = journal.rewinds
         self._window: int | None = None
         """Hours after its end in which an hour can be sealed."""
         self._logged: object = None
 
     async def poll(self, head: Block) -> Next:
         """Seal the next hour if it is time. `head`: a block up to which the journal has every event."""
+        if self._rewinds != self._journal.rewinds:  # the chain may have lost a seal
+            self._rewinds, self._last = self._journal.rewinds, None
         last = self._last
         if last is None:
             last = self._last = await self._chain.call(runs.last_sealed(self._chain.signer.address))

@@ -159,3 +159,15 @@ async def test_a_validator_that_comes_back_passes_over_what_it_missed(newcomer: 
     newcomer.accept(1, 2, 90)
     await newcomer.at(99)
     assert await newcomer.seals() == [90]
+
+
+async def test_seal_that_a_reorg_drops_is_made_again(newcomer: Newcomer) -> None:
+    newcomer.receive(1, 2)
+    newcomer.accept(1, 2)
+    await newcomer.at(3)
+    kept = (await newcomer.chain.head()).number
+    assert await newcomer.seals() == [1, 2]
+    async with newcomer.run_fixture.local_chain() as dev:
+        await dev.reorg((await newcomer.chain.head()).number - kept, drop=True)
+    receive(newcomer.journal, rewound_to=kept)
+    assert await newcomer.seals() == [1, 2]

@@ -306,6 +306,23 @@ def test_a_reorg_forgets_cases_in_which_nothing_was_done(journal: ValidatorJourn
     assert [case.case_id for case in journal.cases()] == [1]
 
 
+def test_accusation_whose_case_or_conviction_a_reorg_drops_is_brought_again(journal: ValidatorJournal) -> None:
+    receive(journal, work(0), work(1), work(0, node=OTHER))
+    for c in pending(journal):
+        send(journal, c)
+    kept = next(case for case in journal.accusations(2000.0) if case.accused == OTHER)
+    receive(journal, opened(1, challenger=ME, block=20), opened(2, challenger=ME, block=12, node=OTHER))
+    journal.close_accusation(kept, "opened")
+    receive(journal, Convicted(place(21), NODE, 1, 5, 1, ME))
+    assert journal.accusations(2000.0) == []
+    receive(journal, rewound_to=15)
+    assert [(case.accused, case.commitment.index) for case in journal.accusations(2000.0)] == [(NODE, 0)]
+    receive(journal, opened(1, challenger=ME, block=22))
+    assert [(case.accused, case.commitment.index) for case in journal.accusations(2000.0)] == [(NODE, 1)], (
+        "moot for as long as its node is convicted, which the challenger asks the chain"
+    )
+
+
 OTHER_CONTENTS = [
     {"node": OTHER},
     {"index": 1},
