@@ -60,6 +60,10 @@ class Truth:
     """Manifest roots by published step."""
     steps: tuple[int, int]
     """Published steps when the faults ended, and after healing."""
+    seals: frozenset[tuple[str, int]]
+    """Validator and hour of every seal."""
+    hours: frozenset[int]
+    """Hours with commitments: another one needs no seal."""
     books: Sequence[Book] = ()
     unhealed: Sequence[str] = ()
     """What was not so within the time that healing may take."""
@@ -101,6 +105,10 @@ def _lost(acknowledged: Sequence[Event], truth: Truth) -> Iterator[Violation]:
             is_there = (what["validator"], *_commitment(event)) in truth.verdicts or _commitment(event) not in made
         elif event.operation == "publish":
             is_there = truth.roots.get(what["step"]) == what["root"]
+        elif event.operation == "seal":
+            is_there = (what["node"], what["hour"]) in truth.seals or what["hour"] not in truth.hours
+        elif event.operation == "fetch":
+            is_there = not what["problems"]
         elif event.operation == "claim":
             is_there = truth.settled.get(what["node"], 0) > what["through"]
         else:

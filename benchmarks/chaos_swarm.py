@@ -34,7 +34,7 @@ from muster.chain.provider import BoundedProvider
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts import registry, runs, token
 from muster.contracts.registry import Role
-from muster.contracts.runs import Claimed, WorkCommitted
+from muster.contracts.runs import Claimed, HourSealed, WorkCommitted
 from muster.errors import CheckError, MusterError
 from muster.protocol.hashes import hex_hash
 from orchestrator.tables import commitments
@@ -349,6 +349,12 @@ class Swarm:
                 made = {(e.node, e.index, hex_hash(e.root)) for e in await self.commitments(chain)}
                 return not unkept(self.recorded(), made)
 
+            async def sealed() -> bool:
+                made = await self.seals(chain)
+                hours = {event.hour for event in await self.commitments(chain)}
+                asked = [one.what for one in self.recorded() if one.operation == "seal" and one.state == "ok"]
+                return all((one["node"], one["hour"]) in made for one in asked if one["hour"] in hours)
+
             async def claimed() -> bool:
                 return not any((await self.due(chain)).values())
 
@@ -358,6 +364,7 @@ class Swarm:
             await wait("every worker commits and the trainer publishes", moves)
             await wait("every acknowledged commitment is made again or reported gone", kept)
             await wait("every validator's verdict is served", judged)
+            await wait("every acknowledged seal is made again", sealed)
             await wait("sealed work is claimed", claimed)
             await self._arrive(chain, UNSEALED_HOURS)
             await wait("work of hours without a seal is claimed", claimed)
@@ -397,6 +404,12 @@ class Swarm:
         found = await chain.events((WorkCommitted,), chain.addresses.from_block, head)
         return [event for event in found if isinstance(event, WorkCommitted)]
 
+    async def seals(self, chain: Chain) -> set[tuple[str, int]]:
+        """Return validator and hour of every seal."""
+        head = (await chain.head()).number
+        found = await chain.events((HourSealed,), chain.addresses.from_block, head)
+        return {(event.validator, event.hour) for event in found if isinstance(event, HourSealed)}
+
     async def verdicts(self) -> set[tuple[str, str, int, str]]:
         """Return all verdicts that the orchestrator serves."""
         found, cursor = set[tuple[str, str, int, str]](), None
@@ -416,7 +429,8 @@ class Swarm:
     async def truth(self, history: Sequence[Event], steps: int, unhealed: Sequence[str]) -> Truth:
         """Read what is so from chain, orchestrator and storage, once the members have stopped."""
         async with self.run.chain("stranger") as chain:
-            made = [(e.node, e.index, hex_hash(e.root)) for e in await self.commitments(chain)]
+            events = await self.commitments(chain)
+            made = [(e.node, e.index, hex_hash(e.root)) for e in events]
             with suppress(AssertionError):  # what is missing is a violation
                 await until(lambda: self._serves(set(made)), "the orchestrator follows", seconds=HEAL_SECONDS)
             count = (await chain.call(runs.run_state(self.run.run))).steps
@@ -430,6 +444,8 @@ class Swarm:
                 due=await self.due(chain),
                 roots={step: hex_hash(found.manifest_root) for step, found in published.items()},
                 steps=(steps, count),
+                seals=frozenset(await self.seals(chain)),
+                hours=frozenset(event.hour for event in events),
                 books=await self._books(chain),
                 unhealed=tuple(unhealed),
             )

@@ -104,6 +104,8 @@ CLEAN = [
     ok("verdict", "v1", validator=JUDGE, node=NODE, index=0, root=ROOT),
     ok("publish", "trainer", step=0, root="0xC0"),
     ok("claim", node=NODE, through=0),
+    ok("seal", "v1", node=JUDGE, hour=9),
+    ok("fetch", step=0, root="0xC0", problems=[]),
 ]
 TRUTH = Truth(
     files=frozenset({"0xF1"}),
@@ -114,6 +116,8 @@ TRUTH = Truth(
     due={NODE: 0},
     roots={0: "0xC0"},
     steps=(1, 2),
+    seals=frozenset({(JUDGE, 9)}),
+    hours=frozenset({9}),
     books=(Book("Runs", 5, 5),),
 )
 
@@ -131,6 +135,7 @@ def test_clean_history_has_no_violations() -> None:
         (2, {"verdicts": frozenset()}),
         (3, {"roots": {0: "0xC1"}}),
         (4, {"settled": {NODE: 0}}),
+        (5, {"seals": frozenset()}),
     ],
 )
 def test_planted_lost_write_is_found(event: int, changes: dict[str, Any]) -> None:
