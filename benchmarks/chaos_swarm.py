@@ -1,9 +1,9 @@
 """The swarm of a chaos run: real processes behind lines that can fail, the faults, and the truth at the end.
 
 Anvil, contracts, orchestrator, origin, relay, and members without a model (`chaos_member`). Every member reaches chain
-and orchestrator through a separate endpoint (`testbed.chain.balancer`) and a separate line (`testbed.wire`). A process
-that ends by itself is started again, as a supervisor would, and recorded as a crash unless it says that something was
-out of reach.
+and orchestrator through a separate endpoint (`testbed.chain.balancer`) and a separate line (`testbed.faulty_line`). A
+process that ends by itself is started again, as a supervisor would, and recorded as a crash unless it says that
+something was out of reach.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from muster.protocol.hashes import hex_hash
 from orchestrator.tables import commitments
 from testbed.chain.anvil import Anvil, free_port
 from testbed.chain.balancer import Balancer, always, never
+from testbed.faulty_line import FaultyLine
 from testbed.http import connecting
 from testbed.processes import Process, Service
 from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture
@@ -47,7 +48,6 @@ from testbed.servers.postgres import PostgresServer
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
 from testbed.weights.servers import Server
-from testbed.wire import Wire
 
 WORKERS: Final = ("w1", "w2")
 JUDGES: Final = 2
@@ -136,7 +136,7 @@ class Swarm:
     orchestrator: Orchestrator = field(init=False)
     servers: dict[str, Process] = field(default_factory=dict)
     """Orchestrator, origin and relay."""
-    lines: dict[str, Wire] = field(default_factory=dict)
+    lines: dict[str, FaultyLine] = field(default_factory=dict)
     """To the orchestrator by member, to the relay and to the store."""
     endpoints: dict[str, ChaosEndpoint] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
@@ -163,7 +163,7 @@ class Swarm:
         endpoint = self.endpoints[name] = ChaosEndpoint(self.provider)
         endpoint.url = await stack.enter_async_context(connecting(endpoint.serve))
         if port is not None:
-            line = self.lines[name] = Wire(port)
+            line = self.lines[name] = FaultyLine(port)
             await stack.enter_async_context(line.carrying())
 
     @asynccontextmanager
@@ -550,7 +550,7 @@ async def _add_servers(swarm: Swarm, stack: AsyncExitStack, port: int) -> None:
     if place.postgres is not None:
         settings["database_url"] = place.postgres.create_database()
     if place.s3 is not None:
-        line = swarm.lines["store"] = Wire(int(place.s3.url.rpartition(":")[2]))
+        line = swarm.lines["store"] = FaultyLine(int(place.s3.url.rpartition(":")[2]))
         await stack.enter_async_context(line.carrying())
         run.s3 = replace(place.s3.new_bucket(), url=line.url)
     (folder := place.folder / ORCHESTRATOR).mkdir()
@@ -566,7 +566,7 @@ async def _add_servers(swarm: Swarm, stack: AsyncExitStack, port: int) -> None:
         upstreams=[origin.url],
     )
     swarm.servers = {ORCHESTRATOR: swarm.orchestrator, ORIGIN: origin, RELAY: relay}
-    line = swarm.lines[RELAY] = Wire(relay.port)
+    line = swarm.lines[RELAY] = FaultyLine(relay.port)
     await stack.enter_async_context(line.carrying())
 
 

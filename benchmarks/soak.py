@@ -31,7 +31,6 @@ from benchmarks.report import Figure, figure, parser, show
 from benchmarks.watched import memory_of
 from muster.contracts import runs
 from muster.runtime import telemetry
-from testbed.suite import forks
 
 HOUR_SECONDS: Final = 10.0
 CHURN_SECONDS: Final = 90.0
@@ -50,7 +49,7 @@ class Sample:
     hours: float
     """Since the start."""
     memory: int
-    """Resident bytes of the processes that stay."""
+    """Resident bytes of the processes that stay, without those of mapped files."""
     descriptors: int
     disk: int
     """Bytes."""
@@ -62,7 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--minutes", type=float, default=MINUTES)
     made.add_argument("--keep", type=Path, help="folder for what the processes keep, which must not exist")
     options = made.parse_args(arguments)
-    forks.install()
     telemetry.configure("soak", level="error")
     with tempfile.TemporaryDirectory(prefix="muster-soak-") as folder:
         if options.keep is not None:
@@ -167,7 +165,7 @@ async def _sample(swarm: Swarm, pids: Sequence[int], hours: float) -> Sample:
         counts = [(await chain.call(runs.work(node))).next for node in swarm.nodes.values()]
     return Sample(
         hours=hours,
-        memory=sum(memory_of(pid, "VmRSS") for pid in pids),
+        memory=sum(memory_of(pid) for pid in pids),
         descriptors=sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
         disk=await asyncio.to_thread(kept_bytes, swarm.place.folder),
         commitments=sum(counts),

@@ -14,7 +14,7 @@ FLIPPED: Final = 4_096
 """Answers flip a bit in pieces of at least so many bytes: in weights, and not in heads."""
 
 
-class Wire:
+class FaultyLine:
     """A line to the server on a port of this machine, which may be down or come back."""
 
     def __init__(self, port: int) -> None:

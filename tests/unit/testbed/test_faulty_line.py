@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from testbed.faulty_line import FLIPPED, FaultyLine
 from testbed.http import connecting
 from testbed.waiting import BOUND
-from testbed.wire import FLIPPED, Wire
 
 ANSWER = bytes(FLIPPED)
 ENDED = (asyncio.IncompleteReadError, ConnectionError)
@@ -23,8 +23,8 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 @asynccontextmanager
-async def _client(wire: Wire) -> AsyncIterator[Ask]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(wire.url.rpartition(":")[2]))
+async def _client(line: FaultyLine) -> AsyncIterator[Ask]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(line.url.rpartition(":")[2]))
 
     async def ask() -> bytes:
         writer.write(b"x")
@@ -37,25 +37,25 @@ async def _client(wire: Wire) -> AsyncIterator[Ask]:
         writer.close()
 
 
-async def test_wire_carries_flips_a_bit_falls_silent_and_is_cut() -> None:
+async def test_line_carries_flips_a_bit_falls_silent_and_is_cut() -> None:
     async with connecting(_answer) as url:
-        wire = Wire(int(url.rpartition(":")[2]))
-        async with wire.carrying():
-            async with _client(wire) as ask:
+        line = FaultyLine(int(url.rpartition(":")[2]))
+        async with line.carrying():
+            async with _client(line) as ask:
                 assert await ask() == ANSWER
-                wire.lies = True
+                line.lies = True
                 assert sum(byte.bit_count() for byte in await ask()) == 1
-                wire.fall_silent()
+                line.fall_silent()
                 asked = asyncio.ensure_future(ask())
                 assert not (await asyncio.wait([asked], timeout=0.05))[0]
-                wire.mend()
+                line.mend()
                 assert await asked == ANSWER
-                wire.cut()
+                line.cut()
                 with pytest.raises(ENDED):
                     await ask()
-            async with _client(wire) as ask:
+            async with _client(line) as ask:
                 with pytest.raises(ENDED):
                     await ask()
-            wire.mend()
-            async with _client(wire) as ask:
+            line.mend()
+            async with _client(line) as ask:
                 assert await ask() == ANSWER
