@@ -5,6 +5,7 @@ Reads are open to everybody, since they reveal nothing private; writes are signe
 
 from __future__ import annotations
 
+from datetime import date
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -40,6 +41,7 @@ from muster.protocol.messages import (
 )
 from muster.runtime import telemetry
 from orchestrator import problems
+from orchestrator.auth import announced_bytes
 from orchestrator.demand_board import MAX_HELD_SECONDS
 from orchestrator.events import EventPage, events_after
 from orchestrator.hot_reads import HotReads
@@ -67,6 +69,8 @@ from orchestrator.routing import (
     takes,
 )
 from orchestrator.service import OrchestratorService
+from orchestrator.summaries import gone_file, gone_work, summary_of
+from orchestrator.tallies import find_commitment
 
 log = telemetry.logger("orchestrator")
 
@@ -191,32 +195,33 @@ async def put_file(
     return await service.uploads.receive(request, caller, name, run, index, root)
 
 
-@files.get("/files/{name}", response_class=StreamingResponse, responses=documented(404, 422, 503))
+@files.get("/files/{name}", response_class=StreamingResponse, responses=documented(404, 410, 422, 503))
 async def get_file(service: Here, name: HashPath) -> StoredFileResponse:
     """Send a file by its content hash, which the reader checks."""
-    return await _content(service.uploads.files, name)
+    return await _content(service, service.uploads.files, name)
 
 
 @files.post("/evidence", status_code=201, responses=SIGNED, openapi_extra=_BINARY)
 async def post_evidence(request: Request, service: Here, caller: Signed) -> dict[str, str]:
     """Keep an evidence bundle; signed by an active validator. Returns its content hash. Idempotent."""
-    await service.verdicts.expect_evidence(caller)
+    await service.verdicts.expect_evidence(caller, announced_bytes(request, MAX_EVIDENCE_BYTES) or MAX_EVIDENCE_BYTES)
     body = await read_signed(
         request, caller, limit=MAX_EVIDENCE_BYTES, seconds=service.settings.orchestrator.upload_seconds
     )
     return {"hash": await service.verdicts.evidence.put(body)}
 
 
-@files.get("/evidence/{name}", response_class=StreamingResponse, responses=documented(404, 422, 503))
+@files.get("/evidence/{name}", response_class=StreamingResponse, responses=documented(404, 410, 422, 503))
 async def get_evidence(service: Here, name: HashPath) -> StoredFileResponse:
     """Send an evidence bundle by its content hash, which the reader checks."""
-    return await _content(service.verdicts.evidence, name)
+    return await _content(service, service.verdicts.evidence, name)
 
 
-async def _content(store: ContentStore, name: str) -> StoredFileResponse:
+async def _content(service: OrchestratorService, store: ContentStore, name: str) -> StoredFileResponse:
     found = await store.open(name)
     if found is None:
-        raise problems.not_found(f"no file {name} is kept here")
+        gone = await service.database.read(lambda connection: gone_file(connection, store.kind, name))
+        raise gone or problems.not_found(f"no file {name} is kept here")
     headers = {"Content-Length": str(found.size), "Cache-Control": "public, max-age=31536000, immutable"}
     return StoredFileResponse(found.chunks, headers=headers, media_type="application/octet-stream")
 
@@ -265,13 +270,25 @@ async def report_misbehaviour(request: Request, response: Response, service: Her
     return acknowledge(response, await service.relay_directory.report(caller, run, report))
 
 
-@runs.get("/runs/{run}/uploads/{node}/{index}/{root}")
+@runs.get("/runs/{run}/uploads/{node}/{index}/{root}", responses=documented(410))
 async def upload(service: Here, _: OurRun, node: AddressPath, index: Index, root: HashPath) -> Upload:
     """Send which file a node uploaded for (index, root): the storage's receipt and the node's own signed request."""
     found = await service.queries.upload(node, index, root)
     if found is None:
+        made = await service.database.read(lambda connection: find_commitment(connection, node, index))
+        if made is not None and made.day is not None:
+            raise gone_work(f"commitment {index} of {node}", made.day)
         raise problems.not_found(f"{node} has uploaded nothing for index {index} and root {root}")
     return found
+
+
+@runs.get("/runs/{run}/summaries/{day}", response_class=StreamingResponse)
+async def day_summary(service: Here, _: OurRun, day: date) -> StoredFileResponse:
+    """Send what is left of a day whose rollouts and verdicts are gone, signed by the storage key."""
+    name = await service.database.read(lambda connection: summary_of(connection, day))
+    if not name:
+        raise problems.not_found(f"there is no summary of {day}: its detail is kept, or there was no work")
+    return await _content(service, service.retention.summaries, name)
 
 
 @runs.get("/runs/{run}/verdicts")
@@ -383,4 +400,4 @@ async def decide_environment(
 @contributed.get("/environments/{name}", response_class=StreamingResponse, responses=documented(404, 422, 503))
 async def get_environment(service: Here, name: HashPath) -> StoredFileResponse:
     """Send an environment by its content hash, which the reader checks."""
-    return await _content(service.environments.packs, name)
+    return await _content(service, service.environments.packs, name)

@@ -39,6 +39,7 @@ from orchestrator.tables import (
     court_tallies,
     doubts,
     events,
+    masters,
     meta,
     nodes,
     proofs,
@@ -70,7 +71,7 @@ INTERESTING: Final = (
 )
 """Events that `apply` handles."""
 
-TIMED: Final = (Registered, Convicted, Fined, Claimed, Voided)
+TIMED: Final = (Registered, Convicted, Fined, Claimed, Voided, MasterRevealed)
 """Those of them that are written down with the time of their block."""
 
 _MAX_POSITION: Final = (1 << 63) - 1
@@ -188,6 +189,7 @@ class _Piece:
             case Refuted():
                 self._refuted(event)
             case MasterRevealed():
+                self._insert(event.at, masters, {"epoch": event.epoch, "time": self._times[event.at.block]})
                 self.record("master revealed", {"epoch": event.epoch, "master": "0x" + event.master.hex()}, event.at)
             case Claimed():
                 self._pay(event.at, event.node, "claim", event.paid)

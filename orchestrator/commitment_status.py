@@ -92,6 +92,11 @@ def commitment_status(
     return CommitmentStatus("accepted")
 
 
+def ended_status(ended: State, reason: str | None, *, jailed: bool) -> CommitmentStatus:
+    """Return the status of a commitment whose verdicts are gone, by the status that its day's summary keeps."""
+    return CommitmentStatus("void") if jailed and ended != "rejected" else CommitmentStatus(ended, reason)
+
+
 def agreed_grades(opinions: Iterable[Opinion], accepts_required: int) -> str | None:
     """Return the hash of the grades that enough trusted accepting validators have shown, and more than any other."""
     shown = Counter(opinion.grades for opinion in opinions if opinion.trusted and opinion.accepted and opinion.grades)

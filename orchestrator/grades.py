@@ -73,8 +73,8 @@ class Grades:
         # 3. Storage, then the database. Signed again they are the same grades, and are not stored again.
         if known:
             return False
-        await self.copies.add(shown.model_dump_json().encode())
-        return await self.record(shown, time.time())
+        stored = await self.copies.add(shown.model_dump_json().encode())
+        return await self.record(shown, time.time(), stored)
 
     def _known(self, connection: Connection, shown: ShownGrades) -> tuple[Verdict | None, int, bool, int | None]:
         """Return the verdict, how many trusted validators accept, if its grades are known, the commitment's hour."""
@@ -86,10 +86,10 @@ class Grades:
         hour = connection.execute(made).scalar_one_or_none()
         return verdict_of(connection, statement.validator, statement), len(accepts), known, hour
 
-    async def record(self, shown: ShownGrades, received: float) -> bool:
-        """Record grades and their effect. Return False when they are known."""
+    async def record(self, shown: ShownGrades, received: float, stored: str = "") -> bool:
+        """Record grades and their effect. Return False when they are known. `stored`: the file that they are in."""
         statement = shown.statement
-        row = row_of(grades, statement, document=shown.model_dump_json(), received=received)
+        row = row_of(grades, statement, document=shown.model_dump_json(), received=received, stored=stored)
 
         def write(connection: Connection) -> tuple[bool, CommitmentStatus | None]:
             if not insert_once(connection, grades, row):

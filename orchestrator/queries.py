@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, exists, func, literal, or_, select, tuple_
 
@@ -28,8 +28,10 @@ from orchestrator.commitment_status import (
     CaseState,
     CommitmentStatus,
     Opinion,
+    State,
     agreed_grades,
     commitment_status,
+    ended_status,
 )
 from orchestrator.database import ANY_OF, LANE, Database, rows_of_any
 from orchestrator.gas_pace import hourly_gas
@@ -37,7 +39,7 @@ from orchestrator.kept import KeptAnswers
 from orchestrator.read_model import read_nodes
 from orchestrator.run_facts import ChainState, KeptFacts, latest_step, read_facts
 from orchestrator.tables import WAITING, cases, commitments, grades, nodes, uploads, verdicts
-from orchestrator.tallies import STATES, CommitmentState, set_statuses
+from orchestrator.tallies import OUTCOME, STATES, CommitmentState, set_statuses
 
 MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50
@@ -249,7 +251,9 @@ class Queries:
             opened[row.node, row.index].append(CaseState(*list(row)[2:]))
         work = [CommitmentState(*row) for row in connection.execute(which.states, given)]
         found = [
-            commitment_status(
+            ended_status(cast(State, one.ended), one.ended_by, jailed=one.jailed)
+            if one.ended is not None
+            else commitment_status(
                 opinions[one.node, one.index],
                 opened[one.node, one.index],
                 jailed=one.jailed,
@@ -398,5 +402,6 @@ NAMED: Final = _selection(
 """Those of `named`."""
 OF_NODE: Final = _selection(commitments.c.node == bindparam("node"))
 JUDGED_BY: Final = _selection(tuple_(*_KEY).in_(_JUDGED))
-IN_BLOCKS: Final = _selection(and_(_READ, or_(_named_in(verdicts), _named_in(cases), _CONVICTED)))
+_ENDED: Final = exists().where(OUTCOME).correlate(commitments)
+IN_BLOCKS: Final = _selection(and_(_READ, or_(_named_in(verdicts), _named_in(cases), _CONVICTED, _ENDED)))
 """Those of which anything is known: all others are pending."""

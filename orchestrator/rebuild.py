@@ -1,5 +1,6 @@
 """Restore uploads, verdicts, grades, reports, environments, names and scores from storage for a new database.
 
+Summaries of days whose detail is gone come first. What a sweep that was killed left of such a day is not read again.
 Each is checked as if it had just arrived over HTTP, apart from checks against the state of that moment. A file in the
 wrong place, or with another's signature, is left out and named in the log. The service answers once this has ended;
 killed half way, it starts again.
@@ -8,7 +9,8 @@ killed half way, it starts again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
@@ -18,7 +20,7 @@ from muster.errors import CheckError, MismatchError, StorageError
 from muster.grading.shown import read_committed
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import Domain
-from muster.protocol.messages import EnvironmentDecision, ShownGrades, Upload, Verdict
+from muster.protocol.messages import EnvironmentDecision, Grade, ShownGrades, Upload, UploadReceipt, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from muster.runtime import telemetry
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
@@ -27,6 +29,8 @@ from orchestrator.environments import Environments
 from orchestrator.grades import Grades
 from orchestrator.page.announcements import Announcements, Operators
 from orchestrator.reports import KeptReport, Reports
+from orchestrator.retention import Retention
+from orchestrator.summaries import DayOfWork, SignedDay, day_in, leave, read_day, restore
 from orchestrator.tables import meta
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
@@ -48,6 +52,7 @@ async def rebuild(
     environments: Environments,
     announcements: Announcements,
     operators: Operators,
+    retention: Retention,
 ) -> None:
     """Fill a new database from storage; return at once when it was filled before."""
     query = select(meta.c.value).where(meta.c.key == "rebuilt")
@@ -58,14 +63,29 @@ async def rebuild(
         check_receipt(where, upload.receipt, storage_key)
         check_upload(where, upload)
 
-    kept_uploads = [u for u in await documents_of(uploads.records, Upload, check_one) if u.receipt.run == run]
+    ended = await _restore_summaries(database, retention, where, run, storage_key)
+    left = list[tuple[int, str, str]]()
+    """Files that a sweep was to delete: the day, kind and name."""
+
+    def is_left(kind: str, name: str, work: Verdict | Grade | UploadReceipt) -> bool:
+        day = day_in(ended, work.node, work.index)
+        if day is not None:
+            left.append((day, kind, name))
+            left.extend([(day, "files", work.file_hash)] if isinstance(work, UploadReceipt) else [])
+        return day is not None
+
+    all_uploads = await named_documents(uploads.records, Upload, check_one)
+    all_uploads = [(name, upload) for name, upload in all_uploads if upload.receipt.run == run]
+    kept_uploads = [upload for name, upload in all_uploads if not is_left("uploads", name, upload.receipt)]
     for upload in sorted(kept_uploads, key=lambda one: one.receipt.stored_at):  # the first receipt of a file counts
         await uploads.record(upload, 0.0)
-    kept_verdicts = await documents_of(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict))
-    kept_verdicts = [verdict for verdict in kept_verdicts if verdict.run == run]
-    for verdict in sorted(kept_verdicts, key=lambda v: (v.step, v.node, v.index, v.validator, v.draw_index)):
-        await verdicts.record(verdict, 0.0)
-    by_work = {(v.validator, v.node, v.index, v.root): v for v in kept_verdicts if v.accepted}
+    all_verdicts = await named_documents(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict))
+    all_verdicts = [(name, verdict) for name, verdict in all_verdicts if verdict.run == run]
+    kept_verdicts = [(name, verdict) for name, verdict in all_verdicts if not is_left("verdicts", name, verdict)]
+    for name, verdict in sorted(kept_verdicts, key=lambda one: _order(one[1])):
+        await verdicts.record(verdict, 0.0, name)
+    await verdicts.restore_evidence([verdict for _, verdict in all_verdicts])
+    by_work = {(v.validator, v.node, v.index, v.root): v for _, v in all_verdicts if v.accepted}
 
     def check_grades(shown: ShownGrades) -> None:
         one = shown.statement
@@ -74,9 +94,13 @@ async def rebuild(
             raise MismatchError("grades without a verdict")
         read_committed(where, shown, verdict)
 
-    kept_grades = await documents_of(grades.copies, ShownGrades, check_grades)
-    for shown in sorted(kept_grades, key=lambda g: (g.statement.step, g.statement.node, g.statement.index)):
-        await grades.record(shown, 0.0)
+    kept_grades = await named_documents(grades.copies, ShownGrades, check_grades)
+    kept_grades = [(name, shown) for name, shown in kept_grades if not is_left("grades", name, shown.statement)]
+    for name, shown in sorted(kept_grades, key=lambda one: _order(one[1].statement)):
+        await grades.record(shown, 0.0, name)
+    await database.write(
+        lambda connection: [leave(connection, [(kind, name)], day) for day, kind, name in left], news=False
+    )
     kept_reports = await documents_of(reports.copies, KeptReport, lambda _: None)
     kept_reports = [kept for kept in kept_reports if kept.report.run == run]
     for kept in sorted(kept_reports, key=lambda k: k.received):
@@ -112,8 +136,35 @@ async def _packs(environments: Environments) -> list[Pack]:
     return sorted(found, key=lambda pack: (pack.claim.author, pack.claim.name, pack.claim.version))
 
 
+async def _restore_summaries(
+    database: Database, retention: Retention, where: Domain, run: int, storage_key: str
+) -> list[DayOfWork]:
+    """Write the summaries of the run into the database; return those that count."""
+    ended = list[DayOfWork]()
+    for name in sorted([name async for name in retention.summaries.names()]):
+        try:
+            work = read_day(where, storage_key, await retention.summaries.get(name, SignedDay.max_bytes))
+        except (CheckError, StorageError) as error:
+            _leave_out(retention.summaries, name, error)
+            continue
+        if work.run == run and await database.write(partial(restore, work=work, name=name)):
+            ended.append(work)
+    return ended
+
+
+def _order(work: Verdict | Grade) -> tuple[Any, ...]:
+    return work.step, work.node, work.index, work.validator, getattr(work, "draw_index", 0)
+
+
 async def documents_of(store: ContentStore, model: type[Document], check: Callable[[Document], None]) -> list[Document]:
     """Return all documents of a kind that parse and pass the check."""
+    return [document for _, document in await named_documents(store, model, check)]
+
+
+async def named_documents(
+    store: ContentStore, model: type[Document], check: Callable[[Document], None]
+) -> list[tuple[str, Document]]:
+    """Return the same, each with the name of its file."""
     found = []
     async for name in store.names():
         try:
@@ -128,7 +179,7 @@ async def documents_of(store: ContentStore, model: type[Document], check: Callab
             except (ValidationError, CheckError) as error:
                 _leave_out(store, name, error)
             else:
-                found.append(document)
+                found.append((name, document))
     return found
 
 

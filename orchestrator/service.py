@@ -33,6 +33,7 @@ from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.reports import Reports
+from orchestrator.retention import Retention
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
 from orchestrator.upload_slots import UploadSlots
 from orchestrator.uploads import Uploads
@@ -66,6 +67,7 @@ class OrchestratorService:
     grades: Grades
     masters: MasterDesk
     reports: Reports
+    retention: Retention
     relay_directory: RelayDirectory
     environments: Environments
     announcements: Announcements
@@ -126,8 +128,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         await _check_storage(storage_url)
         addresses = chain.addresses
         where = Domain(chain.chain_id, addresses.registry)
-        about = f"run {settings.run} of {addresses.runs} on chain {chain.chain_id}"
-        database = await Database.open(ours.database_url, about)
+        database = await Database.open(ours.database_url, about_run(settings.run, chain))
         stack.push_async_callback(database.close)
         stack.enter_context(only_process(ours.database_url))
         # 3. The parts that read and write them.
@@ -150,7 +151,9 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         await database.write(attribution.complete)
         # 5. State that a new database lacks; then follow the chain.
         follower = Follower(chain, database, queries, settings.chain, attribution)
-        verdicts = Verdicts(where, queries, follower, database, storage_url=storage_url)
+        verdicts = Verdicts(where, queries, follower, database, storage_url=storage_url, key_bytes=ours.key_bytes)
+        unbonding = await chain.call(registry.unbonding())
+        retention = Retention(where, signer, follower, database, unbonding=unbonding, storage_url=storage_url)
         await rebuild(
             database,
             where,
@@ -163,9 +166,13 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             environments=environments,
             announcements=announcements,
             operators=lambda nodes: _operators(chain, settings.run, nodes),
+            retention=retention,
         )
         await stack.enter_async_context(leading(database))
         await stack.enter_async_context(follower.following())
+        if ours.retention == "deadlines":
+            log.info("detail of work is deleted once its deadlines are over", setting="orchestrator.retention")
+            await stack.enter_async_context(retention.sweeping())
         # 6. What people see of it.
         info = run_info(settings.run, addresses, terms, settings.shardcast.relays, files)
         known = RunIdentity(
@@ -193,11 +200,17 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             grades=grades,
             masters=MasterDesk(where, queries, database, masters),
             reports=reports,
+            retention=retention,
             relay_directory=relays,
             environments=environments,
             announcements=announcements,
             page=page,
         )
+
+
+def about_run(run: int, chain: Chain) -> str:
+    """Return what a database says that it belongs to."""
+    return f"run {run} of {chain.addresses.runs} on chain {chain.chain_id}"
 
 
 async def _operators(chain: Chain, run: int, nodes: Sequence[str]) -> list[str]:

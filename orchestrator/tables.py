@@ -242,6 +242,13 @@ court_tallies: Final = _counts(
 )
 """What each validator did: cases opened, by outcome; `proofs`, `votes` revealed, `absences`, `seals`. Some may be 0."""
 
+masters: Final = _table(
+    "masters",
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("time", BigInteger, nullable=False),
+)
+"""When the masters of private tests were shown: the chain's seconds."""
+
 payments: Final = _table(
     "payments",
     Column("block", BigInteger, primary_key=True),
@@ -307,12 +314,14 @@ verdicts: Final = _table(
     Column("preimage", _HASH, nullable=False),
     Column("document", Text, nullable=False),
     Column("received", Float, nullable=False),
+    Column("stored", _HASH),
     UniqueConstraint("validator", "node", "index", "root"),
     UniqueConstraint("validator", "draw_index"),
     Index("verdicts_by_commitment", "node", "index", "root"),
     Index("verdicts_by_node", "node", "accepted", literal_column("id DESC")),
 )
-"""One judgement per validator and commitment, each with its own link of the validator's hash chain."""
+"""One judgement per validator and commitment, each with its own link of the validator's hash chain. `stored`: the file
+in storage that it is in."""
 
 grades: Final = _table(
     "grades",
@@ -324,10 +333,12 @@ grades: Final = _table(
     Column("grades", _HASH, nullable=False),
     Column("document", Text, nullable=False),
     Column("received", Float, nullable=False),
+    Column("stored", _HASH),
     UniqueConstraint("validator", "node", "index", "root"),
     Index("grades_by_commitment", "node", "index", "root"),
 )
-"""What validators showed of private tests, each what its verdict had committed to. `document` is a ShownGrades."""
+"""What validators showed of private tests, each what its verdict had committed to. `document` is a ShownGrades;
+`stored` as of a verdict."""
 
 steps: Final = _table(
     "steps",
@@ -393,13 +404,61 @@ relay_reports: Final = _table(
 )
 """Which operators have reported a relay lately. Expired ones are deleted."""
 
-unnamed_evidence: Final = _table(
-    "unnamed_evidence",
+evidence: Final = _table(
+    "evidence",
     Column("validator", _ADDRESS, primary_key=True),
     Column("hash", _HASH, primary_key=True),
     Column("expiry", Float, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("hour", Integer, nullable=False, default=0),
+    Index("evidence_by_hour", "hour"),
 )
-"""Evidence that validators posted and no verdict of theirs has named. Expired ones are deleted."""
+"""Evidence that validators posted. Until `expiry`, which is 0 once a verdict names it, it counts as unnamed. `hour`:
+the chain's, at which the sweep of `retention.py` saw it first; 0 before."""
+
+# What is left of days whose detail goes (`retention.py`)
+
+summaries: Final = _table(
+    "summaries",
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("name", _HASH, nullable=False),
+)
+"""Days, counted from 1970, about whose work nothing is taken any more. `name`: the content hash of what is left of one;
+empty until that is in storage."""
+
+outcomes: Final = _table(
+    "outcomes",
+    Column("node", _ADDRESS, primary_key=True),
+    Column("last", BigInteger, primary_key=True, autoincrement=False),
+    Column("first", BigInteger, nullable=False),
+    Column("day", Integer, nullable=False),
+    Column("status", String(9), nullable=False),
+    Column("reason", String(24)),
+    Column("spent", Boolean, nullable=False),
+    Column("swept", Boolean, nullable=False, default=False),
+    Index("outcomes_by_day", "day", "swept"),
+    **_IN_ORDER,
+)
+"""How the commitments of such days ended: of a node's, from `first` to `last`. `swept`: their rows are deleted."""
+
+used_links: Final = _table(
+    "used_links",
+    Column("validator", _ADDRESS, primary_key=True),
+    Column("draw_index", BigInteger, nullable=False),
+    Column("preimage", _HASH, nullable=False),
+)
+"""The last link of each validator's hash chain that a verdict of such a day used: earlier ones count as used too."""
+
+leaving: Final = _table(
+    "leaving",
+    Column("kind", String(12), primary_key=True),
+    Column("name", _HASH, primary_key=True),
+    Column("day", Integer, nullable=False),
+    Column("since", BigInteger),
+    Index("leaving_by_time", "since"),
+)
+"""Files that are to be deleted from storage, and those deleted lately: `since` is the chain's second of that. `day`: in
+whose summary is what is left of one."""
 
 served: Final = _table(
     "served",

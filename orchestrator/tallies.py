@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, bindparam, delete, exists, func, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, func, or_, select, update
 
 from orchestrator.database import ANY_OF, add_all, add_to, insert_new, insert_once, rows_of_any
 from orchestrator.tables import (
@@ -23,15 +23,20 @@ from orchestrator.tables import (
     file_tokens,
     hour_tallies,
     nodes,
+    outcomes,
     payments,
     spent,
     step_tallies,
+    summaries,
     tallies,
     uploads,
 )
 
 Kind = Literal["accepts", "rejections", "files", "counted", "tokens", "updates"]
 """Of the table `counts`."""
+
+DAY_HOURS: Final = 24
+"""Hours of a day whose work is closed together."""
 
 _NO_CLASS: Final = 0
 """Work class of a node that is not known."""
@@ -55,6 +60,12 @@ class CommitmentState:
     """Of its node."""
     jailed: bool
     """Whether its node was convicted."""
+    day: int | None = None
+    """The day, counted from 1970, whose work is closed: nothing is taken about it any more. None for any other."""
+    ended: str | None = None
+    """The status that the summary of that day keeps; None while it follows from what validators say."""
+    ended_by: str | None = None
+    """The reason there."""
 
 
 def find_commitment(connection: Connection, node: str, index: int) -> CommitmentState | None:
@@ -62,11 +73,24 @@ def find_commitment(connection: Connection, node: str, index: int) -> Commitment
     return next(iter(_states(connection, _FIND, {"node": node, "index": index})), None)
 
 
-STATES: Final = select(
-    *commitments.c["node", "index", "root", "step", "hour", "status", "reason"],
-    func.coalesce(nodes.c.work_class, _NO_CLASS),
-    func.coalesce(nodes.c.status, "") == "jailed",
-).outerjoin(nodes, nodes.c.address == commitments.c.node)
+OUTCOME: Final = and_(
+    outcomes.c.node == commitments.c.node,
+    outcomes.c.last >= commitments.c.index,
+    outcomes.c.first <= commitments.c.index,
+)
+"""The condition that an outcome is that of a commitment."""
+STATES: Final = (
+    select(
+        *commitments.c["node", "index", "root", "step", "hour", "status", "reason"],
+        func.coalesce(nodes.c.work_class, _NO_CLASS),
+        func.coalesce(nodes.c.status, "") == "jailed",
+        summaries.c.day,
+        *outcomes.c["status", "reason"],
+    )
+    .outerjoin(nodes, nodes.c.address == commitments.c.node)
+    .outerjoin(summaries, summaries.c.day == commitments.c.hour // DAY_HOURS)
+    .outerjoin(outcomes, OUTCOME)
+)
 """Of what a CommitmentState is made."""
 _FIND: Final = STATES.where(commitments.c.node == bindparam("node"), commitments.c.index == bindparam("index"))
 """Made once, as others here: making a statement takes many times as long as running it."""
@@ -218,9 +242,12 @@ _OURS: Final = commitments.c.node == bindparam("of_node"), commitments.c.index =
 _CHANGE: Final = update(commitments).where(*_OURS).values(status=bindparam("status"), reason=bindparam("reason"))
 _DELETE: Final = delete(commitments).where(*_OURS)
 _MARK: Final = update(commitments).values(
-    spent=exists()
-    .where(uploads.c.node == commitments.c.node, uploads.c.index == commitments.c.index)
-    .where(uploads.c.root == commitments.c.root, spent.c.file_hash == uploads.c.file_hash)
+    spent=or_(
+        exists()
+        .where(uploads.c.node == commitments.c.node, uploads.c.index == commitments.c.index)
+        .where(uploads.c.root == commitments.c.root, spent.c.file_hash == uploads.c.file_hash),
+        exists().where(OUTCOME, outcomes.c.spent),
+    )
 )
 _MARK_ONE: Final = _MARK.where(*_OURS)
 _MARK_WITHIN: Final = _MARK.where(commitments.c.block.between(bindparam("first"), bindparam("last")))

@@ -28,6 +28,7 @@ from starlette.requests import Request
 
 from muster.clients.storage import ContentStore
 from muster.constants import MAX_FILE_BYTES
+from muster.errors import RefusedError
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, sign_message
 from muster.protocol.messages import Upload, UploadReceipt
 from muster.protocol.receipts import upload_target
@@ -38,7 +39,8 @@ from orchestrator import problems, tallies
 from orchestrator.auth import Caller, announced_bytes, spool_body
 from orchestrator.database import Database, insert_once, row_of
 from orchestrator.queries import Queries, next_index_of, upload_of
-from orchestrator.tables import uploads
+from orchestrator.summaries import gone_work
+from orchestrator.tables import evidence, uploads
 from orchestrator.upload_slots import UploadSlots
 
 AHEAD: Final = 8
@@ -75,6 +77,7 @@ class Uploads:
         self._uploading: set[str] = set()
         """Nodes whose file is on its way."""
         self._seconds = settings.upload_seconds
+        self._key_bytes = settings.key_bytes
         self._limit = min(MAX_FILE_BYTES, FileLimits.from_terms(queries.terms).decoded_bytes + FOOTER_BYTES)
 
     async def receive(
@@ -106,7 +109,7 @@ class Uploads:
                 committed=tallies.find_commitment(connection, caller.address, index),
                 next_index=next_index_of(connection, caller.address),
                 roots=_roots_at(connection, caller.address, index),
-            )
+            ) or full(connection, caller.address, self._key_bytes)
 
         existing, refusal = await self._database.read(find)
         if refusal is not None:
@@ -189,6 +192,16 @@ def _roots_at(connection: Connection, node: str, index: int) -> int:
     return connection.execute(query).scalar() or 0
 
 
+def full(connection: Connection, address: str, key_bytes: float) -> RefusedError | None:
+    """Return why no more is taken of a node, or None: what it has sent is more than `key_bytes`."""
+    sizes = select(uploads.c.size).where(uploads.c.node == address)
+    sizes = sizes.union_all(select(evidence.c.size).where(evidence.c.validator == address)).subquery()
+    kept = connection.execute(select(func.coalesce(func.sum(sizes.c.size), 0))).scalar_one()
+    if kept < key_bytes:
+        return None
+    return problems.no_room(f"{int(kept)} bytes of {address} are kept, and no more than {key_bytes:.0f}")
+
+
 def refuse_upload(
     caller: Caller, *, index: int, root: str, committed: tallies.CommitmentState | None, next_index: int, roots: int
 ) -> Exception | None:
@@ -200,6 +213,8 @@ def refuse_upload(
     if member is None or member.role != "worker":
         return problems.not_allowed(f"{caller.address} is no worker of this run", "muster worker join")
     if committed is not None:
+        if committed.day is not None:
+            return gone_work(f"commitment {index} of {caller.address}", committed.day)
         if committed.root == root:
             return None
         return problems.conflict(f"index {index} is committed to root {committed.root}", f"continue with {next_index}")

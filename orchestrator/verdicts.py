@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from eth_utils.crypto import keccak
-from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy import Connection, bindparam, delete, func, select, update
 
 from muster.clients.storage import ContentStore, DocumentStore
 from muster.constants import DRAW_CHAIN_LENGTH
@@ -30,10 +30,12 @@ from orchestrator import problems, tallies
 from orchestrator.auth import Caller
 from orchestrator.chain_follower import Follower
 from orchestrator.commitment_status import CommitmentStatus
-from orchestrator.database import Database, add_all, insert_each, insert_once, row_of
+from orchestrator.database import Database, add_all, insert_each, insert_new, insert_once, row_of
 from orchestrator.events import record_event
 from orchestrator.queries import NAMED, Queries, named, same_work
-from orchestrator.tables import counts, unnamed_evidence, uploads, verdicts
+from orchestrator.summaries import gone_work, leave
+from orchestrator.tables import counts, evidence, uploads, used_links, verdicts
+from orchestrator.uploads import full
 
 MAX_UNNAMED: Final = 256
 """Bundles a validator may post before a verdict names one of them: evidence takes room by the verdict, not by the
@@ -57,8 +59,17 @@ class Verdicts:
     """Receives verdicts. One per service."""
 
     def __init__(
-        self, where: Domain, queries: Queries, follower: Follower, database: Database, *, storage_url: str
+        self,
+        where: Domain,
+        queries: Queries,
+        follower: Follower,
+        database: Database,
+        *,
+        storage_url: str,
+        key_bytes: float = math.inf,
     ) -> None:
+        """`key_bytes`: of evidence and rollouts that are kept of one validator."""
+        self._key_bytes = key_bytes
         self._where = where
         self._queries = queries
         self._follower = follower
@@ -71,18 +82,20 @@ class Verdicts:
         """By validator, the monotonic second before which this process checks none of its links. It bounds the time
         that each process gives to wrong ones, and so is no other's concern."""
 
-    async def expect_evidence(self, caller: Caller) -> None:
-        """Refuse a bundle of a caller that may not post any, or no more of them now."""
+    async def expect_evidence(self, caller: Caller, size: int = 0) -> None:
+        """Refuse a bundle of a caller that may not post any, or no more of them now. `size`: its bytes."""
         caller.active_validator()
-        now, rows = time.time(), unnamed_evidence.c
-        row = {"validator": caller.address, "hash": caller.request.body_hash, "expiry": now + UNNAMED_SECONDS}
+        now, posted = time.time(), evidence.c.validator == caller.address
+        row = {"validator": caller.address, "hash": caller.request.body_hash, "size": size}
 
         def write(connection: Connection) -> bool:
-            connection.execute(delete(unnamed_evidence).where(rows.validator == caller.address, rows.expiry <= now))
-            unnamed = set(connection.execute(select(rows.hash).where(rows.validator == caller.address)).scalars())
+            unnamed = set(connection.execute(select(evidence.c.hash).where(posted, evidence.c.expiry > now)).scalars())
             if row["hash"] not in unnamed and len(unnamed) >= MAX_UNNAMED:
                 return False
-            insert_once(connection, unnamed_evidence, row)
+            if insert_once(connection, evidence, row | {"expiry": now + UNNAMED_SECONDS}):
+                refusal = full(connection, caller.address, self._key_bytes)
+                if refusal is not None:
+                    raise refusal
             return True
 
         if not await self._database.write(write, news=False):
@@ -121,8 +134,8 @@ class Verdicts:
         await self.check_link(verdict, known.below or (-1, member.draw_tip))
 
         # 4. Storage, then the database: a verdict that is acknowledged is kept in both.
-        await self.copies.add(verdict.model_dump_json().encode())
-        if await self.record(verdict, time.time()):
+        stored = await self.copies.add(verdict.model_dump_json().encode())
+        if await self.record(verdict, time.time(), stored):
             return True
         known = await self._known(verdict)
         if known.earlier == verdict:  # the same request, twice at the same time
@@ -152,9 +165,12 @@ class Verdicts:
             raise problems.conflict(f"the preimage is not link {verdict.draw_index} of {verdict.validator}'s chain")
         del self._not_before[verdict.validator]
 
-    async def record(self, verdict: Verdict, received: float) -> bool:
-        """Record a verdict and its effect. Return False when it is known, or when its link is another verdict's."""
-        new, found = await self._write((verdict, received))
+    async def record(self, verdict: Verdict, received: float, stored: str = "") -> bool:
+        """Record a verdict and its effect. Return False when it is known, or when its link is another verdict's.
+
+        `stored`: the file in storage that it is in.
+        """
+        new, found = await self._write((verdict, received, stored))
         if not new:
             return False
         VERDICTS.labels(verdict.reason or "accepted").inc()
@@ -164,21 +180,26 @@ class Verdicts:
         return True
 
     def _write_all(
-        self, connection: Connection, given: Sequence[tuple[Verdict, float]]
+        self, connection: Connection, given: Sequence[tuple[Verdict, float, str]]
     ) -> list[tuple[bool, CommitmentStatus | None]]:
         """Record verdicts; return of each whether it is new, and what became of its commitment."""
         # 1. The verdicts. One that is not new may take the place of an earlier one.
-        rows = [row_of(verdicts, one, document=one.model_dump_json(), received=received) for one, received in given]
+        rows = [
+            row_of(verdicts, one, document=one.model_dump_json(), received=received, stored=stored)
+            for one, received, stored in given
+        ]
         numbers, counted, kept = _insert(connection, rows), Counter[tuple[Any, ...]](), list[int | None]()
-        for row, (verdict, _) in zip(rows, given, strict=True):
+        for row, (verdict, _, stored) in zip(rows, given, strict=True):
             number = numbers.pop(_key(verdict), None)
             if number is None and _forget_missing(connection, verdict):
                 counted[verdict.validator, "rejections"] -= 1
                 number = _insert(connection, [row]).get(_key(verdict))
+            if number is None and stored:
+                leave(connection, [("verdicts", stored)], 0)
             kept.append(number)
 
         # 2. What follows from the new ones.
-        new = [(number, verdict) for number, (verdict, _) in zip(kept, given, strict=True) if number is not None]
+        new = [(number, verdict) for number, (verdict, *_) in zip(kept, given, strict=True) if number is not None]
         counted.update((verdict.validator, "accepts" if verdict.accepted else "rejections") for _, verdict in new)
         add_all(connection, counts, counted)
         for number, verdict in new:
@@ -188,7 +209,14 @@ class Verdicts:
         works = {(verdict.node, verdict.index) for _, verdict in new}
         states = self._queries.update_statuses(connection, NAMED, **named(works)) if works else {}
         found = zip(kept, given, strict=True)
-        return [(number is not None, states.get((one.node, one.index))) for number, (one, _) in found]
+        return [(number is not None, states.get((one.node, one.index))) for number, (one, *_) in found]
+
+    async def restore_evidence(self, named: Sequence[Verdict]) -> None:
+        """Record which evidence there is of verdicts, in a new database."""
+        kept = {name: size async for name, size in self.evidence.sizes()}
+        posted = {(one.validator, one.evidence) for one in named if one.evidence in kept}
+        rows = [{"validator": validator, "hash": name, "expiry": 0, "size": kept[name]} for validator, name in posted]
+        await self._database.write(lambda connection: insert_new(connection, evidence, rows), news=False)
 
 
 @dataclass(frozen=True)
@@ -201,7 +229,8 @@ class Known:
     file_hash: str | None
     """The file uploaded for it."""
     below: tuple[int, str] | None
-    """Index and preimage of the nearest link, at or below the verdict's, that its validator has used."""
+    """Index and preimage of the nearest link, at or below the verdict's, that its validator has used; above it where
+    all earlier ones count as used (`orchestrator.tables.used_links`)."""
 
 
 _IDENTITY: Final = ("validator", "node", "index", "root")
@@ -212,6 +241,7 @@ _BELOW: Final = (
     .order_by(verdicts.c.draw_index.desc())
     .limit(1)
 )
+_USED: Final = select(*used_links.c["draw_index", "preimage"]).where(used_links.c.validator == bindparam("validator"))
 _SAME: Final = [verdicts.c[name] == bindparam(name) for name in _IDENTITY]
 _FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in _IDENTITY[1:]))
 _ABOUT: Final = select(select(verdicts.c.document).where(*_SAME).scalar_subquery(), _FILE.scalar_subquery())
@@ -227,6 +257,8 @@ def _what_is_known(connection: Connection, verdict: Verdict) -> Known:
     earlier, file_hash = connection.execute(_ABOUT, _named(verdict)).one()
     link = {"validator": verdict.validator, "draw_index": verdict.draw_index}
     below = connection.execute(_BELOW, link).one_or_none()
+    if below is None:  # the verdicts before it may be gone
+        below = connection.execute(_USED, {"validator": verdict.validator}).one_or_none()
     return Known(
         earlier=Verdict.model_validate_json(earlier) if earlier else None,
         committed=tallies.find_commitment(connection, verdict.node, verdict.index),
@@ -252,13 +284,15 @@ def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> E
         return problems.malformed(f"draw index {verdict.draw_index} is beyond the hash chain")
     if known.earlier is not None and not is_second_look(known.earlier, verdict):
         return problems.conflict(f"{verdict.validator} has given another verdict on {what}")
+    if known.committed is not None and known.committed.day is not None:
+        return gone_work(what, known.committed.day)
     if known.committed is None:
         return problems.not_found(f"there is no {what} yet", "try again once the orchestrator has read more blocks")
     if (known.committed.step, known.committed.root) != (verdict.step, verdict.root):
         return problems.conflict(f"{what} is to root {known.committed.root} at step {known.committed.step}")
     if verdict.reason != "data_missing" and known.file_hash != verdict.file_hash:
         return problems.conflict(f"{verdict.file_hash} is not the file uploaded for {what}")
-    if known.below is not None and known.below[0] == verdict.draw_index:
+    if known.below is not None and known.below[0] >= verdict.draw_index:
         return problems.conflict(f"link {verdict.draw_index} of {verdict.validator}'s hash chain was used before")
     return None
 
@@ -275,18 +309,20 @@ def is_second_look(earlier: Verdict, verdict: Verdict) -> bool:
 def mark_named(connection: Connection, verdict: Verdict) -> None:
     """Stop counting this verdict's evidence as posted without a verdict."""
     if verdict.evidence is not None:
-        posted = unnamed_evidence.c.validator == verdict.validator, unnamed_evidence.c.hash == verdict.evidence
-        connection.execute(delete(unnamed_evidence).where(*posted))
+        posted = evidence.c.validator == verdict.validator, evidence.c.hash == verdict.evidence
+        connection.execute(update(evidence).where(*posted).values(expiry=0))
 
 
-_MISSING: Final = delete(verdicts).where(*_SAME, verdicts.c.reason == "data_missing")
+_MISSING: Final = delete(verdicts).where(*_SAME, verdicts.c.reason == "data_missing").returning(verdicts.c.stored)
 
 
 def _forget_missing(connection: Connection, verdict: Verdict) -> bool:
     """Delete the validator's earlier verdict on this commitment, if it was that the file is missing."""
     if verdict.reason == "data_missing":
         return False
-    return connection.execute(_MISSING, _named(verdict)).rowcount > 0
+    files = connection.execute(_MISSING, _named(verdict)).scalars().all()
+    leave(connection, [("verdicts", name) for name in files if name], 0)
+    return bool(files)
 
 
 def _insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], int]:

@@ -141,12 +141,24 @@ class ContentStore:
 
     async def names(self) -> AsyncIterator[str]:
         """Yield the names of all files of this kind, in no order: for rebuilding what was derived from them."""
+        async for name, _ in self.sizes():
+            yield name
+
+    async def sizes(self) -> AsyncIterator[tuple[str, int]]:
+        """Yield the names of all files of this kind, in no order, each with its bytes."""
         pages = aiter(obstore.list(self._store, prefix=f"{self.kind}/", chunk_size=1000))
         while page := await self._answer(anext(pages, []), "cannot list"):
             for entry in page:
                 name = "0x" + entry["path"].rsplit("/", 1)[-1]
                 if is_hash(name):
-                    yield name
+                    yield name, entry["size"]
+
+    async def delete(self, name: str) -> None:
+        """Delete a file, for good; one that is not there is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            await self._answer(
+                obstore.delete_async(self._store, self._key(name)), f"cannot delete {name}", may_lack=True
+            )
 
     async def check(self) -> None:
         """Write and remove a few bytes, unless that succeeded within CHECKED_SECONDS: anyone may ask for a check.
@@ -170,13 +182,15 @@ class DocumentStore(ContentStore):
         super().__init__(url, kind)
         self._batches = Batches(self._keep, most=MAX_DOCUMENTS, most_bytes=MAX_DOCUMENT_BYTES, size_of=len)
 
-    async def add(self, document: bytes) -> None:
-        """Keep a document, which is one line of at most MAX_DOCUMENT_BYTES, durably. `documents_in` reads it again."""
-        await self._batches.add(document)
+    async def add(self, document: bytes) -> str:
+        """Keep a document, which is one line of at most MAX_DOCUMENT_BYTES, durably; return the name of its file.
+
+        `documents_in` reads it again.
+        """
+        return await self._batches.add(document)
 
     async def _keep(self, documents: Sequence[bytes]) -> Sequence[Outcome]:
-        await self.put(b"\n".join(documents))
-        return [None] * len(documents)
+        return [await self.put(b"\n".join(documents))] * len(documents)
 
 
 async def documents_in(store: ContentStore, name: str) -> list[bytes]:

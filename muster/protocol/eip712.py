@@ -26,6 +26,7 @@ from muster.errors import MalformedError
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import (
+    DaySummary,
     EnvironmentClaim,
     EnvironmentDecision,
     Grade,
@@ -49,6 +50,7 @@ SignedMessage = (
     | Grade
     | EnvironmentClaim
     | EnvironmentDecision
+    | DaySummary
     | JoinDocument
     | NodeName
     | BenchmarkScore
@@ -61,6 +63,7 @@ M = TypeVar(
     Grade,
     EnvironmentClaim,
     EnvironmentDecision,
+    DaySummary,
     JoinDocument,
     NodeName,
     BenchmarkScore,

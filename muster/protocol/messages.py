@@ -361,6 +361,19 @@ class EnvironmentClaim(Message):
     signature: Signature
 
 
+class DaySummary(Message):
+    """The storage key's signature under what is left of a day of work: `orchestrator.summaries.DayOfWork`."""
+
+    struct: ClassVar = "DaySummary"
+
+    run: UInt32
+    day: UInt32
+    """Days of the chain's clock since 1970, in UTC."""
+    content: Hash
+    """sha256 of the summary without this signature."""
+    signature: Signature
+
+
 class EnvironmentDecision(Message):
     """The owner of a run admits an environment, or refuses it. The later one counts."""
 

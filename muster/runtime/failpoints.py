@@ -34,6 +34,9 @@ POINTS: Final = frozenset(
         "shardcast.shard_made",  # a shard has been made out of a difference, others have not
         "shardcast.published_whole",  # a step is published, its difference is not, and the index names neither
         "orchestrator.uploading",  # an upload's body is half read
+        "orchestrator.closed",  # nothing is taken about a day any more, its summary is not in storage
+        "orchestrator.summarised",  # a day's summary is in storage, the database does not say so yet
+        "orchestrator.swept",  # a day's rows are deleted, its files are not
         "keys.password",  # the password of a key is on disk, the key is not
         "up.key",  # the node's key is on disk, its settings are not
         "up.prepared",  # everything is on disk, nothing is on chain

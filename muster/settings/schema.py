@@ -97,6 +97,11 @@ class OrchestratorSettings(Section):
     """Room in state_dir for the files under way; further ones wait."""
     upload_seconds: float = Field(default=120, gt=0, le=3600)
     """Longest time for one body to arrive, and besides a second for every 64 KiB of it."""
+    key_bytes: int = Field(default=64 << 30, ge=MAX_FILE_BYTES)
+    """Bytes of rollouts and evidence that are kept of one node; with more, it is refused until some of them go."""
+    retention: Literal["forever", "deadlines"] = "forever"
+    """deadlines: rollouts, verdicts, grades and evidence are deleted, for good, once the last deadline of their day is
+    over; a signed summary of the day stays. docs/decisions/retention.md says when."""
     submissions: Literal["anyone", "members", "nobody"] = "anyone"
     """Whose environments are taken and listed, for the owner of the run to decide about."""
     title: str = Field(default="", max_length=80)

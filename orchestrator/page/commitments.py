@@ -21,7 +21,8 @@ from orchestrator import problems
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_of_work, proof_lines
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import same_work, upload_of
-from orchestrator.tables import cases, checkpoints, commitments, nodes, proofs, spent, verdicts
+from orchestrator.summaries import date_of, outcome_of
+from orchestrator.tables import cases, checkpoints, commitments, nodes, outcomes, proofs, spent, verdicts
 
 MAX_VERDICTS: Final = 64
 """Verdicts of one answer; a run has few validators."""
@@ -126,7 +127,9 @@ def commitment_view(connection: Connection, source: PageSource, node: str, index
         node=node,
         name=names.get(node, ""),
         index=index,
-        why=why(row.status, row.reason, given, accused, source.terms, has_file=receipt is not None),
+        why=ended_why(row.status, row.reason, day)
+        if (day := closed_day(connection, node, index)) is not None
+        else why(row.status, row.reason, given, accused, source.terms, has_file=receipt is not None),
         pay=source.terms.pay_of(row.work_class),
         matures_at=payable_at(row.hour, sealed, phases),
         if_sealed=payable_at(row.hour, row.hour, 0),
@@ -185,7 +188,18 @@ def _file(receipt: UploadReceipt | None) -> dict[str, Any]:
     return {"file_hash": receipt.file_hash, "size": receipt.size, "stored_at": receipt.stored_at}
 
 
+def closed_day(connection: Connection, node: str, index: int) -> int | None:
+    """Return the day whose summary keeps how a commitment ended; None while its file and verdicts are here."""
+    return connection.execute(select(outcomes.c.day).where(*outcome_of(node, index))).scalar()
+
+
 # Sentences
+
+
+def ended_why(status: str, reason: str | None, day: int) -> str:
+    """Return what became of a commitment whose detail is gone, as one sentence. Pure."""
+    ended = f"{status.capitalize()}, {reason.replace('_', ' ')}" if reason else status.capitalize()
+    return f"{ended}: its file and verdicts are gone, kept in the summary of {date_of(day)}."
 
 
 def why(

@@ -1,0 +1,320 @@
+"""Delete the detail of work once nobody can need it: no case can be opened, voted on or graded again any more.
+
+A UTC day of the chain's clock goes as a whole, once `muster.protocol.windows.needed_until` is over for its last hour
+and no case about its work is open:
+
+1. The day is closed: nothing is taken about its work any more, so what is left of it stays as it is.
+2. Its summary (`orchestrator.summaries`) is written to storage.
+3. The database lets the summary's outcomes count, then deletes the rows of verdicts, grades and uploads, a few at a
+   time, and notes which files they leave behind.
+4. These files are deleted, each only once no row names it.
+
+A process that ends anywhere in between leaves the next one a day to resume. Evidence goes by the hour at which it was
+posted, and an upload without a commitment, of a node that has left, by that of its receipt. The process with the lease
+does all this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection, and_, delete, func, select, tuple_, update
+
+from muster.clients.storage import ContentStore, documents_in
+from muster.constants import HOUR_SECONDS
+from muster.errors import TRANSIENT, CheckError, StorageError
+from muster.protocol.eip712 import Domain, TypedSigner
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import ShownGrades, Upload, Verdict
+from muster.protocol.windows import needed_until
+from muster.runtime import telemetry
+from muster.runtime.failpoints import failpoint
+from muster.runtime.loop import IDLE, Next, PollLoop
+from orchestrator.chain_follower import Follower
+from orchestrator.database import Database
+from orchestrator.queries import OF_NODE
+from orchestrator.summaries import (
+    MAX_SUMMARY_BYTES,
+    DayOfWork,
+    close,
+    date_of,
+    leave,
+    outcome_of,
+    read_day,
+    settle,
+    sign_day,
+    summarise,
+    within,
+)
+from orchestrator.tables import (
+    OPEN,
+    cases,
+    commitments,
+    evidence,
+    file_tokens,
+    grades,
+    hour_tallies,
+    leaving,
+    masters,
+    nodes,
+    outcomes,
+    summaries,
+    uploads,
+    verdicts,
+)
+from orchestrator.tallies import DAY_HOURS
+
+POLL_SECONDS: Final = 30.0
+STRETCHES_AT_ONCE: Final = 32
+"""Whose rows one transaction deletes."""
+FILES_AT_ONCE: Final = 256
+SAID_SECONDS: Final = 30 * 24 * HOUR_SECONDS
+"""For so long a reader of a deleted file hears that it is gone, and not that there is none."""
+
+log = telemetry.logger("orchestrator")
+
+
+class Retention:
+    """Sweeps one run. Start it with `sweeping`."""
+
+    def __init__(
+        self,
+        where: Domain,
+        signer: TypedSigner,
+        follower: Follower,
+        database: Database,
+        *,
+        unbonding: int,
+        storage_url: str,
+    ) -> None:
+        """`unbonding`: `Registry.UNBONDING`, in seconds."""
+        self._where, self._signer = where, signer
+        self._follower, self._queries, self._database = follower, follower.queries, database
+        self._unbonding = unbonding
+        self.summaries = ContentStore(storage_url, "summaries")
+        self._stores = {kind: ContentStore(storage_url, kind) for kind in KINDS}
+        self._shared: set[tuple[str, str]] = set()
+        """Files that other rows still name; looked at again after the next day."""
+
+    @asynccontextmanager
+    async def sweeping(self) -> AsyncIterator[None]:
+        """Sweep while the block runs."""
+        loop = PollLoop(log, "retention", POLL_SECONDS, transient=(*TRANSIENT, StorageError, CheckError))
+        task = asyncio.create_task(loop.run(self.poll), name="retention")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def poll(self) -> Next:
+        """Sweep what is due, unless another process leads or the chain is not read. Raises StorageError."""
+        if self._follower.unready():
+            await self._follower.next_poll()
+        if self._database.leads and not self._follower.unready():
+            await self.sweep()
+        return IDLE
+
+    async def sweep(self) -> None:
+        """Let everything go that is due by the chain's clock."""
+        while (day := await self._database.read(self._next_day)) is not None:
+            await self._let_go(day)
+        await self._database.write(self._let_others_go, news=False)
+        while await self._delete_files():
+            pass
+
+    # Which day
+
+    def _is_over(self, hour: int, master_shown: int = 0) -> bool:
+        terms = self._queries.terms
+        phases = terms.commit_phase + terms.reveal_phase
+        return needed_until(hour, phases, self._unbonding, master_shown) < self._queries.chain.now
+
+    def _next_day(self, connection: Connection) -> int | None:
+        """Return a day to go on with, or the first that is due; None where none is."""
+        begun = connection.execute(select(summaries.c.day).where(summaries.c.name == "").limit(1)).scalar()
+        begun = connection.execute(_UNSWEPT).scalar() if begun is None else begun
+        if begun is not None:
+            return begun
+        known, day = set(connection.execute(select(summaries.c.day)).scalars()), 0
+        while True:
+            first = select(func.min(hour_tallies.c.hour)).where(hour_tallies.c.hour >= day * DAY_HOURS)
+            hour = connection.execute(first).scalar()
+            if hour is None or not self._is_over(last_hour(day := hour // DAY_HOURS)):
+                return None
+            if day not in known and not self._is_needed(connection, day):
+                return day
+            day += 1
+
+    def _is_needed(self, connection: Connection, day: int) -> bool:
+        """Return whether a case about a day's work is open, or it may still be graded again."""
+        hours = commitments.c.hour.between(day * DAY_HOURS, last_hour(day))
+        about = and_(cases.c.node == commitments.c.node, cases.c.index == commitments.c.index)
+        accused = select(cases.c.id).join(commitments, about).where(OPEN, hours).limit(1)
+        if connection.execute(accused).scalar() is not None:
+            return True
+        terms = self._queries.terms
+        shown = [one.epoch for one in connection.execute(select(masters)) if self._is_over(last_hour(day), one.time)]
+        epochs = max(shown, default=0)
+        if epochs >= terms.grade_epochs:
+            return False
+        later = select(commitments.c.node).where(commitments.c.step >= epochs * terms.grade_epoch_steps, hours)
+        return connection.execute(later.limit(1)).scalar() is not None
+
+    # A day
+
+    async def _let_go(self, day: int) -> None:
+        """Replace the detail of a day by its summary, from wherever an earlier process stopped."""
+        is_new = await self._database.write(lambda connection: close(connection, day), news=False)
+        failpoint("orchestrator.closed")
+        done = select(summaries.c.name).where(summaries.c.day == day)
+        if not await self._database.read(lambda connection: connection.execute(done).scalar()):
+            work, name = (None, "") if is_new else await self._written(day)
+            if work is None:
+                work = await self._database.read(lambda connection: summarise(connection, self._queries.run, day))
+                name = await self.summaries.put(await asyncio.to_thread(sign_day, self._signer, self._where, work))
+            failpoint("orchestrator.summarised")
+            await self._database.write(partial(self._settle, work, name))
+            if await self._database.read(lambda connection: connection.execute(done).scalar()) != name:
+                await self.summaries.delete(name)  # another process was faster, for a moment with the lease too
+        while await self._database.write(lambda connection: self._delete_rows(connection, day)):
+            pass
+        self._shared.clear()
+        failpoint("orchestrator.swept")
+        log.info("day of work replaced by its summary", day=date_of(day))
+
+    async def _written(self, day: int) -> tuple[DayOfWork | None, str]:
+        """Return the summary of a day that a process which ended has left in storage, and its name."""
+        for name in sorted([name async for name in self.summaries.names()]):
+            data = await self.summaries.get(name, MAX_SUMMARY_BYTES * 2)
+            try:
+                work = read_day(self._where, self._queries.terms.storage_key, data)
+            except CheckError:
+                continue
+            if (work.run, work.day) == (self._queries.run, day):
+                return work, name
+        return None, ""
+
+    def _settle(self, work: DayOfWork, name: str, connection: Connection) -> None:
+        if settle(connection, work, name):
+            for node in work.nodes:  # a validator may have been convicted since the summary was written
+                self._queries.update_statuses(connection, OF_NODE, node=node)
+
+    def _delete_rows(self, connection: Connection, day: int) -> bool:
+        """Delete the rows of some commitments of a day, and note their files; return whether there were any."""
+        some = select(outcomes).where(outcomes.c.day == day, outcomes.c.swept.is_(False)).limit(STRETCHES_AT_ONCE)
+        rows = connection.execute(some).all()
+        for row in rows:
+            self._forget(connection, day, row.node, row.first, row.last)
+        done = tuple_(outcomes.c.node, outcomes.c.last).in_([(row.node, row.last) for row in rows])
+        if rows:
+            connection.execute(update(outcomes).where(done).values(swept=True))
+        return bool(rows)
+
+    def _forget(self, connection: Connection, day: int, node: str, first: int, last: int) -> None:
+        """Delete what members sent about some commitments of a node, and note its files."""
+        left = list[tuple[str, str]]()
+        for table in (verdicts, grades):
+            stored = select(table.c.stored).where(*within(table, node, first, last)).distinct()
+            left += [(table.name, name) for name in connection.execute(stored).scalars() if name]
+        own = within(uploads, node, first, last)
+        for row in connection.execute(select(*uploads.c["file_hash", "document"]).where(*own)).all():
+            left += [("files", row.file_hash), ("uploads", content_hash(row.document.encode()))]
+        hashes = select(uploads.c.file_hash).where(*own)
+        connection.execute(delete(file_tokens).where(file_tokens.c.node == node, file_tokens.c.file_hash.in_(hashes)))
+        for table in (verdicts, grades, uploads):
+            connection.execute(delete(table).where(*within(table, node, first, last)))
+        leave(connection, left, day)
+
+    # What belongs to no commitment
+
+    def _let_others_go(self, connection: Connection) -> None:
+        """Note evidence, and uploads without a commitment of nodes that left, whose deadlines are over."""
+        now = self._queries.chain.now
+        connection.execute(delete(leaving).where(leaving.c.since < now - SAID_SECONDS))
+        # 1. Evidence that was posted since the last sweep begins its time now.
+        connection.execute(update(evidence).where(evidence.c.hour == 0).values(hour=now // HOUR_SECONDS))
+        is_asked = evidence.c.hash.in_(select(cases.c.evidence).where(OPEN))
+        old = select(*evidence.c["validator", "hash", "hour"]).order_by(evidence.c.hour).where(~is_asked)
+        for row in connection.execute(old.limit(FILES_AT_ONCE)).all():
+            if self._is_over(row.hour):
+                connection.execute(
+                    delete(evidence).where(evidence.c.validator == row.validator, evidence.c.hash == row.hash)
+                )
+                leave(connection, [("evidence", row.hash)], row.hour // DAY_HOURS)
+        # 2. A node that left commits to nothing any more.
+        last = select(func.max(commitments.c.index)).where(commitments.c.node == uploads.c.node).scalar_subquery()
+        unused = select(*uploads.c["node", "index", "document"]).join(nodes, nodes.c.address == uploads.c.node)
+        unused = unused.where(nodes.c.status != "active", uploads.c.index > func.coalesce(last, -1))
+        rows: Any = connection.execute(unused).all()
+        for node, index, document in rows:
+            hour = Upload.model_validate_json(document).receipt.stored_at // HOUR_SECONDS
+            if self._is_over(hour):
+                self._forget(connection, hour // DAY_HOURS, node, index, index)
+
+    # Files
+
+    async def _delete_files(self) -> bool:
+        """Delete some files that no row names; return whether there were any to look at."""
+        waiting = select(*leaving.c["kind", "name"]).where(leaving.c.since.is_(None))
+        waiting = waiting.order_by(leaving.c.kind).limit(FILES_AT_ONCE + len(self._shared))
+        found = await self._database.read(lambda connection: connection.execute(waiting).all())
+        some = [(row.kind, row.name) for row in found if (row.kind, row.name) not in self._shared]
+        gone = list[tuple[str, str]]()
+        for kind, name in some:
+            if await self._is_shared(kind, name):
+                self._shared.add((kind, name))
+            else:
+                await self._stores[kind].delete(name)
+                gone.append((kind, name))
+        done = tuple_(leaving.c.kind, leaving.c.name).in_(gone)
+        since = update(leaving).where(done).values(since=self._queries.chain.now)
+        if gone:
+            await self._database.write(lambda connection: connection.execute(since), news=False)
+            log.info("files deleted, their deadlines are over", files=len(gone))
+        return bool(some)
+
+    async def _is_shared(self, kind: str, name: str) -> bool:
+        """Return whether a file is needed by what has not gone."""
+        if kind in DOCUMENTS:
+            return await self._holds_others(kind, name)
+        column = {"files": uploads.c.file_hash, "evidence": evidence.c.hash}.get(kind)
+        if column is None:
+            return False
+        names = select(column).where(column == name).limit(1)
+        return await self._database.read(lambda connection: connection.execute(names).scalar()) is not None
+
+    async def _holds_others(self, kind: str, name: str) -> bool:
+        """Return whether a file that several documents share has any about work that is not summarised."""
+        store = self._stores[kind]
+        if not await store.exists(name):
+            return False
+        try:
+            works = [DOCUMENTS[kind](text) for text in await documents_in(store, name)]
+        except (CheckError, ValueError) as error:
+            log.warning("left alone", kind=kind, name=name, reason=str(error).splitlines()[0])
+            return True
+
+        def others(connection: Connection) -> bool:
+            swept = [select(outcomes.c.node).where(*outcome_of(work.node, work.index)) for work in works]
+            return any(connection.execute(query).scalar() is None for query in swept)
+
+        return await self._database.read(others)
+
+
+DOCUMENTS: Final[Mapping[str, Any]] = {
+    "verdicts": Verdict.model_validate_json,
+    "grades": lambda text: ShownGrades.model_validate_json(text).statement,
+}
+"""Kinds of files that several documents share, each with what reads one and returns which work it is about."""
+KINDS: Final = ("files", "uploads", "evidence", *DOCUMENTS)
+"""Kinds of files that go."""
+_UNSWEPT: Final = select(outcomes.c.day).where(outcomes.c.swept.is_(False)).limit(1)
+
+
+def last_hour(day: int) -> int:
+    return (day + 1) * DAY_HOURS - 1

@@ -1,0 +1,249 @@
+"""What is left of a day whose rollouts, verdicts and grades are gone: how each commitment ended, and what was counted.
+
+A summary is one file, signed by the storage key. The chain and the summaries give a rebuild the same statuses and
+counts as the files did. `orchestrator.retention` says when a day's detail goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field
+from sqlalchemy import Connection, and_, delete, func, select, update
+
+from muster.constants import HOUR_SECONDS
+from muster.errors import MismatchError, RefusedError
+from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, recover_signer, sign_message
+from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.messages import Address, DaySummary, Hash, Many
+from muster.runtime.documents import StrictDocument
+from orchestrator import problems, tallies
+from orchestrator.commitment_status import State
+from orchestrator.database import insert_new, insert_once, upsert
+from orchestrator.tables import (
+    commitments,
+    file_tokens,
+    hour_tallies,
+    leaving,
+    outcomes,
+    spent,
+    summaries,
+    uploads,
+    used_links,
+    verdicts,
+)
+from orchestrator.tallies import DAY_HOURS, Kind
+
+MAX_SUMMARY_BYTES: Final = 64 << 20
+"""Of one day: 60 bytes of a node, and 30 of each time that its commitments begin to end in another way."""
+
+Index = Annotated[int, Field(ge=0, lt=1 << 32)]
+Stretch = tuple[Index, Index, State, Annotated[str, Field(max_length=24)] | None, bool]
+"""First and last index of a node's commitments that ended alike; status, reason, and whether a report has the files."""
+
+
+@dataclass(frozen=True)
+class DayOfWork(StrictDocument):
+    """What is left of the commitments of one day of the chain's clock, in UTC."""
+
+    what: ClassVar = "a day's summary"
+    max_bytes: ClassVar = MAX_SUMMARY_BYTES
+
+    run: Index
+    day: Index
+    """Counted from 1970."""
+    roots: Hash
+    """sha256 of the roots of its commitments, 32 bytes each, by node and index."""
+    nodes: dict[Address, Many[Stretch]]
+    counts: dict[Address, dict[Kind, int]]
+    """What verdicts, reports and files of the day add to what addresses did."""
+    links: dict[Address, tuple[Index, Hash]]
+    """The last link of each validator's hash chain that its verdicts used: number and preimage."""
+
+
+@dataclass(frozen=True)
+class SignedDay(StrictDocument):
+    """A summary as storage keeps it."""
+
+    what: ClassVar = "a signed summary"
+    max_bytes: ClassVar = MAX_SUMMARY_BYTES + 1024
+
+    signed: DaySummary
+    work: DayOfWork
+
+
+def sign_day(signer: TypedSigner, where: Domain, work: DayOfWork) -> bytes:
+    """Return the file of a summary. Raises MalformedError when it is larger than MAX_SUMMARY_BYTES."""
+    content = content_hash(work.to_bytes())
+    statement = DaySummary(run=work.run, day=work.day, content=content, signature=UNSIGNED)
+    return SignedDay(sign_message(signer, where, statement), work).to_bytes()
+
+
+def read_day(where: Domain, storage_key: str, data: bytes) -> DayOfWork:
+    """Read the file of a summary. Raises CheckError unless the storage key signed it as it is."""
+    file = SignedDay.parse(data)
+    signed, work = file.signed, file.work
+    if (signed.run, signed.day, signed.content) != (work.run, work.day, content_hash(work.to_bytes())):
+        raise MismatchError("the signature is for another summary")
+    if (signer := recover_signer(where, signed)).lower() != storage_key.lower():
+        raise MismatchError(f"the summary is signed by {signer}, not by the run's storage key {storage_key}")
+    return work
+
+
+def summarise(connection: Connection, run: int, day: int) -> DayOfWork:
+    """Return what is to be left of a day."""
+    hours = day * DAY_HOURS, (day + 1) * DAY_HOURS - 1
+    owners = select(hour_tallies.c.node).where(hour_tallies.c.hour.between(*hours)).distinct()
+    roots, nodes = hashlib.sha256(), dict[str, list[Stretch]]()
+    counts, links = dict[str, dict[Kind, int]](), dict[str, tuple[int, str]]()
+    for node in sorted(connection.execute(owners).scalars()):
+        earlier = select(func.max(outcomes.c.last)).where(outcomes.c.node == node, outcomes.c.day < day)
+        query = select(*commitments.c["index", "root", "status", "reason", "spent"]).where(
+            commitments.c.node == node,
+            commitments.c.index > func.coalesce(earlier.scalar_subquery(), -1),
+            commitments.c.hour.between(*hours),
+        )
+        rows = connection.execute(query.order_by(commitments.c.index)).all()
+        for row in rows:
+            roots.update(hash_bytes(row.root))
+        nodes[node] = list(_stretches(rows))
+        for first, last, *_ in nodes[node]:
+            _count(connection, node, first, last, counts, links)
+    return DayOfWork(run, day, "0x" + roots.hexdigest(), nodes, counts, links)
+
+
+def _stretches(rows: Any) -> Iterator[Stretch]:
+    """Yield the commitments of one node that ended alike. `rows`: by index."""
+    start = 0
+    for at, row in enumerate(rows, 1):
+        following = rows[at] if at < len(rows) else None
+        if following is None or following.index != row.index + 1 or _end(following) != _end(row):
+            yield rows[start].index, row.index, *_end(row)
+            start = at
+
+
+def _end(row: Any) -> tuple[State, str | None, bool]:
+    return row.status, row.reason, bool(row.spent)
+
+
+def _count(
+    connection: Connection,
+    node: str,
+    first: int,
+    last: int,
+    counts: dict[str, dict[Kind, int]],
+    links: dict[str, tuple[int, str]],
+) -> None:
+    """Add what verdicts, reports and files of a node's commitments count to `counts`, and note the last links."""
+
+    def add(address: str, kind: Kind, number: int) -> None:
+        if number:
+            kinds = counts.setdefault(address, {})
+            kinds[kind] = kinds.get(kind, 0) + number
+
+    given = select(*verdicts.c["validator", "accepted", "draw_index", "preimage"])
+    for one in connection.execute(given.where(*within(verdicts, node, first, last))):
+        add(one.validator, "accepts" if one.accepted else "rejections", 1)
+        links[one.validator] = max(links.get(one.validator, (-1, "")), (one.draw_index, one.preimage))
+    own = within(uploads, node, first, last)
+    used = select(func.count()).select_from(uploads).join(spent, spent.c.file_hash == uploads.c.file_hash)
+    add(node, "files", connection.execute(used.where(*own, spent.c.used)).scalar_one())
+    files = select(uploads.c.file_hash).where(*own)
+    tokens = select(func.count(), func.coalesce(func.sum(file_tokens.c.tokens), 0))
+    tokens = tokens.where(file_tokens.c.node == node, file_tokens.c.file_hash.in_(files))
+    counted, total = connection.execute(tokens).one()
+    add(node, "counted", counted)
+    add(node, "tokens", int(total))
+
+
+def within(table: Any, node: str, first: int, last: int) -> tuple[Any, ...]:
+    """Return the conditions that rows are about some commitments of a node."""
+    return table.c.node == node, table.c.index.between(first, last)
+
+
+# In the database
+
+
+def close(connection: Connection, day: int) -> bool:
+    """Take nothing about the work of a day any more; return whether that is new."""
+    return insert_once(connection, summaries, {"day": day, "name": ""})
+
+
+def settle(connection: Connection, work: DayOfWork, name: str) -> bool:
+    """Let the outcomes of a closed day count, as its summary in storage says; return False when another one does."""
+    open_day = and_(summaries.c.day == work.day, summaries.c.name == "")
+    if not connection.execute(update(summaries).where(open_day).values(name=name)).rowcount:
+        return False
+    for node, stretches in work.nodes.items():
+        ended = [dict(zip(_STRETCH, stretch, strict=True)) for stretch in stretches]
+        insert_new(connection, outcomes, [{"node": node, "day": work.day, "swept": False, **one} for one in ended])
+    for validator, (link, preimage) in work.links.items():
+        known = connection.execute(select(used_links.c.draw_index).where(used_links.c.validator == validator)).scalar()
+        if known is None or link > known:
+            upsert(connection, used_links, {"validator": validator, "draw_index": link, "preimage": preimage})
+    return True
+
+
+_STRETCH: Final = ("first", "last", "status", "reason", "spent")
+
+
+def restore(connection: Connection, work: DayOfWork, name: str) -> bool:
+    """Write a summary into a new database, in place of what it summarises; return False where its day has one."""
+    if not (close(connection, work.day) and settle(connection, work, name)):
+        return False
+    connection.execute(update(outcomes).where(outcomes.c.day == work.day).values(swept=True))
+    for address, kinds in work.counts.items():
+        for kind, number in kinds.items():
+            tallies.add(connection, address, kind, number)
+    return True
+
+
+def outcome_of(node: str, index: int) -> tuple[Any, ...]:
+    """Return the conditions that an outcome is that of a commitment."""
+    return outcomes.c.node == node, outcomes.c.last >= index, outcomes.c.first <= index
+
+
+def day_in(works: Sequence[DayOfWork], node: str, index: int) -> int | None:
+    """Return the day whose summary says how a commitment ended, if one does."""
+    found = (work.day for work in works for first, last, *_ in work.nodes.get(node, ()) if first <= index <= last)
+    return next(found, None)
+
+
+def leave(connection: Connection, files: Sequence[tuple[str, str]], day: int) -> None:
+    """Note files, by kind and name, that are to be deleted; in `day`'s summary is what is left of them."""
+    for kind, name in files:
+        connection.execute(delete(leaving).where(leaving.c.kind == kind, leaving.c.name == name))
+    insert_new(connection, leaving, [{"kind": kind, "name": name, "day": day} for kind, name in dict.fromkeys(files)])
+
+
+# What readers hear
+
+
+def gone_work(what: str, day: int) -> RefusedError:
+    """Return the refusal of what is about the work of a closed day."""
+    return problems.gone(f"the detail of {what} is gone, kept in the summary of {date_of(day)}: its deadlines are over")
+
+
+def gone_file(connection: Connection, kind: str, name: str) -> RefusedError | None:
+    """Return the refusal of a file that was deleted lately; None for any other."""
+    query = select(*leaving.c["day", "since"]).where(leaving.c.kind == kind, leaving.c.name == name)
+    row = connection.execute(query.where(leaving.c.since.is_not(None))).one_or_none()
+    if row is None:
+        return None
+    since = datetime.fromtimestamp(row.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return problems.gone(f"{name} is gone since {since}, kept in the summary of {date_of(row.day)}")
+
+
+def summary_of(connection: Connection, day: date) -> str | None:
+    """Return the name of a day's summary; empty or None where there is none."""
+    number = (day - date(1970, 1, 1)).days
+    return connection.execute(select(summaries.c.name).where(summaries.c.day == number)).scalar()
+
+
+def date_of(day: int) -> str:
+    """Write a day, counted from 1970."""
+    return datetime.fromtimestamp(day * DAY_HOURS * HOUR_SECONDS, UTC).strftime("%Y-%m-%d")
