@@ -45,6 +45,7 @@ async def rebuild(
     run: int,
     storage_key: str,
     *,
+    runs: str,
     uploads: Uploads,
     verdicts: Verdicts,
     grades: Grades,
@@ -54,7 +55,7 @@ async def rebuild(
     operators: Operators,
     retention: Retention,
 ) -> None:
-    """Fill a new database from storage; return at once when it was filled before."""
+    """Fill a new database from storage; return at once when it was filled before. `runs`: the Runs contract."""
     query = select(meta.c.value).where(meta.c.key == "rebuilt")
     if await database.read(lambda connection: connection.execute(query).scalar()):
         return
@@ -84,7 +85,7 @@ async def rebuild(
     kept_verdicts = [(name, verdict) for name, verdict in all_verdicts if not is_left("verdicts", name, verdict)]
     for name, verdict in sorted(kept_verdicts, key=lambda one: _order(one[1])):
         await verdicts.record(verdict, 0.0, name)
-    await verdicts.restore_evidence([verdict for _, verdict in all_verdicts])
+    await verdicts.restore_evidence(runs)
     by_work = {(v.validator, v.node, v.index, v.root): v for _, v in all_verdicts if v.accepted}
 
     def check_grades(shown: ShownGrades) -> None:

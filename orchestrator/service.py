@@ -159,6 +159,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             where,
             settings.run,
             terms.storage_key,
+            runs=addresses.runs,
             uploads=uploads,
             verdicts=verdicts,
             grades=grades,

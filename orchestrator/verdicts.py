@@ -13,24 +13,26 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from eth_utils.crypto import keccak
+from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, bindparam, delete, func, select, update
 
 from muster.clients.storage import ContentStore, DocumentStore
-from muster.constants import DRAW_CHAIN_LENGTH
-from muster.errors import MismatchError
+from muster.constants import DRAW_CHAIN_LENGTH, MAX_EVIDENCE_BYTES
+from muster.errors import CheckError, MismatchError, StorageError
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import hash_bytes
-from muster.protocol.messages import Verdict
+from muster.protocol.messages import Address, Verdict
 from muster.protocol.receipts import check_verdict
 from muster.runtime import telemetry
 from orchestrator import problems, tallies
 from orchestrator.auth import Caller
 from orchestrator.chain_follower import Follower
 from orchestrator.commitment_status import CommitmentStatus
-from orchestrator.database import Database, add_all, insert_each, insert_new, insert_once, row_of
+from orchestrator.database import Database, add_all, insert_each, insert_once, row_of
 from orchestrator.events import record_event
 from orchestrator.queries import NAMED, Queries, named, same_work
 from orchestrator.summaries import gone_work, leave
@@ -211,12 +213,26 @@ class Verdicts:
         found = zip(kept, given, strict=True)
         return [(number is not None, states.get((one.node, one.index))) for number, (one, *_) in found]
 
-    async def restore_evidence(self, named: Sequence[Verdict]) -> None:
-        """Record which evidence there is of verdicts, in a new database."""
-        kept = {name: size async for name, size in self.evidence.sizes()}
-        posted = {(one.validator, one.evidence) for one in named if one.evidence in kept}
-        rows = [{"validator": validator, "hash": name, "expiry": 0, "size": kept[name]} for validator, name in posted]
-        await self._database.write(lambda connection: insert_new(connection, evidence, rows), news=False)
+    async def restore_evidence(self, runs: str) -> None:
+        """Record which evidence about this run there is, in a new database. `runs`: the Runs contract."""
+        ours = self._where.chain_id, runs.lower(), self._queries.run
+        async for name, size in self.evidence.sizes():
+            try:
+                about = _Accusation.model_validate_json(await self.evidence.get(name, MAX_EVIDENCE_BYTES))
+            except (ValidationError, CheckError, StorageError):
+                continue  # it may be another run's, so it stays
+            row = {"validator": about.accuser, "hash": name, "expiry": 0, "size": size}
+            if (about.chain_id, about.runs.lower(), about.run) == ours:
+                await self._database.write(partial(insert_once, table=evidence, row=row), news=False)
+
+
+class _Accusation(BaseModel):
+    """What says of a bundle of evidence which run it is about."""
+
+    chain_id: int
+    runs: Address
+    run: int
+    accuser: Address
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,18 @@ from muster.clients.storage import ContentStore
 from muster.errors import RefusedError
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import StepReport
+from muster.runtime.documents import canonical_json
 from orchestrator.retention import KINDS
 from orchestrator.summaries import date_of, read_day
 from orchestrator.tables import evidence, tallies
+from orchestrator.usage import LASTING
 from testbed.chain.anvil import Anvil
+from testbed.processes import run_to_end
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import until
 
 DAY = 86_400
-EVIDENCE = b'{"kind": "wrong_reward"}'
 FORGETTABLE = ("time", "block", "block_time", "events")
 """What differs with the clock, or is not kept by a rebuild whatever goes."""
 
@@ -66,9 +68,14 @@ class Story:
 
     async def reject(self, validator: str, worker: str, index: int) -> None:
         async with self.client(validator) as client:
-            name = await client.put_evidence(EVIDENCE)
+            name = await client.put_evidence(self.evidence(validator))
         why = {"accepted": False, "reason": "wrong_reward", "position": 3, "measured": 1.0, "threshold": 0.0}
         await self.judge(validator, worker, index, evidence=name, **why)
+
+    def evidence(self, validator: str) -> bytes:
+        """Return what of a bundle an orchestrator reads."""
+        book, accuser = self.run_fixture.book, self.run_fixture.key(validator).address
+        return canonical_json({"chain_id": book.chain_id, "runs": book.runs, "run": self.run, "accuser": accuser})
 
     async def page(self, commitments: int) -> str:
         """Wait until the page counts so many commitments; return all of it but what a clock changes, as JSON."""
@@ -109,8 +116,14 @@ class Story:
 
         await until(found)
 
+    async def usage(self) -> str:
+        """Return what `muster orchestrator usage` prints."""
+        code, said, why = await run_to_end(*self.orchestrator.command, "usage", **self.orchestrator.environment)
+        assert code == 0, why
+        return said
+
     async def has_dated_evidence(self) -> bool:
-        return [hour > 0 for (hour,) in await self.orchestrator.rows(evidence, "hour")] == [True]
+        return [hour > 0 for (hour,) in await self.orchestrator.rows(evidence, "hour")] == [True, True]
 
     def rebuild(self, database_url: str) -> None:
         """Kill it, and start it with nothing but chain and storage."""
@@ -156,7 +169,7 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
     async with story.client("trainer") as trainer:
         await trainer.post_step(StepReport(run=run, step=1, metrics={"reward": 0.5}, batch=used[:1], dropped=used[1:2]))
     async with story.client("v4") as validator:
-        await validator.put_evidence(b"that no verdict names")
+        await validator.put_evidence(story.evidence("v4"))  # which no verdict names
     await story.begin_day(day + 1)
     kept = await story.work("w1", 3)
     for validator in ("v1", "v2"):
@@ -194,7 +207,21 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
             await reader.post_verdict(
                 story.run_fixture.verdict("v1", "w2", 1, some_hash("w2 root 1"), content_hash(b"w2 1" * 100))
             )
-    store = ContentStore(str(orchestrator.settings["orchestrator.storage_url"]), "summaries")
+    url = str(orchestrator.settings["orchestrator.storage_url"])
+    said = await story.usage()
+    dated, never = f"until {date_of(day + 9)}, the last until {date_of(day + 9)}", "as long as the run"
+    ends = {"evidence": f"until {date_of(day + 16)}, the last until {date_of(day + 16)}"}
+    sizes = {kind: [n async for _, n in ContentStore(url, kind).sizes()] for kind in (*KINDS, *LASTING)}
+    lines = [("rollouts", 1, 400, "files", dated), ("run files", 0, 0, "files", never)]
+    lines += [
+        (kind, len(sizes[kind]), sum(sizes[kind]), kind, never if kind in LASTING else ends.get(kind, dated))
+        for kind in ("uploads", "verdicts", "grades", "evidence", *LASTING)
+    ]
+    assert said == "".join(
+        f"{kind:13} run {run} {files:9,} files {size:18,} bytes  {url}/{folder}  {until}\n"
+        for kind, files, size, folder, until in lines
+    )
+    store = ContentStore(url, "summaries")
     (name,) = [name async for name in store.names()]
     work = read_day(story.run_fixture.domain, story.run_fixture.key("storage").address, await store.get(name))
     assert (work.run, work.day) == (run, day)
@@ -230,13 +257,10 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
                 )
             )
 
-    # 5. Evidence goes by the time at which a sweep saw it first; a rebuild knows what verdicts name.
+    # 5. Evidence goes by the time at which a sweep saw it first.
     await until(story.has_dated_evidence)
     await story.begin_day(day + 30)
     orchestrator.stop()
     orchestrator.start()
-    await story.holds(files=0, uploads=0, verdicts=0, evidence=1, summaries=2)
+    await story.holds(files=0, uploads=0, verdicts=0, evidence=0, summaries=2)
     assert await story.page(6) == before
-    said = subprocess.run([*orchestrator.command, "usage"], capture_output=True, text=True, check=True, env=orchestrator_environment(orchestrator))
-    where = orchestrator.settings["orchestrator.storage_url"]
-    print(said.stdout, where)
