@@ -20,10 +20,11 @@ from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import Verdict
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
-from orchestrator.database import Database
+from orchestrator.database import Database, insert_once
 from orchestrator.queries import NodeRecord
 from orchestrator.run_facts import ChainState
-from orchestrator.uploads import Uploads
+from orchestrator.tables import uploads
+from orchestrator.uploads import Uploads, full
 from orchestrator.verdicts import MAX_UNNAMED, UNNAMED_SECONDS, Verdicts, mark_named
 from testbed.samples.commitments import rules
 from testbed.samples.messages import request_of, verdict_of
@@ -77,6 +78,22 @@ async def test_evidence_that_no_verdict_names_counts_for_a_day(
     tomorrow = time.time() + UNNAMED_SECONDS
     monkeypatch.setattr(time, "time", lambda: tomorrow)
     await verdicts.expect_evidence(caller(ANNE, b"one more"))
+
+
+async def test_what_is_kept_of_one_node_is_bounded(database: Database, tmp_path: Path) -> None:
+    """Rollouts and evidence together; the same bundle again is no more of it."""
+    unused: Any = None
+    verdicts = Verdicts(WHERE, unused, unused, database, storage_url=f"file:{tmp_path}", key_bytes=100)
+    row = {"node": ANNE, "index": 0, "root": NOTHING, "file_hash": NOTHING, "size": 60, "document": "", "received": 0}
+    await database.write(lambda connection: insert_once(connection, uploads, row))
+    await verdicts.expect_evidence(caller(ANNE, b"fits"), 39)
+    for size in (1, 0):
+        with pytest.raises(RefusedError, match=f"bytes of {ANNE} are kept, and no more than 100") as refused:
+            await verdicts.expect_evidence(caller(ANNE, b"more"), 1 + size)
+        assert (refused.value.status, refused.value.title) == (413, "No room")
+    await verdicts.expect_evidence(caller(ANNE, b"fits"), 39)
+    await verdicts.expect_evidence(caller(BERT, b"more"), 99)
+    assert [await database.read(lambda c, of=of: full(c, of, 99)) for of in (BERT, "0x" + "3" * 40)] != [None, None]
 
 
 async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verdicts) -> None:
