@@ -267,8 +267,8 @@ class _Piece:
             return
         values = row_of(cases, event, resolved_in=event.at.transaction)
         self._remember(event.at, cases, {"id": event.case_id})
-        about = select(*cases.c["node", "index", "challenger", "outcome"]).where(cases.c.id == event.case_id)
-        node, index, challenger, before = self.connection.execute(about).one()
+        about = select(cases.c.node, cases.c.index, cases.c.challenger, cases.c.outcome)
+        node, index, challenger, before = self.connection.execute(about.where(cases.c.id == event.case_id)).one()
         self.connection.execute(update(cases).where(cases.c.id == event.case_id).values(values))
         self._tally(event.at, challenger, before, -1)
         self._tally(event.at, challenger, values["outcome"])
