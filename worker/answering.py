@@ -52,7 +52,8 @@ def main() -> int:
     try:
         with _own_stdout() as results:
             try:
-                for answers in serve_any(request_from_line(sys.stdin.readline())):
+                request = request_from_line(sys.stdin.readline())
+                for answers in serve(request) if isinstance(request, EvalRequest) else serve_completions(request):
                     print(json.dumps(asdict(answers)), file=results, flush=True)
             except MusterError as error:
                 print(refusal_line(error), file=results, flush=True)
@@ -60,11 +61,6 @@ def main() -> int:
     except BrokenPipeError:  # the reader has ended
         return 1
     return 0
-
-
-def serve_any(request: EvalRequest | CompletionRequest) -> Iterator[TaskResult | TaskCompletions]:
-    """Answer a request of either kind."""
-    return serve(request) if isinstance(request, EvalRequest) else serve_completions(request)
 
 
 def serve(request: EvalRequest) -> Iterator[TaskResult]:

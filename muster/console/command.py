@@ -95,7 +95,8 @@ def command(
 
         # 2. What typer calls: it makes the session, runs the function, and turns a failure into an exit code.
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        requests = {one.name: one.annotation for one in own if _is_request(one.annotation)}
+        hints = {one.name: one.annotation for one in own}
+        requests = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Request)}
 
         @functools.wraps(function)
         def wrapper(context: typer.Context, **values: Any) -> None:
@@ -137,10 +138,6 @@ def command(
         return function
 
     return register
-
-
-def _is_request(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Request)
 
 
 def _session(options: Options, values: dict[str, Any], *, reads: bool, of_node: bool) -> Session:

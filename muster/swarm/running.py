@@ -20,6 +20,7 @@ from muster.chain.keys import Signer
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts.registry import Role
 from muster.errors import MusterError, UnreachableError
+from muster.runtime.process import run_together
 from muster.swarm.launch import LocalRun, operator_of
 from muster.swarm.opening import ensure_joined
 from muster.swarm.summary import Participant
@@ -71,16 +72,17 @@ class RunningSwarm:
 
         async def join(node: Participant) -> Participant:
             hot, cold = self.keys[node.name], self.keys[operator_of(node.name)]
-            role = Role.VALIDATOR if node.role == "validator" else Role.WORKER
             async with await Chain.connect(self.local.chain, cold) as chain:
-                await ensure_joined(chain, hot, self.run, role, draw_tip=self.draw_tips.get(node.name, NO_TIP))
+                await ensure_joined(
+                    chain, hot, self.run, Role[node.role.upper()], draw_tip=self.draw_tips.get(node.name, NO_TIP)
+                )
             return replace(node, node=hot.address, operator=cold.address)
 
         self.participants = await asyncio.gather(*map(join, self.local.nodes))
 
     async def start(self, *names: str) -> None:
         """Start processes that need not wait for each other."""
-        await self.supervisor.start_all([self.local.process(name) for name in names])
+        await run_together(*(self.supervisor.start(self.local.process(name)) for name in names))
 
     async def start_services(self, *relays: str) -> None:
         """Start what the others need first: orchestrator and origin, then relays, which fetch from the origin.

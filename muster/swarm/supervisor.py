@@ -21,7 +21,6 @@ from typing import Final, Self, TypeVar
 import httpx2
 
 from muster.errors import ConfigError, MusterError, UnreachableError
-from muster.runtime.process import run_together
 from muster.runtime.tls import tls_context
 from muster.swarm.processes import Child, leader
 from muster.swarm.state import SwarmState, check_free, remove_state
@@ -120,10 +119,6 @@ class Supervisor:
         child = self._spawn(spec)
         self._keepers[spec.name] = asyncio.create_task(self._keep(spec, child), name=f"keep {spec.name}")
         await self._wait_ready(spec)
-
-    async def start_all(self, specs: Sequence[ProcessSpec]) -> None:
-        """Start processes that need not wait for each other."""
-        await run_together(*(self.start(spec) for spec in specs))
 
     async def run(self, spec: ProcessSpec) -> None:
         """Run one process to its end. Raises SwarmError unless it ends with status 0, all within `ready_seconds`."""

@@ -186,7 +186,9 @@ def make_bundle(rules: Rules, commitment: CommittedWork, inspection: Inspection,
     tasks: list[ShownTask] = []
     if shown and finding.reason != "wrong_draw":
         tasks = show_tasks(rules.at(commitment.step).task_set, [rollouts[i].task for i in shown])
-    while shown and (_rows_size(rollouts, shown) > _ROWS_BYTES or size_of(tasks) > MAX_TASKS_BYTES):
+    while shown and (
+        len(write_rollouts([rollouts[i] for i in shown])) > _ROWS_BYTES or size_of(tasks) > MAX_TASKS_BYTES
+    ):
         shown.pop()
         tasks = [task for task in tasks if task.slot in {rollouts[i].task for i in shown}]
     rows, proofs = show_rows(rollouts, shown)
@@ -212,10 +214,6 @@ def show_rows(rollouts: Sequence[Rollout], positions: Sequence[int]) -> tuple[st
     tree = rollout_tree(rollouts)
     data = write_rollouts([rollouts[i] for i in positions])
     return base64.b64encode(data).decode(), [[hex_hash(h) for h in tree.proof(i)] for i in positions]
-
-
-def _rows_size(rollouts: Sequence[Rollout], positions: Sequence[int]) -> int:
-    return len(write_rollouts([rollouts[i] for i in positions]))
 
 
 def make_member(rules: Rules, work: CommittedWork, rollouts: Sequence[Rollout], positions: Sequence[int]) -> PoolMember:

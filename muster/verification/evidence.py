@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -68,7 +68,7 @@ class ShownRows:
         """Return the rules of the step with the tasks shown and no others. Raises VoidEvidenceError."""
         rules = self.rules.at(self.commitment.step)
         with voiding("the tasks shown do not count"):
-            return rules.with_tasks(read_tasks(self.tasks, self.rows, rules.task_set))
+            return replace(rules, shown=read_tasks(self.tasks, self.rows, rules.task_set))
 
 
 def parse_evidence(data: bytes, kind: Kind, commitment: CommittedWork, rules: Rules, where: Domain) -> EvidenceBundle:

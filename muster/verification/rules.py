@@ -113,10 +113,6 @@ class Rules:
             self._epochs[epoch] = replace(self, task_set=self.task_set.at(epoch))
         return self._epochs[epoch]
 
-    def with_tasks(self, shown: Mapping[int, Task | None]) -> Rules:
-        """Return the same rules with these tasks alone, which somebody has shown and proven."""
-        return replace(self, shown=shown)
-
     def is_sealed(self, slot: int) -> bool:
         """Return whether the reference of a drawn task is sealed: its rows are graded by validators."""
         return bool(self.task_set.part(slot).sealed)

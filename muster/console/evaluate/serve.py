@@ -6,7 +6,7 @@ import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -44,6 +44,7 @@ async def serve(
     """
     from muster.authoring.evaluation.openai_server import ServerSpec, free_port, is_local, serving
     from muster.chain.keys import read_secret
+    from muster.console.sampling import model_hashes
     from muster.swarm.supervisor import interruptible
 
     # 1. Check engine and options before anything is fetched.
@@ -66,7 +67,8 @@ async def serve(
         number, path, computed = await _of_run(session, run, step)
         about = {"run": run, "step": number}
         spec = replace(spec, model=path, name=f"muster-step-{number}", dtype=computed)
-    document = {"base_url": spec.url, "model": spec.name, "checkpoint": str(path), **about, **await _hashes(path)}
+    hashes = await asyncio.to_thread(model_hashes, path)
+    document = {"base_url": spec.url, "model": spec.name, "checkpoint": str(path), **about, **hashes}
     spec = spec if dtype is None else replace(spec, dtype=dtype)
 
     # 3. Serve. Once the model can be asked, an interrupt is the way to end.
@@ -103,12 +105,6 @@ def _step(model: str | None, run: int | None) -> int | None:
             f"--run serves a step of the run, and {model} is no step", hint="name a step, or leave out --run"
         )
     return None if model is None else int(model)
-
-
-async def _hashes(path: Path) -> dict[str, Any]:
-    from muster.console.sampling import model_hashes
-
-    return await asyncio.to_thread(model_hashes, path)
 
 
 async def _of_run(session: Session, run: int, step: int | None) -> tuple[int, Path, str]:

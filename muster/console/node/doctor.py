@@ -340,15 +340,11 @@ def _try_database(text: str) -> str:
             engine = create_engine(url.set(drivername="postgresql+psycopg"))
             engine.connect().close()
             engine.dispose()
-        elif not os.access(_nearest_folder(Path(url.database or "").absolute()), os.W_OK):
+        elif not os.access(next(one for one in Path(url.database or "").absolute().parents if one.exists()), os.W_OK):
             raise PermissionError(f"{url.database} cannot be written")
     except SQLAlchemyError as error:
         raise ValueError(str(error)) from error
     return url.render_as_string(hide_password=True)
-
-
-def _nearest_folder(path: Path) -> Path:
-    return next(one for one in path.parents if one.exists())
 
 
 def _device_kind() -> str:

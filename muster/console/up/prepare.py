@@ -121,10 +121,6 @@ class LocalNode:
         """Return the path of its process's log; None where its settings name none."""
         return self.session.settings.log.file
 
-    @property
-    def chain_role(self) -> Role:
-        return Role.WORKER if self.role == "worker" else Role.VALIDATOR
-
     async def key(self) -> Signer:
         return self.made_key or await self.session.signer()
 
@@ -267,7 +263,7 @@ async def _facts(node: LocalNode, chain: Chain, request: UpRequest) -> NodeFacts
     facts = await read_facts(
         chain,
         node.session.settings.run,
-        node.chain_role,
+        Role[node.role.upper()],
         node=node.address,
         operator=node.operator_address,
         gas_days=request.gas_days,
