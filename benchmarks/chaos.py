@@ -33,9 +33,11 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.chaos_checker import Violation, check
+from benchmarks.chaos_faults import inflict
 from benchmarks.chaos_history import Event
 from benchmarks.chaos_plan import KINDS, OF_SERVERS, ORCHESTRATOR, Fault, plan
 from benchmarks.chaos_swarm import ORIGIN, RELAY, Place, Swarm, can_mount, running, small_disk
+from benchmarks.chaos_truth import reading
 from benchmarks.report import Figure, figure, none, parser, show
 from benchmarks.service_pair import postgres
 from muster.runtime import telemetry
@@ -141,12 +143,14 @@ async def _strike(place: Place, seed: int, seconds: float) -> Outcome:
         supervisor = asyncio.create_task(swarm.supervise())
         try:
             await _inflict(swarm, faults, seconds)
-            steps, unhealed = await swarm.heal()
+            async with reading(swarm) as reader:
+                await reader.heal()
+                supervisor.cancel()
+                await swarm.stop_members()
+                history = swarm.recorded()
+                truth = await reader.truth(history)
         finally:
             supervisor.cancel()
-        await swarm.stop_members()
-        history = swarm.recorded()
-        truth = await swarm.truth(history, steps, unhealed)
         return outcome_of(seed, seconds, history, check(history, truth))
 
 
@@ -156,7 +160,7 @@ async def _inflict(swarm: Swarm, faults: Sequence[Fault], seconds: float) -> Non
     async with asyncio.TaskGroup() as group:
         for fault in faults:
             await asyncio.sleep(began + fault.at - time.monotonic())
-            group.create_task(swarm.inflict(fault))
+            group.create_task(inflict(swarm, fault))
         await asyncio.sleep(began + seconds - time.monotonic())
 
 

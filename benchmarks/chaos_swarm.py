@@ -9,13 +9,9 @@ something was out of reach.
 from __future__ import annotations
 
 import asyncio
-import errno
-import itertools
-import os
 import signal
 import subprocess
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,23 +19,20 @@ from typing import Any, Final
 
 from eth_utils.crypto import keccak
 
-from benchmarks.chaos_checker import CRASHED, Book, Commitment, Truth, unkept
+from benchmarks.chaos_checker import CRASHED
 from benchmarks.chaos_history import Event, History, read_history
 from benchmarks.chaos_member import links_of
-from benchmarks.chaos_plan import CHAIN, OF_SERVERS, ORCHESTRATOR, Fault
+from benchmarks.chaos_plan import CHAIN, OF_SERVERS, ORCHESTRATOR
 from muster.chain.anvil import LocalChain, anvil_command
 from muster.chain.client import Chain
 from muster.chain.keys import write_secret
 from muster.chain.provider import BoundedProvider
 from muster.constants import HOUR_SECONDS, TOKEN
-from muster.contracts import registry, runs, token
+from muster.contracts import registry, token
 from muster.contracts.registry import Role
-from muster.contracts.runs import Claimed, HourSealed, WorkCommitted
-from muster.errors import CheckError, MusterError
-from muster.protocol.hashes import hex_hash
-from orchestrator.tables import commitments
+from muster.errors import MusterError
 from testbed.chain.anvil import Anvil, free_port
-from testbed.chain.balancer import Balancer, always, never
+from testbed.chain.balancer import Balancer, never
 from testbed.faulty_line import FaultyLine
 from testbed.http import connecting
 from testbed.processes import Process, Service
@@ -53,7 +46,7 @@ WORKERS: Final = ("w1", "w2")
 JUDGES: Final = 2
 """Validators that work; two more are registered, so that the run may begin."""
 TRAINER: Final = "trainer"
-ORIGIN, RELAY = "origin", "relay"
+ORIGIN, RELAY, STORE = "origin", "relay", "store"
 BLOCK_SECONDS: Final = 1
 KEPT_STATES: Final = 64
 """Blocks whose states Anvil keeps."""
@@ -61,13 +54,8 @@ ESCROW: Final = 5_000 * TOKEN
 TERMS: Final[Mapping[str, Any]] = {"pay": TOKEN // 1_000, "seal_quorum": 2}
 """Small pay: a worker's stake covers all that it commits in an hour of chaos."""
 CLAIM_HOURS: Final = 1
-MATURE_HOURS: Final = 27
-"""After which what was committed is payable and due, once its hours are sealed."""
-UNSEALED_HOURS: Final = 80
-"""The same of hours that are not sealed."""
 DISK: Final = "64m"
 MAKE_SECONDS: Final = 0.5
-HEAL_SECONDS: Final = 300.0
 CHAIN_SECONDS: Final = 10
 """A member's chain.timeout_seconds: after a reorg it waits so long for a transaction whose predecessors are gone."""
 LOOK_SECONDS: Final = 0.2
@@ -171,91 +159,7 @@ class Swarm:
         async with self.run.local_chain() as local:
             yield local
 
-    # Faults
-
-    async def inflict(self, fault: Fault) -> None:
-        """Inflict one fault, and mend what it broke after its seconds."""
-        about = {"kind": fault.kind, "target": fault.target, "seconds": fault.seconds, "size": fault.size}
-        try:
-            await self._break(fault)
-        except MusterError as error:  # the chain cannot undo so many blocks
-            self.history.note("fault_refused", **about, reason=str(error))
-            return
-        self.history.note("fault", **about)
-        if fault.seconds:
-            await asyncio.sleep(fault.seconds)
-            await self._mend(fault)
-
-    async def _break(self, fault: Fault) -> None:
-        kind, target = fault.kind, fault.target
-        if kind == "kill":
-            self.down.add(target)
-            if (process := self.processes[target]).is_running:
-                await asyncio.to_thread(process.kill)
-        elif kind == "stop":
-            self._signal(target, signal.SIGSTOP)
-        elif kind == "cut":
-            self.lines[target].cut()
-        elif kind == "silence":
-            self.lines[target].fall_silent()
-        elif kind == "lag":
-            endpoint = self.endpoints[target]
-            async with self.clock() as local:
-                endpoint.head = max(0, int(await local.request("eth_blockNumber"), 16) - fault.size)
-            endpoint.lags = always
-        elif kind == "lost_answers":
-            numbers = itertools.count()
-            self.endpoints[target].loses = lambda _: next(numbers) % 2 == 0
-        elif kind == "endpoint_errors":
-            self.endpoints[target].fails = always
-        elif kind == "reorg":
-            async with self.clock() as local:
-                await local.reorg(fault.size, drop=fault.drop)
-        elif kind == "hours_pass":
-            await self.pass_hours(fault.size)
-        elif kind == "chain_killed":
-            async with self.clock() as local:
-                await local.save(self.state)
-            self.down.add(CHAIN)
-            self.anvil.kill()
-        elif kind == "chain_silent":
-            self.anvil.process.send_signal(signal.SIGSTOP)
-        elif kind == "disk_full":
-            assert self.place.disk is not None
-            await asyncio.to_thread(fill, self.place.disk / "filler")
-        elif kind == "store_out":
-            self.lines["store"].cut()
-        elif kind == "database_out":
-            assert self.place.postgres is not None
-            self.place.postgres.freeze()
-        elif kind == "lying_relay":
-            self.lines[RELAY].lies = True
-
-    async def _mend(self, fault: Fault) -> None:
-        kind, target = fault.kind, fault.target
-        if kind == "kill":
-            await asyncio.to_thread(self.processes[target].spawn)
-            self.down.discard(target)
-        elif kind == "stop":
-            self._signal(target, signal.SIGCONT)
-        elif kind in ("cut", "silence"):
-            self.lines[target].mend()
-        elif kind in ("lag", "lost_answers", "endpoint_errors"):
-            self.endpoints[target].mend()
-        elif kind == "chain_killed":
-            await self.resume_chain()
-        elif kind == "chain_silent":
-            self.anvil.process.send_signal(signal.SIGCONT)
-        elif kind == "disk_full":
-            assert self.place.disk is not None
-            (self.place.disk / "filler").unlink(missing_ok=True)
-        elif kind == "store_out":
-            self.lines["store"].mend()
-        elif kind == "database_out":
-            assert self.place.postgres is not None
-            self.place.postgres.thaw()
-        elif kind == "lying_relay":
-            self.lines[RELAY].mend()
+    # The chain
 
     @property
     def state(self) -> Path:
@@ -278,9 +182,7 @@ class Swarm:
             await local.request("evm_increaseTime", hex(hours * HOUR_SECONDS))
         self.hours += hours
 
-    def _signal(self, target: str, number: signal.Signals) -> None:
-        if (process := self.processes[target]).is_running:
-            process.process.send_signal(number)
+    # Processes
 
     async def supervise(self) -> None:
         """Start again what ended by itself, and record why."""
@@ -298,6 +200,12 @@ class Swarm:
                     await asyncio.to_thread(process.spawn)
             await asyncio.sleep(LOOK_SECONDS)
 
+    async def stop_members(self) -> None:
+        """Let the members end in their time."""
+        self.down.update(self.members)
+        for member in self.members.values():
+            await asyncio.to_thread(member.stop)
+
     # Members that come and go
 
     async def add_worker(self, name: str, stack: AsyncExitStack) -> None:
@@ -314,178 +222,7 @@ class Swarm:
             await chain.send(registry.retire(self.run.key(name).address))
         self.down.add(name)
 
-    # Healing
-
-    async def heal(self) -> tuple[int, list[str]]:
-        """Let the swarm recover from its last fault; return the steps published by then, and what did not recover."""
-        async with self.run.chain("stranger") as chain:
-            begun = await self._progress(chain)
-            made = await chain.events((WorkCommitted,), chain.addresses.from_block, (await chain.head()).number)
-            waiting = {(e.node, e.index, hex_hash(e.root)) for e in made if isinstance(e, WorkCommitted)}
-            unhealed = list[str]()
-
-            async def wait(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
-                async def is_so() -> bool:
-                    with suppress(MusterError):  # not yet
-                        return await condition()
-                    return False
-
-                try:
-                    await until(is_so, what, seconds=max(1.0, deadline - time.monotonic()))
-                except AssertionError:
-                    unhealed.append(what)
-
-            async def moves() -> bool:
-                now = await self._progress(chain)
-                return all(now[name] > count for name, count in begun.items())
-
-            async def judged() -> bool:
-                made = {(e.node, e.index, hex_hash(e.root)) for e in await self.commitments(chain)}
-                served = await self.verdicts()
-                judges = [self.run.key(name).address for name in self.members if name.startswith("v")]
-                return all((judge, *one) in served for one in waiting & made for judge in judges)
-
-            async def kept() -> bool:
-                made = {(e.node, e.index, hex_hash(e.root)) for e in await self.commitments(chain)}
-                return not unkept(self.recorded(), made)
-
-            async def sealed() -> bool:
-                made = await self.seals(chain)
-                hours = {event.hour for event in await self.commitments(chain)}
-                asked = [one.what for one in self.recorded() if one.operation == "seal" and one.state == "ok"]
-                return all((one["node"], one["hour"]) in made for one in asked if one["hour"] in hours)
-
-            async def claimed() -> bool:
-                return not any((await self.due(chain)).values())
-
-            deadline = time.monotonic() + HEAL_SECONDS
-            await self._arrive(chain, MATURE_HOURS)
-            await wait("the orchestrator is ready", lambda: asyncio.to_thread(self.orchestrator.is_ready))
-            await wait("every worker commits and the trainer publishes", moves)
-            await wait("every acknowledged commitment is made again or reported gone", kept)
-            await wait("every validator's verdict is served", judged)
-            await wait("every acknowledged seal is made again", sealed)
-            await wait("sealed work is claimed", claimed)
-            await self._arrive(chain, UNSEALED_HOURS)
-            await wait("work of hours without a seal is claimed", claimed)
-            return begun[TRAINER], unhealed
-
-    async def _arrive(self, chain: Chain, hours: int) -> None:
-        """Move the chain's clock on, and wait for the block that is there."""
-        there = (await chain.head()).timestamp + hours * HOUR_SECONDS
-        await self.pass_hours(hours)
-
-        async def is_there() -> bool:
-            return (await chain.head()).timestamp >= there
-
-        await until(is_there, "the chain's clock is there")
-
-    async def _progress(self, chain: Chain) -> dict[str, int]:
-        """Return what each worker has committed and how many steps there are."""
-        count = {name: (await chain.call(runs.work(node))).next for name, node in self.nodes.items()}
-        return {**count, TRAINER: (await chain.call(runs.run_state(self.run.run))).steps}
-
-    async def due(self, chain: Chain) -> dict[str, int]:
-        """Return, by node, how many commitments should have been claimed by now, as `worker.claimer` has it."""
-        found = {}
-        for node in self.nodes.values():
-            work, now = await chain.call(runs.work(node)), (await chain.head()).timestamp
-            found[node] = 0
-            if work.settled < work.next:
-                payable = await chain.call(runs.payable_at(node, work.settled))
-                if now >= payable + CLAIM_HOURS * HOUR_SECONDS:
-                    found[node] = (await chain.call(runs.claimable(node))).through + 1 - work.settled
-        return found
-
-    # The truth
-
-    async def commitments(self, chain: Chain) -> list[WorkCommitted]:
-        head = (await chain.head()).number
-        found = await chain.events((WorkCommitted,), chain.addresses.from_block, head)
-        return [event for event in found if isinstance(event, WorkCommitted)]
-
-    async def seals(self, chain: Chain) -> set[tuple[str, int]]:
-        """Return validator and hour of every seal."""
-        head = (await chain.head()).number
-        found = await chain.events((HourSealed,), chain.addresses.from_block, head)
-        return {(event.validator, event.hour) for event in found if isinstance(event, HourSealed)}
-
-    async def verdicts(self) -> set[tuple[str, str, int, str]]:
-        """Return all verdicts that the orchestrator serves."""
-        found, cursor = set[tuple[str, str, int, str]](), None
-        async with self.run.client(self.orchestrator.url, None) as client:
-            while True:
-                page, cursor = await client.verdicts(self.run.run, cursor)
-                if not page:
-                    return found
-                found |= {(one.validator, one.node, one.index, one.root) for one in page}
-
-    async def stop_members(self) -> None:
-        """Let the members end in their time."""
-        self.down.update(self.members)
-        for member in self.members.values():
-            await asyncio.to_thread(member.stop)
-
-    async def truth(self, history: Sequence[Event], steps: int, unhealed: Sequence[str]) -> Truth:
-        """Read what is so from chain, orchestrator and storage, once the members have stopped."""
-        async with self.run.chain("stranger") as chain:
-            events = await self.commitments(chain)
-            made = [(e.node, e.index, hex_hash(e.root)) for e in events]
-            with suppress(AssertionError):  # what is missing is a violation
-                await until(lambda: self._serves(set(made)), "the orchestrator follows", seconds=HEAL_SECONDS)
-            count = (await chain.call(runs.run_state(self.run.run))).steps
-            published = {step: await chain.checkpoint(self.run.run, step) for step in range(count)}
-            return Truth(
-                files=await self._files({event.what["file"] for event in history if event.operation == "upload"}),
-                verdicts=frozenset(await self.verdicts()),
-                commitments=made,
-                served=frozenset(await self._served()),
-                settled={node: (await chain.call(runs.work(node))).settled for node in self.nodes.values()},
-                due=await self.due(chain),
-                roots={step: hex_hash(found.manifest_root) for step, found in published.items()},
-                steps=(steps, count),
-                seals=frozenset(await self.seals(chain)),
-                hours=frozenset(event.hour for event in events),
-                books=await self._books(chain),
-                unhealed=tuple(unhealed),
-            )
-
-    async def _served(self) -> set[Commitment]:
-        rows = await self.orchestrator.rows(commitments, "node", "index", "root")
-        return {(node, index, root) for node, index, root in rows}
-
-    async def _serves(self, made: set[Commitment]) -> bool:
-        return await self._served() == made
-
-    async def _files(self, names: set[str]) -> frozenset[str]:
-        """Return those of these files that are readable by their hash."""
-        found = set[str]()
-        async with self.run.client(self.orchestrator.url, None) as client:
-            for name in names:
-                with suppress(CheckError):
-                    await client.get_file(name)
-                    found.add(name)
-        return frozenset(found)
-
-    async def _books(self, chain: Chain) -> list[Book]:
-        held = await chain.solvency()
-        head = (await chain.head()).number
-        claims = await chain.events((Claimed,), chain.addresses.from_block, head)
-        paid = {
-            node: sum(one.paid for one in claims if isinstance(one, Claimed) and one.node == node)
-            for node in self.nodes.values()
-        }
-        escrow = (await chain.call(runs.run_state(self.run.run))).balance
-        wallets = await self.held_by_operators(chain)
-        return [
-            Book("Registry", held.registry_tokens, held.registry_books),
-            Book("Runs", held.runs_tokens, held.runs_books),
-            Book("escrow", escrow, ESCROW - sum(paid.values())),
-            *(
-                Book(f"wallet of {name}", wallets[name], self.wallets[name] + paid[node])
-                for name, node in self.nodes.items()
-            ),
-        ]
+    # What it did
 
     async def held_by_operators(self, chain: Chain) -> dict[str, int]:
         owners = {name: self.run.key(f"operator of {name}").address for name in self.nodes}
@@ -550,7 +287,7 @@ async def _add_servers(swarm: Swarm, stack: AsyncExitStack, port: int) -> None:
     if place.postgres is not None:
         settings["database_url"] = place.postgres.create_database()
     if place.s3 is not None:
-        line = swarm.lines["store"] = FaultyLine(int(place.s3.url.rpartition(":")[2]))
+        line = swarm.lines[STORE] = FaultyLine(int(place.s3.url.rpartition(":")[2]))
         await stack.enter_async_context(line.carrying())
         run.s3 = replace(place.s3.new_bucket(), url=line.url)
     (folder := place.folder / ORCHESTRATOR).mkdir()
@@ -605,17 +342,6 @@ async def swarm_end(swarm: Swarm) -> None:
         if process.is_running:
             process.process.send_signal(signal.SIGCONT)
             await asyncio.to_thread(process.kill)
-
-
-def fill(path: Path) -> None:
-    """Fill the file system of a path."""
-    with path.open("wb") as file:
-        try:
-            while True:
-                os.write(file.fileno(), bytes(1 << 16))
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
 
 
 @contextmanager

@@ -117,8 +117,9 @@ async def soak(folder: Path, seconds: float) -> tuple[list[Sample], float]:
         stays = dict(swarm.processes)
         before = await _now(swarm)
         supervisor = asyncio.create_task(swarm.supervise())
-        churn = asyncio.create_task(_churn(swarm, stack))
-        clock = asyncio.create_task(_pass_time(swarm))
+        joining = asyncio.Lock()
+        churn = asyncio.create_task(_churn(swarm, stack, joining))
+        clock = asyncio.create_task(_pass_time(swarm, joining))
         samples, began = list[Sample](), time.monotonic()
         try:
             while (passed := time.monotonic() - began) < seconds:
@@ -141,20 +142,23 @@ async def _now(swarm: Swarm) -> int:
         return await local.now()
 
 
-async def _pass_time(swarm: Swarm) -> None:
+async def _pass_time(swarm: Swarm, joining: asyncio.Lock) -> None:
+    """Move the clock on by an hour at a time, but not while a worker joins: its consent lasts an hour."""
     while True:
         await asyncio.sleep(HOUR_SECONDS)
-        await swarm.pass_hours(1)
+        async with joining:
+            await swarm.pass_hours(1)
 
 
-async def _churn(swarm: Swarm, stack: AsyncExitStack) -> None:
+async def _churn(swarm: Swarm, stack: AsyncExitStack, joining: asyncio.Lock) -> None:
     """Let a worker join, and the one before it retire."""
     number, previous = len(swarm.nodes), ""
     while True:
         await asyncio.sleep(CHURN_SECONDS)
         number += 1
         name = f"w{number}"
-        await swarm.add_worker(name, stack)
+        async with joining:
+            await swarm.add_worker(name, stack)
         if previous:
             await swarm.retire(previous)
         previous = name
