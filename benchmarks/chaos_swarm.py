@@ -58,6 +58,8 @@ DISK: Final = "64m"
 MAKE_SECONDS: Final = 0.5
 CHAIN_SECONDS: Final = 10
 """A member's chain.timeout_seconds: after a reorg it waits so long for a transaction whose predecessors are gone."""
+KEPT_HOURS: Final = 0.1
+"""For which the trainer keeps older steps: in an hour of soak the folder is as full as it gets."""
 LOOK_SECONDS: Final = 0.2
 RESTART_SECONDS: Final = 1.0
 EXPECTED: Final = frozenset({0, 5})
@@ -323,6 +325,7 @@ def _member(swarm: Swarm, name: str) -> Service:
         "orchestrator.url": swarm.lines[name].url if name in swarm.lines else swarm.orchestrator.url,
         "shardcast.relays": [swarm.lines[RELAY].url, origin.url],
         "shardcast.dir": swarm.place.folder / "published",
+        "shardcast.kept_hours": KEPT_HOURS,
         "shardcast.give_up_seconds": 20,
         "shardcast.stall_seconds": 5,
         "worker.auto_claim_hours": CLAIM_HOURS,

@@ -8,7 +8,7 @@ before retires. Every SAMPLE_SECONDS memory and descriptors of the orchestrator,
 are counted, and the bytes of all that is kept on disk, without logs, histories and the chain's state.
 
 `soak_growth_…` is the slope of the last half of the samples by least squares, in % of their mean an hour. Work that is
-kept for good grows on disk with the work: `bytes_per_commitment` says how much.
+kept for good grows on disk with the work: `bytes_per_commitment` is the growth of that half for each commitment.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.keep is not None:
             options.keep.mkdir(parents=True)
         samples, weeks = asyncio.run(soak(options.keep or Path(folder), options.minutes * 60))
-    last = samples[-1]
+    middle, last = samples[len(samples) // 2], samples[-1]
     found = {"minutes": round(last.hours * 60, 1), "weeks": round(weeks, 2), "samples": len(samples)}
     found["commitments"] = last.commitments
-    found["bytes_per_commitment"] = round((last.disk - samples[0].disk) / max(1, last.commitments))
+    found["bytes_per_commitment"] = round((last.disk - middle.disk) / max(1, last.commitments - middle.commitments))
     status = show(figures(samples), as_json=options.json, **found)
     if not options.json:
         print(*(f"{name}: {value}" for name, value in found.items()), sep="\n")
