@@ -29,6 +29,7 @@ from benchmarks.chaos_checker import (
     check,
     unkept,
 )
+from benchmarks.chaos_faults import FAULTS
 from benchmarks.chaos_history import GONE, Event, History, read_history
 from benchmarks.chaos_plan import CHAIN, DEEPEST, KINDS, OF_CHAIN, OF_LINES, plan
 from muster.errors import RefusedError, UnreachableError
@@ -60,6 +61,10 @@ def test_twelve_minutes_have_every_kind_and_many_faults() -> None:
     assert Counter(fault.kind for fault in faults).keys() == set(KINDS)
     assert len(faults) >= 40
     assert plan(2, 720, MEMBERS, SERVERS) != faults
+
+
+def test_every_kind_of_fault_can_be_inflicted() -> None:
+    assert tuple(FAULTS) == KINDS
 
 
 # --- The history
