@@ -69,7 +69,7 @@ from orchestrator.tables import (
 from orchestrator.tallies import DAY_HOURS
 
 POLL_SECONDS: Final = 30.0
-STRETCHES_AT_ONCE: Final = 32
+ENDINGS_AT_ONCE: Final = 32
 """Whose rows one transaction deletes."""
 FILES_AT_ONCE: Final = 256
 SAID_SECONDS: Final = 30 * 24 * HOUR_SECONDS
@@ -206,7 +206,7 @@ class Retention:
 
     def _delete_rows(self, connection: Connection, day: int) -> bool:
         """Delete the rows of some commitments of a day, and note their files; return whether there were any."""
-        some = select(outcomes).where(outcomes.c.day == day, outcomes.c.swept.is_(False)).limit(STRETCHES_AT_ONCE)
+        some = select(outcomes).where(outcomes.c.day == day, outcomes.c.swept.is_(False)).limit(ENDINGS_AT_ONCE)
         rows = connection.execute(some).all()
         for row in rows:
             self._forget(connection, day, row.node, row.first, row.last)

@@ -42,7 +42,7 @@ MAX_SUMMARY_BYTES: Final = 64 << 20
 """Of one day: 60 bytes of a node, and 30 of each time that its commitments begin to end in another way."""
 
 Index = Annotated[int, Field(ge=0, lt=1 << 32)]
-Stretch = tuple[Index, Index, State, Annotated[str, Field(max_length=24)] | None, bool]
+Ending = tuple[Index, Index, State, Annotated[str, Field(max_length=24)] | None, bool]
 """First and last index of a node's commitments that ended alike; status, reason, and whether a report has the files."""
 
 
@@ -58,7 +58,7 @@ class DayOfWork(StrictDocument):
     """Counted from 1970."""
     roots: Hash
     """sha256 of the roots of its commitments, 32 bytes each, by node and index."""
-    nodes: dict[Address, Many[Stretch]]
+    nodes: dict[Address, Many[Ending]]
     counts: dict[Address, dict[Kind, int]]
     """What verdicts, reports and files of the day add to what addresses did."""
     links: dict[Address, tuple[Index, Hash]]
@@ -98,7 +98,7 @@ def summarise(connection: Connection, run: int, day: int) -> DayOfWork:
     """Return what is to be left of a day."""
     hours = day * DAY_HOURS, (day + 1) * DAY_HOURS - 1
     owners = select(hour_tallies.c.node).where(hour_tallies.c.hour.between(*hours)).distinct()
-    roots, nodes = hashlib.sha256(), dict[str, list[Stretch]]()
+    roots, nodes = hashlib.sha256(), dict[str, list[Ending]]()
     counts, links = dict[str, dict[Kind, int]](), dict[str, tuple[int, str]]()
     for node in sorted(connection.execute(owners).scalars()):
         earlier = select(func.max(outcomes.c.last)).where(outcomes.c.node == node, outcomes.c.day < day)
@@ -110,13 +110,13 @@ def summarise(connection: Connection, run: int, day: int) -> DayOfWork:
         rows = connection.execute(query.order_by(commitments.c.index)).all()
         for row in rows:
             roots.update(hash_bytes(row.root))
-        nodes[node] = list(_stretches(rows))
+        nodes[node] = list(_endings(rows))
         for first, last, *_ in nodes[node]:
             _count(connection, node, first, last, counts, links)
     return DayOfWork(run, day, "0x" + roots.hexdigest(), nodes, counts, links)
 
 
-def _stretches(rows: Any) -> Iterator[Stretch]:
+def _endings(rows: Any) -> Iterator[Ending]:
     """Yield the commitments of one node that ended alike. `rows`: by index."""
     start = 0
     for at, row in enumerate(rows, 1):
@@ -178,8 +178,8 @@ def settle(connection: Connection, work: DayOfWork, name: str) -> bool:
     open_day = and_(summaries.c.day == work.day, summaries.c.name == "")
     if not connection.execute(update(summaries).where(open_day).values(name=name)).rowcount:
         return False
-    for node, stretches in work.nodes.items():
-        ended = [dict(zip(_STRETCH, stretch, strict=True)) for stretch in stretches]
+    for node, endings in work.nodes.items():
+        ended = [dict(zip(_ENDING, ending, strict=True)) for ending in endings]
         insert_new(connection, outcomes, [{"node": node, "day": work.day, "swept": False, **one} for one in ended])
     for validator, (link, preimage) in work.links.items():
         known = connection.execute(select(used_links.c.draw_index).where(used_links.c.validator == validator)).scalar()
@@ -188,7 +188,7 @@ def settle(connection: Connection, work: DayOfWork, name: str) -> bool:
     return True
 
 
-_STRETCH: Final = ("first", "last", "status", "reason", "spent")
+_ENDING: Final = ("first", "last", "status", "reason", "spent")
 
 
 def restore(connection: Connection, work: DayOfWork, name: str) -> bool:

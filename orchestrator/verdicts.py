@@ -218,7 +218,7 @@ class Verdicts:
         ours = self._where.chain_id, runs.lower(), self._queries.run
         async for name, size in self.evidence.sizes():
             try:
-                about = _Accusation.model_validate_json(await self.evidence.get(name, MAX_EVIDENCE_BYTES))
+                about = _BundleHead.model_validate_json(await self.evidence.get(name, MAX_EVIDENCE_BYTES))
             except (ValidationError, CheckError, StorageError):
                 continue  # it may be another run's, so it stays
             row = {"validator": about.accuser, "hash": name, "expiry": 0, "size": size}
@@ -226,7 +226,7 @@ class Verdicts:
                 await self._database.write(partial(insert_once, table=evidence, row=row), news=False)
 
 
-class _Accusation(BaseModel):
+class _BundleHead(BaseModel):
     """What says of a bundle of evidence which run it is about."""
 
     chain_id: int

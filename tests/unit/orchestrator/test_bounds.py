@@ -93,7 +93,10 @@ async def test_what_is_kept_of_one_node_is_bounded(database: Database, tmp_path:
         assert (refused.value.status, refused.value.title) == (413, "No room")
     await verdicts.expect_evidence(caller(ANNE, b"fits"), 39)
     await verdicts.expect_evidence(caller(BERT, b"more"), 99)
-    assert [await database.read(lambda c, of=of: full(c, of, 99)) for of in (BERT, "0x" + "3" * 40)] != [None, None]
+    assert await database.read(lambda connection: full(connection, BERT, 100)) is None
+    assert str(await database.read(lambda connection: full(connection, BERT, 99))) == (
+        f"99 bytes of {BERT} are kept, and no more than 99"
+    )
 
 
 async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verdicts) -> None:
