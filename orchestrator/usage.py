@@ -80,14 +80,15 @@ async def usage_lines(settings: Settings, terms: Terms, unbonding: int, hours: A
         ends = [needed_until(last_hour(hour // DAY_HOURS), phases, unbonding) // _SECONDS for hour in (first, last)]
         return f"until {date_of(ends[0])}, the last until {date_of(ends[1])}"
 
-    worked = until(*hours["rollouts"][:2])
+    first, last, rollouts, rollout_bytes = hours["rollouts"]
+    worked = until(first, last)
     for kind in ("files", "uploads", *DOCUMENTS, "evidence", *LASTING):
         sizes = [size async for _, size in ContentStore(ours.storage_url, kind).sizes()]
         where = f"{ours.storage_url.rstrip('/')}/{kind}"
         number, size = len(sizes), sum(sizes)
         if kind == "files":  # the run's own files are among them
-            number, size = number - hours["rollouts"][2], size - hours["rollouts"][3]
-            lines.append(UsageLine("rollouts", settings.run, *hours["rollouts"][2:], where, worked))
+            number, size = number - rollouts, size - rollout_bytes
+            lines.append(UsageLine("rollouts", settings.run, rollouts, rollout_bytes, where, worked))
         lasting = kind in LASTING or kind == "files"
         stays = "as long as the run" if lasting else until(*hours["evidence"]) if kind == "evidence" else worked
         lines.append(UsageLine("run files" if kind == "files" else kind, settings.run, number, size, where, stays))

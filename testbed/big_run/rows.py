@@ -239,7 +239,7 @@ class Rows:
                 f'"validator":"{by}","accepted":{"true" if good else "false"},{finding},"draw_index":{draw},'
                 f'"preimage":"{links[-1]}","inspected":4,"grades":null,"signature":"{UNSIGNED}"}}'
             )
-            yield by, node, index, root, good, reason, draw, links.pop(), document, float(time)
+            yield by, node, index, root, good, reason, draw, links.pop(), document, float(time), None
 
     def file_tokens(self) -> Iterator[Row]:
         """Completion tokens of accepted files, by their hash."""
