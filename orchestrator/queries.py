@@ -240,10 +240,7 @@ class Queries:
     def update_statuses(
         self, connection: Connection, which: CommitmentSelection, **given: Any
     ) -> dict[tuple[str, int], CommitmentStatus]:
-        """Decide the statuses of the selected commitments again, as verdicts, cases and convictions are now.
-
-        Returns them by node and index.
-        """
+        """Decide the selected commitments again, as all is now; return their statuses by node and index."""
         opinions, opened = defaultdict[tuple, list[Opinion]](list), defaultdict[tuple, list[CaseState]](list)
         for row in connection.execute(which.opinions, given):
             opinions[row.node, row.index].append(Opinion(*list(row)[2:]))
@@ -277,6 +274,7 @@ def same_work(table: Any, work: Any) -> Any:
 _MEMBERS: Final = select(*nodes.c["address", "operator", "role", "status", "draw_tip"]).where(
     nodes.c.address.in_(ANY_OF)
 )
+_LAST: Final = select(func.max(commitments.c.index)).where(commitments.c.node == bindparam("node"))
 """Made once, as others here: making a statement takes many times as long as running it."""
 
 
@@ -293,7 +291,7 @@ def member_of(connection: Connection, address: str) -> NodeRecord | None:
 
 def next_index_of(connection: Connection, node: str) -> int:
     """Return the index of the node's next commitment, as far as the chain was read."""
-    last = connection.execute(select(func.max(commitments.c.index)).where(commitments.c.node == node)).scalar()
+    last = connection.execute(_LAST, {"node": node}).scalar()
     return 0 if last is None else last + 1
 
 

@@ -23,7 +23,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 from starlette.requests import Request
 
 from muster.clients.storage import ContentStore
@@ -186,10 +186,12 @@ class Uploads:
         return await self._database.write(write)
 
 
+_ROOTS: Final = select(func.count()).where(uploads.c.node == bindparam("node"), uploads.c.index == bindparam("index"))
+
+
 def _roots_at(connection: Connection, node: str, index: int) -> int:
     """Count the roots that a node has uploaded for an index."""
-    query = select(func.count()).select_from(uploads).where(uploads.c.node == node, uploads.c.index == index)
-    return connection.execute(query).scalar() or 0
+    return connection.execute(_ROOTS, {"node": node, "index": index}).scalar() or 0
 
 
 def full(connection: Connection, address: str, key_bytes: float) -> RefusedError | None:

@@ -191,13 +191,14 @@ class Verdicts:
             for one, received, stored in given
         ]
         numbers, counted, kept = _insert(connection, rows), Counter[tuple[Any, ...]](), list[int | None]()
-        for row, (verdict, _, stored) in zip(rows, given, strict=True):
-            number = numbers.pop(_key(verdict), None)
-            if number is None and _forget_missing(connection, verdict):
-                counted[verdict.validator, "rejections"] -= 1
-                number = _insert(connection, [row]).get(_key(verdict))
-            if number is None and stored:
-                leave(connection, [("verdicts", stored)], 0)
+        for row in rows:
+            key = tuple(row[name] for name in _KEY)
+            number = numbers.pop(key, None)
+            if number is None and _forget_missing(connection, row):
+                counted[row["validator"], "rejections"] -= 1
+                number = _insert(connection, [row]).get(key)
+            if number is None and row["stored"]:
+                leave(connection, [("verdicts", row["stored"])], 0)
             kept.append(number)
 
         # 2. What follows from the new ones.
@@ -249,8 +250,8 @@ class Known:
     all earlier ones count as used (`orchestrator.tables.used_links`)."""
 
 
-_IDENTITY: Final = ("validator", "node", "index", "root")
-"""The columns of which two verdicts never have the same."""
+_KEY: Final = ("draw_index", "validator", "node", "index", "root")
+"""Columns of a verdict of which no other has the first two, nor all but the first."""
 _BELOW: Final = (
     select(verdicts.c.draw_index, verdicts.c.preimage)
     .where(verdicts.c.validator == bindparam("validator"), verdicts.c.draw_index <= bindparam("draw_index"))
@@ -258,33 +259,29 @@ _BELOW: Final = (
     .limit(1)
 )
 _USED: Final = select(*used_links.c["draw_index", "preimage"]).where(used_links.c.validator == bindparam("validator"))
-_SAME: Final = [verdicts.c[name] == bindparam(name) for name in _IDENTITY]
-_FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in _IDENTITY[1:]))
+_SAME: Final = [verdicts.c[name] == bindparam(name) for name in _KEY[1:]]
+_FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in _KEY[2:]))
 _ABOUT: Final = select(select(verdicts.c.document).where(*_SAME).scalar_subquery(), _FILE.scalar_subquery())
 """Made once, as others here: making a statement takes many times as long as running it."""
 
 
 def what_is_known(connection: Connection, given: Sequence[Verdict]) -> list[Known]:
     """Read what the database says about the subject of each verdict."""
-    return [_what_is_known(connection, verdict) for verdict in given]
-
-
-def _what_is_known(connection: Connection, verdict: Verdict) -> Known:
-    earlier, file_hash = connection.execute(_ABOUT, _named(verdict)).one()
-    link = {"validator": verdict.validator, "draw_index": verdict.draw_index}
-    below = connection.execute(_BELOW, link).one_or_none()
-    if below is None:  # the verdicts before it may be gone
-        below = connection.execute(_USED, {"validator": verdict.validator}).one_or_none()
-    return Known(
-        earlier=Verdict.model_validate_json(earlier) if earlier else None,
-        committed=tallies.find_commitment(connection, verdict.node, verdict.index),
-        file_hash=file_hash,
-        below=tuple(below) if below else None,
-    )
-
-
-def _named(verdict: Verdict) -> dict[str, Any]:
-    return {name: getattr(verdict, name) for name in _IDENTITY}
+    found = []
+    for verdict in given:
+        key = verdict.model_dump(include=set(_KEY))
+        earlier, file_hash = connection.execute(_ABOUT, key).one()
+        below = connection.execute(_BELOW, key).one_or_none()
+        if below is None:  # the verdicts before it may be gone
+            below = connection.execute(_USED, key).one_or_none()
+        known = Known(
+            earlier=Verdict.model_validate_json(earlier) if earlier else None,
+            committed=tallies.find_commitment(connection, verdict.node, verdict.index),
+            file_hash=file_hash,
+            below=tuple(below) if below else None,
+        )
+        found.append(known)
+    return found
 
 
 def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> Exception | None:
@@ -332,24 +329,18 @@ def mark_named(connection: Connection, verdict: Verdict) -> None:
 _MISSING: Final = delete(verdicts).where(*_SAME, verdicts.c.reason == "data_missing").returning(verdicts.c.stored)
 
 
-def _forget_missing(connection: Connection, verdict: Verdict) -> bool:
+def _forget_missing(connection: Connection, row: Mapping[str, Any]) -> bool:
     """Delete the validator's earlier verdict on this commitment, if it was that the file is missing."""
-    if verdict.reason == "data_missing":
+    if row["reason"] == "data_missing":
         return False
-    files = connection.execute(_MISSING, _named(verdict)).scalars().all()
+    files = connection.execute(_MISSING, {name: row[name] for name in _KEY[1:]}).scalars().all()
     leave(connection, [("verdicts", name) for name in files if name], 0)
     return bool(files)
 
 
 def _insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], int]:
     """Insert verdicts; return the numbers of the new ones."""
-    return {
-        tuple(key): number for number, *key in insert_each(connection, verdicts, rows, "id", "draw_index", *_IDENTITY)
-    }
-
-
-def _key(verdict: Verdict) -> tuple[Any, ...]:
-    return verdict.draw_index, verdict.validator, verdict.node, verdict.index, verdict.root
+    return {tuple(key): number for number, *key in insert_each(connection, verdicts, rows, "id", *_KEY)}
 
 
 def _record_rejection(connection: Connection, verdict: Verdict, number: int) -> None:

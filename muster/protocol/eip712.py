@@ -160,9 +160,8 @@ def recover_signer(where: Domain, message: SignedMessage) -> str:
 
 def recover_public_key(where: Domain, message: SignedMessage) -> bytes:
     """Return the compressed public key that signed a message, 33 bytes. Raises MalformedError as `recover`."""
-    return _recover(where.digest(struct_of(type(message)), values_of(message)), message.signature).format(
-        compressed=True
-    )
+    digest = where.digest(struct_of(type(message)), values_of(message))
+    return _recover(digest, message.signature).format(compressed=True)
 
 
 def recover(digest: bytes, signature: str) -> str:
@@ -246,11 +245,6 @@ def _encode(kind: str, value: object) -> bytes:
     raise MalformedError(f"{value!r} is no {kind}")
 
 
-@lru_cache(1 << 10)
-def _hash_of(text: str) -> bytes:
-    """Return the hash of a text: most are methods, hosts, paths and absent values, which come again."""
-    return keccak(text=text)
-
-
-_bytes_of: Final = lru_cache(1 << 14)(to_canonical_address)
-"""The 20 bytes of an address."""
+_hash_of = lru_cache(1 << 10)(lambda text: keccak(text=text))
+_bytes_of = lru_cache(1 << 14)(to_canonical_address)
+"""Most texts are methods, hosts, paths and absent values, which come again, as addresses do."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from eth_utils.address import to_checksum_address
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, bindparam, delete, func, select
 
 from muster.clients.storage import ContentStore
 from muster.constants import REQUEST_LIFETIME_SECONDS
@@ -64,6 +64,7 @@ Operators = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
 """Read the operators of nodes from the chain, "" for what is no node of the run."""
 
 ANNOUNCED: Final = telemetry.counter("announcements", "Names, machines and scores received", ("kind",))
+_LAST_REPORT: Final = select(*machines.c["received", "body_hash"]).where(machines.c.node == bindparam("node"))
 log = telemetry.logger("orchestrator")
 
 
@@ -191,13 +192,14 @@ class Announcements:
         }
 
         def write(connection: Connection) -> bool:
-            query = select(*machines.c["received", "body_hash"]).where(machines.c.node == caller.address)
-            last = connection.execute(query).one_or_none()
+            last = connection.execute(_LAST_REPORT, {"node": caller.address}).one_or_none()
             passed = FIRST_SECONDS if last is None else min(max(row["received"] - last.received, 0.0), MAX_SECONDS)
             if last is not None and last.body_hash == row["body_hash"] and passed < REPEAT_SECONDS:
                 return False
             upsert(connection, machines, row)
-            self._add_received(connection, caller.address, received, int(passed * BYTES_PER_SECOND), row["received"])
+            if received:
+                allowance = int(passed * BYTES_PER_SECOND)
+                self._add_received(connection, caller.address, received, allowance, row["received"])
             return True
 
         new = await self.database.write(write, news=False)  # a report a second would undo what answers are kept

@@ -118,7 +118,9 @@ class Story:
 
     async def usage(self) -> str:
         """Return what `muster orchestrator usage` prints."""
-        code, said, why = await run_to_end(*self.orchestrator.command, "usage", folder=None, **self.orchestrator.environment)
+        code, said, why = await run_to_end(
+            *self.orchestrator.command, "usage", folder=None, **self.orchestrator.environment
+        )
         assert code == 0, why
         return said
 

@@ -63,6 +63,7 @@ async def test_demand_is_answered_as_it_is_now(asked: Asked) -> None:
         asked.now = Demand(run=3, step=2, wanted=True, waiting_groups=waiting)
         start, body = await asked.get(DEMAND)
         assert start["status"] == 200
+        assert (b"x-content-type-options", b"nosniff") in start["headers"]
         assert Demand.model_validate_json(body["body"]) == asked.now
 
 
