@@ -66,7 +66,7 @@ OurRun = Annotated[int, Depends(_our_run)]
 Signed = Annotated[Caller, Depends(_caller)]
 SignedByAnyone = Annotated[Caller, Depends(_anyone)]
 
-SIGNED: Final = documented(401, 403, 404, 408, 409, 413, 422, 429, 503)
+SIGNED: Final = documented(401, 403, 404, 408, 409, 410, 413, 422, 429, 503)
 """How a route of signed messages may refuse."""
 KNOWN: Final[dict[int | str, dict[str, Any]]] = {200: {"description": "Known already", "model": Ack}}
 """How it answers what changes nothing."""

@@ -151,7 +151,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         await database.write(attribution.complete)
         # 5. State that a new database lacks; then follow the chain.
         follower = Follower(chain, database, queries, settings.chain, attribution)
-        verdicts = Verdicts(where, queries, follower, database, storage_url=storage_url, key_bytes=ours.key_bytes)
+        verdicts = Verdicts(where, queries, follower, database, storage_url=storage_url, key_bytes=ours.room_of_a_key)
         unbonding = await chain.call(registry.unbonding())
         retention = Retention(where, signer, follower, database, unbonding=unbonding, storage_url=storage_url)
         await rebuild(

@@ -77,7 +77,7 @@ class Uploads:
         self._uploading: set[str] = set()
         """Nodes whose file is on its way."""
         self._seconds = settings.upload_seconds
-        self._key_bytes = settings.key_bytes
+        self._key_bytes = settings.room_of_a_key
         self._limit = min(MAX_FILE_BYTES, FileLimits.from_terms(queries.terms).decoded_bytes + FOOTER_BYTES)
 
     async def receive(

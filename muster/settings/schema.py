@@ -6,6 +6,7 @@ Order of precedence: command-line flag, `MUSTER_SECTION__KEY` in the environment
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -98,7 +99,8 @@ class OrchestratorSettings(Section):
     upload_seconds: float = Field(default=120, gt=0, le=3600)
     """Longest time for one body to arrive, and besides a second for every 64 KiB of it."""
     key_bytes: int = Field(default=64 << 30, ge=MAX_FILE_BYTES)
-    """Bytes of rollouts and evidence that are kept of one node; with more, it is refused until some of them go."""
+    """With retention = deadlines: bytes of rollouts and evidence that are kept of one node. With more, it is refused
+    until some of them go."""
     retention: Literal["forever", "deadlines"] = "forever"
     """deadlines: rollouts, verdicts, grades and evidence are deleted, for good, once the last deadline of their day is
     over; a signed summary of the day stays. docs/decisions/retention.md says when."""
@@ -113,6 +115,11 @@ class OrchestratorSettings(Section):
     trusted_proxies: list[str] = []
     """Addresses or networks of reverse proxies in front of it, whose X-Forwarded-For names the address that limits
     count; without them all that a proxy passes on counts as one address's, which gets half of the room at most."""
+
+    @property
+    def room_of_a_key(self) -> float:
+        """Return how many bytes are kept of one node: any number where none of them go."""
+        return self.key_bytes if self.retention == "deadlines" else math.inf
 
     @field_validator("trusted_proxies")
     @classmethod
