@@ -1,4 +1,4 @@
-"""Delete the detail of work once nobody can need it: no case can be opened, voted on or graded again any more.
+"""Delete the detail of work once its deadlines are over: no case can be opened, voted on or graded again any more.
 
 A UTC day of the chain's clock goes as a whole, once `muster.protocol.windows.needed_until` is over for its last hour
 and no case about its work is open:
@@ -174,11 +174,12 @@ class Retention:
         done = select(summaries.c.name).where(summaries.c.day == day)
         if not await self._database.read(lambda connection: connection.execute(done).scalar()):
             work, name = (None, "") if is_new else await self._written(day)
+            is_old = work is not None
             if work is None:
                 work = await self._database.read(lambda connection: summarise(connection, self._queries.run, day))
                 name = await self.summaries.put(await asyncio.to_thread(sign_day, self._signer, self._where, work))
             failpoint("orchestrator.summarised")
-            await self._database.write(partial(self._settle, work, name))
+            await self._database.write(partial(self._settle, work, name, is_old))
             if await self._database.read(lambda connection: connection.execute(done).scalar()) != name:
                 await self.summaries.delete(name)  # another process was faster, for a moment with the lease too
         while await self._database.write(lambda connection: self._delete_rows(connection, day)):
@@ -199,9 +200,9 @@ class Retention:
                 return work, name
         return None, ""
 
-    def _settle(self, work: DayOfWork, name: str, connection: Connection) -> None:
-        if settle(connection, work, name):
-            for node in work.nodes:  # a validator may have been convicted since the summary was written
+    def _settle(self, work: DayOfWork, name: str, is_old: bool, connection: Connection) -> None:
+        if settle(connection, work, name) and is_old:  # a validator may have been convicted since it was written
+            for node in work.nodes:
                 self._queries.update_statuses(connection, OF_NODE, node=node)
 
     def _delete_rows(self, connection: Connection, day: int) -> bool:
