@@ -7,10 +7,10 @@ import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { SafeCast } from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import { Guarded } from "./Guarded.sol";
 import { IMasters } from "./interfaces/IMasters.sol";
+import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
-import { TermBounds } from "./libraries/TermBounds.sol";
 
-/// @title The owner's half of Runs: terms, admission, money in and out; see IRuns.
+/// @title The owner's half of Runs: money in and out; see IRuns.
 abstract contract Escrow is Guarded {
     using SafeCast for uint256;
     using SafeERC20 for IERC20;
@@ -33,39 +33,25 @@ abstract contract Escrow is Guarded {
     // -------------------------------------------------------------------------------------------------- immutables
 
     IERC20 public immutable TOKEN;
-    address public immutable COURT;
+    IRunTerms public immutable TERMS;
+    IMasters public immutable MASTERS;
 
     // ----------------------------------------------------------------------------------------------------- storage
 
-    /// @inheritdoc IRuns
-    uint32 public runCount;
-
     mapping(uint32 run => RunState) internal _states;
     mapping(uint32 run => RunInfo) internal _infos;
-    mapping(uint32 run => Terms) internal _terms;
-    mapping(uint32 run => mapping(address operator => bool)) private _admitted;
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IERC20 token, address court, address guardian) Guarded(guardian) {
-        require(address(token) != address(0) && court != address(0), ZeroAddress());
+    constructor(IERC20 token, IRunTerms terms, IMasters masters, address guardian) Guarded(guardian) {
+        require(address(token) != address(0), ZeroAddress());
+        require(address(terms) != address(0) && address(masters) != address(0), ZeroAddress());
         TOKEN = token;
-        COURT = court;
+        TERMS = terms;
+        MASTERS = masters;
     }
 
     // ------------------------------------------------------------------------------------------------ owners' calls
-
-    /// @inheritdoc IRuns
-    function createRun(Terms calldata terms_) external returns (uint32 run) {
-        TermBounds.check(terms_);
-
-        run = ++runCount;
-        _terms[run] = terms_;
-        _infos[run].owner = msg.sender;
-        _states[run].asyncLevel = terms_.asyncLevel;
-        _states[run].commitmentsPerHour = uint8(terms_.commitmentsPerHour);
-        emit RunCreated(run, msg.sender, terms_.trainer);
-    }
 
     /// @inheritdoc IRuns
     function fund(uint32 run, uint256 amount) external {
@@ -113,46 +99,7 @@ abstract contract Escrow is Guarded {
         _payOwner(run, paid);
     }
 
-    /// @inheritdoc IRuns
-    function admit(uint32 run, address operator, bool admitted) external {
-        address admitter = _terms[run].admitter;
-        require(admitter != address(0) && msg.sender == admitter, NotAdmitter(run, msg.sender));
-
-        _admitted[run][operator] = admitted;
-        emit AdmissionChanged(run, operator, admitted);
-    }
-
     // ------------------------------------------------------------------------------------------------------- views
-
-    /// @inheritdoc IRuns
-    function terms(uint32 run) external view returns (Terms memory) {
-        return _terms[run];
-    }
-
-    /// @inheritdoc IRuns
-    function caseTerms(uint32 run) external view returns (CaseTerms memory) {
-        Terms storage t = _terms[run];
-        return CaseTerms({
-            caseFee: t.caseFee,
-            juryDeposit: t.juryDeposit,
-            slashBps: t.slashBps,
-            bountyBps: t.bountyBps,
-            commitPhase: t.commitPhase,
-            revealPhase: t.revealPhase,
-            jurySeniority: t.jurySeniority
-        });
-    }
-
-    /// @inheritdoc IRuns
-    function gradingTerms(uint32 run) external view returns (GradeTerms memory) {
-        Terms storage t = _terms[run];
-        return GradeTerms({ tip: t.gradeTip, epochs: t.gradeEpochs, epochSteps: t.gradeEpochSteps });
-    }
-
-    /// @inheritdoc IRuns
-    function storageKeyOf(uint32 run) external view returns (address) {
-        return _terms[run].storageKey;
-    }
 
     /// @inheritdoc IRuns
     function runState(uint32 run) external view returns (RunState memory) {
@@ -162,11 +109,6 @@ abstract contract Escrow is Guarded {
     /// @inheritdoc IRuns
     function runInfo(uint32 run) external view returns (RunInfo memory) {
         return _infos[run];
-    }
-
-    /// @inheritdoc IRuns
-    function isAdmitted(uint32 run, address operator) public view returns (bool) {
-        return _terms[run].admitter == address(0) || _admitted[run][operator];
     }
 
     /// @inheritdoc IRuns
@@ -181,7 +123,7 @@ abstract contract Escrow is Guarded {
 
     /// @inheritdoc IRuns
     function noticePeriod(uint32 run) public view returns (uint256) {
-        return Math.max(NOTICE_STEPS * _terms[run].minStepInterval, MIN_NOTICE);
+        return Math.max(NOTICE_STEPS * _infos[run].minStepInterval, MIN_NOTICE);
     }
 
     /// @inheritdoc IRuns
@@ -209,12 +151,6 @@ abstract contract Escrow is Guarded {
         require(!state.closed, RunIsClosed(run));
     }
 
-    /// @dev Owner and trainer of a run do not validate it: they would judge their own accusers.
-    function _requireIndependent(uint32 run, address account) internal view {
-        bool involved = account == _infos[run].owner || account == _terms[run].trainer;
-        require(!involved, OwnerOrTrainer(run, account));
-    }
-
     /// @dev Voided pay that is still there. The owner's own money is spent first; when the escrow falls below what was
     /// voided, the difference has gone to others, as it should.
     function _keptNow(uint32 run) internal view returns (uint96) {
@@ -227,7 +163,7 @@ abstract contract Escrow is Guarded {
         require(block.timestamp >= readyAt, NoticeRunning(run, readyAt, block.timestamp));
         uint256 lapsedAt = readyAt + NOTICE_LAPSES;
         require(block.timestamp < lapsedAt, NoticeLapsed(run, lapsedAt, block.timestamp));
-        IMasters(COURT).checkPayable(run, _states[run].steps);
+        MASTERS.checkPayable(run, _states[run].steps);
     }
 
     /// @dev What begins after an announcement has lapsed does not bring it back.

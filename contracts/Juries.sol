@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { Grading } from "./Grading.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
+import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
 import { Payouts } from "./libraries/Payouts.sol";
@@ -47,7 +48,7 @@ abstract contract Juries is Grading {
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IRegistry registry, IRuns runs) Grading(registry, runs) { }
+    constructor(IRegistry registry, IRuns runs, IRunTerms terms) Grading(registry, runs, terms) { }
 
     // ------------------------------------------------------------------------------------------------ anyone's call
 
@@ -76,7 +77,7 @@ abstract contract Juries is Grading {
 
         // Interaction.
         uint256 taken = REGISTRY.fine(judge, case_.deposit);
-        uint256 bounty = taken * RUNS.caseTerms(case_.run).bountyBps / TermBounds.BASIS_POINTS;
+        uint256 bounty = taken * TERMS.caseTerms(case_.run).bountyBps / TermBounds.BASIS_POINTS;
         address operator = _node(msg.sender).operator;
         REGISTRY.release(operator == address(0) ? msg.sender : operator, bounty);
         REGISTRY.burn(taken - bounty);

@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import { MerkleProof } from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
+import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
 import { Draws } from "./libraries/Draws.sol";
@@ -19,13 +20,16 @@ abstract contract ObjectiveProofs is ISlashCourt {
 
     IRegistry public immutable REGISTRY;
     IRuns public immutable RUNS;
+    IRunTerms public immutable TERMS;
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IRegistry registry, IRuns runs) {
+    constructor(IRegistry registry, IRuns runs, IRunTerms terms) {
         require(address(registry) != address(0) && address(runs) != address(0), ZeroAddress());
+        require(address(terms) != address(0), ZeroAddress());
         REGISTRY = registry;
         RUNS = runs;
+        TERMS = terms;
     }
 
     // --------------------------------------------------------------------------------------------------- a node's work
@@ -100,7 +104,7 @@ abstract contract ObjectiveProofs is ISlashCourt {
     /// @dev The pay of a worker that is not settled is void; a validator has none.
     /// @return kept What judges get: `prize`, or the rest of the slash if that is less.
     function _convict(address node, uint32 run, address beneficiary, uint256 prize) internal returns (uint256 kept) {
-        IRuns.CaseTerms memory terms = RUNS.caseTerms(run);
+        IRunTerms.CaseTerms memory terms = TERMS.caseTerms(run);
         kept = REGISTRY.convict(node, terms.slashBps, terms.bountyBps, prize, beneficiary);
         RUNS.voidWork(node);
     }
@@ -143,24 +147,24 @@ abstract contract ObjectiveProofs is ISlashCourt {
         require(openings.length == 1, OpeningsWrong(openings.length));
         Leaves.Leaf calldata leaf = openings[0].leaf;
         _checkUnder(target.root, leaf, openings[0].proof);
-        IRuns.DrawTerms memory terms = RUNS.drawTerms(target.node);
+        IRunTerms.DrawTerms memory terms = TERMS.drawTerms(target.node);
         if (leaf.position >= _positions(terms)) return Flaw.PositionBeyond;
         if (_isOutOfBounds(terms, leaf)) return Flaw.OutOfBounds;
         flaw = _drawFlaw(target, terms, leaf);
         require(flaw != Flaw.None, NothingRefuted(target.node, target.index, leaf.position));
     }
 
-    function _positions(IRuns.DrawTerms memory terms) private pure returns (uint256) {
+    function _positions(IRunTerms.DrawTerms memory terms) private pure returns (uint256) {
         return uint256(terms.groupSize) * terms.groupsPerCommitment;
     }
 
-    function _isOutOfBounds(IRuns.DrawTerms memory terms, Leaves.Leaf calldata leaf) private pure returns (bool) {
+    function _isOutOfBounds(IRunTerms.DrawTerms memory terms, Leaves.Leaf calldata leaf) private pure returns (bool) {
         if (leaf.length == 0 || leaf.length > terms.maxCompletionTokens) return true;
         return leaf.taskReward < 0 || leaf.taskReward > REWARD_ONE;
     }
 
     /// @dev The first of task, seed and budget that is not what the draw says. The leaf's position must be within.
-    function _drawFlaw(Target memory target, IRuns.DrawTerms memory terms, Leaves.Leaf calldata leaf)
+    function _drawFlaw(Target memory target, IRunTerms.DrawTerms memory terms, Leaves.Leaf calldata leaf)
         private
         view
         returns (Flaw)

@@ -65,7 +65,7 @@ contract Registry is IRegistry {
     // ------------------------------------------------------------------------------------------------- constructor
 
     /// @param token The money.
-    /// @param runs Where Runs is going to be: the three contracts name each other, so their addresses are computed first.
+    /// @param runs Where Runs is going to be: the contracts name each other, so their addresses are computed first.
     /// @param court Where SlashCourt is going to be.
     constructor(IMusterToken token, IRuns runs, address court) {
         require(address(token) != address(0) && address(runs) != address(0) && court != address(0), ZeroAddress());

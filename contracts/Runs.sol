@@ -3,12 +3,11 @@ pragma solidity ^0.8.30;
 
 import { IERC20 } from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import { SafeERC20 } from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { Escrow } from "./Escrow.sol";
 import { IMasters } from "./interfaces/IMasters.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
+import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
-import { TermBounds } from "./libraries/TermBounds.sol";
 import { Windows } from "./libraries/Windows.sol";
 
 /// @title The workers' half of Runs: checkpoints, commitments, the window, seals; see IRuns.
@@ -25,6 +24,7 @@ contract Runs is Escrow {
     // -------------------------------------------------------------------------------------------------- immutables
 
     IRegistry public immutable REGISTRY;
+    address public immutable COURT;
 
     // ----------------------------------------------------------------------------------------------------- storage
 
@@ -44,11 +44,16 @@ contract Runs is Escrow {
 
     /// @param token The money.
     /// @param registry Where nodes and stakes are.
+    /// @param terms Where terms are, and runs are created.
+    /// @param masters Where Masters is going to be.
     /// @param court Where SlashCourt is going to be.
     /// @param guardian Who may pause commitments; zero disables pauses.
-    constructor(IERC20 token, IRegistry registry, address court, address guardian) Escrow(token, court, guardian) {
-        require(address(registry) != address(0), ZeroAddress());
+    constructor(IERC20 token, IRegistry registry, IRunTerms terms, IMasters masters, address court, address guardian)
+        Escrow(token, terms, masters, guardian)
+    {
+        require(address(registry) != address(0) && court != address(0), ZeroAddress());
         REGISTRY = registry;
+        COURT = court;
     }
 
     modifier onlyRegistry() {
@@ -67,16 +72,15 @@ contract Runs is Escrow {
     function publishCheckpoint(uint32 run, uint32 step, bytes32 manifestRoot, bytes32 batchRoot) external {
         RunState storage state = _states[run];
         RunInfo storage info = _infos[run];
-        Terms storage terms_ = _terms[run];
 
         // Check.
-        require(msg.sender == terms_.trainer, NotTrainer(run, msg.sender));
+        require(msg.sender == TERMS.trainerOf(run), NotTrainer(run, msg.sender));
         _requireGoingOn(run, state);
         require(step == state.steps, StepOutOfOrder(run, step, state.steps));
         if (step == 0) _checkJudged(run, state, info);
-        uint256 readyAt = step == 0 ? 0 : info.publishedAt + terms_.minStepInterval;
+        uint256 readyAt = step == 0 ? 0 : info.publishedAt + info.minStepInterval;
         require(block.timestamp >= readyAt, StepTooSoon(run, readyAt, block.timestamp));
-        IMasters(COURT).checkPublishable(run, step);
+        MASTERS.checkPublishable(run, step);
 
         // Effect. Entropy is the block's: two manifests in one block get the same draws.
         bytes32 entropy = keccak256(abi.encode(blockhash(block.number - 1), block.prevrandao, run, step));
@@ -139,7 +143,7 @@ contract Runs is Escrow {
     /// @inheritdoc IRuns
     function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external {
         // Check.
-        _checkSealer(run, hour);
+        uint256 quorum = _checkSealer(run, hour);
         _checkSealHour(hour);
 
         // Effect.
@@ -148,7 +152,7 @@ contract Runs is Escrow {
         vouchRoot[msg.sender][hour] = vouchRoot_;
         uint256 count = ++sealCount[run][hour];
         emit HourSealed(run, hour, msg.sender, vouchRoot_);
-        if (count >= _terms[run].sealQuorum && hour > state.sealedThrough) {
+        if (count >= quorum && hour > state.sealedThrough) {
             state.sealedThrough = hour;
             emit SealedThrough(run, hour);
         }
@@ -157,43 +161,47 @@ contract Runs is Escrow {
     // ---------------------------------------------------------------------------------------------- the house's calls
 
     /// @inheritdoc IRuns
+    function beginRun(uint32 run, address owner, uint8 asyncLevel, uint8 commitmentsPerHour, uint32 minStepInterval)
+        external
+    {
+        require(msg.sender == address(TERMS), NotRunTerms(msg.sender));
+        _infos[run].owner = owner;
+        _infos[run].minStepInterval = minStepInterval;
+        _states[run].asyncLevel = asyncLevel;
+        _states[run].commitmentsPerHour = commitmentsPerHour;
+    }
+
+    /// @inheritdoc IRuns
     function enrolWorker(uint32 run, address node, address operator, uint8 workClass)
         external
         onlyRegistry
         returns (uint256 stake)
     {
         _requireOpen(run);
-        Terms storage terms_ = _terms[run];
-        require(workClass < terms_.classes.length, WorkClassUnknown(run, workClass));
+        uint256 pay;
+        uint256 cover;
+        (stake, pay, cover) = TERMS.workerTerms(run, workClass);
 
         // Every word that a commitment changes is made non-zero here, so that the first one costs what all cost.
         Work storage work_ = _works[node];
-        uint256 pay = TermBounds.payOf(terms_.pay, terms_.classes[workClass]);
         work_.pay = uint96(pay);
-        work_.cover = uint24(
-            Math.min(TermBounds.burned(terms_.workerStake, terms_.slashBps, terms_.bountyBps) / pay, type(uint24).max)
-        );
+        work_.cover = uint24(cover);
         // The builder of the block that publishes the next step may know its entropy already, but not the step's after.
         uint32 steps = _states[run].steps;
         work_.joinedStep = steps == 0 ? 0 : steps + 1;
         work_.operator = operator;
         work_.run = run;
         work_.workClass = workClass;
-        return terms_.workerStake;
     }
 
     /// @inheritdoc IRuns
     function enrolValidator(uint32 run, address node, address operator) external onlyRegistry returns (uint256 stake) {
         _requireOpen(run);
-        Terms storage terms_ = _terms[run];
-        require(isAdmitted(run, operator), NotAdmitted(run, operator));
-        _requireIndependent(run, operator);
-        _requireIndependent(run, node);
+        stake = TERMS.validatorTerms(run, node, operator);
 
         RunState storage state = _states[run];
         require(state.validators != type(uint8).max, TooManyValidators(run));
         if (++state.validators == MIN_VALIDATORS) _infos[run].workableSince = uint40(block.timestamp);
-        return terms_.validatorStake;
     }
 
     /// @inheritdoc IRuns
@@ -237,21 +245,6 @@ contract Runs is Escrow {
     }
 
     // ------------------------------------------------------------------------------------------------------- views
-
-    /// @inheritdoc IRuns
-    function drawTerms(address node) external view returns (DrawTerms memory) {
-        Work storage work_ = _works[node];
-        Terms storage t = _terms[work_.run];
-        return DrawTerms({
-            run: work_.run,
-            taskCount: t.taskCount,
-            groupSize: t.groupSize,
-            groupsPerCommitment: t.groupsPerCommitment,
-            maxCompletionTokens: t.maxCompletionTokens,
-            workClass: t.classes[work_.workClass],
-            entropy: _checkpoints[work_.run][work_.joinedStep].entropy
-        });
-    }
 
     /// @inheritdoc IRuns
     function checkpoint(uint32 run, uint32 step) external view returns (Checkpoint memory) {
@@ -343,7 +336,7 @@ contract Runs is Escrow {
 
     /// @dev Work for a step is not lost when the step that makes it too old is published between upload and commitment.
     function _isJustTooOld(uint32 run, uint32 step, uint32 oldest) private view returns (bool) {
-        return step + 1 == oldest && block.timestamp < _infos[run].publishedAt + _terms[run].minStepInterval;
+        return step + 1 == oldest && block.timestamp < _infos[run].publishedAt + _infos[run].minStepInterval;
     }
 
     /// @dev Before every commitment there were validators enough to judge it.
@@ -370,8 +363,8 @@ contract Runs is Escrow {
     /// @dev What voting in a case takes, if there is an open one against the node; else zero.
     function _phases(Work storage work_) private view returns (uint256) {
         if (work_.openCases == 0) return 0;
-        Terms storage terms_ = _terms[work_.run];
-        return uint256(terms_.commitPhase) + terms_.revealPhase;
+        IRunTerms.CaseTerms memory terms = TERMS.caseTerms(work_.run);
+        return uint256(terms.commitPhase) + terms.revealPhase;
     }
 
     /// @return countInHour Commitments that the node already made in this hour.
@@ -391,11 +384,14 @@ contract Runs is Escrow {
         require(reserved <= state.balance, EscrowShort(run, state.balance - state.reserved, pay));
     }
 
-    function _checkSealer(uint32 run, uint24 hour) private view {
+    /// @return quorum Validators that must seal an hour.
+    function _checkSealer(uint32 run, uint24 hour) private view returns (uint256 quorum) {
+        uint256 seniority;
+        (quorum, seniority) = TERMS.sealTerms(run);
         IRegistry.Node memory sealer = REGISTRY.node(msg.sender);
         bool serves = sealer.role == IRegistry.Role.Validator && sealer.status == IRegistry.Status.Active;
         require(serves && sealer.run == run, NotValidator(run, msg.sender));
-        uint256 readyAt = sealer.registeredAt + _terms[run].jurySeniority;
+        uint256 readyAt = sealer.registeredAt + seniority;
         require(block.timestamp >= readyAt, TooJunior(msg.sender, readyAt, block.timestamp));
         bool served = Windows.endOf(hour) > sealer.registeredAt;
         require(served, HourBeforeJoined(msg.sender, hour, sealer.registeredAt));

@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import { ECDSA } from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import { Juries } from "./Juries.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
+import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
 import { Payouts } from "./libraries/Payouts.sol";
@@ -38,7 +39,7 @@ contract SlashCourt is Juries {
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IRegistry registry, IRuns runs) Juries(registry, runs) { }
+    constructor(IRegistry registry, IRuns runs, IRunTerms terms) Juries(registry, runs, terms) { }
 
     // ------------------------------------------------------------------------------------------------- juried cases
 
@@ -144,7 +145,7 @@ contract SlashCourt is Juries {
         uint256 committedAt = _committedAt(node, index);
         require(receipt.storedAt <= committedAt, ReceiptTooLate(receipt.storedAt, committedAt));
         address signer = ECDSA.recoverCalldata(receiptDigest(run, node, index, receipt), signature);
-        address storageKey = RUNS.storageKeyOf(run);
+        address storageKey = TERMS.storageKeyOf(run);
         require(signer == storageKey, ReceiptNotByStorage(signer, storageKey));
 
         // Effect and interaction.
@@ -273,7 +274,7 @@ contract SlashCourt is Juries {
         bool serves = challenger.role == IRegistry.Role.Validator && challenger.status == IRegistry.Status.Active;
         require(serves && challenger.run == accused.run, NotChallenger(msg.sender, accused.run));
         require(challenger.operator != accused.operator, OwnNode(msg.sender, case_.node, accused.operator));
-        IRuns.CaseTerms memory terms = RUNS.caseTerms(accused.run);
+        IRunTerms.CaseTerms memory terms = TERMS.caseTerms(accused.run);
         (uint256 seniorBefore, uint256 jury) = _seniors(accused, committedAt, terms.jurySeniority);
         require(jury >= MIN_JURY, TooFewJudges(jury, MIN_JURY));
 

@@ -17,12 +17,12 @@ from muster.contracts.court import (
     CaseOpened,
     CaseResolved,
     GradeAccused,
-    MasterRevealed,
     Outcome,
     Refuted,
     VoteCommitted,
     VoteRevealed,
 )
+from muster.contracts.masters import MasterRevealed
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from orchestrator import tallies, undo

@@ -10,6 +10,7 @@ from typing import Final
 from muster.chain.types import AddressBook
 from muster.clients.storage import ContentStore
 from muster.constants import CHAIN_ANVIL, MAX_FILE_BYTES
+from muster.contracts.abi import CONTRACTS
 from muster.errors import CheckError, ConfigError
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, sign_message
 from muster.protocol.messages import JoinDocument, RunDescription
@@ -34,7 +35,7 @@ def run_info(
     return RunDescription(
         run=run,
         chain_id=addresses.chain_id,
-        addresses={name: getattr(addresses, name) for name in ("token", "registry", "runs", "court")},
+        addresses={name: getattr(addresses, name) for name in CONTRACTS},
         from_block=addresses.from_block,
         terms=terms_document(terms),
         relays=relays,
@@ -51,7 +52,7 @@ def join_document(settings: Settings, addresses: AddressBook, signer: TypedSigne
         run=settings.run,
         chain_id=addresses.chain_id,
         rpc_url=settings.chain.rpc_url if addresses.chain_id == CHAIN_ANVIL else "",
-        **{name: getattr(addresses, name) for name in ("token", "registry", "runs", "court")},
+        **{name: getattr(addresses, name) for name in CONTRACTS},
         from_block=addresses.from_block,
         orchestrator=settings.orchestrator.url,
         signature=UNSIGNED,

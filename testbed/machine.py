@@ -20,6 +20,7 @@ from muster.chain.anvil import LocalChain
 from muster.chain.keys import Signer
 from muster.chain.provider import connected
 from muster.console import main
+from muster.contracts.abi import CONTRACTS
 from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 from muster.settings.schema import ChainSettings
 from muster.verification.profiles import CPU_FP32, profile_hash
@@ -105,7 +106,7 @@ def furnished(anvil: Anvil, folder: Path) -> Machine:
 
     asyncio.run(gas())
     book = made.json("chain", "deploy", "--operator", "./owner.key", "--yes")
-    assert set(book) >= {"token", "registry", "runs", "court", "address_book"}
+    assert set(book) >= {*CONTRACTS, "address_book"}
     for name in ("owner", "operator"):
         made.json("faucet", "--wallet", f"./{name}.key", "--yes")
     return made

@@ -15,7 +15,7 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
 from muster.constants import SAMPLE_BLOCKS
-from muster.contracts import court
+from muster.contracts import masters
 from muster.contracts.runs import WorkCommitted
 from muster.errors import CheckError, UnreachableError
 from muster.grading.envelope import KeyExchange
@@ -53,7 +53,7 @@ class RunMasters:
 
     async def revealed(self) -> tuple[int, bytes]:
         """Return the last epoch whose master is on chain, 0 for none, and that master."""
-        shown = await self.chain.call(court.masters(self.run))
+        shown = await self.chain.call(masters.masters(self.run))
         return shown.epochs, shown.latest
 
     async def _fetch(self, epoch: int) -> tuple[int, bytes]:

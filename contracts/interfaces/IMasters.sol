@@ -17,6 +17,7 @@ interface IMasters {
 
     // ------------------------------------------------------------------------------------------------------ errors
 
+    error ZeroAddress();
     error NoPrivateTests(uint32 run);
     error AllMastersRevealed(uint32 run, uint256 epochs);
     error WrongMaster(uint32 run, uint256 epoch, bytes32 hash, bytes32 expected);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// @title Runs: terms, escrow, checkpoints, commitments, the 24-hour window, seals.
+/// @title Runs: escrow, checkpoints, commitments, the 24-hour window, seals.
 /// @notice Everything a commitment touches is in this one contract. Money is in token wei, money's time in whole hours
 /// since the epoch.
 /// @notice Warning: joining a run means trusting that the majority of its validators is honest. Terms are immutable, so
@@ -10,81 +10,6 @@ pragma solidity ^0.8.30;
 /// root is the trainer's claim, which no contract checks.
 interface IRuns {
     // ------------------------------------------------------------------------------------------------------- types
-
-    /// @notice What a run promises and demands, for ever. Mirror of muster.protocol.terms.Terms.
-    /// @param trainer Publishes checkpoints.
-    /// @param storageKey Signs storage receipts.
-    /// @param admitter Keeps the list of admitted validator operators; zero admits anyone who locks a stake.
-    /// @param pay Token wei per commitment at a class weight of 10,000 basis points. In no class more than the bounty
-    /// of a worker's slash, so that hiding a false commitment never pays more than accusing it.
-    /// @param workerStake Lock of a worker.
-    /// @param validatorStake Lock of a validator.
-    /// @param caseFee What a challenger puts down per case.
-    /// @param juryDeposit What a judge puts down per vote: at least the pay of four commitments of the best-paid class.
-    /// @param slashBps Share of a lock that a conviction takes.
-    /// @param bountyBps Share of a slash that goes to the challenger: of a worker's at least the pay of one commitment of
-    /// the best-paid class, and at most 2,000.
-    /// @param groupSize Samples per group.
-    /// @param groupsPerCommitment Groups per commitment; every commitment is full-sized.
-    /// @param commitmentsPerHour Most commitments of a node in one hour, at most 255.
-    /// @param asyncLevel Checkpoints a commitment may lie behind the latest; one more for a `minStepInterval` after that
-    /// was published.
-    /// @param acceptsRequired Validators that must accept a rollout before it is trained on.
-    /// @param sealQuorum Validators that must seal an hour to move the watermark, at least 2.
-    /// @param minStepInterval Seconds between two checkpoints.
-    /// @param commitPhase Seconds in which judges commit their votes.
-    /// @param revealPhase Seconds in which judges reveal them.
-    /// @param jurySeniority Seconds a validator must have served before a case opens to judge it, and before it seals. It
-    /// must also have been there before the commitment in question (ISlashCourt).
-    /// @param temperatureMicro Sampling temperature in millionths.
-    /// @param maxPromptTokens Longest prompt.
-    /// @param maxCompletionTokens Where generation stops.
-    /// @param taskCount Tasks in the task set.
-    /// @param taskRoot Root of the task set.
-    /// @param modelHash Hash of the initial model.
-    /// @param tokenizerHash Hash of all in a checkpoint that is not weights: tokenizer, chat template, configuration.
-    /// @param profile Verification profile: keccak of its name.
-    /// @param toolsRoot Root of the tools that rollouts may call; zero: none.
-    /// @param gradeTip Hash of the first master of the private tests (IMasters); zero: the run has none.
-    /// @param gradeEpochs Epochs, so masters, of the private tests, at most 65,535; zero without any.
-    /// @param gradeEpochSteps Steps of each epoch except the last, which never ends; zero without private tests.
-    /// @param classes Work classes packed by muster.protocol.terms.pack_class: weight in basis points in bits 0-15,
-    /// number of budgets in bits 16-31, budget i in the 16 bits from 32 + 16 i.
-    struct Terms {
-        address trainer;
-        address storageKey;
-        address admitter;
-        uint96 pay;
-        uint96 workerStake;
-        uint96 validatorStake;
-        uint96 caseFee;
-        uint96 juryDeposit;
-        uint16 slashBps;
-        uint16 bountyBps;
-        uint16 groupSize;
-        uint16 groupsPerCommitment;
-        uint16 commitmentsPerHour;
-        uint8 asyncLevel;
-        uint8 acceptsRequired;
-        uint8 sealQuorum;
-        uint32 minStepInterval;
-        uint32 commitPhase;
-        uint32 revealPhase;
-        uint32 jurySeniority;
-        uint32 temperatureMicro;
-        uint32 maxPromptTokens;
-        uint32 maxCompletionTokens;
-        uint32 taskCount;
-        bytes32 taskRoot;
-        bytes32 modelHash;
-        bytes32 tokenizerHash;
-        bytes32 profile;
-        bytes32 toolsRoot;
-        bytes32 gradeTip;
-        uint16 gradeEpochs;
-        uint32 gradeEpochSteps;
-        uint256[] classes;
-    }
 
     /// @notice What commitments and claims read and change in a run: one word.
     /// @param balance Escrow, reserved pay included; at most 2^88 token wei, or 309 million tokens.
@@ -114,6 +39,7 @@ interface IRuns {
     /// the run is closed.
     /// @param withdrawalAt Second for which the latest withdrawal was announced (see `noticedAt`); zero if none ever was.
     /// @param unworkableSince Second in which the number of validators last fell below `MIN_VALIDATORS`.
+    /// @param minStepInterval Copy of the term.
     struct RunInfo {
         address owner;
         uint40 publishedAt;
@@ -121,6 +47,7 @@ interface IRuns {
         uint96 kept;
         uint40 withdrawalAt;
         uint40 unworkableSince;
+        uint32 minStepInterval;
     }
 
     /// @notice A published policy step.
@@ -175,43 +102,12 @@ interface IRuns {
         uint40 committedAt;
     }
 
-    /// @notice The terms a case is run by.
-    struct CaseTerms {
-        uint96 caseFee;
-        uint96 juryDeposit;
-        uint16 slashBps;
-        uint16 bountyBps;
-        uint32 commitPhase;
-        uint32 revealPhase;
-        uint32 jurySeniority;
-    }
-
-    /// @notice The terms of the private tests: `gradeTip`, `gradeEpochs`, `gradeEpochSteps`.
-    struct GradeTerms {
-        bytes32 tip;
-        uint16 epochs;
-        uint32 epochSteps;
-    }
-
-    /// @notice What the leaves of one node are judged by.
-    struct DrawTerms {
-        uint32 run;
-        uint32 taskCount;
-        uint16 groupSize;
-        uint16 groupsPerCommitment;
-        uint32 maxCompletionTokens;
-        uint256 workClass;
-        bytes32 entropy;
-    }
-
     // ------------------------------------------------------------------------------------------------------ events
 
-    event RunCreated(uint32 indexed run, address indexed owner, address indexed trainer);
     event Funded(uint32 indexed run, address indexed from, uint256 amount);
     event WithdrawalAnnounced(uint32 indexed run, uint256 readyAt);
     event EscrowWithdrawn(uint32 indexed run, address indexed owner, uint256 amount);
     event RunClosed(uint32 indexed run, uint256 paidToOwner);
-    event AdmissionChanged(uint32 indexed run, address indexed operator, bool admitted);
     event CheckpointPublished(
         uint32 indexed run,
         uint32 indexed step,
@@ -237,25 +133,18 @@ interface IRuns {
     // ------------------------------------------------------------------------------------------------------ errors
 
     error ZeroAddress();
+    error NotRunTerms(address caller);
     error NotRegistry(address caller);
     error NotCourt(address caller);
     error NotOwner(uint32 run, address caller);
     error NotTrainer(uint32 run, address caller);
-    error NotAdmitter(uint32 run, address caller);
     error UnknownRun(uint32 run);
     error RunIsClosed(uint32 run);
-    /// @notice A term is outside its bounds; `name` is the field's name in ASCII.
-    error TermOutOfBounds(bytes32 name, uint256 value, uint256 minimum, uint256 maximum);
-    /// @notice A class's weight is not in proportion to the mean of its budgets.
-    error ClassWeightOff(uint256 class, uint256 weight, uint256 expected);
     error AmountZero();
     error NothingAnnounced(uint32 run);
     error NoticeRunning(uint32 run, uint256 readyAt, uint256 timestamp);
     error NoticeLapsed(uint32 run, uint256 lapsedAt, uint256 timestamp);
     error NoticeStands(uint32 run, uint256 againAt, uint256 timestamp);
-    error WorkClassUnknown(uint32 run, uint8 workClass);
-    error NotAdmitted(uint32 run, address operator);
-    error OwnerOrTrainer(uint32 run, address account);
     error StepOutOfOrder(uint32 run, uint32 step, uint32 expected);
     error StepTooSoon(uint32 run, uint256 readyAt, uint256 timestamp);
     error NotWorking(address node);
@@ -290,9 +179,6 @@ interface IRuns {
 
     // ------------------------------------------------------------------------------------------------ owners' calls
 
-    /// @notice Creates a run owned by the caller. Run ids count from 1.
-    function createRun(Terms calldata terms_) external returns (uint32 run);
-
     /// @notice Adds `amount` of the caller's tokens (allowance needed) to a run's escrow. Anyone may.
     function fund(uint32 run, uint256 amount) external;
 
@@ -309,10 +195,6 @@ interface IRuns {
     /// Reserved pay stays and is claimed as usual. Voided pay stays too, for ever: no work will be paid with it. Not
     /// while a master of the private tests is missing (IMasters.checkPayable).
     function close(uint32 run) external returns (uint256 paid);
-
-    /// @notice Puts an operator on the list of those who may register a validator, or takes it off. Only the admitter;
-    /// validators already registered stay.
-    function admit(uint32 run, address operator, bool admitted) external;
 
     /// @notice Publishes the next checkpoint. Only the trainer, not faster than the run's interval, and not while the
     /// master of an epoch before the latest that ended is missing (IMasters.checkPublishable). The first one not before
@@ -352,6 +234,10 @@ interface IRuns {
 
     // ---------------------------------------------------------------------------------------------- the house's calls
 
+    /// @notice Begins a run that was created. Only RunTerms.
+    function beginRun(uint32 run, address owner, uint8 asyncLevel, uint8 commitmentsPerHour, uint32 minStepInterval)
+        external;
+
     /// @notice Enrols a node that is registering. Only Registry.
     /// @return stake What the node must lock.
     function enrolWorker(uint32 run, address node, address operator, uint8 workClass) external returns (uint256 stake);
@@ -376,14 +262,6 @@ interface IRuns {
 
     // ------------------------------------------------------------------------------------------------------- views
 
-    /// @notice How many runs exist; their ids are 1 to this.
-    function runCount() external view returns (uint32);
-    function terms(uint32 run) external view returns (Terms memory);
-    function caseTerms(uint32 run) external view returns (CaseTerms memory);
-    function gradingTerms(uint32 run) external view returns (GradeTerms memory);
-    function storageKeyOf(uint32 run) external view returns (address);
-    /// @notice What leaves of `node` are judged by. The entropy is zero until its joined step is published.
-    function drawTerms(address node) external view returns (DrawTerms memory);
     function runState(uint32 run) external view returns (RunState memory);
     function runInfo(uint32 run) external view returns (RunInfo memory);
     /// @notice All zero for a step that is not published.
@@ -405,7 +283,6 @@ interface IRuns {
     function vouchRoot(address validator, uint24 hour) external view returns (bytes32);
     function lastSealed(address validator) external view returns (uint24 hour);
     function sealCount(uint32 run, uint24 hour) external view returns (uint256);
-    function isAdmitted(uint32 run, address operator) external view returns (bool);
     /// @notice Escrow that is not reserved.
     function unreserved(uint32 run) external view returns (uint256);
     /// @notice What the owner could take out: unreserved, less voided pay that must stay.

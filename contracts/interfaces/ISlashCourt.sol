@@ -2,7 +2,6 @@
 pragma solidity ^0.8.30;
 
 import { Leaves } from "../libraries/Leaves.sol";
-import { IMasters } from "./IMasters.sol";
 
 /// @title SlashCourt: proves what is wrong, at once if the contract can see it, by a jury if it cannot.
 /// @notice The jury of a case is every validator of the run that was active `jurySeniority` seconds before the case
@@ -12,7 +11,7 @@ import { IMasters } from "./IMasters.sol";
 /// majority of the run's validators, whatever the turnout.
 /// @notice Warning: a majority of a run's validators can convict any node. Join runs whose validators you trust to be
 /// independent.
-interface ISlashCourt is IMasters {
+interface ISlashCourt {
     // ------------------------------------------------------------------------------------------------------- types
 
     /// @notice What is wrong with a commitment. Mirror of muster.protocol.messages.Reason, in the same order. WrongTool

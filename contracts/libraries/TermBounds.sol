@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
-import { IRuns } from "../interfaces/IRuns.sol";
+import { IRunTerms } from "../interfaces/IRunTerms.sol";
 
 /// @title The bounds of a run's terms. Everything a run may promise or demand is between these constants.
 library TermBounds {
@@ -33,8 +33,8 @@ library TermBounds {
     uint256 internal constant LOCAL_CHAIN = 31_337;
 
     /// @notice Reverts unless every term is within its bounds.
-    function check(IRuns.Terms calldata terms) internal view {
-        require(terms.trainer != address(0) && terms.storageKey != address(0), IRuns.ZeroAddress());
+    function check(IRunTerms.Terms calldata terms) internal view {
+        require(terms.trainer != address(0) && terms.storageKey != address(0), IRunTerms.ZeroAddress());
         _checkSizes(terms);
         _checkTimes(terms);
         _checkGrades(terms);
@@ -53,7 +53,7 @@ library TermBounds {
     }
 
     /// @param best Pay of a commitment of the best-paid class.
-    function _checkMoney(IRuns.Terms calldata terms, uint256 best) private pure {
+    function _checkMoney(IRunTerms.Terms calldata terms, uint256 best) private pure {
         _bound("pay", terms.pay, MIN_PAY, type(uint96).max);
         _bound("workerStake", terms.workerStake, 1, type(uint96).max);
         _bound("validatorStake", terms.validatorStake, 1, type(uint96).max);
@@ -70,7 +70,7 @@ library TermBounds {
         _bound("caseFee", terms.caseFee, 1, Math.min(left, type(uint88).max));
     }
 
-    function _checkSizes(IRuns.Terms calldata terms) private pure {
+    function _checkSizes(IRunTerms.Terms calldata terms) private pure {
         _bound("groupSize", terms.groupSize, 1, MAX_POSITIONS);
         _bound("groupsPerCommitment", terms.groupsPerCommitment, 1, MAX_POSITIONS / terms.groupSize);
         _bound("commitmentsPerHour", terms.commitmentsPerHour, 1, type(uint8).max);
@@ -82,7 +82,7 @@ library TermBounds {
         _bound("taskCount", terms.taskCount, 1, type(uint32).max);
     }
 
-    function _checkTimes(IRuns.Terms calldata terms) private view {
+    function _checkTimes(IRunTerms.Terms calldata terms) private view {
         bool local = block.chainid == LOCAL_CHAIN;
         _bound("commitPhase", terms.commitPhase, local ? 1 : MIN_PHASE, MAX_PHASE);
         _bound("revealPhase", terms.revealPhase, local ? 1 : MIN_PHASE, MAX_PHASE);
@@ -91,14 +91,14 @@ library TermBounds {
     }
 
     /// @dev Private tests have a tip, epochs and their steps, or nothing of these.
-    function _checkGrades(IRuns.Terms calldata terms) private pure {
+    function _checkGrades(IRunTerms.Terms calldata terms) private pure {
         uint256 any = terms.gradeTip == 0 ? 0 : 1;
         _bound("gradeEpochs", terms.gradeEpochs, any, any * type(uint16).max);
         _bound("gradeEpochSteps", terms.gradeEpochSteps, any, any * type(uint32).max);
     }
 
     /// @return best Pay of a commitment of the best-paid class.
-    function _checkClasses(IRuns.Terms calldata terms) private pure returns (uint256 best) {
+    function _checkClasses(IRunTerms.Terms calldata terms) private pure returns (uint256 best) {
         _bound("classes", terms.classes.length, 1, MAX_CLASSES);
         for (uint256 i = 0; i < terms.classes.length; i++) {
             _checkClass(terms, i);
@@ -109,13 +109,13 @@ library TermBounds {
     /// @dev A class pays in proportion to the mean of its budgets, so claiming other hardware does not earn faster. For
     /// rounding the weight may be less than a basis point off: the whole number below or above the exact value, and the
     /// exact value if it is whole. Weights are no smaller than `MIN_WEIGHT`, so that this is less than a thousandth.
-    function _checkClass(IRuns.Terms calldata terms, uint256 i) private pure {
+    function _checkClass(IRunTerms.Terms calldata terms, uint256 i) private pure {
         (uint256 weight, uint256 count, uint256 total) = _unpack(terms.classes[i], terms.maxCompletionTokens);
         (uint256 firstWeight, uint256 firstCount, uint256 firstTotal) =
             _unpack(terms.classes[0], terms.maxCompletionTokens);
         (uint256 exact, uint256 unit) = (firstWeight * total * firstCount, count * firstTotal);
         bool near = weight * unit < exact + unit && exact < (weight + 1) * unit;
-        require(near, IRuns.ClassWeightOff(i, weight, exact / unit));
+        require(near, IRunTerms.ClassWeightOff(i, weight, exact / unit));
     }
 
     function _unpack(uint256 word, uint256 maxBudget)
@@ -137,6 +137,6 @@ library TermBounds {
     }
 
     function _bound(bytes32 name, uint256 value, uint256 minimum, uint256 maximum) private pure {
-        require(value >= minimum && value <= maximum, IRuns.TermOutOfBounds(name, value, minimum, maximum));
+        require(value >= minimum && value <= maximum, IRunTerms.TermOutOfBounds(name, value, minimum, maximum));
     }
 }

@@ -1,6 +1,6 @@
 """Deploy the contracts, and verify that what is deployed is what was built.
 
-Registry, Runs and SlashCourt name each other in their constructors, so their addresses are computed from the deployer's
+The contracts name each other in their constructors, so their addresses are computed from the deployer's
 nonces before anything is sent, and checked afterwards.
 """
 
@@ -22,7 +22,7 @@ from muster.chain.keys import Signer
 from muster.chain.provider import Web3, connected
 from muster.chain.sender import TxSender
 from muster.chain.types import AddressBook, TxRequest
-from muster.contracts import court, registry, runs
+from muster.contracts import court, masters, registry, run_terms, runs
 from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ChainError, ConfigError, MismatchError, UnreachableError
 from muster.protocol.eip712 import Domain
@@ -32,8 +32,10 @@ from muster.settings.schema import ChainSettings
 ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "token": (),
     "registry": ("token", "runs", "court"),
-    "runs": ("token", "registry", "court", "guardian"),
-    "court": ("registry", "runs"),
+    "run_terms": ("runs",),
+    "runs": ("token", "registry", "run_terms", "masters", "court", "guardian"),
+    "masters": ("run_terms",),
+    "court": ("registry", "runs", "run_terms"),
 }
 """Constructor arguments, by the names of an address book (guardian included), in the order of deployment."""
 
@@ -43,9 +45,14 @@ WIRING: Final = (
     (registry.court(), "court"),
     (runs.token(), "token"),
     (runs.registry(), "registry"),
+    (runs.terms(), "run_terms"),
+    (runs.masters(), "masters"),
     (runs.court(), "court"),
+    (run_terms.runs(), "runs"),
+    (masters.terms(), "run_terms"),
     (court.registry(), "registry"),
     (court.runs(), "runs"),
+    (court.terms(), "run_terms"),
 )
 """(getter, contract it must name)."""
 
@@ -73,7 +80,7 @@ class DeployPlan:
 
 
 async def deploy(settings: ChainSettings, signer: Signer) -> AddressBook:
-    """Deploy all four, write the address book to `settings.addresses`, and verify them.
+    """Deploy all of them, write the address book to `settings.addresses`, and verify them.
 
     The book is there before anything is verified: what was paid for is found again, whatever the endpoint says next.
     Raises ConfigError when that book names contracts that live on this chain: it is not overwritten. Raises

@@ -49,6 +49,7 @@ MESSAGES: Final[dict[str, str]] = {
     "ZeroAddress": "an address is zero",
     "NotCourt": "{caller} is not the court",
     "NotRegistry": "{caller} is not the registry",
+    "NotRunTerms": "{caller} is not the contract of terms",
     "NotOperator": "{caller} is not the node's operator {operator}",
     "NodeKeyUsed": "the key {node} was registered before; a key serves once, ever",
     "NodeNotRegistered": "{node} is no registered node",

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from muster.chain.types import AddressBook
-from muster.contracts import court, registry, runs, token
+from muster.contracts import court, masters, registry, run_terms, runs, token
 from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Event, decode_log
 
 EVENTS: Final = {
-    (kind.ABI.contract, kind.ABI.topic): kind for kind in (*token.EVENTS, *registry.EVENTS, *runs.EVENTS, *court.EVENTS)
+    (kind.ABI.contract, kind.ABI.topic): kind
+    for module in (token, registry, run_terms, runs, masters, court)
+    for kind in module.EVENTS
 }
 """Every event of ours, by the contract that emits it and its topic."""
 

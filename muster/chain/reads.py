@@ -16,7 +16,7 @@ from muster.chain.events import decode_logs
 from muster.chain.gas import GasBalance
 from muster.chain.provider import OversizedError, RpcError, Web3, data
 from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
-from muster.contracts import registry, runs, token
+from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Call, Event
 from muster.contracts.court import CaseOpened
@@ -235,7 +235,7 @@ class ChainReader:
     async def terms(self, run: int) -> Terms:
         """Return a run's terms; read once, since they never change. Raises ChainError when there is no such run."""
         if run not in self._terms:
-            terms = await self.call(runs.terms(run))
+            terms = await self.call(run_terms.terms(run))
             if not terms.classes:
                 raise ChainError(f"there is no run {run} on chain {self.chain_id}", hint="muster run list")
             self._terms[run] = Terms.from_chain(terms)
@@ -262,7 +262,7 @@ class ChainReader:
 
         After a reorg that may be something else.
         """
-        calls: list[Call[Any]] = [runs.work(node), runs.draw_terms(node)]
+        calls: list[Call[Any]] = [runs.work(node), run_terms.draw_terms(node)]
         work, terms = await self.call_all(calls)
         if not any(terms.entropy):
             raise ChainError(f"step {work.joined_step}, by which {node} draws, is not published")
@@ -314,7 +314,7 @@ class ChainReader:
     async def solvency(self) -> Solvency:
         """Return the tokens that the contracts have, and what their books say they owe, all at one block."""
         block = (await self.head()).number
-        (count,) = await self.call_all([runs.run_count()], block)
+        (count,) = await self.call_all([run_terms.run_count()], block)
         questions = [token.balance_of(self.addresses.registry), token.balance_of(self.addresses.runs)]
         questions += [registry.total_locked(), registry.total_free(), registry.total_held()]
         in_registry, in_runs, *books = await self.call_all(questions, block)

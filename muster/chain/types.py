@@ -32,7 +32,9 @@ class AddressBook:
     chain_id: int
     token: str
     registry: str
+    run_terms: str
     runs: str
+    masters: str
     court: str
     from_block: int
     """Block of the deployment: following events begins here."""

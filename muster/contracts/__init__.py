@@ -4,15 +4,15 @@
     work = await chain.call(runs.work(node))
     receipt = await chain.send(runs.claim(node, through))
 
-`court`, `registry`, `runs` and `token` are generated from the build (scripts/bindings.py) and are not in the
-repository. May import `errors`. Used by `protocol`, `chain` and everything above.
+The modules of contracts are generated from the build (scripts/bindings.py) and are not in the repository. May import
+`errors`. Used by `protocol`, `chain` and everything above.
 """
 
 from pathlib import Path
 
 from muster.errors import ConfigError
 
-_GENERATED = ("court", "registry", "runs", "token")
+_GENERATED = ("court", "masters", "registry", "run_terms", "runs", "token")
 
 
 def __getattr__(name: str) -> object:

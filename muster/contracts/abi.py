@@ -12,7 +12,14 @@ from typing import Any, Final
 
 from muster.errors import ConfigError
 
-CONTRACTS: Final = {"token": "MusterToken", "registry": "Registry", "runs": "Runs", "court": "SlashCourt"}
+CONTRACTS: Final = {
+    "token": "MusterToken",
+    "registry": "Registry",
+    "run_terms": "RunTerms",
+    "runs": "Runs",
+    "masters": "Masters",
+    "court": "SlashCourt",
+}
 """Our contracts by the names an address book calls them."""
 
 FOLDER: Final = Path(__file__).parent / "abi"

@@ -312,7 +312,9 @@ class JoinDocument(Message):
     """Endpoint of a local chain (31337); empty for any other, since everything is checked by what an endpoint says."""
     token: Address
     registry: Address
+    run_terms: Address
     runs: Address
+    masters: Address
     court: Address
     from_block: Annotated[int, Field(ge=0, lt=1 << 63), SignedAs("uint64")]
     """The block of the deployment: where following events begins."""

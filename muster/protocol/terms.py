@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from muster.constants import BASIS_POINTS, MAX_BUDGETS, MAX_CLASSES, MICRO
-from muster.contracts import runs
+from muster.contracts import run_terms
 from muster.errors import ConfigError
 
 
@@ -168,13 +168,13 @@ class Terms:
         if not 1 <= len(self.classes) <= MAX_CLASSES:
             raise ConfigError(f"a run has {len(self.classes)} work classes", hint=f"give 1 to {MAX_CLASSES}")
 
-    def to_chain(self) -> runs.Terms:
+    def to_chain(self) -> run_terms.Terms:
         """Return the struct that `createRun` takes."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return runs.Terms(**{**values, "classes": [pack_class(c) for c in self.classes]})
+        return run_terms.Terms(**{**values, "classes": [pack_class(c) for c in self.classes]})
 
     @classmethod
-    def from_chain(cls, terms: runs.Terms) -> Terms:
+    def from_chain(cls, terms: run_terms.Terms) -> Terms:
         """Return the terms of a struct: the inverse of `to_chain`."""
         values = {one.name: getattr(terms, one.name) for one in fields(terms)}
         return cls(**{**values, "classes": tuple(unpack_class(word) for word in terms.classes)})

@@ -19,9 +19,10 @@ from muster.chain.keys import Signer
 from muster.chain.provider import connected
 from muster.chain.reads import find_deployment
 from muster.constants import TOKEN
-from muster.contracts import registry, runs, token
+from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.registry import Role, Status
-from muster.contracts.runs import Funded, RunCreated
+from muster.contracts.run_terms import RunCreated
+from muster.contracts.runs import Funded
 from muster.errors import ChainError, ConfigError
 from muster.protocol.terms import Terms
 from muster.runtime.failpoints import failpoint
@@ -83,7 +84,7 @@ async def ensure_tokens(chain: Chain, wei: int) -> int:
 
 async def find_run(chain: Chain, owner: str, terms: Terms) -> int | None:
     """Return the newest run that this owner created with exactly these terms; None if there is none."""
-    last = await chain.call(runs.run_count())
+    last = await chain.call(run_terms.run_count())
     while last > 0:
         numbers = range(last, max(0, last - RUNS_AT_ONCE), -1)
         found = await chain.call_all([runs.run_info(number) for number in numbers])
@@ -99,7 +100,7 @@ async def ensure_run(chain: Chain, terms: Terms) -> int:
     await chain.await_pending()
     if (known := await find_run(chain, chain.signer.address, terms)) is not None:
         return known
-    created = event_of(await chain.send(runs.create_run(terms.to_chain())), RunCreated)
+    created = event_of(await chain.send(run_terms.create_run(terms.to_chain())), RunCreated)
     failpoint("owner.created")
     return created.run
 
@@ -161,9 +162,9 @@ async def ensure_joined(chain: Chain, node: Signer, run: int, role: Role, *, dra
 async def ensure_admitted(chain: Chain, run: int, operators: Sequence[str]) -> None:
     """Put operators on the list of a run whose terms name the key that sends as admitter."""
     await chain.await_pending()
-    listed = await chain.call_all([runs.is_admitted(run, one) for one in operators])
+    listed = await chain.call_all([run_terms.is_admitted(run, one) for one in operators])
     missing = [one for one, there in zip(operators, listed, strict=True) if not there]
-    await asyncio.gather(*(chain.send(runs.admit(run, one, True)) for one in missing))
+    await asyncio.gather(*(chain.send(run_terms.admit(run, one, True)) for one in missing))
 
 
 def require_faucet(amount: int, stakes: Sequence[int]) -> None:

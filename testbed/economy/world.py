@@ -13,7 +13,7 @@ from eth_utils.crypto import keccak
 from muster.chain.client import CONSENT_SECONDS, sign_consent
 from muster.chain.keys import Signer
 from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
-from muster.contracts import registry, runs, token
+from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.court import Kind, Outcome
 from muster.contracts.registry import Registration, Role, Status
 from muster.errors import CheckError
@@ -101,7 +101,7 @@ class World:
         # 1. The run, with more in its escrow than all can earn.
         chain.mint(owner.address, ESCROW)
         chain.mint(trainer.address, 0)
-        world.run = chain.perform(owner.address, runs.create_run(named.to_chain()))
+        world.run = chain.perform(owner.address, run_terms.create_run(named.to_chain()))
         chain.send(owner.address, token.approve(chain.book.runs, ESCROW * TOKEN))
         chain.send(owner.address, runs.fund(world.run, ESCROW * TOKEN))
         chain.mine()

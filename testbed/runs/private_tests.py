@@ -32,7 +32,7 @@ from muster.chain.masters_file import write_masters
 from muster.clients.node_session import NodeSession
 from muster.clients.run_data import RunTasks, make_rules
 from muster.constants import MICRO
-from muster.contracts import court, registry
+from muster.contracts import masters, registry
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
 from muster.contracts.registry import Status
 from muster.errors import RefusedError
@@ -346,7 +346,7 @@ class PrivateStory:
     async def a_stranger_checks_after_the_reveal(self) -> None:
         """Reveal the master, and reproduce every grade as a stranger without a key that counts."""
         async with self.run.chain("owner") as chain:
-            await chain.send(court.reveal_master(self.run.run, self.masters.of(1)))
+            await chain.send(masters.reveal_master(self.run.run, self.masters.of(1)))
         async with self.context("stranger", validates=False) as context:
             self.facts.report = await grade_again(context, self.run.run, {1})
 

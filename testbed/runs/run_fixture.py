@@ -24,9 +24,9 @@ from muster.chain.provider import connected
 from muster.chain.types import AddressBook
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import TOKEN
-from muster.contracts import runs, token
+from muster.contracts import run_terms, runs, token
 from muster.contracts.registry import Role
-from muster.contracts.runs import RunCreated
+from muster.contracts.run_terms import RunCreated
 from muster.protocol.draws import chain_preimages
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.hashes import hash_bytes
@@ -84,7 +84,7 @@ class RunFixture:
             async with run_fixture.chain("owner") as chain:
                 await chain.send(token.faucet())
                 made = terms_of(run_fixture.key("trainer").address, run_fixture.key("storage").address, **terms)
-                run_fixture.run = event_of(await chain.send(runs.create_run(made.to_chain())), RunCreated).run
+                run_fixture.run = event_of(await chain.send(run_terms.create_run(made.to_chain())), RunCreated).run
                 await approve_and_fund(chain, run_fixture.run, 5_000 * TOKEN)
             for name, role in nodes.items():
                 await run_fixture.join(name, role)

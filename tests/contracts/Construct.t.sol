@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IMasters } from "../../contracts/interfaces/IMasters.sol";
 import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
+import { IRunTerms } from "../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
 import { House } from "./House.sol";
@@ -26,25 +28,26 @@ contract ConstructTest is House {
     }
 
     function test_Construct_RevertWhen_AnAddressIsZero() public {
-        for (uint256 missing = 0; missing < 3; missing++) {
-            (address a, address b, address c) =
-                (missing == 0 ? address(0) : SOME, missing == 1 ? address(0) : SOME, missing == 2 ? address(0) : SOME);
+        bytes memory none = abi.encode(address(0));
+        _expectRefused("RunTerms.sol:RunTerms", none, abi.encodeWithSelector(IRunTerms.ZeroAddress.selector));
+        _expectRefused("Masters.sol:Masters", none, abi.encodeWithSelector(IMasters.ZeroAddress.selector));
+        for (uint256 missing = 0; missing < 5; missing++) {
+            address[5] memory a = [SOME, SOME, SOME, SOME, SOME];
+            a[missing] = address(0);
+            bytes memory arguments = abi.encode(a[0], a[1], a[2], a[3], a[4], guardian);
+            _expectRefused("Runs.sol:Runs", arguments, abi.encodeWithSelector(IRuns.ZeroAddress.selector));
+            if (missing > 2) continue;
+            arguments = abi.encode(a[0], a[1], a[2]);
+            _expectRefused("Registry.sol:Registry", arguments, abi.encodeWithSelector(IRegistry.ZeroAddress.selector));
             _expectRefused(
-                "Registry.sol:Registry", abi.encode(a, b, c), abi.encodeWithSelector(IRegistry.ZeroAddress.selector)
-            );
-            _expectRefused(
-                "Runs.sol:Runs", abi.encode(a, b, c, guardian), abi.encodeWithSelector(IRuns.ZeroAddress.selector)
-            );
-            if (missing == 2) continue;
-            _expectRefused(
-                "SlashCourt.sol:SlashCourt", abi.encode(a, b), abi.encodeWithSelector(ISlashCourt.ZeroAddress.selector)
+                "SlashCourt.sol:SlashCourt", arguments, abi.encodeWithSelector(ISlashCourt.ZeroAddress.selector)
             );
         }
     }
 
     /// @dev Without a guardian nobody pauses.
     function test_Construct_WithoutAGuardian() public {
-        IRuns ungoverned = IRuns(vm.deployCode("Runs.sol:Runs", abi.encode(token, registry, court, address(0))));
+        IRuns ungoverned = IRuns(_deployRuns(address(masters), address(court), address(0)));
         vm.assertEq(ungoverned.GUARDIAN(), address(0));
         vm.expectRevert(abi.encodeWithSelector(IRuns.NotGuardian.selector, guardian));
         vm.prank(guardian);

@@ -259,16 +259,22 @@ contract GasTest is House {
 
     function test_Gas_Deploy() public {
         uint256 nonce = vm.getNonce(address(this));
-        address runsAt = vm.computeCreateAddress(address(this), nonce + 2);
-        address courtAt = vm.computeCreateAddress(address(this), nonce + 3);
+        address runsAt = vm.computeCreateAddress(address(this), nonce + 3);
+        address mastersAt = vm.computeCreateAddress(address(this), nonce + 4);
+        address courtAt = vm.computeCreateAddress(address(this), nonce + 5);
         (address tokenAt, uint256 sum) = _create("MusterToken.sol:MusterToken", "");
         (address registryAt, uint256 used) = _create("Registry.sol:Registry", abi.encode(tokenAt, runsAt, courtAt));
         sum += used;
-        (, used) = _create("Runs.sol:Runs", abi.encode(tokenAt, registryAt, courtAt, guardian));
+        address termsAt;
+        (termsAt, used) = _create("RunTerms.sol:RunTerms", abi.encode(runsAt));
         sum += used;
-        (, used) = _create("SlashCourt.sol:SlashCourt", abi.encode(registryAt, runsAt));
+        (, used) = _create("Runs.sol:Runs", abi.encode(tokenAt, registryAt, termsAt, mastersAt, courtAt, guardian));
         sum += used;
-        vm.assertLe(sum, 14_050_000, "deploy");
+        (, used) = _create("Masters.sol:Masters", abi.encode(termsAt));
+        sum += used;
+        (, used) = _create("SlashCourt.sol:SlashCourt", abi.encode(registryAt, runsAt, termsAt));
+        sum += used;
+        vm.assertLe(sum, 15_500_000, "deploy");
         _samples["deploy"].push(sum);
         _tell("deploy");
     }

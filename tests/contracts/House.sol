@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IMasters } from "../../contracts/interfaces/IMasters.sol";
 import { IMusterToken } from "../../contracts/interfaces/IMusterToken.sol";
 import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
+import { IRunTerms } from "../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
 import { Draws } from "../../contracts/libraries/Draws.sol";
@@ -31,7 +33,9 @@ abstract contract House {
 
     IMusterToken internal token;
     IRegistry internal registry;
+    IRunTerms internal runTerms;
     IRuns internal runs;
+    IMasters internal masters;
     ISlashCourt internal court;
 
     address internal owner = address(0xa11ce);
@@ -52,21 +56,29 @@ abstract contract House {
 
     function _deploy() internal {
         uint256 nonce = vm.getNonce(address(this));
-        address courtAt = vm.computeCreateAddress(address(this), nonce + 3);
-        address runsAt = vm.computeCreateAddress(address(this), nonce + 2);
+        address runsAt = vm.computeCreateAddress(address(this), nonce + 3);
+        address mastersAt = vm.computeCreateAddress(address(this), nonce + 4);
+        address courtAt = vm.computeCreateAddress(address(this), nonce + 5);
         token = IMusterToken(vm.deployCode(_tokenArtifact()));
         registry = IRegistry(vm.deployCode("Registry.sol:Registry", abi.encode(token, runsAt, courtAt)));
-        runs = IRuns(vm.deployCode("Runs.sol:Runs", abi.encode(token, registry, courtAt, guardian)));
-        court = ISlashCourt(vm.deployCode("SlashCourt.sol:SlashCourt", abi.encode(registry, runs)));
+        runTerms = IRunTerms(vm.deployCode("RunTerms.sol:RunTerms", abi.encode(runsAt)));
+        runs = IRuns(_deployRuns(mastersAt, courtAt, guardian));
+        masters = IMasters(vm.deployCode("Masters.sol:Masters", abi.encode(runTerms)));
+        court = ISlashCourt(vm.deployCode("SlashCourt.sol:SlashCourt", abi.encode(registry, runs, runTerms)));
         vm.assertEq(address(runs), runsAt);
+        vm.assertEq(address(masters), mastersAt);
         vm.assertEq(address(court), courtAt);
+    }
+
+    function _deployRuns(address masters_, address court_, address guardian_) internal returns (address) {
+        return vm.deployCode("Runs.sol:Runs", abi.encode(token, registry, runTerms, masters_, court_, guardian_));
     }
 
     function _tokenArtifact() internal pure virtual returns (string memory) {
         return "MusterToken.sol:MusterToken";
     }
 
-    function _terms() internal view returns (IRuns.Terms memory t) {
+    function _terms() internal view returns (IRunTerms.Terms memory t) {
         t.trainer = trainer;
         t.storageKey = vm.addr(STORAGE);
         t.pay = 1 ether;
@@ -133,9 +145,9 @@ abstract contract House {
         vm.stopPrank();
     }
 
-    function _createRun(IRuns.Terms memory terms) internal returns (uint32) {
+    function _createRun(IRunTerms.Terms memory terms) internal returns (uint32) {
         vm.prank(owner);
-        return runs.createRun(terms);
+        return runTerms.createRun(terms);
     }
 
     function _fund(uint32 run_, uint256 amount) internal {
@@ -197,7 +209,7 @@ abstract contract House {
 
     /// @dev Deposits `extra` beyond the stake, for fees and deposits.
     function _join(uint256 i, IRegistry.Role role, uint256 extra) internal {
-        IRuns.Terms memory terms = runs.terms(run);
+        IRunTerms.Terms memory terms = runTerms.terms(run);
         uint256 stake = role == IRegistry.Role.Worker ? terms.workerStake : terms.validatorStake;
         _deposit(operator(i), stake + extra);
         IRegistry.Registration memory registration = _registration(i, role);
@@ -341,7 +353,7 @@ abstract contract House {
         view
         returns (Leaves.Leaf memory leaf)
     {
-        IRuns.DrawTerms memory t = runs.drawTerms(node(i));
+        IRunTerms.DrawTerms memory t = runTerms.drawTerms(node(i));
         bytes32 base = Draws.base(address(runs), run, t.entropy, node(i), index);
         leaf.position = position;
         (leaf.task, leaf.budget) = Draws.group(base, position / t.groupSize, t.taskCount, t.workClass);
@@ -425,7 +437,7 @@ abstract contract House {
             "registry's books"
         );
         uint256 escrows = 0;
-        for (uint32 i = 1; i <= runs.runCount(); i++) {
+        for (uint32 i = 1; i <= runTerms.runCount(); i++) {
             escrows += runs.runState(i).balance;
         }
         vm.assertEq(token.balanceOf(address(runs)), escrows, "runs' books");

@@ -17,6 +17,7 @@ from muster.chain.deploy import deploy, plan_deployment, verify_deployment
 from muster.chain.keys import Signer
 from muster.chain.provider import connected
 from muster.chain.types import AddressBook
+from muster.contracts.abi import CONTRACTS
 from muster.errors import ConfigError, MismatchError, UnfundedError, UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil, free_port
@@ -38,12 +39,12 @@ async def test_a_dry_run_foresees_the_deployment_and_sends_nothing(start_anvil: 
     plan = await plan_deployment(settings, deployer.address)
     assert anvil.request("eth_blockNumber") == "0x0"
     assert not settings.addresses.exists()
-    assert 5_000_000 < sum(plan.gas.values()) < 14_300_000
+    assert 5_000_000 < sum(plan.gas.values()) < 15_600_000
     assert deployer.address in str(plan)
     assert plan.guardian == deployer.address
 
     book = await deploy(settings, deployer)
-    assert plan.addresses == {name: getattr(book, name) for name in ("token", "registry", "runs", "court")}
+    assert plan.addresses == {name: getattr(book, name) for name in CONTRACTS}
     assert AddressBook.load(settings.addresses) == book
     assert book.chain_id == 31_337
     assert book.from_block == 1
@@ -51,12 +52,12 @@ async def test_a_dry_run_foresees_the_deployment_and_sends_nothing(start_anvil: 
         await plan_deployment(settings, deployer.address)
 
 
-async def test_with_a_block_time_all_four_share_a_block(start_anvil: Start, tmp_path: Path) -> None:
-    anvil = start_anvil(block_time=3)  # long enough to send four transactions on a busy machine
+async def test_with_a_block_time_all_six_share_a_block(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil(block_time=3)  # long enough to send six transactions on a busy machine
     (deployer,) = funded_on(anvil, 1)
     book = await deploy(settings_for(anvil, tmp_path), deployer)
     block = anvil.request("eth_getBlockByNumber", hex(book.from_block), False)
-    assert len(block["transactions"]) == 4
+    assert len(block["transactions"]) == len(CONTRACTS)
 
 
 async def test_a_book_in_use_is_not_overwritten_and_a_stale_one_is(start_anvil: Start, tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ async def test_a_server_that_does_not_have_the_contracts_yet_is_waited_for(start
         codes, calls = first(2, "eth_getCode"), first(1, "eth_call")
         balancer.lags = lambda text: codes(text) or calls(text)
         book = await deploy(settings, deployer)
-    assert set(book.code_hashes) == {"token", "registry", "runs", "court"}
+    assert set(book.code_hashes) == set(CONTRACTS)
     assert AddressBook.load(settings.addresses) == book
 
 

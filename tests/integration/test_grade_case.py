@@ -10,8 +10,9 @@ from eth_utils.crypto import keccak
 
 from muster.chain.client import Chain, charge_of, event_of, vote_hash
 from muster.constants import TOKEN
-from muster.contracts import court, registry, runs
-from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Kind, MasterRevealed, Outcome
+from muster.contracts import court, masters, registry, runs
+from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Kind, Outcome
+from muster.contracts.masters import MasterRevealed
 from muster.contracts.registry import Status
 from muster.errors import RevertError
 from muster.protocol.draws import chain_preimages
@@ -122,14 +123,14 @@ async def test_the_owner_gets_nothing_before_it_shows_its_masters(run_fixture: R
             await owner.send(runs.withdraw_escrow(run, 10 * TOKEN))
         assert withheld.value.name == "MasterWithheld"
         with pytest.raises(RevertError, match=r"not the master of epoch 1 .* it hashes to"):
-            await owner.send(court.reveal_master(run, MASTERS[1]))
+            await owner.send(masters.reveal_master(run, MASTERS[1]))
 
         # Any holder of the master may publish it.
         check_master(terms, 1, MASTERS[0])
         async with run_fixture.chain("stranger") as stranger:
-            shown = event_of(await stranger.send(court.reveal_master(run, MASTERS[0])), MasterRevealed)
+            shown = event_of(await stranger.send(masters.reveal_master(run, MASTERS[0])), MasterRevealed)
         assert (shown.run, shown.epoch, shown.master) == (run, 1, MASTERS[0])
-        assert await owner.call(court.masters(run)) == (1, MASTERS[0])
+        assert await owner.call(masters.masters(run)) == (1, MASTERS[0])
         await owner.send(runs.withdraw_escrow(run, 10 * TOKEN))
         balance = (await owner.call(runs.run_state(run))).balance
         assert balance == 4_990 * TOKEN

@@ -14,18 +14,11 @@ from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, charge_of, event_of, vote_hash
 from muster.chain.cursor import EventCursor
 from muster.constants import HOUR_SECONDS
-from muster.contracts import court, registry, runs, token
+from muster.contracts import court, registry, run_terms, runs, token
 from muster.contracts.court import BallotState, CaseOpened, CaseResolved, Collected, Kind, Outcome, Refuted
 from muster.contracts.registry import Convicted, Role, Status
-from muster.contracts.runs import (
-    CheckpointPublished,
-    Claimed,
-    HourSealed,
-    RunCreated,
-    SealedThrough,
-    Voided,
-    WorkCommitted,
-)
+from muster.contracts.run_terms import RunCreated
+from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, SealedThrough, Voided, WorkCommitted
 from muster.errors import ChainError, ConfigError, RevertError
 from muster.rollouts.leaves import Leaf, LeafTree, leaf_hash
 from testbed.chain.contracts import Deployment
@@ -288,7 +281,7 @@ async def test_joining_and_leaving(chains: OpenChains) -> None:
 async def test_an_owner_s_money_comes_back_after_notice(chains: OpenChains) -> None:
     owner = await chains.chain("owner")
     run = event_of(
-        await owner.send(runs.create_run((await owner.terms(chains.run_fixture.run)).to_chain())), RunCreated
+        await owner.send(run_terms.create_run((await owner.terms(chains.run_fixture.run)).to_chain())), RunCreated
     ).run
     await approve_and_fund(owner, run, 20 * TOKEN)
     assert await owner.call(runs.withdrawable(run)) == 20 * TOKEN
@@ -328,5 +321,5 @@ async def test_without_a_key_a_chain_only_reads(deployment: Deployment) -> None:
             await chain.terms(4_000_000_000)
         with pytest.raises(ChainError, match="has no block"):
             await chain.block(10**9)
-        answers = await asyncio.gather(*(chain.call(runs.run_count()) for _ in range(20)))
+        answers = await asyncio.gather(*(chain.call(run_terms.run_count()) for _ in range(20)))
         assert len(set(answers)) == 1

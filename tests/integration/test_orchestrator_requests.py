@@ -18,6 +18,7 @@ import pytest
 
 from muster.chain.types import AddressBook
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
+from muster.contracts.abi import CONTRACTS
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import StepReport
@@ -425,7 +426,7 @@ url = "{orchestrator.url}"
 
     assert follow(0)["runs"] == run_fixture.book.runs
     written = AddressBook.load(book)
-    names = ("chain_id", "token", "registry", "runs", "court", "from_block")
+    names = ("chain_id", *CONTRACTS, "from_block")
     assert [getattr(written, name) for name in names] == [getattr(run_fixture.book, name) for name in names]
     follow(0)
     replace(written, runs=run_fixture.book.token).save(book)

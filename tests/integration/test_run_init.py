@@ -24,7 +24,7 @@ from muster.chain.keys import create_keystore
 from muster.console.money.wallet import read_address
 from muster.console.run_init.steps import GAS
 from muster.constants import CHAIN_BASE_SEPOLIA, TOKEN
-from muster.contracts import runs, token
+from muster.contracts import run_terms, runs, token
 from muster.protocol.terms_file import read_terms
 from muster.runtime.failpoints import POINTS
 from muster.settings.sources import load_settings
@@ -187,7 +187,7 @@ def test_killed_in_between_it_goes_on_and_makes_one_run(machine: Machine, chain:
 
     async def count_runs() -> int:
         async with await Chain.connect(settings) as there:
-            return await there.call(runs.run_count())
+            return await there.call(run_terms.run_count())
 
     assert asyncio.run(count_runs()) == 1
 
@@ -432,7 +432,7 @@ def test_a_public_run_is_sent_where_that_is_asked_for(public: tuple[Machine, Anv
             used[name] = used.get(name, 0) + int(receipt["gasUsed"], 16)
     selectors = {
         "faucet": token.faucet(),
-        "create": runs.create_run(read_terms(folder / "run.toml").to_chain()),
+        "create": run_terms.create_run(read_terms(folder / "run.toml").to_chain()),
         "approve": token.approve(owner, 1),
         "fund": runs.fund(1, 1),
     }

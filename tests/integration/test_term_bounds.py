@@ -20,7 +20,7 @@ from muster.chain.keys import Signer
 from muster.console.run_init.choices import RunChoices, known_context, make_choices
 from muster.console.run_init.design import OwnerKeys, RunParts, design_of, terms_of
 from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, TOKEN
-from muster.contracts import runs
+from muster.contracts import run_terms
 from muster.errors import ConfigError, RevertError, UsageError
 from muster.protocol.term_bounds import bounds, check_bounds, weight_bounds
 from muster.protocol.terms import Terms, WorkClass
@@ -84,7 +84,7 @@ def drawn_terms(draw: Random, base: Terms) -> Terms:
 
 async def refused_by_the_chain(chain: Chain, terms: Terms) -> RevertError | None:
     try:
-        await chain.send(runs.create_run(terms.to_chain()))
+        await chain.send(run_terms.create_run(terms.to_chain()))
     except RevertError as error:
         return error
     return None
@@ -147,7 +147,7 @@ async def check_choices(chain: Chain, network: str, seed: int) -> tuple[int, int
             terms = terms_of(design, RunParts(context=known_context(choices)), OwnerKeys(owner, owner, owner))
         except (ConfigError, UsageError):
             continue
-        assert (await rehearsal.send(runs.create_run(terms.to_chain()))).gas_used > 0
+        assert (await rehearsal.send(run_terms.create_run(terms.to_chain()))).gas_used > 0
         taken += 1
     return taken, SAMPLES - taken
 

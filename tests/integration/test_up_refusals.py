@@ -19,8 +19,8 @@ from eth_utils.address import to_checksum_address
 from muster.chain.client import event_of
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL
-from muster.contracts import runs
-from muster.contracts.runs import RunCreated
+from muster.contracts import run_terms
+from muster.contracts.run_terms import RunCreated
 from muster.contracts.token import FaucetUsed
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.messages import JoinDocument
@@ -141,7 +141,7 @@ def test_unadmitted_validator_gets_command_for_owner(world: World, newcomer: New
     async def create() -> int:
         async with run_fixture.chain("owner") as chain:
             terms = replace(await chain.terms(run_fixture.run), admitter=owner)
-            return event_of(await chain.send(runs.create_run(terms.to_chain())), RunCreated).run
+            return event_of(await chain.send(run_terms.create_run(terms.to_chain())), RunCreated).run
 
     run = asyncio.run(create())
     listed = RunFixture(run_fixture.folder, run_fixture.settings, run_fixture.book, run_fixture.seed, run)

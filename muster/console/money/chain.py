@@ -10,6 +10,7 @@ from muster.chain.deploy import deploy as deploy_contracts
 from muster.chain.deploy import plan_deployment, verify_deployment
 from muster.console.command import command
 from muster.console.session import Session
+from muster.contracts.abi import CONTRACTS
 from muster.runtime.units import Moment, Tokens
 
 app = typer.Typer()
@@ -40,7 +41,7 @@ async def show(session: Session) -> None:
                 "chain_id": chain.chain_id,
                 "block": head.number,
                 "time": Moment(head.timestamp),
-                **{name: getattr(chain.addresses, name) for name in ("token", "registry", "runs", "court")},
+                **{name: getattr(chain.addresses, name) for name in CONTRACTS},
                 "code": "as built",
                 **{name: Tokens(wei) for name, wei in asdict(books).items()},
                 "solvent": books.solvent,

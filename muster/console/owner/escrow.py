@@ -12,7 +12,8 @@ from muster.chain.client import Chain, event_of
 from muster.chain.types import TxReceipt
 from muster.console.money.wallet import require_tokens
 from muster.console.session import RunArgument, Session, parse_tokens
-from muster.contracts import court, runs, token
+from muster.contracts import masters as masters_contract
+from muster.contracts import runs, token
 from muster.contracts.runs import EscrowWithdrawn
 from muster.errors import MismatchError, UsageError
 from muster.protocol.masters import epochs_begun, epochs_over
@@ -94,7 +95,7 @@ async def reveal_master(
         terms, state = await chain.terms(number), await chain.call(runs.run_state(number))
         if secret.tip != terms.grade_tip:
             raise MismatchError(f"{masters} holds the masters of another run than {number}", hint="muster run list")
-        shown = (await chain.call(court.masters(number))).epochs
+        shown = (await chain.call(masters_contract.masters(number))).epochs
         last = epochs_over(terms, state.steps) if epoch is None else epoch
         if last <= shown:
             session.result(
@@ -111,11 +112,11 @@ async def reveal_master(
         # 2. In order.
         async def act(chain: Chain) -> TxReceipt:
             # A dry run does not see the master that a dry run revealed, so it ends after one.
-            receipt = await chain.send(court.reveal_master(number, secret.of(shown + 1)))
+            receipt = await chain.send(masters_contract.reveal_master(number, secret.of(shown + 1)))
             for later in range(shown + 2, last + 1):
                 if not receipt.hash:
                     break
-                receipt = await chain.send(court.reveal_master(number, secret.of(later)))
+                receipt = await chain.send(masters_contract.reveal_master(number, secret.of(later)))
             return receipt
 
         revealed = list(range(shown + 1, last + 1))

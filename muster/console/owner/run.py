@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,9 +23,9 @@ from muster.console.owner.show import admits, list_, show
 from muster.console.run_init.command import init
 from muster.console.session import RunArgument, Session, as_table, parse_numbers
 from muster.constants import CHAIN_ANVIL
-from muster.contracts import runs
+from muster.contracts import run_terms
 from muster.contracts.abi import CONTRACTS
-from muster.contracts.runs import RunCreated
+from muster.contracts.run_terms import RunCreated
 from muster.errors import MismatchError
 from muster.models.files import context_of, model_hash, tokenizer_hash
 from muster.protocol.hashes import hex_hash
@@ -138,8 +138,8 @@ async def follow(session: Session) -> None:
             f"{url} names {', '.join(info.addresses) or 'no contracts'} on chain {info.chain_id}",
             hint="set chain.chain_id and chain.rpc_url to those of the run's chain",
         )
-    token, registry, runs, court = (info.addresses[name] for name in ("token", "registry", "runs", "court"))
-    book = AddressBook(info.chain_id, token, registry, runs, court, info.from_block)
+    addresses: dict[str, Any] = dict(info.addresses)
+    book = AddressBook(info.chain_id, from_block=info.from_block, **addresses)
     async with connected(chain) as web3:
         await verify_deployment(web3, book)
     book.keep(chain.addresses)
@@ -169,7 +169,7 @@ async def create(
             chain,
             "Create a run",
             {"owner": chain.signer.address, "pay": f"{Tokens(terms.pay)} per commitment", "admits": admits(terms)},
-            runs.create_run(terms.to_chain()),
+            run_terms.create_run(terms.to_chain()),
             outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
         )
 
@@ -194,7 +194,7 @@ async def admit(
             chain,
             f"{'Remove' if remove else 'Admit'} {validator_operator} as a validator of run {number}",
             {},
-            runs.admit(number, validator_operator, not remove),
+            run_terms.admit(number, validator_operator, not remove),
             {"run": number, "operator": validator_operator, "admitted": not remove},
         )
 

@@ -8,7 +8,7 @@ import typer
 
 from muster.chain.client import Chain
 from muster.console.session import RunArgument, Session
-from muster.contracts import runs
+from muster.contracts import run_terms, runs
 from muster.errors import CheckError
 from muster.protocol.incentives import Incentives
 from muster.protocol.terms import Terms
@@ -28,7 +28,7 @@ async def show(
     """Show terms, escrow, steps and validators of a run, from the chain."""
     number = run or session.settings.run
     async with session.chain() as chain:
-        if not 1 <= number <= await chain.call(runs.run_count()):
+        if not 1 <= number <= await chain.call(run_terms.run_count()):
             raise CheckError(f"there is no run {number}", hint="muster run list")
         agreed = await chain.terms(number)
         if terms:
@@ -40,7 +40,7 @@ async def show(
 async def list_(session: Session) -> None:
     """List the runs of this deployment."""
     async with session.chain() as chain:
-        rows = [await _row(chain, run) for run in range(1, await chain.call(runs.run_count()) + 1)]
+        rows = [await _row(chain, run) for run in range(1, await chain.call(run_terms.run_count()) + 1)]
         session.result(rows)
 
 

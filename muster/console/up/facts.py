@@ -10,7 +10,7 @@ from eth_utils.crypto import keccak
 from muster.chain.client import Chain
 from muster.console.node import nodes
 from muster.console.up.steps import NodeFacts
-from muster.contracts import registry, runs, token
+from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.registry import Role
 from muster.errors import ConfigError
 from muster.protocol.terms_file import ZERO_ADDRESS
@@ -47,7 +47,7 @@ async def read_facts(
         status=found.status,
         closed=state.closed,
         # An address that is not made yet can be on no list: it is made first, then refused by its name.
-        admitted=not listed or operator == UNKNOWN or await chain.call(runs.is_admitted(run, operator)),
+        admitted=not listed or operator == UNKNOWN or await chain.call(run_terms.is_admitted(run, operator)),
         other_validator=ZERO_ADDRESS if other == node else other,
         free=free,
         faucet_amount=amount,

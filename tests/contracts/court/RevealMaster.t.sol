@@ -12,20 +12,20 @@ contract RevealMasterTest is GradeHouse {
 
     function _revealNext(uint256 epoch) private {
         vm.prank(stranger);
-        court.revealMaster(run, _master(epoch));
+        masters.revealMaster(run, _master(epoch));
     }
 
     // ---------------------------------------------------------------------------------------------------- what it does
 
     function test_RevealMaster_InOrder() public {
-        (uint256 epochs, bytes32 latest) = court.masters(run);
+        (uint256 epochs, bytes32 latest) = masters.masters(run);
         vm.assertEq(epochs, 0);
         vm.assertEq(latest, bytes32(0));
         for (uint256 epoch = 1; epoch <= EPOCHS; epoch++) {
-            vm.expectEmit(address(court));
+            vm.expectEmit(address(masters));
             emit IMasters.MasterRevealed(run, epoch, _master(epoch));
             _revealNext(epoch);
-            (epochs, latest) = court.masters(run);
+            (epochs, latest) = masters.masters(run);
             vm.assertEq(epochs, epoch);
             vm.assertEq(latest, _master(epoch));
         }
@@ -35,17 +35,17 @@ contract RevealMasterTest is GradeHouse {
     /// @dev Each run has its own, also where two have one tip.
     function test_RevealMaster_OfOneRun() public {
         uint32 other = _createRun(_sealedTerms());
-        court.revealMaster(other, _master(1));
-        (uint256 epochs,) = court.masters(run);
+        masters.revealMaster(other, _master(1));
+        (uint256 epochs,) = masters.masters(run);
         vm.assertEq(epochs, 0);
     }
 
     function test_RevealMaster_RevertWhen_NoPrivateTests() public {
         uint32 plain = _createRun(_terms());
         vm.expectRevert(abi.encodeWithSelector(IMasters.NoPrivateTests.selector, plain));
-        court.revealMaster(plain, _master(1));
+        masters.revealMaster(plain, _master(1));
         vm.expectRevert(abi.encodeWithSelector(IMasters.NoPrivateTests.selector, 77));
-        court.revealMaster(77, _master(1));
+        masters.revealMaster(77, _master(1));
     }
 
     function test_RevealMaster_RevertWhen_AllRevealed() public {
@@ -53,7 +53,7 @@ contract RevealMasterTest is GradeHouse {
             _revealNext(epoch);
         }
         vm.expectRevert(abi.encodeWithSelector(IMasters.AllMastersRevealed.selector, run, EPOCHS));
-        court.revealMaster(run, LAST_MASTER);
+        masters.revealMaster(run, LAST_MASTER);
     }
 
     function testFuzz_RevealMaster_RevertWhen_Wrong(bytes32 master) public {
@@ -61,7 +61,7 @@ contract RevealMasterTest is GradeHouse {
             if (master == _master(epoch)) continue;
             bytes32 hash = keccak256(abi.encodePacked(master));
             vm.expectRevert(abi.encodeWithSelector(IMasters.WrongMaster.selector, run, epoch, hash, _master(epoch - 1)));
-            court.revealMaster(run, master);
+            masters.revealMaster(run, master);
             _revealNext(epoch);
         }
     }
@@ -69,11 +69,11 @@ contract RevealMasterTest is GradeHouse {
     function test_RevealMaster_RevertWhen_OutOfOrder() public {
         bytes32 second = _master(2);
         vm.expectRevert(abi.encodeWithSelector(IMasters.WrongMaster.selector, run, 1, _master(1), _master(0)));
-        court.revealMaster(run, second);
+        masters.revealMaster(run, second);
         _revealNext(1);
         bytes32 again = _master(1);
         vm.expectRevert(abi.encodeWithSelector(IMasters.WrongMaster.selector, run, 2, _master(0), again));
-        court.revealMaster(run, again);
+        masters.revealMaster(run, again);
     }
 
     // --------------------------------------------------------------------------------------------- what it is good for
@@ -90,7 +90,7 @@ contract RevealMasterTest is GradeHouse {
         _revealNext(2);
         // The last epoch goes on for ever, without its master.
         _publishSteps(40);
-        (uint256 epochs,) = court.masters(run);
+        (uint256 epochs,) = masters.masters(run);
         vm.assertEq(epochs, 2);
     }
 
@@ -140,8 +140,8 @@ contract RevealMasterTest is GradeHouse {
         vm.assertEq(runs.withdrawEscrow(run, 100 ether), 100 ether);
         vm.prank(owner);
         vm.assertEq(runs.close(run), FUNDS - 100 ether);
-        court.checkPayable(1, 1_000);
-        court.checkPublishable(1, 1_000);
+        masters.checkPayable(1, 1_000);
+        masters.checkPublishable(1, 1_000);
     }
 
     /// @dev What is missing keeps nobody else from anything: work is committed and paid, hours are sealed.

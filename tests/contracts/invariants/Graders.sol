@@ -34,13 +34,13 @@ abstract contract Graders is Provers, Statements {
             );
             if (wrong == _master(mastersShown + 1)) return;
             vm.expectRevert(reason);
-            court.revealMaster(run, wrong);
+            masters.revealMaster(run, wrong);
             done["show a wrong master"]++;
             return;
         }
         mastersShown++;
         vm.prank(pick % 8 == 1 ? owner : stranger);
-        court.revealMaster(run, _master(mastersShown));
+        masters.revealMaster(run, _master(mastersShown));
         done["show a master"]++;
     }
 
@@ -65,7 +65,7 @@ abstract contract Graders is Provers, Statements {
     }
 
     function _isSealed() internal view returns (bool) {
-        return runs.gradingTerms(run).tip != 0;
+        return runTerms.gradingTerms(run).tip != 0;
     }
 
     // -------------------------------------------------------------------------------------------------------- graders

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IMasters } from "../../../contracts/interfaces/IMasters.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Vm } from "../Vm.sol";
@@ -26,6 +28,8 @@ contract InvariantsTest {
     Swarm[2] private swarms;
     IRegistry private registry;
     IRuns private runs;
+    IRunTerms private runTerms;
+    IMasters private masters;
     ISlashCourt private court;
     uint32[2] private run;
 
@@ -34,7 +38,7 @@ contract InvariantsTest {
         swarms[0].setUp();
         swarms[1].beside(swarms[0]);
         (registry, runs, court, run[0]) = swarms[0].contracts();
-        (,,, run[1]) = swarms[1].contracts();
+        (runTerms, masters, run[1]) = swarms[1].others();
     }
 
     function targetContracts() public view returns (address[] memory targets) {
@@ -290,14 +294,14 @@ contract InvariantsTest {
 
     /// @notice What is shown of a run's masters is its hash chain, and never less than an epoch behind its steps.
     function holds_MastersLeadToTheTip() private view {
-        (uint256 epochs, bytes32 latest) = court.masters(run[0]);
+        (uint256 epochs, bytes32 latest) = masters.masters(run[0]);
         vm.assertEq(epochs, 0, "a run without private tests has no masters");
-        (epochs, latest) = court.masters(run[1]);
+        (epochs, latest) = masters.masters(run[1]);
         vm.assertEq(epochs, swarms[1].mastersShown(), "masters");
         for (uint256 e = 0; e < epochs; e++) {
             latest = keccak256(abi.encode(latest));
         }
-        IRuns.GradeTerms memory terms = runs.gradingTerms(run[1]);
+        IRunTerms.GradeTerms memory terms = runTerms.gradingTerms(run[1]);
         vm.assertEq(epochs == 0 ? terms.tip : latest, terms.tip);
         uint256 behind = uint256(runs.runState(run[1]).steps) / terms.epochSteps;
         if (behind > terms.epochs) behind = terms.epochs;

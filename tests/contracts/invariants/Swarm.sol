@@ -2,7 +2,9 @@
 pragma solidity ^0.8.30;
 
 import { IMusterToken } from "../../../contracts/interfaces/IMusterToken.sol";
+import { IMasters } from "../../../contracts/interfaces/IMasters.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Jurors } from "./Jurors.sol";
@@ -32,13 +34,14 @@ contract Swarm is Jurors {
     /// @dev Another run on the same contracts, with actors of its own: its validators are on a list, and it may close.
     function beside(Swarm other) external {
         (registry, runs, court,) = other.contracts();
+        (runTerms, masters,) = other.others();
         token = other.money();
         (first, listed) = (2_000, true);
         _begin();
     }
 
     function _begin() private {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.commitPhase = 6 hours;
         terms.revealPhase = 6 hours;
         terms.jurySeniority = 1 hours;
@@ -77,6 +80,10 @@ contract Swarm is Jurors {
 
     function contracts() external view returns (IRegistry, IRuns, ISlashCourt, uint32) {
         return (registry, runs, court, run);
+    }
+
+    function others() external view returns (IRunTerms, IMasters, uint32) {
+        return (runTerms, masters, run);
     }
 
     function nodeOf(uint256 i) external pure returns (address) {
@@ -176,14 +183,14 @@ contract Swarm is Jurors {
     function admit() external {
         if (!listed) return;
         uint256 i = first + FIRST_NEWCOMER + newcomers;
-        _admit(i, !runs.isAdmitted(run, operator(i)));
+        _admit(i, !runTerms.isAdmitted(run, operator(i)));
         done["admit"]++;
     }
 
     function _admit(uint256 i, bool admitted) private {
         vm.prank(admitter);
-        runs.admit(run, operator(i), admitted);
-        vm.assertTrue(runs.isAdmitted(run, operator(i)) == admitted);
+        runTerms.admit(run, operator(i), admitted);
+        vm.assertTrue(runTerms.isAdmitted(run, operator(i)) == admitted);
     }
 
     // ------------------------------------------------------------------------------------------------------ guardian
@@ -215,8 +222,8 @@ contract Swarm is Jurors {
         IRegistry.Registration memory registration = _registration(i, role);
         if (worker) registration.workClass = uint8(pick % 2);
         bytes memory consent = _consent(i, registration);
-        if (!worker && !runs.isAdmitted(run, operator(i))) {
-            vm.expectRevert(abi.encodeWithSelector(IRuns.NotAdmitted.selector, run, operator(i)));
+        if (!worker && !runTerms.isAdmitted(run, operator(i))) {
+            vm.expectRevert(abi.encodeWithSelector(IRunTerms.NotAdmitted.selector, run, operator(i)));
             vm.prank(operator(i));
             registry.register(registration, consent);
             done["refuse"]++;

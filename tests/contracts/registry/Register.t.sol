@@ -2,6 +2,7 @@
 pragma solidity ^0.8.30;
 
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { House } from "../House.sol";
 
@@ -50,7 +51,7 @@ contract RegisterTest is House {
         _deposit(operator(WORKER), 100 ether);
         IRegistry.Registration memory registration = _registration(WORKER, IRegistry.Role.Worker);
         registration.workClass = 2;
-        _expectRejected(WORKER, registration, abi.encodeWithSelector(IRuns.WorkClassUnknown.selector, run, 2));
+        _expectRejected(WORKER, registration, abi.encodeWithSelector(IRunTerms.WorkClassUnknown.selector, run, 2));
     }
 
     function test_Register_RevertWhen_StakeShort() public {
@@ -168,23 +169,23 @@ contract RegisterTest is House {
     }
 
     function test_Register_RevertWhen_NotAdmitted() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.admitter = owner;
         run = _createRun(terms);
         _deposit(operator(0), 200 ether);
         _expectRejected(
             0,
             _registration(0, IRegistry.Role.Validator),
-            abi.encodeWithSelector(IRuns.NotAdmitted.selector, run, operator(0))
+            abi.encodeWithSelector(IRunTerms.NotAdmitted.selector, run, operator(0))
         );
         vm.prank(owner);
-        runs.admit(run, operator(0), true);
+        runTerms.admit(run, operator(0), true);
         _join(0, IRegistry.Role.Validator, 0);
         vm.assertEq(runs.runState(run).validators, 1);
     }
 
     function test_Register_RevertWhen_OwnerOrTrainer() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         address[2] memory involved = [operator(0), node(0)];
         for (uint256 i = 0; i < 2; i++) {
             terms.trainer = involved[i];
@@ -192,7 +193,7 @@ contract RegisterTest is House {
             _expectRejected(
                 0,
                 _registration(0, IRegistry.Role.Validator),
-                abi.encodeWithSelector(IRuns.OwnerOrTrainer.selector, run, involved[i])
+                abi.encodeWithSelector(IRunTerms.OwnerOrTrainer.selector, run, involved[i])
             );
         }
         owner = operator(0);
@@ -200,7 +201,7 @@ contract RegisterTest is House {
         _expectRejected(
             0,
             _registration(0, IRegistry.Role.Validator),
-            abi.encodeWithSelector(IRuns.OwnerOrTrainer.selector, run, operator(0))
+            abi.encodeWithSelector(IRunTerms.OwnerOrTrainer.selector, run, operator(0))
         );
     }
 
@@ -221,7 +222,7 @@ contract RegisterTest is House {
     }
 
     function test_Register_RevertWhen_TooManyValidators() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         (terms.validatorStake, terms.caseFee) = (4, 1);
         run = _createRun(terms);
         for (uint256 i = 100; i < 355; i++) {

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { House } from "../House.sol";
 
 contract CreateRunTest is House {
-    function _expectOutOfBounds(IRuns.Terms memory terms, bytes32 name, uint256 value, uint256 low, uint256 high)
+    function _expectOutOfBounds(IRunTerms.Terms memory terms, bytes32 name, uint256 value, uint256 low, uint256 high)
         private
     {
-        vm.expectRevert(abi.encodeWithSelector(IRuns.TermOutOfBounds.selector, name, value, low, high));
-        runs.createRun(terms);
+        vm.expectRevert(abi.encodeWithSelector(IRunTerms.TermOutOfBounds.selector, name, value, low, high));
+        runTerms.createRun(terms);
     }
 
     function test_CreateRun_KeepsTheTerms() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.trainer = address(1);
         terms.storageKey = address(2);
         terms.admitter = address(3);
@@ -21,13 +22,13 @@ contract CreateRunTest is House {
         terms.gradeTip = keccak256("tip");
         terms.gradeEpochs = type(uint16).max;
         terms.gradeEpochSteps = type(uint32).max;
-        vm.expectEmit(address(runs));
-        emit IRuns.RunCreated(2, owner, address(1));
+        vm.expectEmit(address(runTerms));
+        emit IRunTerms.RunCreated(2, owner, address(1));
         uint32 created = _createRun(terms);
 
         vm.assertEq(created, 2);
-        vm.assertEq(runs.runCount(), 2);
-        vm.assertEq(abi.encode(runs.terms(created)), abi.encode(terms));
+        vm.assertEq(runTerms.runCount(), 2);
+        vm.assertEq(abi.encode(runTerms.terms(created)), abi.encode(terms));
         IRuns.RunState memory state = runs.runState(created);
         vm.assertEq(state.asyncLevel, 2);
         vm.assertEq(state.commitmentsPerHour, 3);
@@ -39,19 +40,19 @@ contract CreateRunTest is House {
     }
 
     function test_CreateRun_RevertWhen_ZeroAddress() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.trainer = address(0);
-        vm.expectRevert(abi.encodeWithSelector(IRuns.ZeroAddress.selector));
-        runs.createRun(terms);
+        vm.expectRevert(abi.encodeWithSelector(IRunTerms.ZeroAddress.selector));
+        runTerms.createRun(terms);
         terms = _terms();
         terms.storageKey = address(0);
-        vm.expectRevert(abi.encodeWithSelector(IRuns.ZeroAddress.selector));
-        runs.createRun(terms);
+        vm.expectRevert(abi.encodeWithSelector(IRunTerms.ZeroAddress.selector));
+        runTerms.createRun(terms);
     }
 
     function test_CreateRun_RevertWhen_MoneyOutOfBounds() public {
         uint256 most = type(uint96).max;
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.pay = 9_999;
         _expectOutOfBounds(terms, "pay", 9_999, 10_000, most);
         terms = _terms();
@@ -86,28 +87,28 @@ contract CreateRunTest is House {
 
     /// @dev Class 1 is paid 2.5 times `pay`, and a wrong vote costs a judge four commitments of it.
     function test_CreateRun_RevertWhen_TheDepositIsBelowFourCommitments() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.juryDeposit = 10 ether;
-        runs.createRun(terms);
+        runTerms.createRun(terms);
         terms.juryDeposit = 10 ether - 1;
         _expectOutOfBounds(terms, "juryDeposit", 10 ether - 1, 10 ether, type(uint88).max);
         // Of two wei more of pay, class 1 gains five.
         (terms.pay, terms.juryDeposit) = (1 ether + 2, 10 ether + 19);
         _expectOutOfBounds(terms, "juryDeposit", 10 ether + 19, 10 ether + 20, type(uint88).max);
         terms.juryDeposit = 10 ether + 20;
-        runs.createRun(terms);
+        runTerms.createRun(terms);
         // Whichever class is the best paid.
         (terms.classes[0], terms.classes[1]) = (terms.classes[1], terms.classes[0]);
-        runs.createRun(terms);
+        runTerms.createRun(terms);
         terms.juryDeposit = 10 ether + 19;
         _expectOutOfBounds(terms, "juryDeposit", 10 ether + 19, 10 ether + 20, type(uint88).max);
     }
 
     /// @dev A worker's slash is 50, so the smallest share of it that is worth the 2.5 of class 1 is a twentieth.
     function test_CreateRun_RevertWhen_TheBountyIsBelowOneCommitment() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.bountyBps = 500;
-        runs.createRun(terms);
+        runTerms.createRun(terms);
         terms.bountyBps = 499;
         _expectOutOfBounds(terms, "bountyBps", 499, 500, 2_000);
         terms.bountyBps = 0;
@@ -117,19 +118,19 @@ contract CreateRunTest is House {
         terms.bountyBps = 500;
         _expectOutOfBounds(terms, "bountyBps", 500, 501, 2_000);
         terms.bountyBps = 501;
-        runs.createRun(terms);
+        runTerms.createRun(terms);
         // A smaller share of the stake, the same bounty.
         (terms.slashBps, terms.bountyBps) = (2_500, 1_001);
-        runs.createRun(terms);
+        runTerms.createRun(terms);
         terms.bountyBps = 1_000;
         _expectOutOfBounds(terms, "bountyBps", 1_000, 1_001, 2_000);
     }
 
     /// @dev No share of the slash that is allowed would be worth the pay: 50 at most give 10.
     function test_CreateRun_RevertWhen_NoBountyIsWorthThePay() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         (terms.pay, terms.juryDeposit) = (4 ether, 40 ether);
-        runs.createRun(terms);
+        runTerms.createRun(terms);
         (terms.pay, terms.juryDeposit) = (4 ether + 1, 41 ether);
         _expectOutOfBounds(terms, "pay", 10 ether + 2, 1, 10 ether);
         terms.pay = 4 ether;
@@ -141,7 +142,7 @@ contract CreateRunTest is House {
 
     /// @dev Products of the largest values fit.
     function test_CreateRun_LargestMoney() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         (terms.workerStake, terms.validatorStake) = (type(uint96).max, type(uint96).max);
         terms.slashBps = 10_000;
         terms.pay = type(uint96).max;
@@ -150,12 +151,12 @@ contract CreateRunTest is House {
         );
         terms.juryDeposit = type(uint88).max;
         terms.pay = uint96(terms.juryDeposit) / 10;
-        runs.createRun(terms);
+        runTerms.createRun(terms);
     }
 
     function test_CreateRun_RevertWhen_SizesOutOfBounds() public {
         uint256 most = type(uint32).max;
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.groupSize = 0;
         _expectOutOfBounds(terms, "groupSize", 0, 1, 4_096);
         terms = _terms();
@@ -185,7 +186,7 @@ contract CreateRunTest is House {
     }
 
     function test_CreateRun_RevertWhen_TimesOutOfBounds() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.commitPhase = 36 hours + 1;
         _expectOutOfBounds(terms, "commitPhase", 36 hours + 1, 1, 36 hours);
         terms = _terms();
@@ -203,7 +204,7 @@ contract CreateRunTest is House {
 
     /// @dev All of what private tests need, or none.
     function test_CreateRun_RevertWhen_GradesOutOfBounds() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.gradeEpochs = 1;
         _expectOutOfBounds(terms, "gradeEpochs", 1, 0, 0);
         terms = _terms();
@@ -214,7 +215,7 @@ contract CreateRunTest is House {
         (terms.gradeEpochs, terms.gradeEpochSteps) = (1, 0);
         _expectOutOfBounds(terms, "gradeEpochSteps", 0, 1, type(uint32).max);
         terms.gradeEpochSteps = 1;
-        IRuns.GradeTerms memory kept = runs.gradingTerms(runs.createRun(terms));
+        IRunTerms.GradeTerms memory kept = runTerms.gradingTerms(runTerms.createRun(terms));
         vm.assertEq(kept.tip, keccak256("tip"));
         vm.assertEq(kept.epochs, 1);
         vm.assertEq(kept.epochSteps, 1);
@@ -222,12 +223,12 @@ contract CreateRunTest is House {
 
     /// @dev A local run may use seconds; a public one may not.
     function test_CreateRun_PublicChainsTakeTheirTime() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         (terms.commitPhase, terms.revealPhase, terms.jurySeniority, terms.minStepInterval) = (1, 1, 1, 1);
-        runs.createRun(terms);
+        runTerms.createRun(terms);
 
         vm.chainId(84_532);
-        runs.createRun(_terms());
+        runTerms.createRun(_terms());
         terms = _terms();
         terms.commitPhase = 13 hours - 1;
         _expectOutOfBounds(terms, "commitPhase", 13 hours - 1, 13 hours, 36 hours);
@@ -243,7 +244,7 @@ contract CreateRunTest is House {
     }
 
     function test_CreateRun_RevertWhen_ClassesOutOfBounds() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.classes = new uint256[](0);
         _expectOutOfBounds(terms, "classes", 0, 1, 8);
         terms.classes = new uint256[](9);
@@ -267,24 +268,24 @@ contract CreateRunTest is House {
     /// @dev Class 1 thinks 2.5 times as long as class 0 on average, and so is paid 2.5 times as much.
     function testFuzz_CreateRun_ClassesPayInProportion(uint16 weight) public {
         weight = uint16(_bound(weight, weight % 4 == 0 ? 24_998 : 1_000, weight % 4 == 0 ? 25_002 : type(uint16).max));
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.classes[1] = (terms.classes[1] & ~uint256(0xffff)) | weight;
         if (weight != 25_000) {
-            vm.expectRevert(abi.encodeWithSelector(IRuns.ClassWeightOff.selector, 1, weight, 25_000));
+            vm.expectRevert(abi.encodeWithSelector(IRunTerms.ClassWeightOff.selector, 1, weight, 25_000));
         }
-        runs.createRun(terms);
+        runTerms.createRun(terms);
     }
 
     /// @dev Where what is exact is no whole number, the one below and the one above will do: 1,000 × 50 / 48 = 1,041.67.
     function test_CreateRun_ClassesAreRounded() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.classes[0] = 1_000 | (1 << 16) | (48 << 32);
         for (uint256 weight = 1_040; weight < 1_044; weight++) {
             terms.classes[1] = weight | (1 << 16) | (50 << 32);
             if (weight < 1_041 || weight > 1_042) {
-                vm.expectRevert(abi.encodeWithSelector(IRuns.ClassWeightOff.selector, 1, weight, 1_041));
+                vm.expectRevert(abi.encodeWithSelector(IRunTerms.ClassWeightOff.selector, 1, weight, 1_041));
             }
-            runs.createRun(terms);
+            runTerms.createRun(terms);
         }
     }
 }

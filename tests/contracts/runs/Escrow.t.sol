@@ -2,6 +2,7 @@
 pragma solidity ^0.8.30;
 
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { House } from "../House.sol";
 
@@ -200,27 +201,27 @@ contract EscrowTest is House {
     // -------------------------------------------------------------------------------------------------------- admit
 
     function test_Admit_KeepsTheList() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.admitter = stranger;
         uint32 listed = _createRun(terms);
-        vm.assertFalse(runs.isAdmitted(listed, operator(9)));
+        vm.assertFalse(runTerms.isAdmitted(listed, operator(9)));
         vm.startPrank(stranger);
-        vm.expectEmit(address(runs));
-        emit IRuns.AdmissionChanged(listed, operator(9), true);
-        runs.admit(listed, operator(9), true);
-        vm.assertTrue(runs.isAdmitted(listed, operator(9)));
-        runs.admit(listed, operator(9), false);
-        vm.assertFalse(runs.isAdmitted(listed, operator(9)));
+        vm.expectEmit(address(runTerms));
+        emit IRunTerms.AdmissionChanged(listed, operator(9), true);
+        runTerms.admit(listed, operator(9), true);
+        vm.assertTrue(runTerms.isAdmitted(listed, operator(9)));
+        runTerms.admit(listed, operator(9), false);
+        vm.assertFalse(runTerms.isAdmitted(listed, operator(9)));
     }
 
     function test_Admit_RevertWhen_NotAdmitter() public {
-        vm.assertTrue(runs.isAdmitted(run, stranger));
-        vm.expectRevert(abi.encodeWithSelector(IRuns.NotAdmitter.selector, run, owner));
+        vm.assertTrue(runTerms.isAdmitted(run, stranger));
+        vm.expectRevert(abi.encodeWithSelector(IRunTerms.NotAdmitter.selector, run, owner));
         vm.prank(owner);
-        runs.admit(run, stranger, true);
+        runTerms.admit(run, stranger, true);
         // A run that admits anyone has no admitter, so the zero address has no say either.
-        vm.expectRevert(abi.encodeWithSelector(IRuns.NotAdmitter.selector, run, address(0)));
+        vm.expectRevert(abi.encodeWithSelector(IRunTerms.NotAdmitter.selector, run, address(0)));
         vm.prank(address(0));
-        runs.admit(run, stranger, true);
+        runTerms.admit(run, stranger, true);
     }
 }

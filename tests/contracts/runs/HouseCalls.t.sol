@@ -2,12 +2,13 @@
 pragma solidity ^0.8.30;
 
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { House } from "../House.sol";
 
 contract HouseCallsTest is House {
-    uint256 private constant WORKS_SLOT = 7;
+    uint256 private constant WORKS_SLOT = 4;
 
     function setUp() public override {
         super.setUp();
@@ -25,6 +26,12 @@ contract HouseCallsTest is House {
         runs.leaveWorker(node(WORKER));
         vm.expectRevert(refused);
         runs.leaveValidator(run);
+    }
+
+    function test_HouseCalls_RevertWhen_NotRunTerms() public {
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NotRunTerms.selector, stranger));
+        vm.prank(stranger);
+        runs.beginRun(7, stranger, 2, 3, 60);
     }
 
     function test_HouseCalls_RevertWhen_NotCourt() public {
@@ -50,7 +57,7 @@ contract HouseCallsTest is House {
         vm.assertEq(runs.work(node(91)).cover, 16);
         vm.expectRevert(abi.encodeWithSelector(IRuns.UnknownRun.selector, 9));
         runs.enrolWorker(9, node(92), operator(92), 0);
-        vm.expectRevert(abi.encodeWithSelector(IRuns.WorkClassUnknown.selector, run, 2));
+        vm.expectRevert(abi.encodeWithSelector(IRunTerms.WorkClassUnknown.selector, run, 2));
         runs.enrolWorker(run, node(92), operator(92), 2);
     }
 
@@ -60,9 +67,9 @@ contract HouseCallsTest is House {
         vm.assertEq(runs.runState(run).validators, 5);
         vm.expectRevert(abi.encodeWithSelector(IRuns.UnknownRun.selector, 9));
         runs.enrolValidator(9, node(92), operator(92));
-        vm.expectRevert(abi.encodeWithSelector(IRuns.OwnerOrTrainer.selector, run, owner));
+        vm.expectRevert(abi.encodeWithSelector(IRunTerms.OwnerOrTrainer.selector, run, owner));
         runs.enrolValidator(run, node(92), owner);
-        vm.expectRevert(abi.encodeWithSelector(IRuns.OwnerOrTrainer.selector, run, trainer));
+        vm.expectRevert(abi.encodeWithSelector(IRunTerms.OwnerOrTrainer.selector, run, trainer));
         runs.enrolValidator(run, trainer, operator(92));
         vm.warp(block.timestamp + 1 hours);
         runs.leaveValidator(run);
@@ -89,7 +96,7 @@ contract HouseCallsTest is House {
 
     /// @dev However small the pay, the count fits its bits.
     function test_EnrolWorker_CoverIsCapped() public {
-        IRuns.Terms memory terms = _terms();
+        IRunTerms.Terms memory terms = _terms();
         terms.pay = 10_000;
         uint32 fresh = _createRun(terms);
         vm.prank(address(registry));

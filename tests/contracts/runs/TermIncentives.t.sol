@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Payouts } from "../../../contracts/libraries/Payouts.sol";
@@ -36,8 +37,8 @@ contract TermIncentivesTest is House {
         uint256 taken = 0;
         uint256 refused = 0;
         for (uint256 k = 0; k < DRAWS; k++) {
-            IRuns.Terms memory terms = _drawTerms();
-            try runs.createRun(terms) returns (uint32 created) {
+            IRunTerms.Terms memory terms = _drawTerms();
+            try runTerms.createRun(terms) returns (uint32 created) {
                 taken++;
                 _checkRun(created, terms);
             } catch (bytes memory reason) {
@@ -49,7 +50,7 @@ contract TermIncentivesTest is House {
         vm.assertGe(refused, DRAWS / 12, "hardly any terms are refused");
     }
 
-    function _checkRun(uint32 created, IRuns.Terms memory terms) private {
+    function _checkRun(uint32 created, IRunTerms.Terms memory terms) private {
         (, uint256 leftOfWorker) = _slashOf(terms.workerStake, terms);
         (, uint256 leftOfValidator) = _slashOf(terms.validatorStake, terms);
         vm.assertLe(terms.caseFee, leftOfWorker, "a slash of a worker pays no judges");
@@ -59,7 +60,7 @@ contract TermIncentivesTest is House {
         }
     }
 
-    function _checkClass(uint32 created, IRuns.Terms memory terms, uint8 class) private {
+    function _checkClass(uint32 created, IRunTerms.Terms memory terms, uint8 class) private {
         Stakes memory stakes;
         (stakes.slashed, stakes.burned) = _slashOf(terms.workerStake, terms);
         stakes.bounty = stakes.slashed - stakes.burned;
@@ -84,7 +85,7 @@ contract TermIncentivesTest is House {
 
     /// @dev Of a jury whose others look and are a majority without it, one judge saves the replay and votes the same in
     /// every case. In a jury of two there is no majority without it: whatever it votes, both are paid.
-    function _checkJudges(IRuns.Terms memory terms, uint256 pay) private {
+    function _checkJudges(IRunTerms.Terms memory terms, uint256 pay) private {
         uint256 jury = 3 + _draw(253);
         int256 replay = int256(pay / REPLAY);
         (int256 convicted, int256 acquitted) = (_income(terms, jury, true, true), _income(terms, jury, false, true));
@@ -98,7 +99,11 @@ contract TermIncentivesTest is House {
     }
 
     /// @dev What one judge gains by a case, the others having voted for what is true.
-    function _income(IRuns.Terms memory terms, uint256 jury, bool guilty, bool right) private pure returns (int256) {
+    function _income(IRunTerms.Terms memory terms, uint256 jury, bool guilty, bool right)
+        private
+        pure
+        returns (int256)
+    {
         ISlashCourt.Outcome outcome = guilty ? ISlashCourt.Outcome.Guilty : ISlashCourt.Outcome.NotGuilty;
         uint256 others = jury - 1;
         bool vote = guilty == right;
@@ -112,7 +117,7 @@ contract TermIncentivesTest is House {
 
     /// @dev A worker makes j of n rows up and saves as much of the pay. One inspector who samples s rows finds one with a
     /// chance that is j of n at least, and what that costs the worker is more than it saved.
-    function _checkRows(IRuns.Terms memory terms, Stakes memory stakes) private {
+    function _checkRows(IRunTerms.Terms memory terms, Stakes memory stakes) private {
         uint256 n = uint256(terms.groupSize) * terms.groupsPerCommitment;
         uint256 j = 1 + _draw(n);
         uint256 s = 1 + _draw(n < 8 ? n : 8);
@@ -129,14 +134,14 @@ contract TermIncentivesTest is House {
     function _checkReason(bytes memory reason) private pure {
         bytes4 selector = bytes4(reason);
         vm.assertTrue(
-            selector == IRuns.TermOutOfBounds.selector || selector == IRuns.ClassWeightOff.selector,
+            selector == IRunTerms.TermOutOfBounds.selector || selector == IRunTerms.ClassWeightOff.selector,
             "terms are refused without a reason"
         );
     }
 
     // ---------------------------------------------------------------------------------------------------- the draws
 
-    function _drawTerms() private returns (IRuns.Terms memory t) {
+    function _drawTerms() private returns (IRunTerms.Terms memory t) {
         t = _terms();
         t.groupSize = uint16(1 + _draw(64));
         t.groupsPerCommitment = uint16(1 + _draw(64));
@@ -194,7 +199,11 @@ contract TermIncentivesTest is House {
 
     /// @return slashed What a conviction takes from a stake.
     /// @return left Of that, less the bounty.
-    function _slashOf(uint256 stake, IRuns.Terms memory terms) private pure returns (uint256 slashed, uint256 left) {
+    function _slashOf(uint256 stake, IRunTerms.Terms memory terms)
+        private
+        pure
+        returns (uint256 slashed, uint256 left)
+    {
         slashed = stake * terms.slashBps / BASIS;
         left = slashed - slashed * terms.bountyBps / BASIS;
     }

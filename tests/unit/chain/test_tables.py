@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from muster.chain.error_messages import HINTS, MESSAGES, decode_revert, error_message, known_errors
 from muster.chain.types import kind_of
-from muster.contracts import court, registry, runs, token
+from muster.contracts import court, registry, run_terms, runs, token
 from muster.contracts.abi import CONTRACTS, artifact, snake
 from muster.contracts.codec import Call, Place, Transaction, decode_log
 from muster.contracts.court import Kind, Outcome
@@ -82,11 +82,11 @@ def test_amounts_enums_and_short_strings_are_readable() -> None:
     short = decode_revert(revert("registry", "FreeBalanceShort", ADDRESS, 15 * 10**17, 10**18), "x")
     assert str(short) == f"x: {ADDRESS} has 1.5 MUST free in the registry and needs 1 MUST"
     assert "is jailed and not active" in str(decode_revert(revert("registry", "NotActive", ADDRESS, 3), "x"))
-    term = revert("runs", "TermOutOfBounds", b"slashBps".ljust(32, b"\0"), 10_001, 1, 10_000)
+    term = revert("run_terms", "TermOutOfBounds", b"slashBps".ljust(32, b"\0"), 10_001, 1, 10_000)
     assert str(decode_revert(term, "x")) == "x: the term slashBps is 10001 and must be 1 to 10000"
-    pay = revert("runs", "TermOutOfBounds", b"workerStake".ljust(32, b"\0"), 0, 10**18, 10**24)
+    pay = revert("run_terms", "TermOutOfBounds", b"workerStake".ljust(32, b"\0"), 0, 10**18, 10**24)
     assert str(decode_revert(pay, "x")) == "x: the term workerStake is 0 MUST and must be 1 MUST to 1,000,000 MUST"
-    deposit = revert("runs", "TermOutOfBounds", b"juryDeposit".ljust(32, b"\0"), 10**18, 4 * 10**18, 10**26)
+    deposit = revert("run_terms", "TermOutOfBounds", b"juryDeposit".ljust(32, b"\0"), 10**18, 4 * 10**18, 10**26)
     shown = decode_revert(deposit, "x")
     assert str(shown) == "x: the term juryDeposit is 1 MUST and must be 4 MUST to 100,000,000 MUST"
     assert shown.hint == "which terms depend on others is in docs/use/own-a-run.md, Money"
@@ -215,7 +215,7 @@ def test_enums_are_those_of_the_contracts() -> None:
 
 
 def test_terms_are_the_contract_s_with_their_classes_unpacked() -> None:
-    assert [field.name for field in fields(Terms)] == [field.name for field in fields(runs.Terms)]
+    assert [field.name for field in fields(Terms)] == [field.name for field in fields(run_terms.Terms)]
 
 
 def test_an_answer_becomes_the_struct_it_is() -> None:
@@ -255,7 +255,7 @@ def test_calls_that_do_not_fit_their_abi_are_usage_errors() -> None:
 
 def test_an_empty_answer_means_the_wrong_address() -> None:
     with pytest.raises(ConfigError, match="is that contract at this address"):
-        runs.run_count().decode(b"")
+        run_terms.run_count().decode(b"")
 
 
 def test_outcomes_are_said_in_words() -> None:

@@ -19,7 +19,7 @@ TOP = (*PRODUCTION, "contracts", "tests", "scripts", "testbed", "benchmarks", "e
 PATH = re.compile(rf"^(?:{'|'.join(TOP)})/[\w./*<>-]*(?:::\w+)?$")
 TEST = re.compile(r"^(?:test|testFuzz|check|invariant)_\w+$")
 SETTING = re.compile(r"^[a-z]+\.[a-z_]+$")
-CALL = re.compile(r"`(Registry|Runs|SlashCourt)\.([a-z]\w*)`")
+CALL = re.compile(r"`(Registry|RunTerms|Runs|Masters|SlashCourt)\.([a-z]\w*)`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=label)
@@ -46,7 +46,10 @@ def test_every_test_that_a_page_names_alone_exists() -> None:
 
 def test_every_function_of_the_contracts_on_a_page_exists() -> None:
     interfaces = ROOT / "contracts" / "interfaces"
-    texts = {name: (interfaces / f"I{name}.sol").read_text() for name in ("Registry", "Runs", "SlashCourt")}
+    texts = {
+        name: (interfaces / f"I{name}.sol").read_text()
+        for name in ("Registry", "RunTerms", "Runs", "Masters", "SlashCourt")
+    }
     for page in PAGES:
         for contract, function in CALL.findall(read(page)):
             known = re.search(rf"\bfunction {function}\(", texts[contract])

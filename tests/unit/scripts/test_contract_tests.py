@@ -18,16 +18,14 @@ TOKEN_OWN = {"faucet", "burn"}
 """Of the token, what is not OpenZeppelin's."""
 
 
-DECLARED = {"token": "IMusterToken", "registry": "IRegistry", "runs": "IRuns", "court": "ISlashCourt"}
+DECLARED = {key: "IMusterToken" if key == "token" else f"I{name}" for key, name in CONTRACTS.items()}
 """The interface with each contract's errors. Two interfaces may share a name: a test must expect the right one."""
-MASTERS = set(re.findall(r"error (\w+)\(", (ROOT / "contracts" / "interfaces" / "IMasters.sol").read_text()))
-"""Errors of the court that a separate interface declares."""
 
 
 def test_every_custom_error_is_expected_somewhere_with_its_values() -> None:
     text = "".join(path.read_text() for path in TESTS.rglob("*.sol"))
     wanted = {
-        f"{'IMasters' if item['name'] in MASTERS else DECLARED[contract]}.{item['name']}"
+        f"{DECLARED[contract]}.{item['name']}"
         for contract in CONTRACTS
         for item in artifact(contract).items("error")
         if not LIBRARIES_OWN.match(item["name"])
