@@ -28,7 +28,7 @@ from muster.chain.reads import ChainReader
 from muster.chain.types import AddressBook
 from muster.contracts.codec import Event
 from muster.contracts.registry import Registered, Role
-from muster.contracts.runs import CheckpointPublished, RunState, WorkCommitted
+from muster.contracts.runs import CheckpointPublished, Phase, RunState, WorkCommitted
 from muster.settings.schema import ChainSettings
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
@@ -118,13 +118,13 @@ class SyntheticChain(ChainReader):
     """Reads that endpoint. What contracts answer is fixed."""
 
     def __init__(self, commitments: int) -> None:
-        book = AddressBook(31337, *("0x" + f"{number:040x}" for number in range(1, 7)), from_block=1)
+        book = AddressBook(31337, *("0x" + f"{number:040x}" for number in range(1, 8)), from_block=1)
         self.endpoint = SyntheticEndpoint(book, commitments)
         web3: Any = type("Web3", (), {"provider": self.endpoint})()
         super().__init__(web3, book, ChainSettings())
 
     async def call_all(self, calls: Sequence[Any], block: int | None = None) -> list[Any]:
-        state = RunState(10**24, 0, 1, 0, 3, 8, 255, closed=False)
+        state = RunState(10**24, 0, 1, 0, 3, 8, 255, Phase.OPEN)
         return [state, *(0 for _ in calls[1:])]
 
 

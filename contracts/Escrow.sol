@@ -94,7 +94,7 @@ abstract contract Escrow is Guarded {
         _requirePayable(run);
 
         paid = withdrawable(run);
-        _states[run].closed = true;
+        _states[run].phase = Phase.Closed;
         emit RunClosed(run, paid);
         _payOwner(run, paid);
     }
@@ -109,6 +109,11 @@ abstract contract Escrow is Guarded {
     /// @inheritdoc IRuns
     function runInfo(uint32 run) external view returns (RunInfo memory) {
         return _infos[run];
+    }
+
+    /// @inheritdoc IRuns
+    function ownerOf(uint32 run) external view returns (address) {
+        return _infos[run].owner;
     }
 
     /// @inheritdoc IRuns
@@ -148,7 +153,7 @@ abstract contract Escrow is Guarded {
     }
 
     function _requireGoingOn(uint32 run, RunState storage state) internal view {
-        require(!state.closed, RunIsClosed(run));
+        require(state.phase != Phase.Closed, RunIsClosed(run));
     }
 
     /// @dev Voided pay that is still there. The owner's own money is spent first; when the escrow falls below what was

@@ -14,13 +14,14 @@ import { TermBounds } from "./libraries/TermBounds.sol";
 abstract contract Juries is Grading {
     // ------------------------------------------------------------------------------------------------------- types
 
-    /// @dev What a judge has done, and the first 31 bytes of the vote it committed to.
+    /// @dev What a judge has done, and the first 30 bytes of the vote it committed to.
     struct Ballot {
         BallotState state;
-        bytes31 hash;
+        bool collected;
+        bytes30 hash;
     }
 
-    /// @dev How a judge does its duty: the end of voting in the latest case that it was reported absent from, when it last
+    /// @dev How a judge does its duty: the end of committing in the latest case that it was reported absent from, when it last
     /// revealed a vote, and how many reported cases ended since.
     struct Duty {
         uint40 absentAt;
@@ -56,15 +57,13 @@ abstract contract Juries is Grading {
     function reportAbsence(uint256 caseId, address judge) external {
         Case storage case_ = _cases[caseId];
         Duty memory duty = _duties[judge];
-        uint256 ended = case_.revealEnds;
+        uint256 ended = case_.commitEnds;
 
         // Check: the case took a decision or lacked a quorum, and the judge had a vote and did not show it.
         Outcome outcome = case_.outcome;
         require(outcome == Outcome.NoQuorum || Payouts.isVerdict(outcome), NoDuty(caseId, outcome));
         _requireJudge(caseId, judge);
-        BallotState state = _ballots[caseId][judge].state;
-        bool silent = state == BallotState.None || state == BallotState.Committed || state == BallotState.Returned;
-        require(silent, NotAbsent(caseId, judge));
+        require(_ballots[caseId][judge].state <= BallotState.Committed, NotAbsent(caseId, judge));
         uint256 from = duty.absentAt + ABSENCE_REST;
         require(duty.absentAt == 0 || ended >= from, AbsentAlready(judge, from, ended));
 
@@ -78,8 +77,7 @@ abstract contract Juries is Grading {
         // Interaction.
         uint256 taken = REGISTRY.fine(judge, case_.deposit);
         uint256 bounty = taken * TERMS.caseTerms(case_.run).bountyBps / TermBounds.BASIS_POINTS;
-        address operator = _node(msg.sender).operator;
-        REGISTRY.release(operator == address(0) ? msg.sender : operator, bounty);
+        REGISTRY.release(_payeeOf(msg.sender), bounty);
         REGISTRY.burn(taken - bounty);
         if (expelled) REGISTRY.expel(judge);
     }
@@ -122,6 +120,12 @@ abstract contract Juries is Grading {
 
     function _operatorOf(address node) internal view returns (address) {
         return REGISTRY.operatorOf(node);
+    }
+
+    /// @dev A node's operator, or an account that is no node.
+    function _payeeOf(address account) internal view returns (address) {
+        address operator = _node(account).operator;
+        return operator == address(0) ? account : operator;
     }
 
     function _wasValidator(address key, uint32 run, uint256 timestamp) internal view returns (bool) {

@@ -140,7 +140,7 @@ contract Registry is IRegistry {
         require(status == Status.Retired || status == Status.Jailed, NotLeaving(key, status));
         uint256 readyAt = node_.retiredAt + UNBONDING;
         require(block.timestamp >= readyAt, StillUnbonding(key, readyAt, block.timestamp));
-        uint256 openCases = RUNS.work(key).openCases;
+        uint256 openCases = RUNS.openCases(key);
         require(openCases == 0, CaseOpen(key, openCases));
         uint256 amount = node_.lock;
         require(amount != 0, NothingLocked(key));

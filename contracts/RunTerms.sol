@@ -82,22 +82,27 @@ contract RunTerms is IRunTerms {
 
     /// @inheritdoc IRunTerms
     function drawTerms(address node) external view returns (DrawTerms memory) {
-        IRuns.Work memory work = RUNS.work(node);
-        Terms storage t = _terms[work.run];
+        (uint32 run, uint8 workClass, bytes32 entropy) = RUNS.drawSource(node);
+        Terms storage t = _terms[run];
         return DrawTerms({
-            run: work.run,
+            run: run,
             taskCount: t.taskCount,
             groupSize: t.groupSize,
             groupsPerCommitment: t.groupsPerCommitment,
             maxCompletionTokens: t.maxCompletionTokens,
-            workClass: t.classes[work.workClass],
-            entropy: RUNS.checkpoint(work.run, work.joinedStep).entropy
+            workClass: t.classes[workClass],
+            entropy: entropy
         });
     }
 
     /// @inheritdoc IRunTerms
     function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority) {
         return (_terms[run].sealQuorum, _terms[run].jurySeniority);
+    }
+
+    /// @inheritdoc IRunTerms
+    function votingSeconds(uint32 run) external view returns (uint256) {
+        return uint256(_terms[run].commitPhase) + _terms[run].revealPhase;
     }
 
     /// @inheritdoc IRunTerms
@@ -116,7 +121,7 @@ contract RunTerms is IRunTerms {
     /// @inheritdoc IRunTerms
     function validatorTerms(uint32 run, address node, address operator) external view returns (uint256 stake) {
         require(isAdmitted(run, operator), NotAdmitted(run, operator));
-        address owner = RUNS.runInfo(run).owner;
+        address owner = RUNS.ownerOf(run);
         _requireIndependent(run, operator, owner);
         _requireIndependent(run, node, owner);
         return _terms[run].validatorStake;

@@ -77,7 +77,7 @@ contract Runs is Escrow {
         require(msg.sender == TERMS.trainerOf(run), NotTrainer(run, msg.sender));
         _requireGoingOn(run, state);
         require(step == state.steps, StepOutOfOrder(run, step, state.steps));
-        if (step == 0) _checkJudged(run, state, info);
+        if (state.phase == Phase.Suspended) _checkJudged(run, state, info);
         uint256 readyAt = step == 0 ? 0 : info.publishedAt + info.minStepInterval;
         require(block.timestamp >= readyAt, StepTooSoon(run, readyAt, block.timestamp));
         MASTERS.checkPublishable(run, step);
@@ -87,6 +87,7 @@ contract Runs is Escrow {
         bytes32 anchor = keccak256(abi.encode(manifestRoot, batchRoot, entropy));
         _checkpoints[run][step] = Checkpoint(manifestRoot, batchRoot, entropy, anchor);
         state.steps++;
+        state.phase = Phase.Open;
         info.publishedAt = uint40(block.timestamp);
         emit CheckpointPublished(run, step, manifestRoot, batchRoot, entropy, anchor);
     }
@@ -211,7 +212,10 @@ contract Runs is Escrow {
 
     /// @inheritdoc IRuns
     function leaveValidator(uint32 run) external onlyRegistry {
-        if (--_states[run].validators == MIN_VALIDATORS - 1) _infos[run].unworkableSince = uint40(block.timestamp);
+        RunState storage state = _states[run];
+        if (--state.validators != MIN_VALIDATORS - 1) return;
+        _infos[run].unworkableSince = uint40(block.timestamp);
+        if (state.phase == Phase.Open) state.phase = Phase.Suspended;
     }
 
     /// @inheritdoc IRuns
@@ -245,6 +249,17 @@ contract Runs is Escrow {
     }
 
     // ------------------------------------------------------------------------------------------------------- views
+
+    /// @inheritdoc IRuns
+    function drawSource(address node) external view returns (uint32 run, uint8 workClass, bytes32 entropy) {
+        Work storage work_ = _works[node];
+        return (work_.run, work_.workClass, _checkpoints[work_.run][work_.joinedStep].entropy);
+    }
+
+    /// @inheritdoc IRuns
+    function openCases(address node) external view returns (uint256) {
+        return _works[node].openCases;
+    }
 
     /// @inheritdoc IRuns
     function checkpoint(uint32 run, uint32 step) external view returns (Checkpoint memory) {
@@ -322,9 +337,9 @@ contract Runs is Escrow {
         view
     {
         uint32 steps = state.steps;
-        require(!state.closed, RunIsClosed(run));
-        require(state.validators >= MIN_VALIDATORS, TooFewValidators(run, state.validators, MIN_VALIDATORS));
+        _requireGoingOn(run, state);
         require(step < steps, StepUnpublished(run, step, steps));
+        require(state.phase == Phase.Open, RunIsSuspended(run, state.validators));
         require(step >= work_.joinedStep, StepBeforeJoined(msg.sender, step, work_.joinedStep));
         require(step >= work_.lastStep, StepBeforeLast(msg.sender, step, work_.lastStep));
         uint32 reach = uint32(state.asyncLevel) + 1;
@@ -339,7 +354,7 @@ contract Runs is Escrow {
         return step + 1 == oldest && block.timestamp < _infos[run].publishedAt + _infos[run].minStepInterval;
     }
 
-    /// @dev Before every commitment there were validators enough to judge it.
+    /// @dev Before every commitment there were validators enough to judge it: work resumes with a checkpoint.
     function _checkJudged(uint32 run, RunState storage state, RunInfo storage info) private view {
         uint256 since = info.workableSince;
         require(state.validators >= MIN_VALIDATORS, TooFewValidators(run, state.validators, MIN_VALIDATORS));
@@ -363,8 +378,7 @@ contract Runs is Escrow {
     /// @dev What voting in a case takes, if there is an open one against the node; else zero.
     function _phases(Work storage work_) private view returns (uint256) {
         if (work_.openCases == 0) return 0;
-        IRunTerms.CaseTerms memory terms = TERMS.caseTerms(work_.run);
-        return uint256(terms.commitPhase) + terms.revealPhase;
+        return TERMS.votingSeconds(work_.run);
     }
 
     /// @return countInHour Commitments that the node already made in this hour.

@@ -30,35 +30,40 @@ contract SlashCourt is Juries {
         "Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size,uint64 storedAt)"
     );
 
+    // -------------------------------------------------------------------------------------------------- immutables
+
+    address public immutable REFUTATIONS;
+
     // ----------------------------------------------------------------------------------------------------- storage
 
     /// @inheritdoc ISlashCourt
     uint256 public caseCount;
 
     mapping(address challenger => mapping(address node => mapping(Kind kind => uint256 caseId))) private _openCases;
+    /// @dev The latest case of a node about the commitment with an index, ended or not.
+    mapping(address node => mapping(uint32 index => uint256 caseId)) private _latestCase;
+    /// @dev Whether a node was fined for a file that came late.
+    mapping(address node => bool) private _fined;
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IRegistry registry, IRuns runs, IRunTerms terms) Juries(registry, runs, terms) { }
+    constructor(IRegistry registry, IRuns runs, IRunTerms terms, address refutations) Juries(registry, runs, terms) {
+        require(refutations != address(0), ZeroAddress());
+        REFUTATIONS = refutations;
+    }
 
     // ------------------------------------------------------------------------------------------------- juried cases
 
     /// @inheritdoc ISlashCourt
-    function openCase(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Kind kind,
-        uint32 position,
-        bytes32 evidenceHash
-    ) external returns (uint256 caseId) {
+    function openCase(Target calldata target, Kind kind, uint32 position, bytes32 evidenceHash)
+        external
+        returns (uint256 caseId)
+    {
         require(kind != Kind.WrongGrade, KindOfGrades());
-        Target memory target = Target(node, index, step, root);
         IRegistry.Node memory accused = _checkAccusable(target);
         bytes32 charge = chargeOf(target, kind, position, evidenceHash);
 
-        caseId = _bring(target, Accusation(node, accused, kind, position, evidenceHash, charge));
+        caseId = _bring(target, Accusation(target.node, accused, kind, position, evidenceHash, charge));
     }
 
     /// @inheritdoc ISlashCourt
@@ -92,7 +97,7 @@ contract SlashCourt is Juries {
 
         // Effect.
         ballot_.state = BallotState.Committed;
-        ballot_.hash = bytes31(hash);
+        ballot_.hash = bytes30(hash);
         emit VoteCommitted(caseId, msg.sender, hash);
         if (again) return;
         case_.commits++;
@@ -111,7 +116,7 @@ contract SlashCourt is Juries {
         require(_committingOver(case_), RevealNotStarted(caseId, case_.commitEnds, block.timestamp));
         require(block.timestamp < case_.revealEnds, RevealPhaseOver(caseId, case_.revealEnds, block.timestamp));
         bytes32 hash = voteHash(caseId, msg.sender, guilty, salt);
-        require(bytes31(hash) == ballot_.hash, WrongVote(caseId, msg.sender, hash, ballot_.hash));
+        require(bytes30(hash) == ballot_.hash, WrongVote(caseId, msg.sender, hash, ballot_.hash));
 
         // Effect. The deposit stays until it is known who was right.
         ballot_.state = guilty ? BallotState.VotedGuilty : BallotState.VotedNotGuilty;
@@ -131,7 +136,9 @@ contract SlashCourt is Juries {
 
         // Effect and interaction.
         outcome = moot ? Outcome.Moot : _verdict(case_);
-        _end(caseId, case_, outcome);
+        uint256 earlier = outcome == Outcome.Guilty ? _openUpTo(case_.earlier) : 0;
+        require(earlier == 0, EarlierCaseOpen(caseId, earlier));
+        _end(caseId, case_, outcome, address(0));
     }
 
     /// @inheritdoc ISlashCourt
@@ -148,8 +155,10 @@ contract SlashCourt is Juries {
         address storageKey = TERMS.storageKeyOf(run);
         require(signer == storageKey, ReceiptNotByStorage(signer, storageKey));
 
-        // Effect and interaction.
-        _end(caseId, case_, Outcome.Dismissed);
+        // Effect and interaction. A challenger that has the receipt did not need the case.
+        address payee = _payeeOf(msg.sender);
+        if (payee == _operatorOf(case_.challenger)) payee = _operatorOf(node);
+        _end(caseId, case_, Outcome.Dismissed, payee);
     }
 
     /// @inheritdoc ISlashCourt
@@ -157,11 +166,18 @@ contract SlashCourt is Juries {
         amount = collectable(caseId, judge);
         require(amount != 0, NothingToCollect(caseId, judge));
 
-        Ballot storage ballot_ = _ballots[caseId][judge];
-        ballot_.state = ballot_.state == BallotState.Committed ? BallotState.Returned : BallotState.Collected;
+        _ballots[caseId][judge].collected = true;
         emit Collected(caseId, judge, amount);
 
-        _release(judge, amount);
+        _release(_operatorOf(judge), amount);
+    }
+
+    // ------------------------------------------------------------------------------------------------ the house's call
+
+    /// @inheritdoc ISlashCourt
+    function convictProven(address node, address beneficiary) external {
+        require(msg.sender == REFUTATIONS, NotRefutations(msg.sender));
+        _convict(node, _checkBound(node).run, beneficiary, 0);
     }
 
     // -------------------------------------------------------------------------------------------------------- views
@@ -172,32 +188,35 @@ contract SlashCourt is Juries {
     }
 
     /// @inheritdoc ISlashCourt
-    function ballot(uint256 caseId, address judge) external view returns (BallotState state, bytes31 hash) {
+    function ballot(uint256 caseId, address judge)
+        external
+        view
+        returns (BallotState state, bool collected, bytes30 hash)
+    {
         Ballot storage ballot_ = _ballots[caseId][judge];
-        return (ballot_.state, ballot_.hash);
+        return (ballot_.state, ballot_.collected, ballot_.hash);
     }
 
     /// @inheritdoc ISlashCourt
     function isResolvable(uint256 caseId) external view returns (bool) {
         Case storage case_ = _cases[caseId];
         if (case_.node == address(0) || case_.outcome != Outcome.Open) return false;
-        return _isJailed(case_.node) || _votingOver(case_);
+        if (_isJailed(case_.node)) return true;
+        return _votingOver(case_) && (_verdict(case_) != Outcome.Guilty || _openUpTo(case_.earlier) == 0);
     }
 
     /// @inheritdoc ISlashCourt
     function collectable(uint256 caseId, address judge) public view returns (uint256) {
         Case storage case_ = _cases[caseId];
-        Outcome outcome = case_.outcome;
-        BallotState state = _ballots[caseId][judge].state;
-        if (outcome == Outcome.Open) return 0;
-        if (state == BallotState.Committed) return Payouts.isVerdict(outcome) ? 0 : case_.deposit;
-        bool guilty = state == BallotState.VotedGuilty;
-        if (!guilty && state != BallotState.VotedNotGuilty) return 0;
-        return _isRewarded(case_, guilty) ? uint256(case_.deposit) + case_.share : 0;
+        Ballot storage ballot_ = _ballots[caseId][judge];
+        BallotState state = ballot_.state;
+        if (case_.outcome == Outcome.Open || state == BallotState.None || ballot_.collected) return 0;
+        if (state == BallotState.Committed) return Payouts.isVerdict(case_.outcome) ? 0 : case_.deposit;
+        return _isRewarded(case_, state == BallotState.VotedGuilty) ? uint256(case_.deposit) + case_.share : 0;
     }
 
     /// @inheritdoc ISlashCourt
-    function chargeOf(Target memory target, Kind kind, uint32 position, bytes32 evidenceHash)
+    function chargeOf(Target calldata target, Kind kind, uint32 position, bytes32 evidenceHash)
         public
         pure
         returns (bytes32)
@@ -227,7 +246,7 @@ contract SlashCourt is Juries {
     // ----------------------------------------------------------------------------------------------------- internal
 
     /// @dev Opens a case about the commitment `target`, whose accused need not be its node.
-    function _bring(Target memory target, Accusation memory accusation) private returns (uint256 caseId) {
+    function _bring(Target calldata target, Accusation memory accusation) private returns (uint256 caseId) {
         // Check.
         uint256 committedAt = _checkInTime(target.node, target.index);
         uint256 open = _openCases[msg.sender][accusation.node][accusation.kind];
@@ -243,6 +262,8 @@ contract SlashCourt is Juries {
         case_.position = accusation.position;
         case_.evidenceHash = accusation.evidenceHash;
         case_.charge = accusation.charge;
+        case_.earlier = uint40(_openUpTo(_latestCase[accusation.node][target.index]));
+        _latestCase[accusation.node][target.index] = caseId;
         address payer = _empanel(case_, accusation.accused, committedAt);
         _announce(caseId, target.step, target.root);
 
@@ -255,7 +276,7 @@ contract SlashCourt is Juries {
     function _checkInTime(address node, uint32 index) private view returns (uint256 committedAt) {
         committedAt = _committedAt(node, index);
         uint256 deadline = Windows.challengeableUntil(Windows.hourOf(committedAt));
-        require(block.timestamp <= deadline, ChallengeTooLate(node, index, deadline, block.timestamp));
+        require(block.timestamp < deadline, ChallengeTooLate(node, index, deadline, block.timestamp));
     }
 
     function _committedAt(address node, uint32 index) private view returns (uint256) {
@@ -271,8 +292,9 @@ contract SlashCourt is Juries {
     {
         // Check.
         IRegistry.Node memory challenger = _node(msg.sender);
-        bool serves = challenger.role == IRegistry.Role.Validator && challenger.status == IRegistry.Status.Active;
-        require(serves && challenger.run == accused.run, NotChallenger(msg.sender, accused.run));
+        bool served = challenger.role == IRegistry.Role.Validator && _isBound(challenger)
+            && (challenger.retiredAt == 0 || challenger.retiredAt > committedAt);
+        require(served && challenger.run == accused.run, NotChallenger(msg.sender, accused.run));
         require(challenger.operator != accused.operator, OwnNode(msg.sender, case_.node, accused.operator));
         IRunTerms.CaseTerms memory terms = TERMS.caseTerms(accused.run);
         (uint256 seniorBefore, uint256 jury) = _seniors(accused, committedAt, terms.jurySeniority);
@@ -311,6 +333,13 @@ contract SlashCourt is Juries {
         );
     }
 
+    /// @dev The latest case that is still open, of `caseId` and those about the commitment before it. Each was open when the
+    /// next was opened, so they are no more than validators can have open at a time.
+    function _openUpTo(uint256 caseId) private view returns (uint256) {
+        while (caseId != 0 && _cases[caseId].outcome != Outcome.Open) caseId = _cases[caseId].earlier;
+        return caseId;
+    }
+
     function _openCase(uint256 caseId) private view returns (Case storage case_) {
         case_ = _cases[caseId];
         require(case_.node != address(0), UnknownCase(caseId));
@@ -338,7 +367,8 @@ contract SlashCourt is Juries {
         return case_.kind == Kind.DataMissing ? Outcome.Cured : Outcome.NotGuilty;
     }
 
-    function _end(uint256 caseId, Case storage case_, Outcome outcome) private {
+    /// @param dismisser Who is paid for a receipt; zero if there was none.
+    function _end(uint256 caseId, Case storage case_, Outcome outcome, address dismisser) private {
         // Effect.
         case_.outcome = outcome;
         delete _openCases[case_.challenger][case_.node][case_.kind];
@@ -349,23 +379,25 @@ contract SlashCourt is Juries {
         uint256 prize = _prize(case_, outcome);
         uint256 judges = _isRewarded(case_, false) ? case_.reveals - case_.guiltyVotes : 0;
         if (_isRewarded(case_, true)) judges += case_.guiltyVotes;
-        uint256 deposits = Payouts.isVerdict(outcome) ? (case_.commits - judges) * case_.deposit : 0;
-        (uint256 share, uint256 toChallenger, uint256 toAccused) =
-            Payouts.split(outcome, case_.fee, prize, judges, deposits);
+        uint256 burned = Payouts.isVerdict(outcome) ? (case_.commits - judges) * case_.deposit : 0;
+        (uint256 share, uint256 toChallenger, uint256 rest) = Payouts.split(outcome, case_.fee, prize, judges);
         case_.share = uint96(share);
-        _release(case_.challenger, toChallenger);
-        _release(case_.node, toAccused);
+        _release(_operatorOf(case_.challenger), toChallenger);
+        _release(dismisser == address(0) ? _operatorOf(case_.node) : dismisser, rest);
+        if (burned != 0) REGISTRY.burn(burned);
     }
 
     /// @dev Returns the judges' prize: the fee, or as much from the accused if the fee goes back. Either verdict pays
     /// the same, so the pay favours neither vote. A node that was late with one file also loses its unsettled pay: it
-    /// may have withheld many files, and few are ever asked for.
+    /// may have withheld many files, and few are ever asked for. It is fined once: it commits no more.
     function _prize(Case storage case_, Outcome outcome) private returns (uint256) {
         if (outcome == Outcome.Guilty) {
             return _convict(case_.node, case_.run, _operatorOf(case_.challenger), case_.fee);
         }
         if (outcome == Outcome.Cured) {
             RUNS.voidWork(case_.node);
+            if (_fined[case_.node]) return 0;
+            _fined[case_.node] = true;
             return REGISTRY.fine(case_.node, case_.fee);
         }
         return outcome == Outcome.Moot ? 0 : case_.fee;
@@ -375,9 +407,8 @@ contract SlashCourt is Juries {
         return Payouts.isRewarded(case_.outcome, votedGuilty, case_.reveals - case_.guiltyVotes, case_.jury);
     }
 
-    /// @dev To the operator of a node.
-    function _release(address node, uint256 amount) private {
-        if (amount != 0) REGISTRY.release(_operatorOf(node), amount);
+    function _release(address operator, uint256 amount) private {
+        if (amount != 0) REGISTRY.release(operator, amount);
     }
 
     function _isJailed(address node) private view returns (bool) {

@@ -18,11 +18,11 @@ from muster.contracts.court import (
     CaseResolved,
     GradeAccused,
     Outcome,
-    Refuted,
     VoteCommitted,
     VoteRevealed,
 )
 from muster.contracts.masters import MasterRevealed
+from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from orchestrator import tallies, undo

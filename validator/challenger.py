@@ -13,7 +13,7 @@ from typing import Final
 
 from muster.chain.client import Chain, event_of
 from muster.chain.types import Block
-from muster.contracts import court, registry, runs
+from muster.contracts import court, refutations, registry, runs
 from muster.contracts.codec import Transaction
 from muster.contracts.court import CaseOpened, Kind, Outcome
 from muster.contracts.registry import Status
@@ -132,7 +132,7 @@ class Challenger:
         proof = [hash_bytes(text) for text in bundle.proofs[0]]
         try:
             target = court.Target(c.node, c.index, c.step, c.root)
-            mined = await self.chain.send(court.prove(target, [court.Opening(leaf_of(rollout), proof)]))
+            mined = await self.chain.send(refutations.prove(target, [refutations.Opening(leaf_of(rollout), proof)]))
         except RevertError as error:
             if error.name == "NothingRefuted":  # only a jury can see what is wrong with the row
                 return False
@@ -146,7 +146,7 @@ class Challenger:
         await self.context.model.reload()
         inspection = await verify_evidence(case.evidence, kind, c, self.context)
         evidence = hash_bytes(verdict.evidence or "")
-        return inspection, court.open_case(c.node, c.index, c.step, c.root, kind, case.position, evidence)
+        return inspection, court.open_case(court.Target(c.node, c.index, c.step, c.root), kind, case.position, evidence)
 
     async def _verify_grades(self, case: PendingCase, shown: ShownGrades) -> tuple[Inspection, Transaction]:
         """Grade the row again. Return what it finds, and the call that opens the case by the signed statement."""

@@ -232,7 +232,7 @@ class Juror:
             return
         for judge in await self.chain.validators(self.context.rules.run):
             state = (await self.chain.call(court.ballot(case.case_id, judge))).state
-            if state not in (BallotState.NONE, BallotState.COMMITTED, BallotState.RETURNED):
+            if state not in (BallotState.NONE, BallotState.COMMITTED):
                 continue
             if not await self.chain.call(court.is_judge(case.case_id, judge)):
                 continue

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from muster.constants import HOUR_SECONDS
 from muster.contracts.registry import Node, Role, Status
-from muster.contracts.runs import RunState, Work
+from muster.contracts.runs import Phase, RunState, Work
 from muster.errors import ConfigError, FinishedError, MusterError
 from muster.protocol.messages import Demand
 from muster.protocol.work_rules import RunFacts, WorkerFacts, blocking_reason
@@ -26,7 +26,7 @@ PASSING: Final = frozenset(
         "HourFull",
         "CoverShort",
         "EscrowShort",
-        "TooFewValidators",
+        "RunIsSuspended",
         "WrongIndex",
         "NotWorking",
         "RunIsClosed",
@@ -133,7 +133,7 @@ def waiting_reason(facts: NodeState) -> str:
     if node.status != Status.ACTIVE:
         text, hint = retired_status(facts)
         raise FinishedError(text, hint=hint)
-    if state.closed:
+    if state.phase == Phase.CLOSED:
         raise FinishedError(
             f"run {facts.run} is closed and takes no more work; what was committed is paid as usual",
             hint="muster worker claim, then muster worker retire --operator NAME",

@@ -160,6 +160,9 @@ interface IRunTerms {
     /// owner or trainer: they would judge their own accusers.
     function validatorTerms(uint32 run, address node, address operator) external view returns (uint256 stake);
 
+    /// @notice What voting in a case takes at most.
+    function votingSeconds(uint32 run) external view returns (uint256);
+
     /// @notice How many validators seal an hour, and how long each must have served.
     function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority);
 }

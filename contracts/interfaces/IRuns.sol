@@ -11,6 +11,14 @@ pragma solidity ^0.8.30;
 interface IRuns {
     // ------------------------------------------------------------------------------------------------------- types
 
+    /// @notice Suspended until the first checkpoint, and from when fewer than `MIN_VALIDATORS` validators are left until
+    /// the next one; Open takes work; Closed is for good.
+    enum Phase {
+        Suspended,
+        Open,
+        Closed
+    }
+
     /// @notice What commitments and claims read and change in a run: one word.
     /// @param balance Escrow, reserved pay included; at most 2^88 token wei, or 309 million tokens.
     /// @param reserved Pay that is committed and not settled.
@@ -19,7 +27,7 @@ interface IRuns {
     /// @param validators Active validators, at most 255.
     /// @param asyncLevel Copy of the term.
     /// @param commitmentsPerHour Copy of the term.
-    /// @param closed Whether the run takes no more work.
+    /// @param phase Whether the run takes work.
     struct RunState {
         uint88 balance;
         uint88 reserved;
@@ -28,7 +36,7 @@ interface IRuns {
         uint8 validators;
         uint8 asyncLevel;
         uint8 commitmentsPerHour;
-        bool closed;
+        Phase phase;
     }
 
     /// @notice What changes in a run more rarely.
@@ -140,6 +148,7 @@ interface IRuns {
     error NotTrainer(uint32 run, address caller);
     error UnknownRun(uint32 run);
     error RunIsClosed(uint32 run);
+    error RunIsSuspended(uint32 run, uint256 validators);
     error AmountZero();
     error NothingAnnounced(uint32 run);
     error NoticeRunning(uint32 run, uint256 readyAt, uint256 timestamp);
@@ -197,8 +206,9 @@ interface IRuns {
     function close(uint32 run) external returns (uint256 paid);
 
     /// @notice Publishes the next checkpoint. Only the trainer, not faster than the run's interval, and not while the
-    /// master of an epoch before the latest that ended is missing (IMasters.checkPublishable). The first one not before
-    /// `MIN_VALIDATORS` validators were there in an earlier second, so that every commitment has judges from before it.
+    /// master of an epoch before the latest that ended is missing (IMasters.checkPublishable). The first one, and the
+    /// next after there were fewer than `MIN_VALIDATORS` validators, not before so many were there in an earlier second: so
+    /// every commitment has judges from before it. Until then the run is suspended and takes no work.
     function publishCheckpoint(uint32 run, uint32 step, bytes32 manifestRoot, bytes32 batchRoot) external;
 
     // ------------------------------------------------------------------------------------------------ workers' calls
@@ -264,6 +274,11 @@ interface IRuns {
 
     function runState(uint32 run) external view returns (RunState memory);
     function runInfo(uint32 run) external view returns (RunInfo memory);
+    function ownerOf(uint32 run) external view returns (address);
+    /// @notice What the draws of `node` follow from. The entropy is zero until its joined step is published.
+    function drawSource(address node) external view returns (uint32 run, uint8 workClass, bytes32 entropy);
+    /// @notice How many cases against `node` are open.
+    function openCases(address node) external view returns (uint256);
     /// @notice All zero for a step that is not published.
     function checkpoint(uint32 run, uint32 step) external view returns (Checkpoint memory);
     function work(address node) external view returns (Work memory);
@@ -275,7 +290,7 @@ interface IRuns {
     function maturesAt(address node, uint32 index) external view returns (uint256);
     /// @notice Second at which a commitment can be claimed as seals and cases are now.
     function payableAt(address node, uint32 index) external view returns (uint256);
-    /// @notice Last second at which a case about a commitment may be opened.
+    /// @notice Second from which no case about a commitment may be opened.
     function challengeableUntil(address node, uint32 index) external view returns (uint256);
     /// @notice The last payable commitment, and what claiming through it would pay; zero pay when there is none.
     function claimable(address node) external view returns (uint32 through, uint256 amount);

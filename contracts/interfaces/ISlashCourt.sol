@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import { Leaves } from "../libraries/Leaves.sol";
-
 /// @title SlashCourt: proves what is wrong, at once if the contract can see it, by a jury if it cannot.
 /// @notice The jury of a case is every validator of the run that was active `jurySeniority` seconds before the case
 /// opened and before the commitment was made. So a validator cannot join to judge an existing commitment. Each node has
@@ -45,29 +43,12 @@ interface ISlashCourt {
         Cured
     }
 
-    /// @notice What the contract itself finds wrong with leaves.
-    enum Flaw {
-        None,
-        WrongTask,
-        WrongSeed,
-        WrongBudget,
-        OutOfBounds,
-        PositionTwice,
-        PositionBeyond
-    }
-
     /// @notice Which commitment.
     struct Target {
         address node;
         uint32 index;
         uint32 step;
         bytes32 root;
-    }
-
-    /// @notice A leaf and its OpenZeppelin Merkle proof under a commitment's root.
-    struct Opening {
-        Leaves.Leaf leaf;
-        bytes32[] proof;
     }
 
     /// @notice What the storage promised of a commitment's file. Signed by the run's storage key under the Registry's
@@ -84,15 +65,12 @@ interface ISlashCourt {
         uint64 storedAt;
     }
 
-    /// @notice What a judge has done in a case. Collected: it revealed, and took its deposit and its share after the end.
-    /// Returned: it did not reveal, and took its deposit back after an end without a verdict.
+    /// @notice What a judge has done in a case.
     enum BallotState {
         None,
         Committed,
         VotedGuilty,
-        VotedNotGuilty,
-        Collected,
-        Returned
+        VotedNotGuilty
     }
 
     /// @param node The accused: of a wrong grade the validator, else whose commitment it is.
@@ -115,6 +93,7 @@ interface ISlashCourt {
     /// @param seniorBefore Judges are the validators that were active at this second: `jurySeniority` before the opening,
     /// or the last second before the commitment if that is earlier.
     /// @param evidenceHash Content hash of the evidence bundle.
+    /// @param earlier The latest case about the commitment that was opened before and was open then; zero if there was none.
     /// @param charge Hash of what the case is about (`chargeOf`, `openGradeCase`), which its number alone does not say
     /// across a reorg.
     struct Case {
@@ -136,6 +115,7 @@ interface ISlashCourt {
         uint40 commitEnds;
         uint40 revealEnds;
         uint40 seniorBefore;
+        uint40 earlier;
         bytes32 evidenceHash;
         bytes32 charge;
     }
@@ -168,24 +148,10 @@ interface ISlashCourt {
     /// @notice Case `caseId` is about a statement that `validator` signed: that the private tests of a commitment of
     /// `node`, which CaseOpened names, give grades with the hash `grades`.
     event GradeAccused(uint256 indexed caseId, address indexed validator, address indexed node, bytes32 grades);
-    /// @notice The contract itself found `node` guilty: `prover` showed a leaf of commitment `index` that cannot be.
-    event Refuted(
-        address indexed node, uint32 indexed index, address indexed prover, Kind kind, uint256 position, Flaw flaw
-    );
-    /// @notice `validator` had vouched, when it sealed `hour`, for commitment `index` of `node`, which has this flaw.
-    event VouchRefuted(
-        address indexed validator,
-        uint24 indexed hour,
-        address indexed prover,
-        address node,
-        uint32 index,
-        Kind kind,
-        Flaw flaw
-    );
-
     // ------------------------------------------------------------------------------------------------------ errors
 
     error ZeroAddress();
+    error NotRefutations(address caller);
     error UnknownCase(uint256 caseId);
     error CaseEnded(uint256 caseId, Outcome outcome);
     error NotCommitted(address node, uint32 index, uint32 step, bytes32 root);
@@ -204,17 +170,12 @@ interface ISlashCourt {
     error AlreadyVoted(uint256 caseId, address judge);
     error NotVoted(uint256 caseId, address judge);
     error WrongVote(uint256 caseId, address judge, bytes32 hash, bytes32 committed);
+    error EarlierCaseOpen(uint256 caseId, uint256 earlier);
     error VotingNotOver(uint256 caseId, uint256 revealEnds, uint256 timestamp);
     error NoDuty(uint256 caseId, Outcome outcome);
     error NotAbsent(uint256 caseId, address judge);
     error AbsentAlready(address judge, uint256 from, uint256 ended);
     error NothingToCollect(uint256 caseId, address judge);
-    error LeafNotInRoot(bytes32 leaf, bytes32 root);
-    error PositionsDiffer(uint256 first, uint256 second);
-    error LeafShownTwice(bytes32 leaf);
-    error OpeningsWrong(uint256 openings);
-    error NotVouched(address validator, uint24 hour, bytes32 leaf);
-    error NothingRefuted(address node, uint32 index, uint256 position);
     error KindNotMissing(uint256 caseId, Kind kind);
     error ReceiptNotByStorage(address signer, address storageKey);
     error ReceiptTooLate(uint256 storedAt, uint256 committedAt);
@@ -224,22 +185,16 @@ interface ISlashCourt {
 
     // ------------------------------------------------------------------------------------------------ juried cases
 
-    /// @notice Accuses a node of a commitment. The caller is an active validator of the run, as senior as its judges have
-    /// to be, whose operator pays the fee out of its free balance. It has one open case per node and kind. Pay of the
+    /// @notice Accuses a node of a commitment. The caller is a validator of the run, as senior as its judges have to be,
+    /// whose operator pays the fee out of its free balance. One that has retired may accuse as long as its lock is there, of
+    /// what was committed while it served. It has one open case per node and kind. Pay of the
     /// node that cases can still be about is frozen until the case ends.
-    /// @param step Of the commitment.
-    /// @param root Of the commitment.
+    /// @param target The commitment; its node is accused.
     /// @param position Row concerned; ignored where the kind concerns the whole commitment.
     /// @param evidenceHash Content hash of a bundle that anyone can re-verify offline.
-    function openCase(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Kind kind,
-        uint32 position,
-        bytes32 evidenceHash
-    ) external returns (uint256 caseId);
+    function openCase(Target calldata target, Kind kind, uint32 position, bytes32 evidenceHash)
+        external
+        returns (uint256 caseId);
 
     /// @notice Accuses a validator of grading a commitment wrongly by the run's private tests. As `openCase`, but the accused
     /// is the validator, and its own signature says of what. The commitment's node is in no danger, and may be gone.
@@ -272,19 +227,22 @@ interface ISlashCourt {
     /// committed; about missing data only when committing has ended, so that its cure has its time.
     function revealVote(uint256 caseId, bool guilty, bytes32 salt) external;
 
-    /// @notice Ends a case whose result cannot change any more. Anyone may call it.
+    /// @notice Ends a case whose result cannot change any more. Anyone may call it. A verdict of guilty waits for the cases
+    /// about the commitment that were opened earlier: the bounty goes to the first that is right, not to the first that
+    /// is decided. They can be ended when this one's voting is over, if not before.
     /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee repaid, the bounty paid; as much as
     /// the fee of the slash goes to the judges. Not guilty: the fee goes to the judges. Cured: the fee is repaid, as much
-    /// of the accused's lock goes to the judges, and its pay not settled is void: it commits no more, and may retire with
-    /// the rest of its lock. After these verdicts the judges that are paid are those that voted for
-    /// it, if they are more than half of the jury, else those that revealed; they have their deposits back and share
-    /// those of the others. No quorum: deposits back, the fee to the revealers or else to the accused. Moot: fee and
+    /// of the accused's lock goes to the judges, once for each node, and its pay not settled is void: it commits no more,
+    /// and may retire with the rest of its lock. After these verdicts the judges that are paid are those that voted for
+    /// it, if they are more than half of the jury, else those that revealed; they have their deposits back, and those of
+    /// the others are burned: a majority that is wrong wins no more than one that is right. No quorum: deposits back, the fee to the revealers or else to the accused. Moot: fee and
     /// deposits back.
     function resolve(uint256 caseId) external returns (Outcome outcome);
 
     /// @notice Ends an open case about missing data as Dismissed: the storage signed that it had the file before the
     /// commitment, so the node is not at fault if the file is missing. Anyone may call it, as long as the case is open.
-    /// Deposits back, the fee to those who revealed or else to the accused.
+    /// Deposits back, and the fee to the caller's operator, or to the caller: a judge that has the receipt gains more by
+    /// showing it than by a verdict. If that is the challenger's operator, the fee goes to the accused.
     /// @notice Warning: a storage key that signs for files it never had protects its friends from this one kind of
     /// case. The owner, who names the key, pays for their work.
     function dismiss(uint256 caseId, Receipt calldata receipt, bytes calldata signature) external;
@@ -294,40 +252,26 @@ interface ISlashCourt {
 
     /// @notice Fines a judge that did not reveal in a case that ended by a verdict or without a quorum: the deposit leaves
     /// its lock, a share of it, the run's bounty, goes to the caller's operator, or to the caller, and the rest is burned.
-    /// Cases whose voting ends within `ABSENCE_REST` of one that it was fined for are no further absence, so that an
+    /// Cases whose committing ends within `ABSENCE_REST` of one that it was fined for are no further absence, so that an
     /// outage of a day costs one deposit. Three without a reveal in between cost the seat.
     function reportAbsence(uint256 caseId, address judge) external;
 
-    // --------------------------------------------------------------------------------------------- objective proofs
+    // ------------------------------------------------------------------------------------------------ the house's call
 
-    // Each convicts at once, and its bounty goes to the caller's free balance in the Registry. Anyone may call, as long
-    // as the lock of the convicted is there.
-
-    /// @notice Convicts a node whose commitment has a flaw that the contract can see (`Flaw`).
-    /// @param openings One leaf whose position is not one of the commitment's, whose completion is empty or longer than
-    /// the run's limit, whose task reward is not within 0 to 1, or whose task, seed or budget is not the draw's; or two of
-    /// one position: two different ones, or one at two places of the tree.
-    function prove(Target calldata target, Opening[] calldata openings) external;
-
-    /// @notice Convicts a validator that vouched, when it sealed `hour`, for a commitment with a flaw that the contract
-    /// can see. The commitment's node need not be there any more: the flaw is proven again.
-    /// @param vouchProof Merkle proof, under the validator's vouch root of that hour, of the leaf over (node, index,
-    /// step, anchor of the step, root). The anchor is in it so that no reorg turns an honest seal into a wrong one.
-    /// @param openings One leaf, or two of one position.
-    function proveVouched(
-        address validator,
-        uint24 hour,
-        bytes32[] calldata vouchProof,
-        Target calldata target,
-        Opening[] calldata openings
-    ) external;
+    /// @notice Convicts a node, whose lock must still be there, of what its leaves prove. Only Refutations.
+    /// @param beneficiary Whose free balance the bounty goes to.
+    function convictProven(address node, address beneficiary) external;
 
     // ------------------------------------------------------------------------------------------------------- views
 
     /// @notice How many cases were ever opened; their ids are 1 to this.
     function caseCount() external view returns (uint256);
     function caseOf(uint256 caseId) external view returns (Case memory);
-    function ballot(uint256 caseId, address judge) external view returns (BallotState state, bytes31 hash);
+    /// @notice A judge's vote, the first 30 bytes of its commitment, and whether it collected what it was owed.
+    function ballot(uint256 caseId, address judge)
+        external
+        view
+        returns (BallotState state, bool collected, bytes30 hash);
     /// @notice Whether `judge` is on the jury of a case.
     function isJudge(uint256 caseId, address judge) external view returns (bool);
     /// @notice Whether `resolve` would end the case now.
@@ -336,21 +280,17 @@ interface ISlashCourt {
     function collectable(uint256 caseId, address judge) external view returns (uint256);
     /// @notice What a case by `openCase` is about: keccak256(abi.encode(node, index, step, root, kind, position,
     /// evidenceHash)).
-    function chargeOf(Target memory target, Kind kind, uint32 position, bytes32 evidenceHash)
+    function chargeOf(Target calldata target, Kind kind, uint32 position, bytes32 evidenceHash)
         external
         pure
         returns (bytes32);
     /// @notice keccak256(abi.encode(caseId, judge, guilty, salt)).
     function voteHash(uint256 caseId, address judge, bool guilty, bytes32 salt) external pure returns (bytes32);
-    /// @notice The leaf by which a vouch root vouches for a commitment.
-    function vouchLeaf(Target calldata target, bytes32 anchor) external pure returns (bytes32);
     /// @notice What the run's storage key signs of a commitment of `node`.
     function receiptDigest(uint32 run, address node, uint32 index, Receipt calldata receipt)
         external
         view
         returns (bytes32);
-    /// @notice A task reward of 1, in the unit of leaves.
-    function REWARD_ONE() external view returns (int256);
-    /// @notice Seconds from the end of voting in a case that a judge was fined for to that of the next.
+    /// @notice Seconds from the end of committing in a case that a judge was fined for to that of the next.
     function ABSENCE_REST() external view returns (uint256);
 }

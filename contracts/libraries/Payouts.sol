@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import { ISlashCourt } from "../interfaces/ISlashCourt.sol";
 
-/// @title Payouts of a case: who gets the fee, the deposits, and what the accused paid for the judges.
+/// @title Payouts of a case: who gets the fee, and what the accused paid for the judges.
 library Payouts {
     /// @notice Only a verdict takes deposits.
     function isVerdict(ISlashCourt.Outcome outcome) internal pure returns (bool) {
@@ -32,23 +32,22 @@ library Payouts {
         return !votedGuilty || acquittals * 2 <= jury;
     }
 
-    /// @param prize What the judges share beside deposits: the fee, or what took its place when the fee goes back.
-    /// @param judges How many are rewarded.
-    /// @param deposits Taken from judges that are not.
+    /// @param prize What the judges share: the fee, or what took its place when the fee goes back.
+    /// @param judges How many are rewarded. None are for a case that a receipt dismissed: who showed it is paid.
     /// @return share Of each judge that is rewarded, beside its deposit.
-    /// @return toChallenger And the rest: what does not divide goes to whom the outcome favours.
-    /// @return toAccused Its operator, as the challenger's.
-    function split(ISlashCourt.Outcome outcome, uint256 fee, uint256 prize, uint256 judges, uint256 deposits)
+    /// @return toChallenger And what does not divide, if the outcome favours it.
+    /// @return toOther To the accused's operator, or to who showed the receipt.
+    function split(ISlashCourt.Outcome outcome, uint256 fee, uint256 prize, uint256 judges)
         internal
         pure
-        returns (uint256 share, uint256 toChallenger, uint256 toAccused)
+        returns (uint256 share, uint256 toChallenger, uint256 toOther)
     {
-        uint256 rest = prize + deposits;
-        if (judges != 0) {
+        uint256 rest = prize;
+        if (judges != 0 && outcome != ISlashCourt.Outcome.Dismissed) {
             share = rest / judges;
             rest -= share * judges;
         }
         if (isFeeReturned(outcome)) toChallenger = fee + rest;
-        else toAccused = rest;
+        else toOther = rest;
     }
 }

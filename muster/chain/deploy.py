@@ -22,7 +22,7 @@ from muster.chain.keys import Signer
 from muster.chain.provider import Web3, connected
 from muster.chain.sender import TxSender
 from muster.chain.types import AddressBook, TxRequest
-from muster.contracts import court, masters, registry, run_terms, runs
+from muster.contracts import court, masters, refutations, registry, run_terms, runs
 from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ChainError, ConfigError, MismatchError, UnreachableError
 from muster.protocol.eip712 import Domain
@@ -35,7 +35,8 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "run_terms": ("runs",),
     "runs": ("token", "registry", "run_terms", "masters", "court", "guardian"),
     "masters": ("run_terms",),
-    "court": ("registry", "runs", "run_terms"),
+    "court": ("registry", "runs", "run_terms", "refutations"),
+    "refutations": ("runs", "run_terms", "court"),
 }
 """Constructor arguments, by the names of an address book (guardian included), in the order of deployment."""
 
@@ -53,6 +54,10 @@ WIRING: Final = (
     (court.registry(), "registry"),
     (court.runs(), "runs"),
     (court.terms(), "run_terms"),
+    (court.refutations(), "refutations"),
+    (refutations.runs(), "runs"),
+    (refutations.terms(), "run_terms"),
+    (refutations.court(), "court"),
 )
 """(getter, contract it must name)."""
 

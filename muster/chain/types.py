@@ -36,6 +36,7 @@ class AddressBook:
     runs: str
     masters: str
     court: str
+    refutations: str
     from_block: int
     """Block of the deployment: following events begins here."""
     code_hashes: dict[str, str] = field(default_factory=dict)

@@ -19,6 +19,7 @@ CONTRACTS: Final = {
     "runs": "Runs",
     "masters": "Masters",
     "court": "SlashCourt",
+    "refutations": "Refutations",
 }
 """Our contracts by the names an address book calls them."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from eth_utils.crypto import keccak
 
 from muster.contracts.codec import plain
-from muster.contracts.court import Leaf
+from muster.contracts.refutations import Leaf
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import VERSION, Rollout
 

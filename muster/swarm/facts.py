@@ -13,7 +13,8 @@ from typing import Any
 import httpx2
 
 from muster.contracts.codec import Event
-from muster.contracts.court import CaseOpened, CaseResolved, Refuted, VoteRevealed
+from muster.contracts.court import CaseOpened, CaseResolved, VoteRevealed
+from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Fined, Registered
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
 from muster.errors import CheckError, StorageError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.constants import MICRO
-from muster.contracts.court import Flaw, Leaf, Opening
+from muster.contracts.refutations import Flaw, Leaf, Opening
 from muster.protocol.draws import Draw
 from muster.protocol.merkle import LeafTree
 from muster.protocol.terms import Terms

@@ -56,7 +56,7 @@ class Proceedings:
         # 1. Open it.
         self.replayed(challenger)
         evidence = keccak(text=f"{c.key.address}/{c.index}/{challenger.address}")
-        opening = court.open_case(c.key.address, c.index, c.step, c.root, kind, 0, evidence)
+        opening = court.open_case(court.Target(c.key.address, c.index, c.step, c.root), kind, 0, evidence)
         try:
             number = self.chain.perform(challenger.address, opening)
         except RevertError:

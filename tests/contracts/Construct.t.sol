@@ -2,6 +2,7 @@
 pragma solidity ^0.8.30;
 
 import { IMasters } from "../../contracts/interfaces/IMasters.sol";
+import { IRefutations } from "../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
 import { IRunTerms } from "../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../contracts/interfaces/IRuns.sol";
@@ -36,11 +37,16 @@ contract ConstructTest is House {
             a[missing] = address(0);
             bytes memory arguments = abi.encode(a[0], a[1], a[2], a[3], a[4], guardian);
             _expectRefused("Runs.sol:Runs", arguments, abi.encodeWithSelector(IRuns.ZeroAddress.selector));
-            if (missing > 2) continue;
+            if (missing == 4) continue;
+            arguments = abi.encode(a[0], a[1], a[2], a[3]);
+            _expectRefused(
+                "SlashCourt.sol:SlashCourt", arguments, abi.encodeWithSelector(ISlashCourt.ZeroAddress.selector)
+            );
+            if (missing == 3) continue;
             arguments = abi.encode(a[0], a[1], a[2]);
             _expectRefused("Registry.sol:Registry", arguments, abi.encodeWithSelector(IRegistry.ZeroAddress.selector));
             _expectRefused(
-                "SlashCourt.sol:SlashCourt", arguments, abi.encodeWithSelector(ISlashCourt.ZeroAddress.selector)
+                "Refutations.sol:Refutations", arguments, abi.encodeWithSelector(IRefutations.ZeroAddress.selector)
             );
         }
     }

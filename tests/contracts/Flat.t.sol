@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRefutations } from "../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../contracts/libraries/Leaves.sol";
@@ -63,6 +64,8 @@ contract FlatTest is House {
     function test_Flat_TwoHundredAndFiftyValidatorsCameAndWent() public {
         _joinMany(FIRST, 8);
         _publishFor(FIRST);
+        vm.warp(block.timestamp + 60);
+        _publish(); // so that no node works at the step that it draws by
         _warmUp(FIRST);
         _commit(FIRST + 7);
         uint256 caseId = _accuse(FIRST + 7, 0);
@@ -80,6 +83,7 @@ contract FlatTest is House {
         vm.assertEq(runs.runState(run).validators, 3);
         _join(9_999, IRegistry.Role.Validator, 100 ether);
         vm.warp(block.timestamp + 24 hours);
+        _publish();
         _measureCourt(FIRST + 4, 1);
         vm.assertLe(resolveGas, resolve + SLACK, "resolve");
         vm.assertLe(sealGas, seal + SLACK, "seal");
@@ -94,10 +98,10 @@ contract FlatTest is House {
     function _measureCourt(uint256 i, uint256 sealer) private {
         _commit(i);
         uint24 hour = uint24(block.timestamp / 1 hours);
-        ISlashCourt.Opening[] memory openings = new ISlashCourt.Opening[](1);
+        IRefutations.Opening[] memory openings = new IRefutations.Opening[](1);
         (ISlashCourt.Target memory target, Leaves.Leaf memory leaf, bytes32[] memory proof) = _wrongWork(i + 1);
         openings[0] = _opening(leaf, proof);
-        bytes32 vouched = court.vouchLeaf(target, runs.checkpoint(run, target.step).anchor);
+        bytes32 vouched = refutations.vouchLeaf(target, runs.checkpoint(run, target.step).anchor);
         vm.warp((uint256(hour) + 1) * 1 hours);
         vm.prank(node(sealer));
         runs.seal(run, hour, vouched);
@@ -110,7 +114,7 @@ contract FlatTest is House {
         resolveGas = _used();
 
         vm.prank(address(uint160(0xf1a7000 + i)));
-        court.proveVouched(node(sealer), hour, new bytes32[](0), target, openings);
+        refutations.proveVouched(node(sealer), hour, new bytes32[](0), target, openings);
         vouchedGas = _used();
     }
 

@@ -237,7 +237,7 @@ contract GasTest is House {
     function test_Gas_JuriedCase() public {
         _commit(WORKER);
         uint256 caseId = _accuse(WORKER, 0);
-        _sample("open_case", 330_000);
+        _sample("open_case", 335_000);
         for (uint256 i = 1; i < 4; i++) {
             _vote(caseId, i, true);
             _sample("commit_vote", 170_000);
@@ -262,6 +262,7 @@ contract GasTest is House {
         address runsAt = vm.computeCreateAddress(address(this), nonce + 3);
         address mastersAt = vm.computeCreateAddress(address(this), nonce + 4);
         address courtAt = vm.computeCreateAddress(address(this), nonce + 5);
+        address refutationsAt = vm.computeCreateAddress(address(this), nonce + 6);
         (address tokenAt, uint256 sum) = _create("MusterToken.sol:MusterToken", "");
         (address registryAt, uint256 used) = _create("Registry.sol:Registry", abi.encode(tokenAt, runsAt, courtAt));
         sum += used;
@@ -272,7 +273,9 @@ contract GasTest is House {
         sum += used;
         (, used) = _create("Masters.sol:Masters", abi.encode(termsAt));
         sum += used;
-        (, used) = _create("SlashCourt.sol:SlashCourt", abi.encode(registryAt, runsAt, termsAt));
+        (, used) = _create("SlashCourt.sol:SlashCourt", abi.encode(registryAt, runsAt, termsAt, refutationsAt));
+        sum += used;
+        (, used) = _create("Refutations.sol:Refutations", abi.encode(runsAt, termsAt, courtAt));
         sum += used;
         vm.assertLe(sum, 15_500_000, "deploy");
         _samples["deploy"].push(sum);

@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import { IMasters } from "../../contracts/interfaces/IMasters.sol";
 import { IMusterToken } from "../../contracts/interfaces/IMusterToken.sol";
+import { IRefutations } from "../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
 import { IRunTerms } from "../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../contracts/interfaces/IRuns.sol";
@@ -37,6 +38,7 @@ abstract contract House {
     IRuns internal runs;
     IMasters internal masters;
     ISlashCourt internal court;
+    IRefutations internal refutations;
 
     address internal owner = address(0xa11ce);
     address internal trainer = address(0x7a1);
@@ -59,12 +61,17 @@ abstract contract House {
         address runsAt = vm.computeCreateAddress(address(this), nonce + 3);
         address mastersAt = vm.computeCreateAddress(address(this), nonce + 4);
         address courtAt = vm.computeCreateAddress(address(this), nonce + 5);
+        address refutationsAt = vm.computeCreateAddress(address(this), nonce + 6);
         token = IMusterToken(vm.deployCode(_tokenArtifact()));
         registry = IRegistry(vm.deployCode("Registry.sol:Registry", abi.encode(token, runsAt, courtAt)));
         runTerms = IRunTerms(vm.deployCode("RunTerms.sol:RunTerms", abi.encode(runsAt)));
         runs = IRuns(_deployRuns(mastersAt, courtAt, guardian));
         masters = IMasters(vm.deployCode("Masters.sol:Masters", abi.encode(runTerms)));
-        court = ISlashCourt(vm.deployCode("SlashCourt.sol:SlashCourt", abi.encode(registry, runs, runTerms)));
+        court = ISlashCourt(
+            vm.deployCode("SlashCourt.sol:SlashCourt", abi.encode(registry, runs, runTerms, refutationsAt))
+        );
+        refutations = IRefutations(vm.deployCode("Refutations.sol:Refutations", abi.encode(runs, runTerms, court)));
+        vm.assertEq(address(refutations), refutationsAt);
         vm.assertEq(address(runs), runsAt);
         vm.assertEq(address(masters), mastersAt);
         vm.assertEq(address(court), courtAt);
@@ -295,7 +302,7 @@ abstract contract House {
     {
         uint32 step = _latest();
         vm.prank(node(challenger));
-        return court.openCase(node(i), index, step, _root(i, index), kind, 7, keccak256("evidence"));
+        return court.openCase(ISlashCourt.Target(node(i), index, step, _root(i, index)), kind, 7, keccak256("evidence"));
     }
 
     /// @dev The same is refused.
@@ -305,7 +312,7 @@ abstract contract House {
         uint32 step = _latest();
         vm.expectRevert(reason);
         vm.prank(node(challenger));
-        court.openCase(node(i), index, step, _root(i, index), kind, 7, keccak256("evidence"));
+        court.openCase(ISlashCourt.Target(node(i), index, step, _root(i, index)), kind, 7, keccak256("evidence"));
     }
 
     function _salt(uint256 judge) internal pure returns (bytes32) {
@@ -380,22 +387,22 @@ abstract contract House {
     function _opening(Leaves.Leaf memory leaf, bytes32[] memory proof)
         internal
         pure
-        returns (ISlashCourt.Opening memory)
+        returns (IRefutations.Opening memory)
     {
-        return ISlashCourt.Opening(leaf, proof);
+        return IRefutations.Opening(leaf, proof);
     }
 
-    function _one(ISlashCourt.Opening memory opening) internal pure returns (ISlashCourt.Opening[] memory openings) {
-        openings = new ISlashCourt.Opening[](1);
+    function _one(IRefutations.Opening memory opening) internal pure returns (IRefutations.Opening[] memory openings) {
+        openings = new IRefutations.Opening[](1);
         openings[0] = opening;
     }
 
-    function _two(ISlashCourt.Opening memory first, ISlashCourt.Opening memory second)
+    function _two(IRefutations.Opening memory first, IRefutations.Opening memory second)
         internal
         pure
-        returns (ISlashCourt.Opening[] memory openings)
+        returns (IRefutations.Opening[] memory openings)
     {
-        openings = new ISlashCourt.Opening[](2);
+        openings = new IRefutations.Opening[](2);
         (openings[0], openings[1]) = (first, second);
     }
 
@@ -403,7 +410,7 @@ abstract contract House {
     function _prove(uint256 i, uint32 index, uint32 step, bytes32 root, Leaves.Leaf memory leaf, bytes32[] memory proof)
         internal
     {
-        court.prove(ISlashCourt.Target(node(i), index, step, root), _one(_opening(leaf, proof)));
+        refutations.prove(ISlashCourt.Target(node(i), index, step, root), _one(_opening(leaf, proof)));
     }
 
     /// @dev The storage's receipt for commitment `index` of node i, made at the latest step to `_root`, signed by `key`: the

@@ -52,12 +52,12 @@ contract StoryTest is House {
         // Half of 100 is slashed; a fifth of that is the bounty, the rest is burned; the fee is back.
         vm.assertEq(registry.node(node(WORKER)).lock, 50 ether);
         vm.assertEq(registry.freeBalance(operator(0)), challengerBefore + 10 ether);
-        vm.assertEq(token.totalSupply(), supply - 35 ether);
+        vm.assertEq(token.totalSupply(), supply - 45 ether);
 
-        // The two who saw it share as much as the fee, and the deposit of the one who did not.
-        vm.assertEq(registry.totalHeld(), 35 ether);
-        vm.assertEq(court.collect(caseId, node(1)), 17.5 ether);
-        vm.assertEq(court.collect(caseId, node(2)), 17.5 ether);
+        // The two who saw it share as much as the fee; the deposit of the one who did not is burned.
+        vm.assertEq(registry.totalHeld(), 25 ether);
+        vm.assertEq(court.collect(caseId, node(1)), 12.5 ether);
+        vm.assertEq(court.collect(caseId, node(2)), 12.5 ether);
         vm.assertEq(registry.totalHeld(), 0);
 
         // Both commitments are void, and the owner cannot take what they would have paid.

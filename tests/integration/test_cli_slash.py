@@ -125,7 +125,7 @@ def test_a_receipt_ends_a_case_about_missing_data(stranger: Machine, run_fixture
     async def accuse() -> int:
         await run_fixture.commit("lost", 0, hex_hash(root))
         async with run_fixture.chain("v1") as chain:
-            opened = await chain.send(court.open_case(node, 0, 0, root, Kind.DATA_MISSING, 0, bytes(32)))
+            opened = await chain.send(court.open_case(court.Target(node, 0, 0, root), Kind.DATA_MISSING, 0, bytes(32)))
             return event_of(opened, CaseOpened).case_id
 
     async def outcome() -> tuple[Outcome, int]:

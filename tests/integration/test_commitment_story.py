@@ -23,7 +23,8 @@ from muster.chain.provider import connected
 from muster.clients import OrchestratorClient, fetch_run
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs
-from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, Refuted, VoteCommitted, VoteRevealed
+from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteCommitted, VoteRevealed
+from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import MismatchError

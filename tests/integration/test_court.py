@@ -14,9 +14,10 @@ import pytest
 from muster.chain.client import Chain, event_of, vote_hash
 from muster.chain.cursor import EventCursor
 from muster.constants import HOUR_SECONDS
-from muster.contracts import court, registry, runs
+from muster.contracts import court, refutations, registry, runs
 from muster.contracts.codec import Call
-from muster.contracts.court import CaseOpened, CaseResolved, Flaw, Kind, Outcome, Refuted, VouchRefuted
+from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.contracts.refutations import Flaw, Refuted, VouchRefuted
 from muster.contracts.registry import Status
 from muster.contracts.runs import Paused
 from muster.errors import TRANSIENT, RevertError
@@ -96,8 +97,8 @@ async def test_stranger_proves_overlong_completion(scene: Scene) -> None:
     tree = await scene.commit("long", leaves)
     target = court.Target(node, 0, 0, tree.root)
     with pytest.raises(RevertError, match=r"nothing is wrong with row 4 of commitment 0"):
-        await chain.send(court.prove(target, [court.Opening(leaves[4], tree.proof(4))]))
-    receipt = await chain.send(court.prove(target, [court.Opening(leaves[5], tree.proof(5))]))
+        await chain.send(refutations.prove(target, [refutations.Opening(leaves[4], tree.proof(4))]))
+    receipt = await chain.send(refutations.prove(target, [refutations.Opening(leaves[5], tree.proof(5))]))
     refuted = event_of(receipt, Refuted)
     assert (refuted.kind, refuted.flaw, refuted.position) == (Kind.OUT_OF_BOUNDS, Flaw.OUT_OF_BOUNDS, 5)
     assert await scene.is_jailed("long")
@@ -109,8 +110,8 @@ async def test_stranger_proves_leaf_beyond_last_position(scene: Scene) -> None:
     tree = await scene.commit("beyond", leaves)
     target = court.Target(node, 0, 0, tree.root)
     with pytest.raises(RevertError, match="nothing is wrong with row 6 of commitment 0"):
-        await chain.send(court.prove(target, [court.Opening(leaves[6], tree.proof(6))]))
-    receipt = await chain.send(court.prove(target, [court.Opening(leaves[7], tree.proof(7))]))
+        await chain.send(refutations.prove(target, [refutations.Opening(leaves[6], tree.proof(6))]))
+    receipt = await chain.send(refutations.prove(target, [refutations.Opening(leaves[7], tree.proof(7))]))
     assert event_of(receipt, Refuted).flaw is Flaw.POSITION_BEYOND
     assert await scene.is_jailed("beyond")
 
@@ -120,12 +121,12 @@ async def test_stranger_proves_two_leaves_at_one_position(scene: Scene) -> None:
     leaves[3] = replace(leaves[2], row_hash=bytes(32))
     tree = await scene.commit("twice", leaves)
     target = court.Target(node, 0, 0, tree.root)
-    shown = [court.Opening(leaf, tree.proof(i)) for i, leaf in enumerate(leaves)]
+    shown = [refutations.Opening(leaf, tree.proof(i)) for i, leaf in enumerate(leaves)]
     with pytest.raises(RevertError, match="the leaves are of two positions, 1 and 2"):
-        await chain.send(court.prove(target, [shown[1], shown[2]]))
+        await chain.send(refutations.prove(target, [shown[1], shown[2]]))
     with pytest.raises(RevertError, match="at one place of the tree"):
-        await chain.send(court.prove(target, [shown[2], shown[2]]))
-    receipt = await chain.send(court.prove(target, [shown[2], shown[3]]))
+        await chain.send(refutations.prove(target, [shown[2], shown[2]]))
+    receipt = await chain.send(refutations.prove(target, [shown[2], shown[3]]))
     assert event_of(receipt, Refuted).flaw is Flaw.POSITION_TWICE
     assert await scene.is_jailed("twice")
 
@@ -135,7 +136,7 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
     root = hashlib.sha256(b"missing").digest()
     await run_fixture.commit("missing", 0, hex_hash(root))
     async with run_fixture.chain("v1") as challenger:
-        opened = await challenger.send(court.open_case(node, 0, 0, root, Kind.DATA_MISSING, 0, bytes(32)))
+        opened = await challenger.send(court.open_case(court.Target(node, 0, 0, root), Kind.DATA_MISSING, 0, bytes(32)))
     case_id = event_of(opened, CaseOpened).case_id
     committed_at = (await scene.stranger.call(runs.commitment(node, 0))).committed_at
     work = {"run": run_fixture.run, "node": node, "root": hex_hash(root)}
@@ -164,7 +165,7 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
     entry = journal.save(0, 0, bytes(32), root, b"file")
     async with run_fixture.chain("v1") as accuser:
         for kind in (Kind.DATA_MISSING, Kind.WRONG_REWARD):
-            await accuser.send(court.open_case(node, 0, 0, root, kind, 0, bytes(32)))
+            await accuser.send(court.open_case(court.Target(node, 0, 0, root), kind, 0, bytes(32)))
     last = await scene.stranger.call(court.case_count())
     async with run_fixture.chain("defended") as chain:
         terms, settings = await chain.terms(run_fixture.run), Settings.model_validate({"run": run_fixture.run})
@@ -201,8 +202,8 @@ async def test_a_worker_convicted_while_it_reads_its_state_says_so(
         async def convicted_after_the_first(calls: Sequence[Call[T]]) -> list[T]:
             found = await read(calls)
             if not await scene.is_jailed("caught"):
-                shown = court.Opening(leaves[7], tree.proof(7))
-                await scene.stranger.send(court.prove(court.Target(node, 0, 0, tree.root), [shown]))
+                shown = refutations.Opening(leaves[7], tree.proof(7))
+                await scene.stranger.send(refutations.prove(court.Target(node, 0, 0, tree.root), [shown]))
             return found
 
         monkeypatch.setattr(chain, "call_all", convicted_after_the_first)
@@ -232,15 +233,15 @@ async def test_a_validator_answers_for_what_its_seal_vouched_for(scene: Scene) -
         await sealer.send(runs.seal(run_fixture.run, hour, vouched.root))
 
     target = court.Target(scene.address("vouched"), 0, 0, tree.root)
-    assert await chain.call(court.vouch_leaf(target, anchors[0])) == vouch_leaf(accepted[0], anchors[0])
-    sealer_node, shown = scene.address("v4"), [court.Opening(wrong[2], tree.proof(2))]
+    assert await chain.call(refutations.vouch_leaf(target, anchors[0])) == vouch_leaf(accepted[0], anchors[0])
+    sealer_node, shown = scene.address("v4"), [refutations.Opening(wrong[2], tree.proof(2))]
     honest = court.Target(scene.address("honest"), 0, 0, good.root)
-    right = [court.Opening((await scene.leaves("honest"))[2], good.proof(2))]
+    right = [refutations.Opening((await scene.leaves("honest"))[2], good.proof(2))]
     with pytest.raises(RevertError, match="nothing is wrong with row 2"):
-        await chain.send(court.prove_vouched(sealer_node, hour, vouched.proof(1), honest, right))
+        await chain.send(refutations.prove_vouched(sealer_node, hour, vouched.proof(1), honest, right))
     with pytest.raises(RevertError, match="did not vouch for"):
-        await chain.send(court.prove_vouched(scene.address("v3"), hour, vouched.proof(0), target, shown))
-    receipt = await chain.send(court.prove_vouched(sealer_node, hour, vouched.proof(0), target, shown))
+        await chain.send(refutations.prove_vouched(scene.address("v3"), hour, vouched.proof(0), target, shown))
+    receipt = await chain.send(refutations.prove_vouched(sealer_node, hour, vouched.proof(0), target, shown))
     event = event_of(receipt, VouchRefuted)
     assert (event.validator, event.hour, event.node, event.index) == (sealer_node, hour, target.node, 0)
     assert (event.kind, event.flaw) == (Kind.WRONG_DRAW, Flaw.WRONG_BUDGET)
@@ -294,7 +295,9 @@ def test_a_reorg_moves_no_vote_to_another_case(start_anvil: Callable[..., Anvil]
         async def accuse(challenger: str, name: str) -> None:
             async with run_fixture.chain(challenger) as chain:
                 node = run_fixture.key(name).address
-                await chain.send(court.open_case(node, 0, 0, roots[name], Kind.SAMPLING_MISMATCH, 3, bytes(32)))
+                await chain.send(
+                    court.open_case(court.Target(node, 0, 0, roots[name]), Kind.SAMPLING_MISMATCH, 3, bytes(32))
+                )
 
         async with run_fixture.chain("v2") as judge, run_fixture.local_chain() as dev:
             cursor = EventCursor(judge, tmp_path / "place.json", [CaseOpened, CaseResolved], run=run_fixture.run)

@@ -52,8 +52,8 @@ async def test_a_dry_run_foresees_the_deployment_and_sends_nothing(start_anvil: 
         await plan_deployment(settings, deployer.address)
 
 
-async def test_with_a_block_time_all_six_share_a_block(start_anvil: Start, tmp_path: Path) -> None:
-    anvil = start_anvil(block_time=3)  # long enough to send six transactions on a busy machine
+async def test_with_a_block_time_all_share_a_block(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil(block_time=3)  # long enough to send them all on a busy machine
     (deployer,) = funded_on(anvil, 1)
     book = await deploy(settings_for(anvil, tmp_path), deployer)
     block = anvil.request("eth_getBlockByNumber", hex(book.from_block), False)

@@ -205,7 +205,7 @@ async def test_reorg_undoes_what_is_gone_and_asks_for_nothing_older(
         await run_fixture.publish(1)
         async with run_fixture.chain("v1") as chain:
             accused = run_fixture.key("w1").address, 0, 0, bytes.fromhex(some_hash("kept")[2:])
-            await chain.send(court.open_case(*accused, Kind.DATA_MISSING, 0, bytes(32)))
+            await chain.send(court.open_case(court.Target(*accused), Kind.DATA_MISSING, 0, bytes(32)))
         assert await followed.follower.poll() is True
         assert [await followed.rows(table) for table in (tables.commitments, tables.checkpoints, tables.cases)] == [
             2,

@@ -76,7 +76,7 @@ async def test_a_wrong_grade_convicts_the_validator_that_signed_it(run_fixture: 
             with pytest.raises(RevertError, match=r"the grades are signed by 0x.* and not by the validator"):
                 await accuse(challenger, forged)
         with pytest.raises(RevertError, match="a wrong grade is a validator's"):
-            await challenger.send(court.open_case(grade.node, 0, 0, ROOT, Kind.WRONG_GRADE, 0, bytes(32)))
+            await challenger.send(court.open_case(court.Target(grade.node, 0, 0, ROOT), Kind.WRONG_GRADE, 0, bytes(32)))
 
         # 3. The court accepts its own statement, and both sides compute the same charge.
         opened, accused = await accuse(challenger, grade)

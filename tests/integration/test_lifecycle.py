@@ -14,8 +14,9 @@ from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, charge_of, event_of, vote_hash
 from muster.chain.cursor import EventCursor
 from muster.constants import HOUR_SECONDS
-from muster.contracts import court, registry, run_terms, runs, token
-from muster.contracts.court import BallotState, CaseOpened, CaseResolved, Collected, Kind, Outcome, Refuted
+from muster.contracts import court, refutations, registry, run_terms, runs, token
+from muster.contracts.court import BallotState, CaseOpened, CaseResolved, Collected, Kind, Outcome
+from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Role, Status
 from muster.contracts.run_terms import RunCreated
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, SealedThrough, Voided, WorkCommitted
@@ -152,7 +153,7 @@ async def accuse(chains: OpenChains, name: str) -> CaseOpened:
     await commit(chains, name, 0, root, step)
     challenger = await chains.chain("v1")
     receipt = await challenger.send(
-        court.open_case(chains.address(name), 0, step, root, Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
+        court.open_case(court.Target(chains.address(name), 0, step, root), Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
     )
     return event_of(receipt, CaseOpened)
 
@@ -237,10 +238,10 @@ async def test_other_node_proves_wrong_draw(chains: OpenChains) -> None:
     await commit(chains, "forger", 0, tree.root, step)
     target = court.Target(node, 0, step, tree.root)
     with pytest.raises(RevertError, match="nothing is wrong with row 1 of commitment 0"):
-        await chain.send(court.prove(target, [court.Opening(leaves[1], tree.proof(1))]))
+        await chain.send(refutations.prove(target, [refutations.Opening(leaves[1], tree.proof(1))]))
     with pytest.raises(RevertError, match="is not under the root"):
-        await chain.send(court.prove(target, [court.Opening(wrong, tree.proof(1))]))
-    receipt = await chain.send(court.prove(target, [court.Opening(wrong, tree.proof(2))]))
+        await chain.send(refutations.prove(target, [refutations.Opening(wrong, tree.proof(1))]))
+    receipt = await chain.send(refutations.prove(target, [refutations.Opening(wrong, tree.proof(2))]))
     refuted = event_of(receipt, Refuted)
     assert (refuted.node, refuted.index, refuted.position, refuted.kind) == (node, 0, 2, Kind.WRONG_DRAW)
     assert refuted.prover == chains.address("honest")
@@ -296,7 +297,7 @@ async def test_an_owner_s_money_comes_back_after_notice(chains: OpenChains) -> N
     await owner.send(runs.withdraw_escrow(run, 7 * TOKEN))
     await owner.send(runs.close(run))
     assert await owner.call(token.balance_of(owner.signer.address)) == before + 20 * TOKEN
-    assert (await owner.call(runs.run_state(run))).closed
+    assert (await owner.call(runs.run_state(run))).phase is runs.Phase.CLOSED
 
 
 async def test_a_preview_decodes_reverts_and_sends_nothing(chains: OpenChains) -> None:

@@ -215,7 +215,7 @@ async def test_case_notifies_accused_and_losing_challenger(deployment: Deploymen
         for one in (watch, watch_absent):
             assert await one.poll() is IDLE
         await challenger.send(
-            court.open_case(run_fixture.key("w").address, 0, 0, root, Kind.WRONG_REWARD, 0, b"e" * 32)
+            court.open_case(court.Target(run_fixture.key("w").address, 0, 0, root), Kind.WRONG_REWARD, 0, b"e" * 32)
         )
         case_id = await challenger.call(court.case_count())
         # 1. The accused learns of it, once.

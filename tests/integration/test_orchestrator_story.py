@@ -92,7 +92,9 @@ class Story:
         node, root = run_fixture.key(worker).address, hash_bytes(some_hash(f"{worker} root {index}"))
         evidence = hash_bytes(content_hash(EVIDENCE))
         async with run_fixture.chain(challenger) as chain:
-            mined = await chain.send(court.open_case(node, index, 0, root, Kind.WRONG_REWARD, 3, evidence))
+            mined = await chain.send(
+                court.open_case(court.Target(node, index, 0, root), Kind.WRONG_REWARD, 3, evidence)
+            )
             opened = event_of(mined, CaseOpened)
             case_id = opened.case_id
         salts = {name: secrets.token_bytes(32) for name in jury}

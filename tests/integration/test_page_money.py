@@ -171,7 +171,9 @@ async def _accused(money: Money) -> None:
     about = (node, 7, step, hash_bytes(some_hash("root 7")))
     async with run_fixture.chain("v1") as chain:
         evidence = bytes(32)
-        opened = event_of(await chain.send(court.open_case(*about, Kind.WRONG_REWARD, 0, evidence)), CaseOpened)
+        opened = event_of(
+            await chain.send(court.open_case(court.Target(*about), Kind.WRONG_REWARD, 0, evidence)), CaseOpened
+        )
     found = await money.agrees()
     assert not found["unfrozen"]
     assert found["hours"][hour] == (hour + 1 + 72 + 24) * HOUR_SECONDS + 7200

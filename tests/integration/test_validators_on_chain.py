@@ -153,7 +153,7 @@ async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, s
 
     async def shield(kind: Kind) -> int:
         async with run_fixture.chain("v1") as accomplice:
-            act = court.open_case(node, 0, 0, root, kind, 0, b"\x0e" * 32)
+            act = court.open_case(court.Target(node, 0, 0, root), kind, 0, b"\x0e" * 32)
             return event_of(await accomplice.send(act), CaseOpened).case_id
 
     async with AsyncExitStack() as stack:

@@ -54,7 +54,7 @@ async def _row(chain: Chain, run: int) -> dict[str, Any]:
         "escrow": Tokens(state.balance),
         "steps": state.steps,
         "validators": state.validators,
-        "closed": state.closed,
+        "closed": state.phase == runs.Phase.CLOSED,
     }
 
 

@@ -11,7 +11,7 @@ import typer
 
 from muster.console.command import command
 from muster.console.session import Session
-from muster.contracts import court
+from muster.contracts import court, refutations
 from muster.errors import CheckError, UsageError
 from muster.runtime.units import Moment, Tokens
 
@@ -97,7 +97,7 @@ async def prove(
             chain,
             f"Prove to the court that commitment {index} of {node} is wrong",
             {"flaw": flaw, "position": found.position},
-            court.prove(target, found.openings),
+            refutations.prove(target, found.openings),
             {"node": node, "index": index, "flaw": flaw, "position": found.position},
         )
 

@@ -45,7 +45,7 @@ async def read_facts(
     return NodeFacts(
         joining=joining,
         status=found.status,
-        closed=state.closed,
+        closed=state.phase == runs.Phase.CLOSED,
         # An address that is not made yet can be on no list: it is made first, then refused by its name.
         admitted=not listed or operator == UNKNOWN or await chain.call(run_terms.is_admitted(run, operator)),
         other_validator=ZERO_ADDRESS if other == node else other,

@@ -32,7 +32,8 @@ contract DismissTest is House {
         vm.assertFalse(court.isResolvable(caseId));
         vm.assertEq(runs.work(node(WORKER)).openCases, 0);
         vm.assertEq(_free(0), 95 ether);
-        vm.assertEq(_free(WORKER), 5 ether);
+        vm.assertEq(_free(WORKER), 0);
+        vm.assertEq(registry.freeBalance(stranger), 5 ether);
         vm.assertEq(registry.totalHeld(), 0);
         _assertSolvent();
     }
@@ -49,7 +50,7 @@ contract DismissTest is House {
         }
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NothingToCollect.selector, caseId, node(3)));
         court.collect(caseId, node(3));
-        vm.assertEq(_free(WORKER), 5 ether);
+        vm.assertEq(registry.freeBalance(stranger), 5 ether);
         vm.assertEq(registry.totalHeld(), 0);
         _assertSolvent();
     }
@@ -64,12 +65,31 @@ contract DismissTest is House {
         _reveal(caseId, 2, true);
         (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
         _dismiss(receipt, signature);
-        vm.assertEq(court.collect(caseId, node(1)), 12.5 ether);
-        vm.assertEq(court.collect(caseId, node(2)), 12.5 ether);
+        vm.assertEq(court.collect(caseId, node(1)), DEPOSIT);
+        vm.assertEq(court.collect(caseId, node(2)), DEPOSIT);
         vm.assertEq(court.collect(caseId, node(3)), DEPOSIT);
-        vm.assertEq(_free(WORKER), 0);
+        vm.assertEq(registry.freeBalance(stranger), 5 ether);
         vm.assertEq(registry.node(node(WORKER)).lock, 100 ether);
         vm.assertEq(registry.totalHeld(), 0);
+        _assertSolvent();
+    }
+
+    /// @dev Whoever shows it: a node's operator has the fee, but the challenger's own does not have it back.
+    function test_Dismiss_PaysWhoShowsTheReceipt() public {
+        (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
+        uint256 fork = vm.snapshotState();
+        vm.prank(node(1));
+        court.dismiss(caseId, receipt, signature);
+        vm.assertEq(_free(1), 105 ether);
+        vm.assertTrue(vm.revertToState(fork));
+        vm.prank(node(WORKER));
+        court.dismiss(caseId, receipt, signature);
+        vm.assertEq(_free(WORKER), 5 ether);
+        vm.assertTrue(vm.revertToState(fork));
+        vm.prank(operator(0));
+        court.dismiss(caseId, receipt, signature);
+        vm.assertEq(_free(0), 95 ether);
+        vm.assertEq(_free(WORKER), 5 ether);
         _assertSolvent();
     }
 
@@ -132,7 +152,8 @@ contract DismissTest is House {
     /// @dev Who was convicted of something else does not collect the fee of a case that is moot.
     function test_Dismiss_RevertWhen_Convicted() public {
         uint256 missing = caseId;
-        caseId = _accuseBy(1, WORKER, 0, ISlashCourt.Kind.WrongReward);
+        _commit(WORKER);
+        caseId = _accuseBy(1, WORKER, 1, ISlashCourt.Kind.WrongReward);
         uint256[3] memory judges = [uint256(0), 2, 3];
         for (uint256 i = 0; i < 3; i++) {
             _vote(caseId, judges[i], true);

@@ -15,7 +15,9 @@ contract OpenCaseTest is House {
     function _expectRejected(uint256 challenger, bytes memory reason) private {
         vm.expectRevert(reason);
         vm.prank(node(challenger));
-        court.openCase(node(WORKER), 0, 0, _root(WORKER, 0), ISlashCourt.Kind.WrongReward, 0, bytes32(0));
+        court.openCase(
+            ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0)), ISlashCourt.Kind.WrongReward, 0, bytes32(0)
+        );
     }
 
     function test_OpenCase_KeepsTheCase() public {
@@ -78,18 +80,20 @@ contract OpenCaseTest is House {
         bytes32 root = _root(WORKER, 0);
         vm.startPrank(node(0));
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 1, 0, root));
-        court.openCase(node(WORKER), 1, 0, root, kind, 0, bytes32(0));
+        court.openCase(ISlashCourt.Target(node(WORKER), 1, 0, root), kind, 0, bytes32(0));
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 0, 1, root));
-        court.openCase(node(WORKER), 0, 1, root, kind, 0, bytes32(0));
+        court.openCase(ISlashCourt.Target(node(WORKER), 0, 1, root), kind, 0, bytes32(0));
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 0, 0, ~root));
-        court.openCase(node(WORKER), 0, 0, ~root, kind, 0, bytes32(0));
+        court.openCase(ISlashCourt.Target(node(WORKER), 0, 0, ~root), kind, 0, bytes32(0));
     }
 
     /// @dev That is said of a validator, with its own statement.
     function test_OpenCase_RevertWhen_KindOfGrades() public {
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.KindOfGrades.selector));
         vm.prank(node(0));
-        court.openCase(node(WORKER), 0, 0, _root(WORKER, 0), ISlashCourt.Kind.WrongGrade, 0, bytes32(0));
+        court.openCase(
+            ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0)), ISlashCourt.Kind.WrongGrade, 0, bytes32(0)
+        );
     }
 
     function test_OpenCase_RevertWhen_NodeGone() public {
@@ -140,11 +144,11 @@ contract OpenCaseTest is House {
     function test_OpenCase_RevertWhen_TooLate() public {
         uint256 deadline = START + 25 hours + 72 hours;
         vm.assertEq(runs.challengeableUntil(node(WORKER), 0), deadline);
-        vm.warp(deadline + 1);
-        _expectRejected(
-            0, abi.encodeWithSelector(ISlashCourt.ChallengeTooLate.selector, node(WORKER), 0, deadline, deadline + 1)
-        );
         vm.warp(deadline);
+        _expectRejected(
+            0, abi.encodeWithSelector(ISlashCourt.ChallengeTooLate.selector, node(WORKER), 0, deadline, deadline)
+        );
+        vm.warp(deadline - 1);
         _accuse(WORKER, 0);
     }
 
@@ -255,7 +259,7 @@ contract OpenCaseTest is House {
         bytes32 root = _root(40, 0);
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.TooFewJudges.selector, 1, 2));
         vm.prank(node(30));
-        court.openCase(node(40), 0, 0, root, ISlashCourt.Kind.WrongReward, 0, bytes32(0));
+        court.openCase(ISlashCourt.Target(node(40), 0, 0, root), ISlashCourt.Kind.WrongReward, 0, bytes32(0));
         vm.warp(block.timestamp + 1 hours);
         vm.assertEq(court.caseOf(_accuseBy(32, 40, 0, ISlashCourt.Kind.WrongReward)).jury, 3);
     }

@@ -252,11 +252,11 @@ contract OpenGradeCaseTest is GradeHouse {
 
     function test_OpenGradeCase_RevertWhen_TooLate() public {
         uint256 deadline = START + 25 hours + 72 hours;
-        vm.warp(deadline + 1);
-        bytes memory reason =
-            abi.encodeWithSelector(ISlashCourt.ChallengeTooLate.selector, node(WORKER), 0, deadline, deadline + 1);
-        _expectRejected(0, ACCUSED, reason);
         vm.warp(deadline);
+        bytes memory reason =
+            abi.encodeWithSelector(ISlashCourt.ChallengeTooLate.selector, node(WORKER), 0, deadline, deadline);
+        _expectRejected(0, ACCUSED, reason);
+        vm.warp(deadline - 1);
         _accuseGrader(0, target, ACCUSED);
     }
 

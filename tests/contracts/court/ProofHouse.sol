@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRefutations } from "../../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../../contracts/libraries/Leaves.sol";
@@ -33,9 +34,9 @@ abstract contract ProofHouse is House {
         (index, root, proof,) = _commitTree(leaf, _honestLeaf(WORKER, next, _latest(), leaf.position == 0 ? 1 : 0));
     }
 
-    function _expectRefuted(uint32 index, ISlashCourt.Kind kind, uint256 position, ISlashCourt.Flaw flaw) internal {
-        vm.expectEmit(address(court));
-        emit ISlashCourt.Refuted(node(WORKER), index, stranger, kind, position, flaw);
+    function _expectRefuted(uint32 index, ISlashCourt.Kind kind, uint256 position, IRefutations.Flaw flaw) internal {
+        vm.expectEmit(address(refutations));
+        emit IRefutations.Refuted(node(WORKER), index, stranger, kind, position, flaw);
     }
 
     /// @dev WORKER lost half its lock, a fifth of that is the stranger's, the rest is burned, its pay is void.

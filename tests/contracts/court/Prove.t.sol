@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRefutations } from "../../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../../contracts/libraries/Leaves.sol";
@@ -12,7 +13,7 @@ contract ProveTest is ProofHouse {
         _prove(WORKER, index, 0, root, leaf, proof);
     }
 
-    function _expectConviction(Leaves.Leaf memory leaf, ISlashCourt.Kind kind, ISlashCourt.Flaw flaw) private {
+    function _expectConviction(Leaves.Leaf memory leaf, ISlashCourt.Kind kind, IRefutations.Flaw flaw) private {
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
         uint256 supply = token.totalSupply();
         _expectRefuted(index, kind, leaf.position, flaw);
@@ -24,25 +25,31 @@ contract ProveTest is ProofHouse {
         _prove(index, root, leaf, proof);
     }
 
+    function test_ConvictProven_RevertWhen_NotRefutations() public {
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotRefutations.selector, stranger));
+        vm.prank(stranger);
+        court.convictProven(node(WORKER), stranger);
+    }
+
     function testFuzz_Prove_WrongTask(uint32 position, uint256 task) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(task != leaf.task);
         leaf.task = task;
-        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongTask);
+        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongTask);
     }
 
     function testFuzz_Prove_WrongSeed(uint32 position, uint256 seed) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(seed != leaf.seed);
         leaf.seed = seed;
-        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongSeed);
+        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongSeed);
     }
 
     function testFuzz_Prove_WrongBudget(uint32 position, uint256 budget) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(budget != leaf.budget);
         leaf.budget = budget;
-        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongBudget);
+        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongBudget);
     }
 
     /// @dev Everything an honest worker may commit to survives, the bounds themselves included.
@@ -53,7 +60,7 @@ contract ProveTest is ProofHouse {
         leaf.taskReward = int256(_bound(reward, 0, 1_000_000));
         (leaf.completionHash, leaf.proofHash, leaf.rowHash) = (hash, hash, hash);
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, node(WORKER), index, position));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.NothingRefuted.selector, node(WORKER), index, position));
         _prove(index, root, leaf, proof);
     }
 
@@ -73,32 +80,32 @@ contract ProveTest is ProofHouse {
     function test_Prove_NoCompletion() public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
         leaf.length = 0;
-        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds);
+        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds);
     }
 
     function testFuzz_Prove_CompletionTooLong(uint256 length) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
         leaf.length = _bound(length, 129, type(uint256).max - 1);
-        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds);
+        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds);
     }
 
     function testFuzz_Prove_RewardNegative(uint256 reward) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
         leaf.taskReward = -int256(_bound(reward, 1, uint256(type(int256).max)));
-        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds);
+        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds);
     }
 
     function testFuzz_Prove_RewardAboveOne(uint256 reward) public {
-        vm.assertEq(uint256(court.REWARD_ONE()), 1_000_000);
+        vm.assertEq(uint256(refutations.REWARD_ONE()), 1_000_000);
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
         leaf.taskReward = int256(_bound(reward, 1_000_001, uint256(type(int256).max)));
-        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds);
+        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds);
     }
 
     function testFuzz_Prove_PositionBeyond(uint256 position) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 0);
         leaf.position = _bound(position, 128, type(uint256).max - 1);
-        _expectConviction(leaf, ISlashCourt.Kind.Malformed, ISlashCourt.Flaw.PositionBeyond);
+        _expectConviction(leaf, ISlashCourt.Kind.Malformed, IRefutations.Flaw.PositionBeyond);
     }
 
     /// @dev Of several flaws it is the first of these: the position, the bounds, the draw.
@@ -106,13 +113,13 @@ contract ProveTest is ProofHouse {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
         (leaf.length, leaf.task, leaf.seed) = (0, leaf.task + 1, leaf.seed + 1);
         uint256 before = vm.snapshotState();
-        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds);
+        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds);
         vm.assertTrue(vm.revertToState(before));
         leaf.length = 1;
-        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongTask);
+        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongTask);
         vm.assertTrue(vm.revertToState(before));
         leaf.position = 128;
-        _expectConviction(leaf, ISlashCourt.Kind.Malformed, ISlashCourt.Flaw.PositionBeyond);
+        _expectConviction(leaf, ISlashCourt.Kind.Malformed, IRefutations.Flaw.PositionBeyond);
     }
 
     function test_Prove_RevertWhen_NeitherOneNorTwoLeaves() public {
@@ -120,17 +127,17 @@ contract ProveTest is ProofHouse {
         leaf.task += 1;
         (uint32 index, bytes32 root,) = _commitLeaf(leaf);
         ISlashCourt.Target memory target = ISlashCourt.Target(node(WORKER), index, 0, root);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.OpeningsWrong.selector, 0));
-        court.prove(target, new ISlashCourt.Opening[](0));
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.OpeningsWrong.selector, 3));
-        court.prove(target, new ISlashCourt.Opening[](3));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.OpeningsWrong.selector, 0));
+        refutations.prove(target, new IRefutations.Opening[](0));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.OpeningsWrong.selector, 3));
+        refutations.prove(target, new IRefutations.Opening[](3));
     }
 
     function test_Prove_RevertWhen_LeafNotInRoot() public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 3);
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
         leaf.task += 1;
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.LeafNotInRoot.selector, Leaves.hash(leaf), root));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.LeafNotInRoot.selector, Leaves.hash(leaf), root));
         _prove(index, root, leaf, proof);
     }
 
@@ -138,7 +145,7 @@ contract ProveTest is ProofHouse {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 3);
         leaf.task += 1;
         (bytes32 root, bytes32[] memory proof) = _tree(leaf, leaf);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 0, 0, root));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.NotCommitted.selector, node(WORKER), 0, 0, root));
         _prove(0, root, leaf, proof);
     }
 
@@ -160,7 +167,9 @@ contract ProveTest is ProofHouse {
         leaf.seed += 1;
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
         vm.prank(node(0));
-        uint256 caseId = court.openCase(node(WORKER), index, 0, root, ISlashCourt.Kind.WrongReward, 3, bytes32(0));
+        uint256 caseId = court.openCase(
+            ISlashCourt.Target(node(WORKER), index, 0, root), ISlashCourt.Kind.WrongReward, 3, bytes32(0)
+        );
         _prove(index, root, leaf, proof);
         vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.Moot);
         vm.assertEq(registry.freeBalance(operator(0)), 100 ether);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRefutations } from "../../../contracts/interfaces/IRefutations.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../../contracts/libraries/Leaves.sol";
 import { ProofHouse } from "./ProofHouse.sol";
@@ -9,11 +10,11 @@ contract ProvePositionTest is ProofHouse {
     function _proveTwice(
         uint32 index,
         bytes32 root,
-        ISlashCourt.Opening memory first,
-        ISlashCourt.Opening memory second
+        IRefutations.Opening memory first,
+        IRefutations.Opening memory second
     ) private {
         vm.prank(stranger);
-        court.prove(ISlashCourt.Target(node(WORKER), index, 0, root), _two(first, second));
+        refutations.prove(ISlashCourt.Target(node(WORKER), index, 0, root), _two(first, second));
     }
 
     /// @dev Best of two: both answers are as drawn, and one position has them both.
@@ -24,7 +25,7 @@ contract ProvePositionTest is ProofHouse {
         better.completionHash = other;
         (uint32 index, bytes32 root, bytes32[] memory proof, bytes32[] memory otherProof) = _commitTree(leaf, better);
         uint256 supply = token.totalSupply();
-        _expectRefuted(index, ISlashCourt.Kind.Malformed, leaf.position, ISlashCourt.Flaw.PositionTwice);
+        _expectRefuted(index, ISlashCourt.Kind.Malformed, leaf.position, IRefutations.Flaw.PositionTwice);
         _proveTwice(index, root, _opening(leaf, proof), _opening(better, otherProof));
         _assertWorkerConvicted(supply);
     }
@@ -82,7 +83,7 @@ contract ProvePositionTest is ProofHouse {
     function testFuzz_Twice_RevertWhen_TheSameLeaf(uint32 position) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.LeafShownTwice.selector, Leaves.hash(leaf)));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.LeafShownTwice.selector, Leaves.hash(leaf)));
         _proveTwice(index, root, _opening(leaf, proof), _opening(leaf, proof));
     }
 
@@ -92,7 +93,7 @@ contract ProvePositionTest is ProofHouse {
         Leaves.Leaf memory other = _honestLeaf(WORKER, 0, 0, 2);
         other.completionHash = leaf.completionHash;
         (uint32 index, bytes32 root, bytes32[] memory proof, bytes32[] memory otherProof) = _commitTree(leaf, other);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.PositionsDiffer.selector, 1, 2));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.PositionsDiffer.selector, 1, 2));
         _proveTwice(index, root, _opening(leaf, proof), _opening(other, otherProof));
     }
 
@@ -101,12 +102,12 @@ contract ProvePositionTest is ProofHouse {
         Leaves.Leaf memory other = _honestLeaf(WORKER, 0, 0, 1);
         other.rowHash = bytes32(0);
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
-        bytes memory reason = abi.encodeWithSelector(ISlashCourt.LeafNotInRoot.selector, Leaves.hash(other), root);
+        bytes memory reason = abi.encodeWithSelector(IRefutations.LeafNotInRoot.selector, Leaves.hash(other), root);
         vm.expectRevert(reason);
         _proveTwice(index, root, _opening(leaf, proof), _opening(other, proof));
         vm.expectRevert(reason);
         _proveTwice(index, root, _opening(other, proof), _opening(leaf, proof));
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 7, 0, root));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.NotCommitted.selector, node(WORKER), 7, 0, root));
         _proveTwice(7, root, _opening(leaf, proof), _opening(leaf, proof));
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRefutations } from "../../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../../contracts/libraries/Leaves.sol";
@@ -19,7 +20,7 @@ contract ProveVouchedTest is ProofHouse {
         hour = uint24(block.timestamp / 1 hours);
         (target.index, target.root, proof, otherProof) = _commitTree(first, second);
         (target.node, target.step) = (node(WORKER), _latest());
-        bytes32 leaf = court.vouchLeaf(target, runs.checkpoint(run, target.step).anchor);
+        bytes32 leaf = refutations.vouchLeaf(target, runs.checkpoint(run, target.step).anchor);
         bytes32 beside = keccak256("another commitment");
         vouchProof.push(beside);
         vm.warp((uint256(hour) + 1) * 1 hours);
@@ -31,26 +32,26 @@ contract ProveVouchedTest is ProofHouse {
     function _one(Leaves.Leaf memory leaf, bytes32[] memory proof)
         private
         pure
-        returns (ISlashCourt.Opening[] memory openings)
+        returns (IRefutations.Opening[] memory openings)
     {
-        openings = new ISlashCourt.Opening[](1);
+        openings = new IRefutations.Opening[](1);
         openings[0] = _opening(leaf, proof);
     }
 
-    function _prove(ISlashCourt.Opening[] memory openings) private {
+    function _prove(IRefutations.Opening[] memory openings) private {
         vm.prank(stranger);
-        court.proveVouched(node(0), hour, vouchProof, target, openings);
+        refutations.proveVouched(node(0), hour, vouchProof, target, openings);
     }
 
     function _expectConviction(
-        ISlashCourt.Opening[] memory openings,
+        IRefutations.Opening[] memory openings,
         ISlashCourt.Kind kind,
-        ISlashCourt.Flaw flaw,
+        IRefutations.Flaw flaw,
         uint256 bounty
     ) private {
         uint256 supply = token.totalSupply();
-        vm.expectEmit(address(court));
-        emit ISlashCourt.VouchRefuted(node(0), hour, stranger, target.node, target.index, kind, flaw);
+        vm.expectEmit(address(refutations));
+        emit IRefutations.VouchRefuted(node(0), hour, stranger, target.node, target.index, kind, flaw);
         _prove(openings);
 
         IRegistry.Node memory sealer = registry.node(node(0));
@@ -76,7 +77,7 @@ contract ProveVouchedTest is ProofHouse {
     function test_Vouched_WrongDraw() public {
         Leaves.Leaf memory leaf = _wrongSeed();
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
-        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongSeed, 20 ether);
+        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongSeed, 20 ether);
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Active);
     }
 
@@ -86,7 +87,7 @@ contract ProveVouchedTest is ProofHouse {
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
         vm.prank(stranger);
         _prove(WORKER, 0, 0, target.root, leaf, proof);
-        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongSeed, 30 ether);
+        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongSeed, 30 ether);
     }
 
     function test_Vouched_AfterRetiring() public {
@@ -95,21 +96,21 @@ contract ProveVouchedTest is ProofHouse {
         vm.prank(operator(0));
         registry.retire(node(0));
         vm.warp(block.timestamp + 7 days - 1);
-        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongSeed, 20 ether);
+        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongSeed, 20 ether);
     }
 
     function test_Vouched_OutOfBounds() public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 3);
         leaf.length = 0;
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
-        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds, 20 ether);
+        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds, 20 ether);
     }
 
     function test_Vouched_PositionBeyond() public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 3);
         leaf.position = 128;
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
-        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.Malformed, ISlashCourt.Flaw.PositionBeyond, 20 ether);
+        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.Malformed, IRefutations.Flaw.PositionBeyond, 20 ether);
     }
 
     function test_Vouched_PositionTwice() public {
@@ -117,9 +118,9 @@ contract ProveVouchedTest is ProofHouse {
         Leaves.Leaf memory better = _honestLeaf(WORKER, 0, 0, 3);
         better.completionHash = bytes32(0);
         (bytes32[] memory proof, bytes32[] memory otherProof) = _vouchFor(leaf, better);
-        ISlashCourt.Opening[] memory openings = new ISlashCourt.Opening[](2);
+        IRefutations.Opening[] memory openings = new IRefutations.Opening[](2);
         (openings[0], openings[1]) = (_opening(leaf, proof), _opening(better, otherProof));
-        _expectConviction(openings, ISlashCourt.Kind.Malformed, ISlashCourt.Flaw.PositionTwice, 20 ether);
+        _expectConviction(openings, ISlashCourt.Kind.Malformed, IRefutations.Flaw.PositionTwice, 20 ether);
     }
 
     // ------------------------------------------------------------------------------------------------------ refused
@@ -128,24 +129,24 @@ contract ProveVouchedTest is ProofHouse {
     function test_Vouched_RevertWhen_NothingIsWrong() public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 3);
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, node(WORKER), 0, 3));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.NothingRefuted.selector, node(WORKER), 0, 3));
         _prove(_one(leaf, proof));
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.OpeningsWrong.selector, 0));
-        _prove(new ISlashCourt.Opening[](0));
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.OpeningsWrong.selector, 3));
-        _prove(new ISlashCourt.Opening[](3));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.OpeningsWrong.selector, 0));
+        _prove(new IRefutations.Opening[](0));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.OpeningsWrong.selector, 3));
+        _prove(new IRefutations.Opening[](3));
     }
 
     function test_Vouched_RevertWhen_NotVouched() public {
         Leaves.Leaf memory leaf = _wrongSeed();
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
-        bytes32 vouched = court.vouchLeaf(target, runs.checkpoint(run, 0).anchor);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotVouched.selector, node(1), hour, vouched));
-        court.proveVouched(node(1), hour, vouchProof, target, _one(leaf, proof));
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotVouched.selector, node(0), hour - 1, vouched));
-        court.proveVouched(node(0), hour - 1, vouchProof, target, _one(leaf, proof));
+        bytes32 vouched = refutations.vouchLeaf(target, runs.checkpoint(run, 0).anchor);
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.NotVouched.selector, node(1), hour, vouched));
+        refutations.proveVouched(node(1), hour, vouchProof, target, _one(leaf, proof));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.NotVouched.selector, node(0), hour - 1, vouched));
+        refutations.proveVouched(node(0), hour - 1, vouchProof, target, _one(leaf, proof));
         vouchProof[0] = bytes32(0);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotVouched.selector, node(0), hour, vouched));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.NotVouched.selector, node(0), hour, vouched));
         _prove(_one(leaf, proof));
     }
 
@@ -154,15 +155,15 @@ contract ProveVouchedTest is ProofHouse {
     function test_Vouched_RevertWhen_TheStepIsNotTheOneVouchedFor() public {
         Leaves.Leaf memory leaf = _wrongSeed();
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
-        bytes32 elsewhere = court.vouchLeaf(target, keccak256("another anchor"));
-        vm.assertTrue(elsewhere != court.vouchLeaf(target, runs.checkpoint(run, 0).anchor));
+        bytes32 elsewhere = refutations.vouchLeaf(target, keccak256("another anchor"));
+        vm.assertTrue(elsewhere != refutations.vouchLeaf(target, runs.checkpoint(run, 0).anchor));
         vm.warp(block.timestamp + 1 hours);
         vm.prank(node(0));
         runs.seal(run, hour + 1, elsewhere);
         hour += 1;
         vouchProof.pop();
-        bytes32 here = court.vouchLeaf(target, runs.checkpoint(run, 0).anchor);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotVouched.selector, node(0), hour, here));
+        bytes32 here = refutations.vouchLeaf(target, runs.checkpoint(run, 0).anchor);
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.NotVouched.selector, node(0), hour, here));
         _prove(_one(leaf, proof));
     }
 
@@ -171,13 +172,13 @@ contract ProveVouchedTest is ProofHouse {
         Leaves.Leaf memory leaf = _wrongSeed();
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
         target.index = 5;
-        bytes32 vouched = court.vouchLeaf(target, runs.checkpoint(run, 0).anchor);
+        bytes32 vouched = refutations.vouchLeaf(target, runs.checkpoint(run, 0).anchor);
         vm.warp(block.timestamp + 1 hours);
         vm.prank(node(0));
         runs.seal(run, hour + 1, vouched);
         hour += 1;
         vouchProof.pop();
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 5, 0, target.root));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.NotCommitted.selector, node(WORKER), 5, 0, target.root));
         _prove(_one(leaf, proof));
     }
 

@@ -51,8 +51,8 @@ contract ReportAbsenceTest is House {
             abi.encodeWithSelector(
                 ISlashCourt.AbsentAlready.selector,
                 node(3),
-                START + 24 hours + 27 hours + 24 hours,
-                START + 24 hours + 27 hours
+                START + 24 hours + 13 hours + 24 hours,
+                START + 24 hours + 13 hours
             )
         );
     }
@@ -89,7 +89,8 @@ contract ReportAbsenceTest is House {
         (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
         court.dismiss(caseId, receipt, signature);
         _expectRefused(3, abi.encodeWithSelector(ISlashCourt.NoDuty.selector, caseId, ISlashCourt.Outcome.Dismissed));
-        caseId = _accuseBy(1, WORKER, 0, ISlashCourt.Kind.WrongReward);
+        _commit(WORKER);
+        caseId = _accuseBy(1, WORKER, 1, ISlashCourt.Kind.WrongReward);
         _convictNode(WORKER, 0);
         court.resolve(caseId);
         _expectRefused(3, abi.encodeWithSelector(ISlashCourt.NoDuty.selector, caseId, ISlashCourt.Outcome.Moot));
@@ -123,7 +124,7 @@ contract ReportAbsenceTest is House {
             court.resolve(ids[k]);
         }
         court.reportAbsence(caseId, node(3));
-        uint256 from = court.caseOf(caseId).revealEnds + 24 hours;
+        uint256 from = court.caseOf(caseId).commitEnds + 24 hours;
         caseId = second;
         _expectRefused(3, abi.encodeWithSelector(ISlashCourt.AbsentAlready.selector, node(3), from, from - 24 hours));
         caseId = third;

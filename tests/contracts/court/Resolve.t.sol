@@ -80,13 +80,13 @@ contract ResolveTest is House {
         _assertNothingHeld();
     }
 
-    /// @dev Who voted against the majority pays those who voted with it.
+    /// @dev Who voted against the majority loses its deposit; that is burned, and no one's gain.
     function test_Resolve_Guilty_TheMinorityLosesItsDeposit() public {
         _decide(caseId, [true, false, true]);
         _resolveAs(ISlashCourt.Outcome.Guilty);
-        _collectAs(1, DEPOSIT + 7.5 ether);
+        _collectAs(1, DEPOSIT + 2.5 ether);
         _collectAs(2, 0);
-        _collectAs(3, DEPOSIT + 7.5 ether);
+        _collectAs(3, DEPOSIT + 2.5 ether);
         _assertNothingHeld();
     }
 
@@ -106,8 +106,8 @@ contract ResolveTest is House {
         _assertNothingHeld();
     }
 
-    /// @dev Who committed and hid its vote pays those who showed theirs.
-    function test_Resolve_Guilty_ForfeitsGoToTheRevealers() public {
+    /// @dev Who committed and hid its vote loses its deposit.
+    function test_Resolve_Guilty_ForfeitsAreBurned() public {
         for (uint256 i = 1; i < 4; i++) {
             _vote(caseId, i, true);
         }
@@ -117,8 +117,8 @@ contract ResolveTest is House {
         court.resolve(caseId);
         vm.warp(END);
         _resolveAs(ISlashCourt.Outcome.Guilty);
-        _collectAs(1, DEPOSIT + 7.5 ether);
-        _collectAs(2, DEPOSIT + 7.5 ether);
+        _collectAs(1, DEPOSIT + 2.5 ether);
+        _collectAs(2, DEPOSIT + 2.5 ether);
         _collectAs(3, 0);
         vm.assertEq(_free(3), 90 ether);
         _assertNothingHeld();
@@ -147,8 +147,8 @@ contract ResolveTest is House {
         _resolveAs(ISlashCourt.Outcome.NotGuilty);
         vm.assertEq(_free(0), 95 ether);
         _collectAs(1, 0);
-        _collectAs(2, DEPOSIT + 7.5 ether);
-        _collectAs(3, DEPOSIT + 7.5 ether);
+        _collectAs(2, DEPOSIT + 2.5 ether);
+        _collectAs(3, DEPOSIT + 2.5 ether);
         vm.assertEq(_free(WORKER), 0);
         vm.assertEq(registry.node(node(WORKER)).lock, 100 ether);
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Active);
@@ -178,8 +178,8 @@ contract ResolveTest is House {
         _reveal(caseId, 2, false);
         vm.warp(END);
         _resolveAs(ISlashCourt.Outcome.NotGuilty);
-        _collectAs(1, 17.5 ether);
-        _collectAs(2, 17.5 ether);
+        _collectAs(1, 12.5 ether);
+        _collectAs(2, 12.5 ether);
         _collectAs(3, 0);
         _assertNothingHeld();
     }
@@ -254,8 +254,8 @@ contract ResolveTest is House {
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Active);
         vm.assertEq(_free(0), before + 5 ether);
         _collectAs(1, 0);
-        _collectAs(2, DEPOSIT + 7.5 ether);
-        _collectAs(3, DEPOSIT + 7.5 ether);
+        _collectAs(2, DEPOSIT + 2.5 ether);
+        _collectAs(3, DEPOSIT + 2.5 ether);
         vm.assertTrue(court.resolve(1) == ISlashCourt.Outcome.NoQuorum);
         _assertNothingHeld();
     }
@@ -268,8 +268,8 @@ contract ResolveTest is House {
         vm.warp(court.caseOf(caseId).revealEnds);
         _resolveAs(ISlashCourt.Outcome.Cured, 1);
         vm.assertEq(registry.node(node(WORKER)).lock, 95 ether);
-        _collectAs(1, 17.5 ether);
-        _collectAs(2, 17.5 ether);
+        _collectAs(1, 12.5 ether);
+        _collectAs(2, 12.5 ether);
         _collectAs(3, 0);
     }
 
@@ -330,6 +330,7 @@ contract ResolveTest is House {
         // Three in four do each, so that all outcomes come up.
         (commits, reveals, votes) = (commits | commits >> 16, reveals | reveals >> 16, votes | votes >> 16);
         uint256 totalBefore = registry.totalFree() + registry.totalHeld();
+        uint256 supply = token.totalSupply();
         (uint256 revealed, uint256 guilty) = _castBallots(jury, commits, reveals, votes);
 
         ISlashCourt.Outcome outcome = court.resolve(caseId);
@@ -342,8 +343,8 @@ contract ResolveTest is House {
             if (owed != 0) court.collect(caseId, node(_judge(j)));
         }
         vm.assertEq(registry.totalHeld(), 0);
-        uint256 fromTheLock = outcome == ISlashCourt.Outcome.Guilty ? 15 ether : 0;
-        vm.assertEq(registry.totalFree(), totalBefore + fromTheLock);
+        uint256 fromTheLock = outcome == ISlashCourt.Outcome.Guilty ? 50 ether : 0;
+        vm.assertEq(registry.totalFree() + (supply - token.totalSupply()), totalBefore + fromTheLock);
         _assertSolvent();
     }
 

@@ -37,9 +37,9 @@ contract VoteTest is House {
         emit ISlashCourt.VoteCommitted(caseId, node(1), hash);
         _vote(caseId, 1, true);
 
-        (ISlashCourt.BallotState state, bytes31 kept) = court.ballot(caseId, node(1));
+        (ISlashCourt.BallotState state,, bytes30 kept) = court.ballot(caseId, node(1));
         vm.assertTrue(state == ISlashCourt.BallotState.Committed);
-        vm.assertEq(bytes32(kept), bytes32(bytes31(hash)));
+        vm.assertEq(bytes32(kept), bytes32(bytes30(hash)));
         vm.assertEq(court.caseOf(caseId).commits, 1);
         vm.assertEq(registry.freeBalance(operator(1)), 90 ether);
         vm.assertEq(registry.totalHeld(), 15 ether);
@@ -117,11 +117,11 @@ contract VoteTest is House {
         caseId = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
         _vote(caseId, 1, true);
         bytes32 charge = court.caseOf(caseId).charge;
-        (, bytes31 before) = court.ballot(caseId, node(1));
+        (,, bytes30 before) = court.ballot(caseId, node(1));
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.OtherCharge.selector, caseId, other, charge));
         vm.prank(node(1));
         court.commitVote(caseId, other, keccak256("vote"));
-        (, bytes31 after_) = court.ballot(caseId, node(1));
+        (,, bytes30 after_) = court.ballot(caseId, node(1));
         vm.assertEq(bytes32(after_), bytes32(before));
     }
 
@@ -168,7 +168,7 @@ contract VoteTest is House {
 
         vm.assertEq(court.caseOf(caseId).reveals, 1);
         vm.assertEq(court.caseOf(caseId).guiltyVotes, guilty ? 1 : 0);
-        (ISlashCourt.BallotState state,) = court.ballot(caseId, node(1));
+        (ISlashCourt.BallotState state,,) = court.ballot(caseId, node(1));
         vm.assertTrue(state == (guilty ? ISlashCourt.BallotState.VotedGuilty : ISlashCourt.BallotState.VotedNotGuilty));
         vm.assertEq(registry.freeBalance(operator(1)), 90 ether);
         vm.assertEq(registry.totalHeld(), 15 ether);
@@ -219,7 +219,7 @@ contract VoteTest is House {
     }
 
     function test_RevealVote_RevertWhen_WrongVote() public {
-        bytes32 committed = bytes32(bytes31(court.voteHash(caseId, node(1), true, _salt(1))));
+        bytes32 committed = bytes32(bytes30(court.voteHash(caseId, node(1), true, _salt(1))));
         // Judge 2 copies judge 1's hash, and later its salt.
         bytes32 copied = court.voteHash(caseId, node(1), true, _salt(1));
         bytes32 charge = court.caseOf(caseId).charge;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRefutations } from "../../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
@@ -13,7 +14,7 @@ abstract contract Books is House {
     struct Made {
         uint32 step;
         bytes32 root;
-        ISlashCourt.Flaw flaw;
+        IRefutations.Flaw flaw;
         uint32 position;
         uint256 madeAt;
     }
@@ -75,12 +76,12 @@ abstract contract Books is House {
 
     /// @dev The root of a commitment over two leaves, and both opened: the first at `position`, with the flaw; the second
     /// an honest one beside it, or, if the flaw is a position twice, another answer to the same.
-    function _rows(uint256 i, uint32 index, uint32 step, uint32 position, ISlashCourt.Flaw flaw)
+    function _rows(uint256 i, uint32 index, uint32 step, uint32 position, IRefutations.Flaw flaw)
         internal
         view
-        returns (bytes32 root, ISlashCourt.Opening memory first, ISlashCourt.Opening memory second)
+        returns (bytes32 root, IRefutations.Opening memory first, IRefutations.Opening memory second)
     {
-        bool twice = flaw == ISlashCourt.Flaw.PositionTwice;
+        bool twice = flaw == IRefutations.Flaw.PositionTwice;
         first.leaf = _honestLeaf(i, index, step, position);
         second.leaf = _honestLeaf(i, index, step, twice ? position : (position + 1) % 128);
         if (twice) second.leaf.completionHash = keccak256("another answer");
@@ -90,16 +91,16 @@ abstract contract Books is House {
     }
 
     /// @dev Out of bounds in one of four ways, as the position has it.
-    function _spoil(Leaves.Leaf memory leaf, ISlashCourt.Flaw flaw) internal pure {
-        if (flaw == ISlashCourt.Flaw.WrongTask) {
+    function _spoil(Leaves.Leaf memory leaf, IRefutations.Flaw flaw) internal pure {
+        if (flaw == IRefutations.Flaw.WrongTask) {
             leaf.task += 1;
-        } else if (flaw == ISlashCourt.Flaw.WrongSeed) {
+        } else if (flaw == IRefutations.Flaw.WrongSeed) {
             leaf.seed += 1;
-        } else if (flaw == ISlashCourt.Flaw.WrongBudget) {
+        } else if (flaw == IRefutations.Flaw.WrongBudget) {
             leaf.budget += 1;
-        } else if (flaw == ISlashCourt.Flaw.PositionBeyond) {
+        } else if (flaw == IRefutations.Flaw.PositionBeyond) {
             leaf.position += 128;
-        } else if (flaw == ISlashCourt.Flaw.OutOfBounds) {
+        } else if (flaw == IRefutations.Flaw.OutOfBounds) {
             if (leaf.position % 4 == 0) leaf.length = 0;
             else if (leaf.position % 4 == 1) leaf.length = 129;
             else if (leaf.position % 4 == 2) leaf.taskReward = -1;
@@ -127,11 +128,17 @@ abstract contract Books is House {
     {
         for (uint256 k = 0; k < validators.length; k++) {
             judge = _pick(validators, pick % validators.length + k);
-            (ISlashCourt.BallotState state,) = court.ballot(caseId, node(judge));
+            if (_isAsleep(judge)) continue;
+            (ISlashCourt.BallotState state,,) = court.ballot(caseId, node(judge));
             if (state == wanted && (state != ISlashCourt.BallotState.None || court.isJudge(caseId, node(judge)))) {
                 return (true, judge);
             }
         }
+    }
+
+    /// @dev One of the first four judges of each run never votes, so that some lose their seats.
+    function _isAsleep(uint256 judge) internal pure returns (bool) {
+        return judge % 1_000 == 3;
     }
 
     function _opened(uint256 caseId) internal {
@@ -150,7 +157,7 @@ abstract contract Books is House {
     function _mayCommitIfCovered(IRuns.Work memory w) internal view returns (bool) {
         IRuns.RunState memory s = runs.runState(run);
         if (closed || block.timestamp < runs.pausedUntil()) return false;
-        if (w.left || s.validators < 4 || s.steps <= w.joinedStep) return false;
+        if (w.left || s.phase != IRuns.Phase.Open || s.steps <= w.joinedStep) return false;
         if (w.lastHour == block.timestamp / 1 hours && w.countInHour == s.commitmentsPerHour) return false;
         return s.balance - s.reserved >= w.pay;
     }
@@ -158,9 +165,12 @@ abstract contract Books is House {
     function _mayAccuse(uint256 challenger, uint256 i, uint32 index) internal view returns (bool) {
         IRegistry.Node memory n = registry.node(node(challenger));
         IRegistry.Status status = registry.node(node(i)).status;
-        if (n.status != IRegistry.Status.Active || registry.freeBalance(operator(challenger)) < 5 ether) return false;
+        if (registry.freeBalance(operator(challenger)) < 5 ether) return false;
+        if (n.status != IRegistry.Status.Active) {
+            if (n.status != IRegistry.Status.Retired || n.retiredAt <= _made[i][index].madeAt) return false;
+        }
         if (status != IRegistry.Status.Active && status != IRegistry.Status.Retired) return false;
-        if (block.timestamp > runs.challengeableUntil(node(i), index)) return false;
+        if (block.timestamp >= runs.challengeableUntil(node(i), index)) return false;
         uint256 then = block.timestamp - 1 hours;
         uint256 before = _made[i][index].madeAt - 1;
         if (before < then) then = before;

@@ -27,7 +27,7 @@ abstract contract Duties is Books {
     function _noteDuty(uint256 caseId) internal {
         for (uint256 k = 0; k < validators.length; k++) {
             uint256 judge = validators[k];
-            (ISlashCourt.BallotState state,) = court.ballot(caseId, node(judge));
+            (ISlashCourt.BallotState state,,) = court.ballot(caseId, node(judge));
             if (state == ISlashCourt.BallotState.VotedGuilty || state == ISlashCourt.BallotState.VotedNotGuilty) {
                 _attended[judge]++;
                 if (_absences[judge] == 0 && _attended[judge] > 1) done["judge without an absence"]++;

@@ -98,7 +98,10 @@ abstract contract Forks is Graders {
         Made memory made = _made[accused][index];
         vm.prank(node(accuser));
         caseId = court.openCase(
-            node(accused), index, made.step, made.root, ISlashCourt.Kind(kind % 12), made.position, bytes32(kind)
+            ISlashCourt.Target(node(accused), index, made.step, made.root),
+            ISlashCourt.Kind(kind % 12),
+            made.position,
+            bytes32(kind)
         );
         _opened(caseId);
     }

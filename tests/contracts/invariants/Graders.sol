@@ -48,7 +48,10 @@ abstract contract Graders is Provers, Statements {
     /// ended is missing.
     function _mayPublish() internal view returns (bool) {
         if (closed || block.timestamp < runs.runInfo(run).publishedAt + 60) return false;
-        uint256 step = runs.runState(run).steps;
+        IRuns.RunState memory s = runs.runState(run);
+        bool judged = s.validators >= 4 && block.timestamp > runs.runInfo(run).workableSince;
+        if (s.phase == IRuns.Phase.Suspended && !judged) return false;
+        uint256 step = s.steps;
         for (uint256 e = mastersShown + 1; _isSealed() && e < EPOCHS; e++) {
             if (step >= (e + 1) * EPOCH_STEPS) return false;
         }
@@ -115,7 +118,7 @@ abstract contract Graders is Provers, Statements {
     function _mayAccuseGrader(uint256 accuser, uint256 grader, uint256 i, uint32 index) private view returns (bool) {
         IRegistry.Node memory n = registry.node(node(accuser));
         if (n.status != IRegistry.Status.Active || registry.freeBalance(operator(accuser)) < 5 ether) return false;
-        if (block.timestamp > runs.challengeableUntil(node(i), index)) return false;
+        if (block.timestamp >= runs.challengeableUntil(node(i), index)) return false;
         uint256 then = block.timestamp - 1 hours;
         uint256 before = _made[i][index].madeAt - 1;
         if (before < then) then = before;

@@ -24,14 +24,16 @@ abstract contract Jurors is Forks {
         uint256 open = _openOf[node(challenger)][node(i)][about];
         if (open == 0) {
             vm.prank(node(challenger));
-            open = court.openCase(node(i), index, made.step, made.root, about, made.position, bytes32(kind));
+            open = court.openCase(
+                ISlashCourt.Target(node(i), index, made.step, made.root), about, made.position, bytes32(kind)
+            );
             _opened(open);
             done["accuse"]++;
             if (kind % 8 != 0) return;
         }
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.CaseOpenAlready.selector, node(challenger), node(i), open));
         vm.prank(node(challenger));
-        court.openCase(node(i), index, made.step, made.root, about, made.position, bytes32(kind));
+        court.openCase(ISlashCourt.Target(node(i), index, made.step, made.root), about, made.position, bytes32(kind));
         done["accuse again"]++;
     }
 
@@ -87,15 +89,16 @@ abstract contract Jurors is Forks {
         if (caseId == 0 || block.timestamp >= c.commitEnds || votes % 2 != 0) return;
         for (uint256 k = 0; k < validators.length; k++) {
             uint256 judge = validators[k];
-            (ISlashCourt.BallotState state,) = court.ballot(caseId, node(judge));
-            if (state != ISlashCourt.BallotState.None || !court.isJudge(caseId, node(judge))) continue;
+            (ISlashCourt.BallotState state,,) = court.ballot(caseId, node(judge));
+            if (_isAsleep(judge) || state != ISlashCourt.BallotState.None) continue;
+            if (!court.isJudge(caseId, node(judge))) continue;
             if (registry.freeBalance(operator(judge)) < c.deposit) continue;
             _votedGuilty[caseId][judge] = votes % 32 == 0;
             _vote(caseId, judge, votes % 32 == 0);
         }
         vm.warp(c.commitEnds);
         for (uint256 k = 0; k < validators.length; k++) {
-            (ISlashCourt.BallotState state,) = court.ballot(caseId, node(validators[k]));
+            (ISlashCourt.BallotState state,,) = court.ballot(caseId, node(validators[k]));
             if (state != ISlashCourt.BallotState.Committed) continue;
             _reveal(caseId, validators[k], _votedGuilty[caseId][validators[k]]);
         }
@@ -115,7 +118,7 @@ abstract contract Jurors is Forks {
         if (outcome != ISlashCourt.Outcome.Moot) _noteDuty(caseId);
         bool cured = outcome == ISlashCourt.Outcome.Cured;
         if (cured || outcome == ISlashCourt.Outcome.Guilty) _voided(i, owed);
-        if (cured) fined[i] += lock < 5 ether ? lock : 5 ether;
+        if (cured && fined[i] == 0) fined[i] += lock < 5 ether ? lock : 5 ether;
         done[["open", "guilty", "not guilty", "no quorum", "moot", "dismissed", "cured"][uint256(outcome)]]++;
     }
 
@@ -136,7 +139,9 @@ abstract contract Jurors is Forks {
     function _show(uint256 caseId, ISlashCourt.Case memory c, Made memory made, uint256 storedAt) private {
         ISlashCourt.Receipt memory receipt =
             ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1, uint64(storedAt));
-        try court.dismiss(caseId, receipt, _stored(c, receipt)) {
+        bytes memory signature = _stored(c, receipt);
+        vm.prank(stranger);
+        try court.dismiss(caseId, receipt, signature) {
             _shownAt[caseId] = storedAt + 1;
             _ended(c);
             done["dismiss"]++;
@@ -162,12 +167,19 @@ abstract contract Jurors is Forks {
         if (count == 0) return;
         uint256 caseId = count - whichCase % (count < RECENT ? count : RECENT);
         uint256 judge = _pick(validators, pick);
-        if (whichCase % 4 != 0) caseId = _firstDue(judge, caseId);
+        if (whichCase % 4 == 0) return _report(caseId, judge);
+        // All that it owes, so that some lose their seats.
+        for (uint256 k = 0; k < 4; k++) {
+            _report(_firstDue(judge, caseId), judge);
+        }
+    }
+
+    function _report(uint256 caseId, uint256 judge) private {
         IRegistry.Node memory n = registry.node(node(judge));
         vm.prank(stranger);
         try court.reportAbsence(caseId, node(judge)) {
             vm.assertTrue(_missed[caseId][judge], "fined for a case that it did not miss");
-            _finedFor[judge].push(court.caseOf(caseId).revealEnds);
+            _finedFor[judge].push(court.caseOf(caseId).commitEnds);
             fined[judge] += DEPOSIT;
             vm.assertEq(registry.node(node(judge)).lock, n.lock - DEPOSIT);
             done["report an absence"]++;
@@ -185,7 +197,7 @@ abstract contract Jurors is Forks {
         uint256[] storage ends = _finedFor[judge];
         uint256 from = ends.length == 0 ? 0 : ends[ends.length - 1] + 24 hours;
         for (caseId = 1; caseId <= court.caseCount(); caseId++) {
-            if (_missed[caseId][judge] && court.caseOf(caseId).revealEnds >= from) return caseId;
+            if (_missed[caseId][judge] && court.caseOf(caseId).commitEnds >= from) return caseId;
         }
         return otherwise;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRefutations } from "../../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
@@ -22,8 +23,8 @@ abstract contract Provers is Duties {
     /// @dev What somebody shows the court of a commitment; proofs of one leaf use the first.
     struct Attempt {
         ISlashCourt.Target target;
-        ISlashCourt.Opening first;
-        ISlashCourt.Opening second;
+        IRefutations.Opening first;
+        IRefutations.Opening second;
     }
 
     Vouch[] internal _vouches;
@@ -54,17 +55,17 @@ abstract contract Provers is Duties {
         (bool found, uint256 i, uint32 index) = _spoiled(pick, which);
         if (!found) return;
         uint256 owed = _unsettled(i);
-        (ISlashCourt.Target memory t, ISlashCourt.Opening memory first, ISlashCourt.Opening memory second) =
+        (ISlashCourt.Target memory t, IRefutations.Opening memory first, IRefutations.Opening memory second) =
             _opened(i, index);
-        ISlashCourt.Flaw flaw = _made[i][index].flaw;
-        bool twice = flaw == ISlashCourt.Flaw.PositionTwice;
+        IRefutations.Flaw flaw = _made[i][index].flaw;
+        bool twice = flaw == IRefutations.Flaw.PositionTwice;
         vm.prank(stranger);
-        court.prove(t, twice ? _two(first, second) : _one(first));
+        refutations.prove(t, twice ? _two(first, second) : _one(first));
         vm.assertTrue(registry.node(node(i)).status == IRegistry.Status.Jailed, "what is proven convicts");
         _voided(i, owed);
         if (twice) done["prove position twice"]++;
-        else if (flaw == ISlashCourt.Flaw.PositionBeyond) done["prove position beyond"]++;
-        else done[flaw == ISlashCourt.Flaw.OutOfBounds ? "prove out of bounds" : "prove wrong draw"]++;
+        else if (flaw == IRefutations.Flaw.PositionBeyond) done["prove position beyond"]++;
+        else done[flaw == IRefutations.Flaw.OutOfBounds ? "prove out of bounds" : "prove wrong draw"]++;
     }
 
     /// @dev Holds whether or not the worker has been convicted. Seldom where it would leave too few to go on.
@@ -72,14 +73,16 @@ abstract contract Provers is Duties {
         if (_vouches.length == 0) return;
         for (uint256 k = 0; k < _vouches.length; k++) {
             Vouch memory v = _vouches[(which % _vouches.length + k) % _vouches.length];
-            ISlashCourt.Flaw flaw = _made[v.worker][v.index].flaw;
-            if (flaw == ISlashCourt.Flaw.None || !_isBound(v.validator)) continue;
+            IRefutations.Flaw flaw = _made[v.worker][v.index].flaw;
+            if (flaw == IRefutations.Flaw.None || !_isBound(v.validator)) continue;
             if (pick % (runs.runState(run).validators > 5 ? 4 : 32) != 0) return;
-            (ISlashCourt.Target memory t, ISlashCourt.Opening memory first, ISlashCourt.Opening memory second) =
+            (ISlashCourt.Target memory t, IRefutations.Opening memory first, IRefutations.Opening memory second) =
                 _opened(v.worker, v.index);
-            bool twice = flaw == ISlashCourt.Flaw.PositionTwice;
+            bool twice = flaw == IRefutations.Flaw.PositionTwice;
             vm.prank(stranger);
-            court.proveVouched(node(v.validator), v.hour, _vouchProof(v), t, twice ? _two(first, second) : _one(first));
+            refutations.proveVouched(
+                node(v.validator), v.hour, _vouchProof(v), t, twice ? _two(first, second) : _one(first)
+            );
             vm.assertTrue(registry.node(node(v.validator)).status == IRegistry.Status.Jailed);
             done["prove vouched"]++;
             return;
@@ -94,14 +97,9 @@ abstract contract Provers is Duties {
         if (!found) return;
         Attempt memory a;
         (a.target, a.first, a.second) = _opened(i, index);
-        if (!_isBound(i)) {
-            bytes memory gone = abi.encodeWithSelector(ISlashCourt.NodeGone.selector, node(i));
-            _refusedAll(a, gone, gone);
-            done["slander the gone"]++;
-            return;
-        }
+        if (!_isBound(i)) done["slander the gone"]++;
         _slanderWithItsLeaves(a);
-        _slanderWithForgedLeaves(a, ISlashCourt.Flaw(1 + which % 6));
+        _slanderWithForgedLeaves(a, IRefutations.Flaw(1 + which % 6));
         _slanderElsewhere(a);
         done["slander"]++;
     }
@@ -112,18 +110,18 @@ abstract contract Provers is Duties {
         uint32 next = runs.work(node(i)).next;
         if (next == 0 || !_isBound(i)) return;
         uint32 index = uint32(which % next);
-        ISlashCourt.Flaw flaw = _made[i][index].flaw;
-        if (flaw == ISlashCourt.Flaw.None) return;
+        IRefutations.Flaw flaw = _made[i][index].flaw;
+        if (flaw == IRefutations.Flaw.None) return;
         Attempt memory a;
         (a.target, a.first, a.second) = _opened(i, index);
         (uint256 position, uint256 other) = (a.first.leaf.position, a.second.leaf.position);
-        if (flaw == ISlashCourt.Flaw.PositionTwice) {
-            _refusedOne(a, abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, a.target.node, index, position));
+        if (flaw == IRefutations.Flaw.PositionTwice) {
+            _refusedOne(a, abi.encodeWithSelector(IRefutations.NothingRefuted.selector, a.target.node, index, position));
         } else {
-            _refusedTwo(a, abi.encodeWithSelector(ISlashCourt.PositionsDiffer.selector, position, other));
+            _refusedTwo(a, abi.encodeWithSelector(IRefutations.PositionsDiffer.selector, position, other));
         }
         a.first = a.second;
-        _refusedOne(a, abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, a.target.node, index, other));
+        _refusedOne(a, abi.encodeWithSelector(IRefutations.NothingRefuted.selector, a.target.node, index, other));
         done["misname"]++;
     }
 
@@ -132,32 +130,32 @@ abstract contract Provers is Duties {
         if (_vouches.length == 0) return;
         Vouch memory v = _vouches[which % _vouches.length];
         if (!_isBound(v.validator)) return;
-        (ISlashCourt.Target memory t, ISlashCourt.Opening memory first, ISlashCourt.Opening memory second) =
+        (ISlashCourt.Target memory t, IRefutations.Opening memory first, IRefutations.Opening memory second) =
             _opened(v.worker, v.index);
         bytes32[] memory proof = _vouchProof(v);
-        bytes32 leaf = court.vouchLeaf(t, runs.checkpoint(run, t.step).anchor);
+        bytes32 leaf = refutations.vouchLeaf(t, runs.checkpoint(run, t.step).anchor);
         uint256 other = _pick(validators, which);
         if (other != v.validator && _isBound(other) && runs.vouchRoot(node(other), v.hour) == bytes32(0)) {
-            vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotVouched.selector, node(other), v.hour, leaf));
-            court.proveVouched(node(other), v.hour, proof, t, _one(first));
+            vm.expectRevert(abi.encodeWithSelector(IRefutations.NotVouched.selector, node(other), v.hour, leaf));
+            refutations.proveVouched(node(other), v.hour, proof, t, _one(first));
             done["slander who did not vouch"]++;
         }
-        if (_made[v.worker][v.index].flaw != ISlashCourt.Flaw.None) return;
+        if (_made[v.worker][v.index].flaw != IRefutations.Flaw.None) return;
         address validator = node(v.validator);
         vm.expectRevert(
-            abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, t.node, t.index, first.leaf.position)
+            abi.encodeWithSelector(IRefutations.NothingRefuted.selector, t.node, t.index, first.leaf.position)
         );
-        court.proveVouched(validator, v.hour, proof, t, _one(first));
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.LeafShownTwice.selector, Leaves.hash(first.leaf)));
-        court.proveVouched(validator, v.hour, proof, t, _two(first, first));
+        refutations.proveVouched(validator, v.hour, proof, t, _one(first));
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.LeafShownTwice.selector, Leaves.hash(first.leaf)));
+        refutations.proveVouched(validator, v.hour, proof, t, _two(first, first));
         vm.expectRevert(
-            abi.encodeWithSelector(ISlashCourt.PositionsDiffer.selector, first.leaf.position, second.leaf.position)
+            abi.encodeWithSelector(IRefutations.PositionsDiffer.selector, first.leaf.position, second.leaf.position)
         );
-        court.proveVouched(validator, v.hour, proof, t, _two(first, second));
-        _spoil(first.leaf, ISlashCourt.Flaw(1 + which % 6));
-        if (which % 6 == uint256(ISlashCourt.Flaw.PositionTwice) - 1) first.leaf.rowHash = bytes32(which);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.LeafNotInRoot.selector, Leaves.hash(first.leaf), t.root));
-        court.proveVouched(validator, v.hour, proof, t, _one(first));
+        refutations.proveVouched(validator, v.hour, proof, t, _two(first, second));
+        _spoil(first.leaf, IRefutations.Flaw(1 + which % 6));
+        if (which % 6 == uint256(IRefutations.Flaw.PositionTwice) - 1) first.leaf.rowHash = bytes32(which);
+        vm.expectRevert(abi.encodeWithSelector(IRefutations.LeafNotInRoot.selector, Leaves.hash(first.leaf), t.root));
+        refutations.proveVouched(validator, v.hour, proof, t, _one(first));
         done["slander a sealer"]++;
     }
 
@@ -170,9 +168,9 @@ abstract contract Provers is Duties {
         uint32 next = runs.work(node(worker)).next;
         if (next == 0) return beside;
         uint32 index = next - 1;
-        if (which / 256 % 4 != 0 && _made[worker][index].flaw != ISlashCourt.Flaw.None) return beside;
+        if (which / 256 % 4 != 0 && _made[worker][index].flaw != IRefutations.Flaw.None) return beside;
         (ISlashCourt.Target memory t,,) = _opened(worker, index);
-        bytes32 leaf = court.vouchLeaf(t, runs.checkpoint(run, t.step).anchor);
+        bytes32 leaf = refutations.vouchLeaf(t, runs.checkpoint(run, t.step).anchor);
         _vouches.push(Vouch(validator, hour, worker, index, beside));
         return leaf < beside ? keccak256(abi.encode(leaf, beside)) : keccak256(abi.encode(beside, leaf));
     }
@@ -185,7 +183,11 @@ abstract contract Provers is Duties {
     function _opened(uint256 i, uint32 index)
         private
         view
-        returns (ISlashCourt.Target memory target, ISlashCourt.Opening memory first, ISlashCourt.Opening memory second)
+        returns (
+            ISlashCourt.Target memory target,
+            IRefutations.Opening memory first,
+            IRefutations.Opening memory second
+        )
     {
         Made memory made = _made[i][index];
         (, first, second) = _rows(i, index, made.step, made.position, made.flaw);
@@ -199,7 +201,7 @@ abstract contract Provers is Duties {
             uint32 next = runs.work(node(i)).next;
             for (uint32 k = 0; k < next && _isBound(i); k++) {
                 index = uint32((which % next + k) % next);
-                if (_made[i][index].flaw != ISlashCourt.Flaw.None) return (true, i, index);
+                if (_made[i][index].flaw != IRefutations.Flaw.None) return (true, i, index);
             }
         }
     }
@@ -209,7 +211,7 @@ abstract contract Provers is Duties {
         uint32 next = runs.work(node(i)).next;
         if (next == 0) return (false, i, 0);
         index = uint32(which % next);
-        found = _made[i][index].flaw == ISlashCourt.Flaw.None;
+        found = _made[i][index].flaw == IRefutations.Flaw.None;
     }
 
     // ---------------------------------------------------------------------------------------------- internal: refusals
@@ -218,23 +220,23 @@ abstract contract Provers is Duties {
         (uint256 position, uint256 other) = (a.first.leaf.position, a.second.leaf.position);
         _refusedAll(
             a,
-            abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, a.target.node, a.target.index, position),
-            abi.encodeWithSelector(ISlashCourt.PositionsDiffer.selector, position, other)
+            abi.encodeWithSelector(IRefutations.NothingRefuted.selector, a.target.node, a.target.index, position),
+            abi.encodeWithSelector(IRefutations.PositionsDiffer.selector, position, other)
         );
-        ISlashCourt.Opening memory second = a.second;
+        IRefutations.Opening memory second = a.second;
         a.second = a.first;
-        _refusedTwo(a, abi.encodeWithSelector(ISlashCourt.LeafShownTwice.selector, Leaves.hash(a.first.leaf)));
+        _refusedTwo(a, abi.encodeWithSelector(IRefutations.LeafShownTwice.selector, Leaves.hash(a.first.leaf)));
         a.second = second;
     }
 
     /// @dev A leaf with a flaw, under the proof of the honest one.
-    function _slanderWithForgedLeaves(Attempt memory a, ISlashCourt.Flaw flaw) private {
+    function _slanderWithForgedLeaves(Attempt memory a, IRefutations.Flaw flaw) private {
         Attempt memory forged = abi.decode(abi.encode(a), (Attempt));
-        if (flaw == ISlashCourt.Flaw.PositionTwice) forged.first.leaf.rowHash = bytes32(0);
+        if (flaw == IRefutations.Flaw.PositionTwice) forged.first.leaf.rowHash = bytes32(0);
         _spoil(forged.first.leaf, flaw);
         forged.second.leaf.position = forged.first.leaf.position;
         bytes memory reason =
-            abi.encodeWithSelector(ISlashCourt.LeafNotInRoot.selector, Leaves.hash(forged.first.leaf), a.target.root);
+            abi.encodeWithSelector(IRefutations.LeafNotInRoot.selector, Leaves.hash(forged.first.leaf), a.target.root);
         _refusedAll(forged, reason, reason);
     }
 
@@ -262,11 +264,11 @@ abstract contract Provers is Duties {
 
     function _refusedOne(Attempt memory a, bytes memory reason) private {
         vm.expectRevert(reason);
-        court.prove(a.target, _one(a.first));
+        refutations.prove(a.target, _one(a.first));
     }
 
     function _refusedTwo(Attempt memory a, bytes memory reason) private {
         vm.expectRevert(reason);
-        court.prove(a.target, _two(a.first, a.second));
+        refutations.prove(a.target, _two(a.first, a.second));
     }
 }

@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import { IMusterToken } from "../../../contracts/interfaces/IMusterToken.sol";
 import { IMasters } from "../../../contracts/interfaces/IMasters.sol";
+import { IRefutations } from "../../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
@@ -34,7 +35,7 @@ contract Swarm is Jurors {
     /// @dev Another run on the same contracts, with actors of its own: its validators are on a list, and it may close.
     function beside(Swarm other) external {
         (registry, runs, court,) = other.contracts();
-        (runTerms, masters,) = other.others();
+        (runTerms, masters, refutations,) = other.others();
         token = other.money();
         (first, listed) = (2_000, true);
         _begin();
@@ -82,8 +83,8 @@ contract Swarm is Jurors {
         return (registry, runs, court, run);
     }
 
-    function others() external view returns (IRunTerms, IMasters, uint32) {
-        return (runTerms, masters, run);
+    function others() external view returns (IRunTerms, IMasters, IRefutations, uint32) {
+        return (runTerms, masters, refutations, run);
     }
 
     function nodeOf(uint256 i) external pure returns (address) {
@@ -106,10 +107,13 @@ contract Swarm is Jurors {
         done["pass"]++;
     }
 
+    /// @dev Two steps, so that a run gets ahead of its masters although it is suspended now and then.
     function publish() external {
-        if (!_mayPublish()) return;
-        _publish();
-        done["publish"]++;
+        for (uint256 k = 0; k < 2 && _mayPublish(); k++) {
+            _publish();
+            done["publish"]++;
+            vm.warp(block.timestamp + 60);
+        }
     }
 
     // --------------------------------------------------------------------------------------------------------- owner
@@ -155,7 +159,7 @@ contract Swarm is Jurors {
     }
 
     function close() external {
-        if (!listed || closed || newcomers < 16 || !_isDue()) return;
+        if (!listed || closed || newcomers < 12 || !_isDue()) return;
         bool withheld = _expectWithheld();
         vm.prank(owner);
         if (withheld) {
@@ -216,7 +220,8 @@ contract Swarm is Jurors {
     /// Of either class, with a permit or without.
     function join(uint256 pick) external {
         if (closed || newcomers == MOST_NEWCOMERS) return;
-        bool worker = newcomers % (listed ? 4 : 8) != 0;
+        // A validator where the run is suspended for want of one.
+        bool worker = newcomers % (listed ? 4 : 8) != 0 && runs.runState(run).validators > 3;
         uint256 i = first + FIRST_NEWCOMER + newcomers;
         IRegistry.Role role = worker ? IRegistry.Role.Worker : IRegistry.Role.Validator;
         IRegistry.Registration memory registration = _registration(i, role);
@@ -311,7 +316,7 @@ contract Swarm is Jurors {
         IRuns.Work memory w = runs.work(node(i));
         uint32 step = pick % 3 == 0 ? _oldestFor(w) : _latest();
         bool wrong = pick % 8 == 0;
-        ISlashCourt.Flaw flaw = wrong ? ISlashCourt.Flaw(1 + pick / 8 % 6) : ISlashCourt.Flaw.None;
+        IRefutations.Flaw flaw = wrong ? IRefutations.Flaw(1 + pick / 8 % 6) : IRefutations.Flaw.None;
         uint32 position = uint32(pick % 128);
         (bytes32 root,,) = _rows(i, w.next, step, position, flaw);
         _made[i][w.next] = Made(step, root, flaw, position, block.timestamp);

@@ -110,7 +110,7 @@ contract ClaimTest is House {
         _commit(WORKER);
         vm.warp(END);
         _commit(WORKER);
-        vm.warp(END + 73 hours);
+        vm.warp(END + 73 hours - 1);
         _accuse(WORKER, 1);
         vm.assertEq(runs.payableAt(node(WORKER), 0), END + 123 hours);
         vm.assertEq(runs.payableAt(node(WORKER), 1), END + 124 hours);

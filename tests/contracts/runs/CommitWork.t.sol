@@ -103,12 +103,15 @@ contract CommitWorkTest is House {
         _expectRejected(WORKER, 0, index, abi.encodeWithSelector(IRuns.WrongIndex.selector, node(WORKER), index, 1));
     }
 
-    function test_Commit_RevertWhen_TooFewValidators() public {
+    function test_Commit_RevertWhen_Suspended() public {
         vm.prank(operator(3));
         registry.retire(node(3));
-        _expectRejected(WORKER, 0, 0, abi.encodeWithSelector(IRuns.TooFewValidators.selector, run, 3, 4));
+        _expectRejected(WORKER, 0, 0, abi.encodeWithSelector(IRuns.RunIsSuspended.selector, run, 3));
         _join(9, IRegistry.Role.Validator, 0);
-        _commitAs(WORKER, 0, 0);
+        _expectRejected(WORKER, 0, 0, abi.encodeWithSelector(IRuns.RunIsSuspended.selector, run, 4));
+        vm.warp(block.timestamp + 60);
+        _publish();
+        _commitAs(WORKER, 1, 0);
     }
 
     function testFuzz_Commit_RevertWhen_Unpublished(uint32 step) public {

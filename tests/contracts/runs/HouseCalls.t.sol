@@ -144,7 +144,9 @@ contract HouseCallsTest is House {
 
         vm.expectRevert(abi.encodeWithSelector(IRuns.TooManyCases.selector, node(WORKER)));
         vm.prank(node(0));
-        court.openCase(node(WORKER), 0, 0, _root(WORKER, 0), ISlashCourt.Kind.WrongReward, 0, bytes32(0));
+        court.openCase(
+            ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0)), ISlashCourt.Kind.WrongReward, 0, bytes32(0)
+        );
         vm.assertEq(court.caseCount(), 0);
         vm.assertEq(registry.freeBalance(operator(0)), 100 ether);
         vm.expectRevert(abi.encodeWithSelector(IRuns.TooManyCases.selector, node(WORKER)));

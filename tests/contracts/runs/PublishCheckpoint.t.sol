@@ -74,7 +74,7 @@ contract PublishCheckpointTest is House {
         _publishAs(trainer, 1, bytes32(uint256(1)));
     }
 
-    /// @dev Only the first step waits for them: a run goes on without.
+    /// @dev The first step waits for them, and the next after they were too few.
     function test_Publish_RevertWhen_TooFewValidators() public {
         vm.prank(operator(3));
         registry.retire(node(3));
@@ -90,6 +90,10 @@ contract PublishCheckpointTest is House {
         vm.prank(operator(8));
         registry.retire(node(8));
         vm.warp(START + 61);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.TooFewValidators.selector, run, 3, 4));
+        _publishAs(trainer, 1, bytes32(uint256(1)));
+        _join(9, IRegistry.Role.Validator, 0);
+        vm.warp(START + 62);
         _publishAs(trainer, 1, bytes32(uint256(1)));
     }
 }

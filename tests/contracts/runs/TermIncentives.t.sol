@@ -110,8 +110,7 @@ contract TermIncentivesTest is House {
         uint256 acquittals = (guilty ? 0 : others) + (vote ? 0 : 1);
         bool rewarded = Payouts.isRewarded(outcome, vote, acquittals, jury);
         uint256 judges = rewarded ? jury : others;
-        uint256 deposits = (jury - judges) * terms.juryDeposit;
-        (uint256 share,,) = Payouts.split(outcome, terms.caseFee, terms.caseFee, judges, deposits);
+        (uint256 share,,) = Payouts.split(outcome, terms.caseFee, terms.caseFee, judges);
         return rewarded ? int256(share) : -int256(uint256(terms.juryDeposit));
     }
 

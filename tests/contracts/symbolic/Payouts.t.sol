@@ -21,7 +21,7 @@ contract PayoutsSymbolic {
     struct Payout {
         uint256 share;
         uint256 toChallenger;
-        uint256 toAccused;
+        uint256 toOther;
     }
 
     /// @param prize Paid by the accused, where the outcome takes something from it.
@@ -38,19 +38,21 @@ contract PayoutsSymbolic {
         bool not = Payouts.isRewarded(outcome, false, acquittals, votes.jury);
         uint256 judges = not ? acquittals : 0;
         if (Payouts.isRewarded(outcome, true, acquittals, votes.jury)) judges += votes.guilty;
-        uint256 deposits = verdict ? (votes.commits - judges) * deposit : 0;
         Payout memory paid;
-        (paid.share, paid.toChallenger, paid.toAccused) = Payouts.split(outcome, fee, pot, judges, deposits);
+        (paid.share, paid.toChallenger, paid.toOther) = Payouts.split(outcome, fee, pot, judges);
         uint256 cameIn = uint256(fee) + (fromAccused ? prize : 0) + votes.commits * deposit;
-        uint256 wentOut = judges * (uint256(deposit) + paid.share) + paid.toChallenger + paid.toAccused;
-        if (!verdict) wentOut += (votes.commits - votes.reveals) * deposit;
+        uint256 wentOut = judges * (uint256(deposit) + paid.share) + paid.toChallenger + paid.toOther;
+        // The deposits of the others go back where nothing is decided, and are burned where something is.
+        wentOut += (votes.commits - judges) * deposit;
         assert(wentOut == cameIn);
         if (votes.commits <= type(uint8).max) assert(paid.share <= type(uint96).max);
-        // A verdict has judges to pay, and nobody is paid for the other side's success.
+        // A verdict has judges to pay, and nobody is paid for the other side's success, nor more than what was put down.
         if (verdict) assert(judges != 0);
-        if (outcome == ISlashCourt.Outcome.Guilty) assert(paid.toChallenger >= fee && paid.toAccused == 0 && !not);
+        assert(paid.share * judges <= pot);
+        if (outcome == ISlashCourt.Outcome.Dismissed) assert(paid.toOther == fee);
+        if (outcome == ISlashCourt.Outcome.Guilty) assert(paid.toChallenger >= fee && paid.toOther == 0 && !not);
         if (outcome == ISlashCourt.Outcome.NotGuilty) assert(paid.toChallenger == 0);
-        if (outcome == ISlashCourt.Outcome.Cured) assert(paid.toChallenger >= fee && paid.toAccused == 0);
+        if (outcome == ISlashCourt.Outcome.Cured) assert(paid.toChallenger >= fee && paid.toOther == 0);
         if (outcome == ISlashCourt.Outcome.Moot) assert(paid.toChallenger == fee && paid.share == 0);
     }
 

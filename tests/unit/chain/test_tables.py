@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from muster.chain.error_messages import HINTS, MESSAGES, decode_revert, error_message, known_errors
 from muster.chain.types import kind_of
-from muster.contracts import court, registry, run_terms, runs, token
+from muster.contracts import court, refutations, registry, run_terms, runs, token
 from muster.contracts.abi import CONTRACTS, artifact, snake
 from muster.contracts.codec import Call, Place, Transaction, decode_log
 from muster.contracts.court import Kind, Outcome
@@ -211,7 +211,8 @@ def test_enums_are_those_of_the_contracts() -> None:
         "DISMISSED",
         "CURED",
     ]
-    assert (Role.WORKER, Role.VALIDATOR, court.BallotState.COLLECTED, court.Flaw.POSITION_BEYOND) == (1, 2, 4, 6)
+    assert (Role.WORKER, Role.VALIDATOR) == (1, 2)
+    assert (court.BallotState.VOTED_NOT_GUILTY, refutations.Flaw.POSITION_BEYOND) == (3, 6)
 
 
 def test_terms_are_the_contract_s_with_their_classes_unpacked() -> None:
@@ -237,9 +238,9 @@ def test_several_values_are_a_named_tuple() -> None:
 
 
 def test_structs_within_structs_are_encoded_by_their_fields() -> None:
-    leaf = court.Leaf(0, 1, 2, 3, 4, -5, *(bytes([n]) * 32 for n in (6, 7, 8)))
-    openings = [court.Opening(leaf, [bytes(32)])] * 2
-    sent = court.prove_vouched(ADDRESS, 9, [b"p" * 32], court.Target(ADDRESS, 1, 2, b"r" * 32), openings)
+    leaf = refutations.Leaf(0, 1, 2, 3, 4, -5, *(bytes([n]) * 32 for n in (6, 7, 8)))
+    openings = [refutations.Opening(leaf, [bytes(32)])] * 2
+    sent = refutations.prove_vouched(ADDRESS, 9, [b"p" * 32], court.Target(ADDRESS, 1, 2, b"r" * 32), openings)
     words = (0, 1, 2, 3, 4, -5, bytes([6]) * 32, bytes([7]) * 32, bytes([8]) * 32)
     expected = (ADDRESS, 9, [b"p" * 32], (ADDRESS, 1, 2, b"r" * 32), [(words, [bytes(32)])] * 2)
     assert sent.encode()[4:] == encode(sent.function.inputs, expected)

@@ -32,6 +32,8 @@ CHECKS = {
     "NotValidator(": "validator's key",
     "onlyRegistry": "Registry",
     "onlyCourt": "SlashCourt",
+    "NotRunTerms(": "RunTerms",
+    "NotRefutations(": "Refutations",
 }
 """What in a function's head or body says that not everybody may call it, and who may."""
 

@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import Connection, delete, insert
 
 from muster.constants import HOUR_SECONDS, TOKEN
-from muster.contracts.court import AbsenceReported, Flaw, Kind, Outcome, Refuted, VoteRevealed
+from muster.contracts.court import AbsenceReported, Kind, Outcome, VoteRevealed
+from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Fined
 from muster.contracts.runs import Claimed, HourSealed
 from muster.errors import RefusedError

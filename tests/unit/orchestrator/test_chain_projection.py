@@ -11,17 +11,8 @@ import pytest
 from sqlalchemy import Connection, Table, create_engine, delete, inspect, select
 
 from muster.contracts.codec import Event, Place
-from muster.contracts.court import (
-    AbsenceReported,
-    CaseOpened,
-    CaseResolved,
-    Flaw,
-    Kind,
-    Outcome,
-    Refuted,
-    VoteCommitted,
-    VoteRevealed,
-)
+from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Kind, Outcome, VoteCommitted, VoteRevealed
+from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.errors import ConfigError

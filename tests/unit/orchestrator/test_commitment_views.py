@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from muster.constants import TOKEN
-from muster.contracts.court import Flaw, Kind, Outcome, Refuted
+from muster.contracts.court import Kind, Outcome
+from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Role
 from muster.contracts.runs import Claimed
 from muster.environments.registry import default_manifest

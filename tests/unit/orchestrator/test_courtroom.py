@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import Connection
 
 from muster.constants import TOKEN
-from muster.contracts.court import AbsenceReported, Flaw, GradeAccused, Kind, Outcome, Refuted
+from muster.contracts.court import AbsenceReported, GradeAccused, Kind, Outcome
+from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Role
 from muster.errors import RefusedError
 from orchestrator.database import Database

@@ -77,7 +77,7 @@ ON_CHAIN: dict[str, Any] = {"ballot": BallotState.COMMITTED}
         (COMMITTED, {"now": 100}, "sealed"),
         (COMMITTED, {"now": 200}, "late"),
         (COMMITTED, {"now": 100, "ballot": BallotState.VOTED_GUILTY}, "revealed"),
-        (COMMITTED, {"now": 100, "ballot": BallotState.COLLECTED}, "revealed"),
+        (COMMITTED, {"now": 100, "ballot": BallotState.VOTED_NOT_GUILTY}, "revealed"),
         # Nothing is left to vote.
         *[({"ballot": ballot}, {"judge": True}, Action.WAIT) for ballot in ("revealed", "done", "no judge", "late")],
     ],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from muster.constants import MICRO
-from muster.contracts.court import Flaw
+from muster.contracts.refutations import Flaw
 from muster.rollouts.leaves import leaf_hash, leaf_of, rollout_tree
 from muster.rollouts.schema import Rollout
 from muster.verification.objective import ObjectiveFlaw, find_flaw

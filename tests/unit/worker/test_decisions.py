@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.contracts.registry import Node, Role, Status
-from muster.contracts.runs import RunState, Work
+from muster.contracts.runs import Phase, RunState, Work
 from muster.errors import ConfigError, FinishedError, MusterError, StorageError
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import Demand
@@ -56,7 +56,7 @@ STATE = RunState(
     validators=4,
     async_level=2,
     commitments_per_hour=4,
-    closed=False,
+    phase=Phase.OPEN,
     sealed_through=0,
 )
 FACTS = NodeState(NODE, WORK, STATE, run=1, pay=5, min_validators=4, now=HOUR * 3600 + 10)
@@ -125,7 +125,7 @@ def test_an_hour_later_there_is_room_again() -> None:
         (but(status=Status.RETIRED), 0),
         (but(status=Status.WITHDRAWN), 0),
         (but(left=True), 0),
-        (but(closed=True), 0),
+        (but(phase=Phase.CLOSED), 0),
     ],
 )
 def test_the_end_is_the_end(facts: NodeState, code: int) -> None:

@@ -2,119 +2,90 @@
 pragma solidity ^0.8.30;
 
 import { MerkleProof } from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
-import { IRegistry } from "./interfaces/IRegistry.sol";
+import { IRefutations } from "./interfaces/IRefutations.sol";
 import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
 import { Draws } from "./libraries/Draws.sol";
 import { Leaves } from "./libraries/Leaves.sol";
 
-/// @title The half of the court that needs no jury: what leaves alone prove; see ISlashCourt.
-abstract contract ObjectiveProofs is ISlashCourt {
+/// @title What leaves alone prove; see IRefutations.
+contract Refutations is IRefutations {
     // --------------------------------------------------------------------------------------------------- constants
 
-    /// @inheritdoc ISlashCourt
+    /// @inheritdoc IRefutations
     int256 public constant REWARD_ONE = 1_000_000;
 
     // -------------------------------------------------------------------------------------------------- immutables
 
-    IRegistry public immutable REGISTRY;
     IRuns public immutable RUNS;
     IRunTerms public immutable TERMS;
+    ISlashCourt public immutable COURT;
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IRegistry registry, IRuns runs, IRunTerms terms) {
-        require(address(registry) != address(0) && address(runs) != address(0), ZeroAddress());
-        require(address(terms) != address(0), ZeroAddress());
-        REGISTRY = registry;
+    constructor(IRuns runs, IRunTerms terms, ISlashCourt court) {
+        require(address(runs) != address(0) && address(terms) != address(0), ZeroAddress());
+        require(address(court) != address(0), ZeroAddress());
         RUNS = runs;
         TERMS = terms;
+        COURT = court;
     }
 
     // --------------------------------------------------------------------------------------------------- a node's work
 
-    /// @inheritdoc ISlashCourt
-    function prove(Target calldata target, Opening[] calldata openings) external {
-        // Check: the node can be convicted, and what it committed to is wrong.
-        uint32 run = _checkAccusable(target).run;
+    /// @inheritdoc IRefutations
+    function prove(ISlashCourt.Target calldata target, Opening[] calldata openings) external {
+        // Check: what it committed to is wrong.
+        _checkCommitted(target);
         Flaw flaw = _flawOf(target, openings);
 
-        // Effect and interaction.
+        // Effect and interaction: the court checks that the node can be convicted.
         emit Refuted(target.node, target.index, msg.sender, _kindOf(flaw), openings[0].leaf.position, flaw);
-        _convict(target.node, run, msg.sender, 0);
+        COURT.convictProven(target.node, msg.sender);
     }
 
     // --------------------------------------------------------------------------------------------- a validator's vouching
 
-    /// @inheritdoc ISlashCourt
+    /// @inheritdoc IRefutations
     function proveVouched(
         address validator,
         uint24 hour,
         bytes32[] calldata vouchProof,
-        Target calldata target,
+        ISlashCourt.Target calldata target,
         Opening[] calldata openings
     ) external {
-        // Check: it is bound, it vouched, and what it vouched for is committed and wrong.
-        uint32 run = _checkBound(validator).run;
-        _checkVouched(validator, hour, vouchProof, target, run);
+        // Check: it vouched, and what it vouched for is committed and wrong.
+        _checkVouched(validator, hour, vouchProof, target);
         _checkCommitted(target);
         Flaw flaw = _flawOf(target, openings);
 
-        // Effect and interaction.
+        // Effect and interaction: the court checks that it can be convicted.
         emit VouchRefuted(validator, hour, msg.sender, target.node, target.index, _kindOf(flaw), flaw);
-        _convict(validator, run, msg.sender, 0);
+        COURT.convictProven(validator, msg.sender);
     }
 
     // ------------------------------------------------------------------------------------------------------- views
 
-    /// @inheritdoc ISlashCourt
-    function vouchLeaf(Target calldata target, bytes32 anchor) public pure returns (bytes32) {
+    /// @inheritdoc IRefutations
+    function vouchLeaf(ISlashCourt.Target calldata target, bytes32 anchor) public pure returns (bytes32) {
         return
             keccak256(bytes.concat(keccak256(abi.encode(target.node, target.index, target.step, anchor, target.root))));
     }
 
     // ----------------------------------------------------------------------------------------------------- internal
 
-    /// @dev The commitment exists and its node's lock is still there.
-    function _checkAccusable(Target memory target) internal view returns (IRegistry.Node memory accused) {
-        _checkCommitted(target);
-        return _checkBound(target.node);
-    }
-
-    function _checkCommitted(Target memory target) internal view {
+    function _checkCommitted(ISlashCourt.Target calldata target) internal view {
         bool committed = RUNS.isCommitted(target.node, target.index, target.step, target.root);
         require(committed, NotCommitted(target.node, target.index, target.step, target.root));
     }
 
-    function _node(address key) internal view returns (IRegistry.Node memory) {
-        return REGISTRY.node(key);
-    }
-
-    function _checkBound(address key) internal view returns (IRegistry.Node memory bound) {
-        bound = _node(key);
-        require(_isBound(bound), NodeGone(key));
-    }
-
-    /// @dev Its lock is still there.
-    function _isBound(IRegistry.Node memory node_) internal pure returns (bool) {
-        return node_.status == IRegistry.Status.Active || node_.status == IRegistry.Status.Retired;
-    }
-
-    /// @dev The pay of a worker that is not settled is void; a validator has none.
-    /// @return kept What judges get: `prize`, or the rest of the slash if that is less.
-    function _convict(address node, uint32 run, address beneficiary, uint256 prize) internal returns (uint256 kept) {
-        IRunTerms.CaseTerms memory terms = TERMS.caseTerms(run);
-        kept = REGISTRY.convict(node, terms.slashBps, terms.bountyBps, prize, beneficiary);
-        RUNS.voidWork(node);
-    }
-
     /// @dev As validators that read the file name it (muster.verification.audit): a row out of its place makes a file
     /// malformed.
-    function _kindOf(Flaw flaw) private pure returns (Kind) {
-        if (flaw == Flaw.OutOfBounds) return Kind.OutOfBounds;
-        if (flaw == Flaw.PositionTwice || flaw == Flaw.PositionBeyond) return Kind.Malformed;
-        return Kind.WrongDraw;
+    function _kindOf(Flaw flaw) private pure returns (ISlashCourt.Kind) {
+        if (flaw == Flaw.OutOfBounds) return ISlashCourt.Kind.OutOfBounds;
+        if (flaw == Flaw.PositionTwice || flaw == Flaw.PositionBeyond) return ISlashCourt.Kind.Malformed;
+        return ISlashCourt.Kind.WrongDraw;
     }
 
     function _checkUnder(bytes32 root, Leaves.Leaf calldata leaf, bytes32[] calldata merkleProof)
@@ -130,16 +101,16 @@ abstract contract ObjectiveProofs is ISlashCourt {
         address validator,
         uint24 hour,
         bytes32[] calldata vouchProof,
-        Target calldata target,
-        uint32 run
+        ISlashCourt.Target calldata target
     ) private view {
-        bytes32 leaf = vouchLeaf(target, RUNS.checkpoint(run, target.step).anchor);
+        bytes32 anchor = RUNS.checkpoint(TERMS.drawTerms(target.node).run, target.step).anchor;
+        bytes32 leaf = vouchLeaf(target, anchor);
         bool vouched = MerkleProof.verifyCalldata(vouchProof, RUNS.vouchRoot(validator, hour), leaf);
         require(vouched, NotVouched(validator, hour, leaf));
     }
 
     /// @dev What one leaf, or two of one position, prove about a commitment.
-    function _flawOf(Target calldata target, Opening[] calldata openings) private view returns (Flaw flaw) {
+    function _flawOf(ISlashCourt.Target calldata target, Opening[] calldata openings) private view returns (Flaw flaw) {
         if (openings.length == 2) {
             _checkTwice(target.root, openings[0], openings[1]);
             return Flaw.PositionTwice;
@@ -164,7 +135,7 @@ abstract contract ObjectiveProofs is ISlashCourt {
     }
 
     /// @dev The first of task, seed and budget that is not what the draw says. The leaf's position must be within.
-    function _drawFlaw(Target memory target, IRunTerms.DrawTerms memory terms, Leaves.Leaf calldata leaf)
+    function _drawFlaw(ISlashCourt.Target memory target, IRunTerms.DrawTerms memory terms, Leaves.Leaf calldata leaf)
         private
         view
         returns (Flaw)
