@@ -25,8 +25,8 @@ abstract contract Escrow is Guarded {
     uint256 public constant NOTICE_LAPSES = 24 hours;
     /// @inheritdoc IRuns
     uint256 public constant NOTICE_REST = 24 hours;
-    /// @inheritdoc IRuns
-    uint256 public constant MAX_NOTICE_DELAY = 7 days;
+    /// @dev After which an owner gets at its money although the validators stay away.
+    uint256 internal constant MAX_NOTICE_DELAY = 7 days;
     /// @inheritdoc IRuns
     uint256 public constant MIN_VALIDATORS = 4;
 

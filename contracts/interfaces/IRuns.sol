@@ -306,7 +306,7 @@ interface IRuns {
     function noticePeriod(uint32 run) external view returns (uint256);
     /// @notice Second from which the owner may do what it announced, as things are now. A notice is for those who are at
     /// work to commit it: it starts over when a pause ends, and when there are `MIN_VALIDATORS` again; without them it
-    /// ends `MAX_NOTICE_DELAY` seconds late. Pauses and gaps that begin when it has lapsed change nothing. Reverts if
+    /// ends a week late. Pauses and gaps that begin when it has lapsed change nothing. Reverts if
     /// nothing was ever announced.
     function noticedAt(uint32 run) external view returns (uint256);
 
@@ -323,8 +323,6 @@ interface IRuns {
     function NOTICE_LAPSES() external view returns (uint256);
     /// @notice Seconds from then until the next may be made.
     function NOTICE_REST() external view returns (uint256);
-    /// @notice Seconds after which an owner gets at its money although the validators stay away.
-    function MAX_NOTICE_DELAY() external view returns (uint256);
     /// @notice Fewest active validators with which a run takes commitments and a first checkpoint.
     function MIN_VALIDATORS() external view returns (uint256);
     /// @notice Who may pause; zero disables pauses.
