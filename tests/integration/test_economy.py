@@ -76,14 +76,14 @@ def test_a_late_uploader_loses_the_fee_and_all_that_it_had_not_been_paid(chain: 
     assert sum(world.income(one.operator).money for one in world.validators) == pytest.approx(10)
 
 
-def test_a_judge_that_acquits_unseen_pays_its_deposit_to_those_who_looked(chain: WorldChain) -> None:
+def test_a_judge_that_acquits_unseen_loses_its_deposit_and_those_who_looked_share_the_fee(chain: WorldChain) -> None:
     world = lived(PUBLIC.world(chain, [FAITHFUL] * 4 + [LAZY_JUDGES[0]], [CHEATER], days=1, cheat_every=0))
     assert [case.outcome for case in world.cases.ended] == [Outcome.GUILTY]
     *looked, lazy = sorted(world.validators, key=lambda one: one.strategy is not FAITHFUL)
     assert world.income(lazy.operator).money == -10
     [case] = world.cases.ended
     judged = [world.income(one.operator).money for one in looked if one is not case.challenger]
-    assert judged == [pytest.approx(20 / 3)] * 3
+    assert judged == [pytest.approx(10 / 3)] * 3
 
 
 def test_a_silent_judge_is_fined_and_its_reporter_has_a_fifth(chain: WorldChain) -> None:

@@ -215,8 +215,7 @@ async def test_late_validator_inspects_and_seals_from_its_joining(run_fixture: R
         await validator.check_registration()
         while await validator.follow() is AGAIN:
             pass
-        (item,) = journal.pending(1 << 40, time.time(), 100)
-        c = item.commitment
+        ((c, _),) = journal.pending(1 << 40, time.time(), 100)
         assert (c.node, c.index, journal.backlog()) == (node, 1, 1)
         async with run_fixture.local_chain() as dev:
             await dev.advance(HOUR_SECONDS)
