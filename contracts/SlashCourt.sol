@@ -40,8 +40,8 @@ contract SlashCourt is Juries {
     uint256 public caseCount;
 
     mapping(address challenger => mapping(address node => mapping(Kind kind => uint256 caseId))) private _openCases;
-    /// @dev The latest case of a node about the commitment with an index, ended or not.
-    mapping(address node => mapping(uint32 index => uint256 caseId)) private _latestCase;
+    /// @dev The latest case against a node, ended or not.
+    mapping(address node => uint256 caseId) private _latestCase;
     /// @dev Whether a node was fined for a file that came late.
     mapping(address node => bool) private _fined;
 
@@ -155,9 +155,8 @@ contract SlashCourt is Juries {
         address storageKey = TERMS.storageKeyOf(run);
         require(signer == storageKey, ReceiptNotByStorage(signer, storageKey));
 
-        // Effect and interaction. A challenger that has the receipt did not need the case.
-        address payee = _payeeOf(msg.sender);
-        if (payee == _operatorOf(case_.challenger)) payee = _operatorOf(node);
+        // Effect and interaction. Only judges are paid: any other account may be the challenger's.
+        address payee = _operatorOf(isJudge(caseId, msg.sender) ? msg.sender : node);
         _end(caseId, case_, Outcome.Dismissed, payee);
     }
 
@@ -262,8 +261,8 @@ contract SlashCourt is Juries {
         case_.position = accusation.position;
         case_.evidenceHash = accusation.evidenceHash;
         case_.charge = accusation.charge;
-        case_.earlier = uint40(_openUpTo(_latestCase[accusation.node][target.index]));
-        _latestCase[accusation.node][target.index] = caseId;
+        case_.earlier = uint40(_openUpTo(_latestCase[accusation.node]));
+        _latestCase[accusation.node] = caseId;
         address payer = _empanel(case_, accusation.accused, committedAt);
         _announce(caseId, target.step, target.root);
 
@@ -293,7 +292,7 @@ contract SlashCourt is Juries {
         // Check.
         IRegistry.Node memory challenger = _node(msg.sender);
         bool served = challenger.role == IRegistry.Role.Validator && _isBound(challenger)
-            && (challenger.retiredAt == 0 || challenger.retiredAt > committedAt);
+            && (challenger.retiredAt == 0 || challenger.retiredAt >= committedAt);
         require(served && challenger.run == accused.run, NotChallenger(msg.sender, accused.run));
         require(challenger.operator != accused.operator, OwnNode(msg.sender, case_.node, accused.operator));
         IRunTerms.CaseTerms memory terms = TERMS.caseTerms(accused.run);
@@ -333,8 +332,8 @@ contract SlashCourt is Juries {
         );
     }
 
-    /// @dev The latest case that is still open, of `caseId` and those about the commitment before it. Each was open when the
-    /// next was opened, so they are no more than validators can have open at a time.
+    /// @dev The latest case that is still open, of `caseId` and those against the node before it. Each was open when
+    /// the next was opened, so they are no more than validators can have open at a time.
     function _openUpTo(uint256 caseId) private view returns (uint256) {
         while (caseId != 0 && _cases[caseId].outcome != Outcome.Open) caseId = _cases[caseId].earlier;
         return caseId;

@@ -93,7 +93,7 @@ interface ISlashCourt {
     /// @param seniorBefore Judges are the validators that were active at this second: `jurySeniority` before the opening,
     /// or the last second before the commitment if that is earlier.
     /// @param evidenceHash Content hash of the evidence bundle.
-    /// @param earlier The latest case about the commitment that was opened before and was open then; zero if there was none.
+    /// @param earlier The latest case against the node that was opened before and was open then; zero if none was.
     /// @param charge Hash of what the case is about (`chargeOf`, `openGradeCase`), which its number alone does not say
     /// across a reorg.
     struct Case {
@@ -228,21 +228,21 @@ interface ISlashCourt {
     function revealVote(uint256 caseId, bool guilty, bytes32 salt) external;
 
     /// @notice Ends a case whose result cannot change any more. Anyone may call it. A verdict of guilty waits for the cases
-    /// about the commitment that were opened earlier: the bounty goes to the first that is right, not to the first that
+    /// against the node that were opened earlier: the bounty goes to the first that is right, not to the first that
     /// is decided. They can be ended when this one's voting is over, if not before.
     /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee repaid, the bounty paid; as much as
     /// the fee of the slash goes to the judges. Not guilty: the fee goes to the judges. Cured: the fee is repaid, as much
     /// of the accused's lock goes to the judges, once for each node, and its pay not settled is void: it commits no more,
     /// and may retire with the rest of its lock. After these verdicts the judges that are paid are those that voted for
     /// it, if they are more than half of the jury, else those that revealed; they have their deposits back, and those of
-    /// the others are burned: a majority that is wrong wins no more than one that is right. No quorum: deposits back, the fee to the revealers or else to the accused. Moot: fee and
-    /// deposits back.
+    /// the others are burned: a majority that is wrong wins no more than one that is right. No quorum: deposits
+    /// back, the fee to the revealers or else to the accused. Moot: fee and deposits back.
     function resolve(uint256 caseId) external returns (Outcome outcome);
 
     /// @notice Ends an open case about missing data as Dismissed: the storage signed that it had the file before the
     /// commitment, so the node is not at fault if the file is missing. Anyone may call it, as long as the case is open.
-    /// Deposits back, and the fee to the caller's operator, or to the caller: a judge that has the receipt gains more by
-    /// showing it than by a verdict. If that is the challenger's operator, the fee goes to the accused.
+    /// Deposits back, and the fee to the caller's operator if the caller is a judge of the case, which gains more by
+    /// showing the receipt than by a verdict; else to the accused, for any other account may be the challenger's.
     /// @notice Warning: a storage key that signs for files it never had protects its friends from this one kind of
     /// case. The owner, who names the key, pays for their work.
     function dismiss(uint256 caseId, Receipt calldata receipt, bytes calldata signature) external;

@@ -107,9 +107,12 @@ contract OpenCaseTest is House {
         _expectRejected(
             OTHER_WORKER, abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(OTHER_WORKER), run)
         );
+        _join(7, IRegistry.Role.Validator, 100 ether);
         vm.prank(operator(3));
         registry.retire(node(3));
-        _expectRejected(3, abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(3), run));
+        vm.warp(block.timestamp + 1);
+        bytes memory left = abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(3), run);
+        _expectNoCase(3, WORKER, _commit(WORKER), ISlashCourt.Kind.ActivationMismatch, left);
         uint32 first = run;
         run = _createRun(_terms());
         _join(8, IRegistry.Role.Validator, 100 ether);

@@ -237,9 +237,6 @@ contract OpenGradeCaseTest is GradeHouse {
     function test_OpenGradeCase_RevertWhen_NotChallenger() public {
         _expectRejected(9, ACCUSED, abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(9), run));
         _expectRejected(WORKER, ACCUSED, abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(WORKER), run));
-        vm.prank(operator(2));
-        registry.retire(node(2));
-        _expectRejected(2, ACCUSED, abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(2), run));
     }
 
     function test_OpenGradeCase_RevertWhen_OwnNode() public {

@@ -91,7 +91,8 @@ contract ReportAbsenceTest is House {
         _expectRefused(3, abi.encodeWithSelector(ISlashCourt.NoDuty.selector, caseId, ISlashCourt.Outcome.Dismissed));
         _commit(WORKER);
         caseId = _accuseBy(1, WORKER, 1, ISlashCourt.Kind.WrongReward);
-        _convictNode(WORKER, 0);
+        vm.prank(address(court));
+        registry.convict(node(WORKER), 5_000, 2_000, 0, stranger);
         court.resolve(caseId);
         _expectRefused(3, abi.encodeWithSelector(ISlashCourt.NoDuty.selector, caseId, ISlashCourt.Outcome.Moot));
     }
