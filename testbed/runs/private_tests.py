@@ -304,6 +304,7 @@ class PrivateStory:
             "case": [0],
             "metric": ["reward"],
             "step": [0, 1],
+            "day": ["2026-01-01"],
             "name": files,
             "file_hash": files,
         }

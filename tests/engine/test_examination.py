@@ -189,7 +189,7 @@ def test_resumed_filter_keeps_same_tasks_as_uninterrupted_one(
     assert report["root"] in terms
 
     refused = typed(folder, *words, "--temperature", "0.5", status=78)
-    assert "answers to other questions: temperature differ" in refused["error"]
+    assert "records of another evaluation: temperature differ" in refused["error"]
 
 
 def answered(journal: Path) -> int:

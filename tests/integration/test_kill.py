@@ -26,8 +26,15 @@ STEPS = 4
 FILES_OF_A_STEP = DIGITS.groups_per_batch // DIGITS.groups_per_commitment
 STAKE = 1_000 * TOKEN
 SECONDS = 1200
-OF_PROCESSES = frozenset(point for point in POINTS if not point.startswith(("owner.", "keys.", "up.")))
-"""Those of an owner are in tests/integration/test_run_init.py, those of who makes a node in test_up.py beside it."""
+OF_PROCESSES = frozenset(
+    point
+    for point in POINTS
+    if not point.startswith(
+        ("owner.", "keys.", "up.", "orchestrator.closed", "orchestrator.summarised", "orchestrator.swept")
+    )
+)
+"""Those of an owner are in tests/integration/test_run_init.py, those of who makes a node in test_up.py beside it, and
+those of days that go in test_retention_story.py."""
 
 
 @pytest.fixture(scope="module")

@@ -68,6 +68,7 @@ def paths_of(big: BigRun, app: FastAPI) -> list[str]:
         "step": [0, newest],
         "number": [1, newest],
         "case": [1],
+        "day": ["2026-01-01"],
         "metric": ["reward"],
         "metric:path": ["reward"],
         "version": ["1"],
