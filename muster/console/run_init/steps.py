@@ -17,7 +17,7 @@ from muster.console.run_init.design import OwnerKeys, RunDesign
 from muster.runtime.units import Ether, decimal_amount
 
 GAS: Final = {
-    "deploy": 14_000_000,
+    "deploy": 15_500_000,
     "faucet": 92_000,
     "create": 420_000,
     "fund": 120_000,

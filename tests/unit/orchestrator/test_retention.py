@@ -14,7 +14,8 @@ from sqlalchemy import func, insert, select
 
 from muster.clients.storage import ContentStore
 from muster.constants import HOUR_SECONDS
-from muster.contracts.court import MasterRevealed, Outcome
+from muster.contracts.court import Outcome
+from muster.contracts.masters import MasterRevealed
 from muster.contracts.registry import Role
 from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.windows import RESOLVING_SECONDS, end_of, needed_until

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, select
 
-from muster.contracts.court import AbsenceReported, Flaw, Kind, Outcome, Refuted, VoteCommitted, VoteRevealed
+from muster.contracts.court import AbsenceReported, Kind, Outcome, VoteCommitted, VoteRevealed
+from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Fined
 from muster.contracts.runs import Claimed, HourSealed, Voided
 from orchestrator import tables

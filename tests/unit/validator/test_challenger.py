@@ -187,7 +187,7 @@ async def test_proof_on_chain_waits_for_no_case(journal: ValidatorJournal, clock
     make_accusation(journal, *bad_rows(budget=9), due=2.0)
     receive(journal, case_of(1, challenger=challenger))
     await court_of(journal, chain, EVIDENCE)(HEAD)
-    assert chain.done[-1] == "prove"
+    assert chain.done[-1] == "Refutations.prove"
 
 
 async def test_an_accusation_that_cannot_be_made_keeps_no_other_waiting(
