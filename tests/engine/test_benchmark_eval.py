@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from testbed.samples.models import SMALL, write_model
 from testbed.samples.published_rows import GSM8K
 from testbed.waiting import BOUND, wait_until
@@ -16,6 +18,7 @@ SAMPLES = 16
 """Of an item: a CPU decodes two items at a time, so that records come in four batches."""
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_killed_goes_on_to_the_same_result(tmp_path: Path) -> None:
     write_model(tmp_path / "small", SMALL, seed=3)
     (tmp_path / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in GSM8K))

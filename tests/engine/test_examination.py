@@ -113,6 +113,7 @@ def test_with_hardly_any_noise_the_answers_are_the_greedy_ones(
     assert HELD_OUT < sum(one.right for one in answers) < 3 * HELD_OUT, "the model is half-trained"
 
 
+@pytest.mark.slow
 def test_eval_finds_what_the_engine_finds(
     tasks_folder: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
 ) -> None:

@@ -22,6 +22,8 @@ from muster.swarm.report import lead
 from muster.swarm.scenarios import DIGITS
 from testbed.runs.swarms import demo, processes_of, to_the_end
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 FILES_OF_A_STEP = DIGITS.groups_per_batch // DIGITS.groups_per_commitment
 STAKE = 1_000 * TOKEN

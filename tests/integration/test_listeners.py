@@ -19,6 +19,8 @@ from testbed.big_run.shape import Shape
 from testbed.chain.anvil import free_port
 from testbed.waiting import BOUND, until
 
+pytestmark = pytest.mark.slow
+
 CROWD = 64
 """Connections of strangers."""
 ONLY = ("this port answers signed requests and polls only", "this port answers unsigned reads only")
