@@ -13,8 +13,9 @@ SECONDS = 1800
 UPDATES = 40
 """A run has at least so many."""
 
-GAIN = 0.25
-"""Rise of the held-out score, absolute. `benchmarks/demo.py` asks for more; here no timing of the nodes may fail it."""
+GAIN = 0.2
+"""Rise of the held-out score, absolute. `benchmarks/demo.py` asks for more; here no timing of the nodes may fail it:
+at a load of 30 one seed rose by 0.23, and by more than 0.25 on an idle machine."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 200)]
 
