@@ -22,7 +22,7 @@ from muster.protocol.masters import epoch_of
 from muster.protocol.messages import Message
 from muster.protocol.terms import Terms
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument, TaskSetPart
-from orchestrator.database import ANY_OF, rows_of_any
+from orchestrator.statements import ANY_OF, rows_of_any
 from orchestrator.tables import checkpoints, commitments, credit_tallies, credits, nodes
 from orchestrator.tallies import STATES, CommitmentState, credit
 

@@ -32,9 +32,10 @@ from muster.runtime.connection_table import Owner
 from muster.runtime.failpoints import failpoint
 from orchestrator import problems
 from orchestrator.chain_follower import Follower
-from orchestrator.database import Database, insert_each
+from orchestrator.database import Database
 from orchestrator.queries import NodeRecord, Queries, members_of
 from orchestrator.run_facts import ChainState
+from orchestrator.statements import insert_each
 from orchestrator.tables import nonces
 
 HEADER_BUFFERING: Final = "X-Buffering-Seconds"

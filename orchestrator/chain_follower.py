@@ -39,9 +39,10 @@ from muster.settings.schema import ChainSettings
 from orchestrator import problems, undo
 from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import INTERESTING, ChainProjection
-from orchestrator.database import Database, insert_new, upsert
+from orchestrator.database import Database
 from orchestrator.queries import Queries
 from orchestrator.run_facts import ChainState
+from orchestrator.statements import insert_new, upsert
 from orchestrator.tables import meta, places
 
 STALE_SECONDS: Final = 30.0

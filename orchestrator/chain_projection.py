@@ -27,10 +27,10 @@ from muster.contracts.registry import Convicted, Fined, Registered, Retired, Rol
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from orchestrator import tallies, undo
 from orchestrator.attribution import Attribution
-from orchestrator.database import ANY_OF, insert_once, row_of, rows_of_any, upsert
 from orchestrator.events import MAX_EVENTS, record_events
 from orchestrator.queries import IN_BLOCKS, JUDGED_BY, OF_NODE, ONE, CommitmentSelection, Queries, member_of
 from orchestrator.run_facts import latest_step
+from orchestrator.statements import ANY_OF, insert_once, row_of, rows_of_any, upsert
 from orchestrator.tables import (
     FROM_CHAIN,
     cases,

@@ -32,8 +32,9 @@ from muster.settings.schema import OrchestratorSettings
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
 from orchestrator import problems
 from orchestrator.auth import Caller
-from orchestrator.database import Database, insert_once, row_of
+from orchestrator.database import Database
 from orchestrator.queries import member_of
+from orchestrator.statements import insert_once, row_of
 from orchestrator.tables import environments
 from orchestrator.upload_slots import UploadSlots
 

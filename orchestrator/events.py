@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Connection, delete, func, literal, select
 
 from muster.protocol.messages import Message
-from orchestrator.database import insert_new
+from orchestrator.statements import insert_new
 from orchestrator.tables import MAX_SOURCE, events
 
 MAX_EVENTS: Final = 5_000

@@ -21,8 +21,9 @@ from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.commitment_status import CommitmentStatus
-from orchestrator.database import Database, insert_once, row_of
+from orchestrator.database import Database
 from orchestrator.queries import Queries, opinions_of, same_work, verdict_of
+from orchestrator.statements import insert_once, row_of
 from orchestrator.tables import commitments, grades
 
 SHOW_HOURS: Final = 48

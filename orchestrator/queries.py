@@ -33,11 +33,12 @@ from orchestrator.commitment_status import (
     commitment_status,
     ended_status,
 )
-from orchestrator.database import ANY_OF, LANE, Database, rows_of_any
+from orchestrator.database import LANE, Database
 from orchestrator.gas_pace import hourly_gas
 from orchestrator.kept import KeptAnswers
 from orchestrator.read_model import read_nodes
 from orchestrator.run_facts import ChainState, KeptFacts, latest_step, read_facts
+from orchestrator.statements import ANY_OF, rows_of_any
 from orchestrator.tables import WAITING, cases, commitments, grades, nodes, uploads, verdicts
 from orchestrator.tallies import OUTCOME, STATES, CommitmentState, set_statuses
 

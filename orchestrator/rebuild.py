@@ -24,12 +24,13 @@ from muster.protocol.messages import EnvironmentDecision, Grade, ShownGrades, Up
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from muster.runtime import telemetry
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
-from orchestrator.database import Database, upsert
+from orchestrator.database import Database
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
 from orchestrator.page.announcements import Announcements, Operators
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.retention import Retention
+from orchestrator.statements import upsert
 from orchestrator.summaries import DayOfWork, SignedDay, day_in, leave, read_day, restore
 from orchestrator.tables import meta
 from orchestrator.uploads import Uploads

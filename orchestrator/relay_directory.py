@@ -25,8 +25,9 @@ from muster.shardcast.fetch.connection import url_problem
 from muster.shardcast.fetch.sources import Pool
 from orchestrator import problems
 from orchestrator.auth import Caller
-from orchestrator.database import Database, upsert
+from orchestrator.database import Database
 from orchestrator.events import record_event
+from orchestrator.statements import upsert
 from orchestrator.tables import relay_offers, relay_reports
 
 OFFER_SECONDS: Final = 600.0

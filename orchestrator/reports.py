@@ -14,10 +14,11 @@ from muster.protocol.messages import Message, StepReport
 from muster.runtime import telemetry
 from orchestrator import problems, tallies
 from orchestrator.auth import Caller
-from orchestrator.database import Database, insert_once, upsert
+from orchestrator.database import Database
 from orchestrator.events import record_event
 from orchestrator.page import series
 from orchestrator.queries import Queries
+from orchestrator.statements import insert_once, upsert
 from orchestrator.tables import MAX_METRIC, spent, steps
 
 MAX_FILES: Final = 10_000

@@ -23,7 +23,7 @@ from muster.protocol.messages import Address, DaySummary, Hash, Many
 from muster.runtime.documents import StrictDocument
 from orchestrator import problems, tallies
 from orchestrator.commitment_status import State
-from orchestrator.database import insert_new, insert_once, upsert
+from orchestrator.statements import insert_new, insert_once, upsert
 from orchestrator.tables import (
     commitments,
     file_tokens,

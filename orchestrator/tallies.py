@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, or_, select, update
 
-from orchestrator.database import ANY_OF, add_all, add_to, insert_new, insert_once, rows_of_any
+from orchestrator.statements import ANY_OF, add_all, add_to, insert_new, insert_once, rows_of_any
 from orchestrator.tables import (
     commitments,
     counts,

@@ -37,8 +37,9 @@ from muster.runtime import telemetry
 from muster.settings.schema import OrchestratorSettings
 from orchestrator import problems, tallies
 from orchestrator.auth import Caller, announced_bytes, spool_body
-from orchestrator.database import Database, insert_once, row_of
+from orchestrator.database import Database
 from orchestrator.queries import Queries, next_index_of, upload_of
+from orchestrator.statements import insert_once, row_of
 from orchestrator.summaries import gone_work
 from orchestrator.tables import evidence, uploads
 from orchestrator.upload_slots import UploadSlots

@@ -32,9 +32,10 @@ from orchestrator import problems, tallies
 from orchestrator.auth import Caller
 from orchestrator.chain_follower import Follower
 from orchestrator.commitment_status import CommitmentStatus
-from orchestrator.database import Database, add_all, insert_each, insert_once, row_of
+from orchestrator.database import Database
 from orchestrator.events import record_event
 from orchestrator.queries import NAMED, Queries, named, same_work
+from orchestrator.statements import add_all, insert_each, insert_once, row_of
 from orchestrator.summaries import gone_work, leave
 from orchestrator.tables import counts, evidence, uploads, used_links, verdicts
 from orchestrator.uploads import full

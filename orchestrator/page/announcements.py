@@ -35,10 +35,11 @@ from muster.runtime import telemetry
 from muster.shardcast.fetch.connection import url_problem
 from orchestrator import problems
 from orchestrator.auth import Caller
-from orchestrator.database import Database, row_of, upsert
+from orchestrator.database import Database
 from orchestrator.events import record_event
 from orchestrator.queries import Queries, member_of
 from orchestrator.relay_directory import RelayDirectory
+from orchestrator.statements import row_of, upsert
 from orchestrator.tables import checkpoints, machines, node_names, scores, served
 
 NAME_SECONDS: Final = 60.0

@@ -26,11 +26,12 @@ from muster.tasksets.document import TaskSetDocument
 from orchestrator import tallies
 from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import ChainProjection
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database
 from orchestrator.page.routes import pages
 from orchestrator.page.source import PageSource
 from orchestrator.queries import Queries
 from orchestrator.reports import KeptReport, Reports
+from orchestrator.statements import insert_once
 from orchestrator.tables import node_names
 from orchestrator.tallies import CommitmentState
 from orchestrator.uploads import Uploads

@@ -14,7 +14,8 @@ from muster.protocol.announcements import MachineReport
 from muster.protocol.hashes import content_hash
 from muster.protocol.receipts import upload_target
 from muster.protocol.requests import sign_request
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database
+from orchestrator.statements import insert_once
 from orchestrator.tables import nodes
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.waiting import BOUND, until

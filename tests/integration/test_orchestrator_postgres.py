@@ -22,7 +22,8 @@ from muster.protocol.messages import StepReport
 from muster.protocol.requests import sign_request
 from orchestrator import database as module
 from orchestrator import postgres, tables
-from orchestrator.database import Database, upsert
+from orchestrator.database import Database
+from orchestrator.statements import upsert
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.servers.postgres import PASSWORD, PostgresServer
 from testbed.waiting import BOUND, wait_until

@@ -20,9 +20,10 @@ from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import Verdict
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database
 from orchestrator.queries import NodeRecord
 from orchestrator.run_facts import ChainState
+from orchestrator.statements import insert_once
 from orchestrator.tables import uploads
 from orchestrator.uploads import Uploads, full
 from orchestrator.verdicts import MAX_UNNAMED, UNNAMED_SECONDS, Verdicts, mark_named

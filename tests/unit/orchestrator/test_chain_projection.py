@@ -20,11 +20,12 @@ from muster.protocol.terms import Terms, WorkClass
 from orchestrator import events as event_log
 from orchestrator import tables
 from orchestrator.chain_projection import ChainProjection
-from orchestrator.database import Database, insert_once, upsert
+from orchestrator.database import Database
 from orchestrator.events import EventPage, events_after, record_event
 from orchestrator.page.summary import node_lines
 from orchestrator.queries import Queries, member_of
 from orchestrator.run_facts import ChainState
+from orchestrator.statements import insert_once, upsert
 
 ABOUT = "run 1 of 0xab on chain 31337"
 WORKER, VALIDATOR, OPERATOR = ("0x" + digit * 40 for digit in "abc")

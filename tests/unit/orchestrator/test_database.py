@@ -17,7 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from muster.errors import ConfigError, StorageError
 from orchestrator import database as module
 from orchestrator import tables
-from orchestrator.database import LANE, Database, insert_once, upsert
+from orchestrator.database import LANE, Database
+from orchestrator.statements import insert_once, upsert
 from testbed.waiting import BOUND, until
 
 ABOUT = "a test"
@@ -33,7 +34,8 @@ SWALLOW = {
 WRITING = """
 import asyncio, itertools, sys
 from orchestrator import tables
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database
+from orchestrator.statements import insert_once
 
 async def main(url, about):
     database, numbers = await Database.open(url, about), itertools.count()

@@ -15,9 +15,10 @@ from muster.protocol.hashes import NOTHING_HASH
 from muster.protocol.requests import HEADER_SIGNATURE, sign_request
 from orchestrator import auth, tables
 from orchestrator.auth import Gate
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database
 from orchestrator.queries import Queries
 from orchestrator.run_facts import ChainState
+from orchestrator.statements import insert_once
 from testbed.samples.messages import HERE, KEY, OTHER, Key
 from testbed.samples.terms import terms_of
 

@@ -14,10 +14,11 @@ from muster.constants import HOUR_SECONDS
 from muster.errors import RefusedError
 from orchestrator.auth import Caller
 from orchestrator.commitment_status import CaseState, Opinion, agreed_grades, commitment_status
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database
 from orchestrator.grades import SHOW_HOURS, Grades
 from orchestrator.queries import NodeRecord, Queries
 from orchestrator.run_facts import ChainState
+from orchestrator.statements import insert_once
 from orchestrator.tables import commitments, nodes, verdicts
 from orchestrator.verdicts import Known, refuse_verdict
 from testbed.samples.commitments import NODE, WHERE

@@ -11,8 +11,9 @@ from sqlalchemy import Connection, select
 
 from muster.errors import ConfigError, StorageError
 from orchestrator import lease, tables
-from orchestrator.database import Database, upsert
+from orchestrator.database import Database
 from orchestrator.lease import leading, only_process, own_spool
+from orchestrator.statements import upsert
 from testbed.servers.postgres import PostgresServer
 from testbed.waiting import until
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database
 from orchestrator.page.rollouts import accepted_files
 from orchestrator.page.source import PageSource
 from orchestrator.queries import Queries
+from orchestrator.statements import insert_once
 from orchestrator.tables import nodes
 from testbed.samples.commitments import rules
 from testbed.samples.messages import verdict_of

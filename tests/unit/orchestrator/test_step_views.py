@@ -13,11 +13,12 @@ from muster.constants import TOKEN
 from muster.contracts.registry import Role
 from muster.errors import RefusedError
 from muster.protocol.terms import WorkClass
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.routes import FILES
 from orchestrator.page.site import Site
 from orchestrator.page.steps import StepPage, StepView, step_page, step_view
+from orchestrator.statements import insert_once
 from orchestrator.tables import doubts
 from testbed.runs.recorded_run import SampleRun, address, hash_of, html_of
 

@@ -14,8 +14,9 @@ from sqlalchemy import Connection, Table, select
 
 from muster.protocol.messages import Verdict
 from orchestrator import tables, tallies
-from orchestrator.database import Database, insert_new
+from orchestrator.database import Database
 from orchestrator.queries import Queries
+from orchestrator.statements import insert_new
 from orchestrator.verdicts import Verdicts
 from testbed.samples.commitments import WHERE, rules
 from testbed.samples.messages import NOTHING, verdict_of
