@@ -139,7 +139,7 @@ abstract contract Escrow is Guarded {
         uint256 notice = noticePeriod(run);
         readyAt = _afterPause(announced, notice);
         if (info.unworkableSince < readyAt + NOTICE_LAPSES) {
-            bool workable = _states[run].validators >= MIN_VALIDATORS;
+            bool workable = _states[run].phase != Phase.Suspended;
             readyAt = Math.max(readyAt, workable ? info.workableSince + notice : announced + MAX_NOTICE_DELAY);
         }
         return _afterPause(readyAt, notice);

@@ -55,9 +55,9 @@ contract Refutations is IRefutations {
         ISlashCourt.Target calldata target,
         Opening[] calldata openings
     ) external {
-        // Check: it vouched, and what it vouched for is committed and wrong.
-        _checkVouched(validator, hour, vouchProof, target);
+        // Check: what it vouched for is committed and wrong, and it vouched.
         _checkCommitted(target);
+        _checkVouched(validator, hour, vouchProof, target);
         Flaw flaw = _flawOf(target, openings);
 
         // Effect and interaction: the court checks that it can be convicted.

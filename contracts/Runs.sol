@@ -87,6 +87,7 @@ contract Runs is Escrow {
         bytes32 anchor = keccak256(abi.encode(manifestRoot, batchRoot, entropy));
         _checkpoints[run][step] = Checkpoint(manifestRoot, batchRoot, entropy, anchor);
         state.steps++;
+        if (state.phase == Phase.Suspended) info.workableSince = uint40(block.timestamp);
         state.phase = Phase.Open;
         info.publishedAt = uint40(block.timestamp);
         emit CheckpointPublished(run, step, manifestRoot, batchRoot, entropy, anchor);

@@ -42,7 +42,8 @@ interface IRuns {
     /// @notice What changes in a run more rarely.
     /// @param owner Created the run; may take back what is withdrawable.
     /// @param publishedAt Second of the latest checkpoint.
-    /// @param workableSince Second in which the number of validators last rose to `MIN_VALIDATORS`.
+    /// @param workableSince Second of the checkpoint that last opened the run; while it is suspended, that in which the
+    /// number of validators last rose to `MIN_VALIDATORS`.
     /// @param kept Voided pay still in the escrow: for paying others, never withdrawable, and out of reach for ever once
     /// the run is closed.
     /// @param withdrawalAt Second for which the latest withdrawal was announced (see `noticedAt`); zero if none ever was.

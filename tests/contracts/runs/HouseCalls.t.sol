@@ -74,7 +74,7 @@ contract HouseCallsTest is House {
         vm.warp(block.timestamp + 1 hours);
         runs.leaveValidator(run);
         vm.assertEq(runs.runState(run).validators, 4);
-        vm.assertEq(runs.runInfo(run).workableSince, START);
+        vm.assertEq(runs.runInfo(run).workableSince, runs.runInfo(run).publishedAt);
         vm.assertEq(runs.runInfo(run).unworkableSince, 0);
     }
 
@@ -86,7 +86,7 @@ contract HouseCallsTest is House {
         runs.leaveValidator(run);
         vm.assertEq(runs.runInfo(run).unworkableSince, since);
         runs.enrolValidator(run, node(90), operator(90));
-        vm.assertEq(runs.runInfo(run).workableSince, START);
+        vm.assertEq(runs.runInfo(run).workableSince, runs.runInfo(run).publishedAt);
         vm.warp(since + 2);
         runs.enrolValidator(run, node(91), operator(91));
         vm.warp(since + 3);
