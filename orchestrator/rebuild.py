@@ -8,12 +8,13 @@ killed half way, it starts again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from muster.clients.storage import ContentStore, documents_in
 from muster.errors import CheckError, MismatchError, StorageError
@@ -61,48 +62,19 @@ async def rebuild(
     if await database.read(lambda connection: connection.execute(query).scalar()):
         return
 
-    def check_one(upload: Upload) -> None:
-        check_receipt(where, upload.receipt, storage_key)
-        check_upload(where, upload)
-
-    ended = await _restore_summaries(database, retention, where, run, storage_key)
-    left = list[tuple[int, str, str]]()
-    """Files that a sweep was to delete: the day, kind and name."""
-
-    def is_left(kind: str, name: str, work: Verdict | Grade | UploadReceipt) -> bool:
-        day = day_in(ended, work.node, work.index)
-        if day is not None:
-            left.append((day, kind, name))
-            left.extend([(day, "files", work.file_hash)] if isinstance(work, UploadReceipt) else [])
-        return day is not None
-
-    all_uploads = await named_documents(uploads.records, Upload, check_one)
-    all_uploads = [(name, upload) for name, upload in all_uploads if upload.receipt.run == run]
-    kept_uploads = [upload for name, upload in all_uploads if not is_left("uploads", name, upload.receipt)]
-    for upload in sorted(kept_uploads, key=lambda one: one.receipt.stored_at):  # the first receipt of a file counts
-        await uploads.record(upload, 0.0)
+    # 1. What is left of days whose detail is gone, then what members sent about all other work.
+    left = _Left(await _restore_summaries(database, retention, where, run, storage_key))
+    kept_uploads = await _restore_uploads(uploads, where, run, storage_key, left)
     all_verdicts = await named_documents(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict))
     all_verdicts = [(name, verdict) for name, verdict in all_verdicts if verdict.run == run]
-    kept_verdicts = [(name, verdict) for name, verdict in all_verdicts if not is_left("verdicts", name, verdict)]
+    kept_verdicts = [(name, verdict) for name, verdict in all_verdicts if not left.has("verdicts", name, verdict)]
     for name, verdict in sorted(kept_verdicts, key=lambda one: _order(one[1])):
         await verdicts.record(verdict, 0.0, name)
     await verdicts.restore_evidence(runs)
-    by_work = {(v.validator, v.node, v.index, v.root): v for _, v in all_verdicts if v.accepted}
+    kept_grades = await _restore_grades(grades, where, [verdict for _, verdict in all_verdicts], left)
+    await database.write(left.note, news=False)
 
-    def check_grades(shown: ShownGrades) -> None:
-        one = shown.statement
-        verdict = by_work.get((one.validator, one.node, one.index, one.root))
-        if verdict is None:
-            raise MismatchError("grades without a verdict")
-        read_committed(where, shown, verdict)
-
-    kept_grades = await named_documents(grades.copies, ShownGrades, check_grades)
-    kept_grades = [(name, shown) for name, shown in kept_grades if not is_left("grades", name, shown.statement)]
-    for name, shown in sorted(kept_grades, key=lambda one: _order(one[1].statement)):
-        await grades.record(shown, 0.0, name)
-    await database.write(
-        lambda connection: [leave(connection, [(kind, name)], day) for day, kind, name in left], news=False
-    )
+    # 2. What is about no commitment.
     kept_reports = await documents_of(reports.copies, KeptReport, lambda _: None)
     kept_reports = [kept for kept in kept_reports if kept.report.run == run]
     for kept in sorted(kept_reports, key=lambda k: k.received):
@@ -125,6 +97,67 @@ async def rebuild(
         counts = {"uploads": len(kept_uploads), "verdicts": len(kept_verdicts), "reports": len(kept_reports)}
         counts |= {"grades": len(kept_grades)} if kept_grades else {}
         log.info("rebuilt from storage", **counts)
+
+
+@dataclass(frozen=True)
+class _Left:
+    """Files about days whose detail is gone, which a sweep that was killed was to delete."""
+
+    ended: Sequence[DayOfWork]
+    """The summaries of these days."""
+    files: list[tuple[int, str, str]] = field(default_factory=list)
+    """Day, kind and name."""
+
+    def has(self, kind: str, name: str, work: Verdict | Grade | UploadReceipt) -> bool:
+        """Return whether a file about some work is one of them; it is noted then."""
+        day = day_in(self.ended, work.node, work.index)
+        if day is not None:
+            self.files.append((day, kind, name))
+            self.files.extend([(day, "files", work.file_hash)] if isinstance(work, UploadReceipt) else [])
+        return day is not None
+
+    def note(self, connection: Connection) -> None:
+        """Let the next sweep delete them."""
+        for day, kind, name in self.files:
+            leave(connection, [(kind, name)], day)
+
+
+async def _restore_uploads(
+    uploads: Uploads, where: Domain, run: int, storage_key: str, left: _Left
+) -> list[tuple[str, Upload]]:
+    """Record the uploads of the run; return them with the names of their files."""
+
+    def check(upload: Upload) -> None:
+        check_receipt(where, upload.receipt, storage_key)
+        check_upload(where, upload)
+
+    found = await named_documents(uploads.records, Upload, check)
+    found = [
+        (name, one) for name, one in found if one.receipt.run == run and not left.has("uploads", name, one.receipt)
+    ]
+    for _, upload in sorted(found, key=lambda one: one[1].receipt.stored_at):  # the first receipt of a file counts
+        await uploads.record(upload, 0.0)
+    return found
+
+
+async def _restore_grades(
+    grades: Grades, where: Domain, given: Sequence[Verdict], left: _Left
+) -> list[tuple[str, ShownGrades]]:
+    """Record the grades that are those of a verdict; return them with the names of their files."""
+    by_work = {(v.validator, v.node, v.index, v.root): v for v in given if v.accepted}
+
+    def check(shown: ShownGrades) -> None:
+        one = shown.statement
+        verdict = by_work.get((one.validator, one.node, one.index, one.root))
+        if verdict is None:
+            raise MismatchError("grades without a verdict")
+        read_committed(where, shown, verdict)
+
+    found = await named_documents(grades.copies, ShownGrades, check)
+    found = [(name, shown) for name, shown in found if not left.has("grades", name, shown.statement)]
+    for name, shown in sorted(found, key=lambda one: _order(one[1].statement)):
+        await grades.record(shown, 0.0, name)
+    return found
 
 
 async def _packs(environments: Environments) -> list[Pack]:
