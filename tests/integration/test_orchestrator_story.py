@@ -20,6 +20,7 @@ from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import AcceptedCommitment, StepReport
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.runs.story import Story
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import until
 
@@ -45,36 +46,8 @@ def run_fixture(
     return run_fixture
 
 
-class Story:
-    """What several tests do, in the words of the story."""
-
-    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
-        self.run_fixture = run_fixture
-        self.url = orchestrator.url
-
-    def client(self, name: str | None) -> OrchestratorClient:
-        return self.run_fixture.client(self.url, name)
-
-    async def work(self, worker: str, index: int, step: int = 0) -> str:
-        """Upload and commit; returns the file's hash."""
-        data, root = f"{worker} {index}".encode() * 100, some_hash(f"{worker} root {index}")
-        async with self.client(worker) as client:
-            receipt = await client.put_file(data, self.run_fixture.run, index, root)
-        await self.run_fixture.commit(worker, index, root, step)
-        return receipt.file_hash
-
-    async def judge(self, validator: str, worker: str, index: int, **changes: Any) -> None:
-        data, root = f"{worker} {index}".encode() * 100, some_hash(f"{worker} root {index}")
-        verdict = self.run_fixture.verdict(validator, worker, index, root, content_hash(data), **changes)
-        async with self.client(validator) as client:
-            await client.post_verdict(verdict)
-
-    async def reject(self, validator: str, worker: str, index: int) -> None:
-        async with self.client(validator) as client:
-            evidence = await client.put_evidence(EVIDENCE)
-            assert await client.get_evidence(evidence) == EVIDENCE
-        why = {"accepted": False, "reason": "wrong_reward", "position": 3, "measured": 1.0, "threshold": 0.0}
-        await self.judge(validator, worker, index, evidence=evidence, **why)
+class CourtStory(Story):
+    """What several tests do."""
 
     async def accepted(self, min_step: int = 0) -> list[AcceptedCommitment]:
         async with self.client(None) as client:
@@ -118,7 +91,7 @@ def test_the_story(run_fixture: RunFixture, new_database_url: Callable[[], str],
 
 
 async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty: str) -> None:
-    story, run = Story(run_fixture, orchestrator), run_fixture.run
+    story, run = CourtStory(run_fixture, orchestrator), run_fixture.run
     async with story.client(None) as reader, story.client("trainer") as trainer:
         # Before the first checkpoint the run wants no work.
         assert (await reader.demand(run)).wanted is False
@@ -155,7 +128,7 @@ async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty:
         await _rebuilt_from_nothing(story, orchestrator, empty, reader)
 
 
-async def _two_accepts_are_required(story: Story, run_fixture: RunFixture, reader: OrchestratorClient) -> str:
+async def _two_accepts_are_required(story: CourtStory, run_fixture: RunFixture, reader: OrchestratorClient) -> str:
     """Upload, commit, judge; the file's name."""
     name = await story.work("w1", 0)
     upload = await reader.upload(run_fixture.run, run_fixture.key("w1").address, 0, some_hash("w1 root 0"))
@@ -176,7 +149,7 @@ async def _two_accepts_are_required(story: Story, run_fixture: RunFixture, reade
     return name
 
 
-async def _demand_follows_what_waits(story: Story, run_fixture: RunFixture, reader: OrchestratorClient) -> None:
+async def _demand_follows_what_waits(story: CourtStory, run_fixture: RunFixture, reader: OrchestratorClient) -> None:
     """8 groups a batch, two batches; a commitment has 4 groups."""
     run = run_fixture.run
     assert (await reader.demand(run)).waiting_groups == 4
@@ -187,25 +160,25 @@ async def _demand_follows_what_waits(story: Story, run_fixture: RunFixture, read
     assert (await reader.demand(run)).wanted is False
 
 
-async def _one_rejection_outweighs_every_accept(story: Story) -> None:
+async def _one_rejection_outweighs_every_accept(story: CourtStory) -> None:
     """Until its own case ends not guilty."""
     for validator in ("v1", "v2", "v3"):
         await story.judge(validator, "w2", 0)
     assert await story.holds(("w2", 0))
-    await story.reject("v4", "w2", 0)
+    await story.reject("v4", "w2", 0, EVIDENCE)
     assert await story.holds()
     await story.try_case("v4", "w2", 0, guilty=False)
     await until(lambda: story.holds(("w2", 0)))
 
 
-async def _a_cheater_is_convicted(story: Story, run_fixture: RunFixture) -> None:
+async def _a_cheater_is_convicted(story: CourtStory, run_fixture: RunFixture) -> None:
     """It is rejected first; what looked good of it is void then, and its uploads are refused."""
     await story.work("w3", 0)
     await story.work("w3", 1)
     for validator in ("v1", "v2"):
         await story.judge(validator, "w3", 0)
     await until(lambda: story.holds(("w2", 0), ("w3", 0)))
-    await story.reject("v3", "w3", 1)
+    await story.reject("v3", "w3", 1, EVIDENCE)
     await story.try_case("v3", "w3", 1, guilty=True)
     await until(lambda: story.holds(("w2", 0)))
     async with story.client("w3") as cheater:
@@ -269,7 +242,7 @@ FORGETTABLE = ("time", "block", "block_time", "events")
 
 
 async def _rebuilt_from_nothing(
-    story: Story, orchestrator: Orchestrator, empty: str, reader: OrchestratorClient
+    story: CourtStory, orchestrator: Orchestrator, empty: str, reader: OrchestratorClient
 ) -> None:
     """Kill it, give it an empty database, start it: everything is back, from chain and storage."""
     run_fixture, run = story.run_fixture, story.run_fixture.run
@@ -306,13 +279,13 @@ def _signatures(works: list[AcceptedCommitment]) -> list[tuple[str, int, set[str
 @pytest.fixture(scope="module")
 def story(
     run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Story]:
+) -> Iterator[CourtStory]:
     """An orchestrator that comes late to the same run."""
     with Orchestrator(run_fixture, tmp_path_factory.mktemp("late"), database_url=new_database_url()) as orchestrator:
-        yield Story(run_fixture, orchestrator)
+        yield CourtStory(run_fixture, orchestrator)
 
 
-async def test_verdicts_that_do_not_count(run_fixture: RunFixture, story: Story):
+async def test_verdicts_that_do_not_count(run_fixture: RunFixture, story: CourtStory):
     step, node = await _latest_step(run_fixture), run_fixture.key("w4").address
     data, root = b"w4 0" * 100, some_hash("w4 root 0")
     name = content_hash(data)
@@ -369,7 +342,7 @@ async def _latest_step(run_fixture: RunFixture) -> int:
     return latest.step
 
 
-async def test_missing_data_is_cured_after_the_commitment(run_fixture: RunFixture, story: Story):
+async def test_missing_data_is_cured_after_the_commitment(run_fixture: RunFixture, story: CourtStory):
     """A worker commits without an upload. No validator can accept the commitment until the worker uploads that root."""
     step, node = await _latest_step(run_fixture), run_fixture.key("w4").address
     async with run_fixture.chain("w4") as chain:

@@ -27,6 +27,7 @@ from orchestrator.usage import LASTING
 from testbed.chain.anvil import Anvil
 from testbed.processes import run_to_end
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.runs.story import Story
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import until
 
@@ -35,15 +36,8 @@ FORGETTABLE = ("time", "block", "block_time", "events")
 """What differs with the clock, or is not kept by a rebuild whatever goes."""
 
 
-class Story:
-    """What happens in the test, in the words of the story."""
-
-    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
-        self.run_fixture, self.orchestrator = run_fixture, orchestrator
-        self.run = run_fixture.run
-
-    def client(self, name: str | None) -> Any:
-        return self.run_fixture.client(self.orchestrator.url, name)
+class DayStory(Story):
+    """What happens in the test."""
 
     async def begin_day(self, day: int | None = None) -> int:
         """Move the chain's clock to a little after the beginning of a day, the next one without `day`; its number."""
@@ -51,26 +45,6 @@ class Story:
             day = await dev.now() // DAY + 1 if day is None else day
             await dev.advance_to(day * DAY + 60)
         return day
-
-    async def work(self, worker: str, index: int, step: int = 0) -> str:
-        """Upload and commit; the file's hash."""
-        data, root = f"{worker} {index}".encode() * 100, some_hash(f"{worker} root {index}")
-        async with self.client(worker) as client:
-            receipt = await client.put_file(data, self.run, index, root)
-        await self.run_fixture.commit(worker, index, root, step)
-        return receipt.file_hash
-
-    async def judge(self, validator: str, worker: str, index: int, **changes: Any) -> None:
-        data, root = f"{worker} {index}".encode() * 100, some_hash(f"{worker} root {index}")
-        verdict = self.run_fixture.verdict(validator, worker, index, root, content_hash(data), **changes)
-        async with self.client(validator) as client:
-            await client.post_verdict(verdict)
-
-    async def reject(self, validator: str, worker: str, index: int) -> None:
-        async with self.client(validator) as client:
-            name = await client.put_evidence(self.evidence(validator))
-        why = {"accepted": False, "reason": "wrong_reward", "position": 3, "measured": 1.0, "threshold": 0.0}
-        await self.judge(validator, worker, index, evidence=name, **why)
 
     def evidence(self, validator: str) -> bytes:
         """Return what of a bundle an orchestrator reads."""
@@ -146,12 +120,12 @@ async def story(
     run_fixture = await RunFixture.build_on(start_anvil(), tmp_path, seed="retention", workers=("w1", "w2"))
     run_fixture.s3 = s3
     with Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=new_database_url()) as orchestrator:
-        yield Story(run_fixture, orchestrator)
+        yield DayStory(run_fixture, orchestrator)
 
 
 @pytest.mark.slow
 async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
-    story: Story, new_database_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    story: DayStory, new_database_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, orchestrator = story.run, story.orchestrator
     if story.run_fixture.s3 is not None:
@@ -167,7 +141,7 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
     for validator in ("v1", "v2"):
         for index in range(3):
             await story.judge(validator, "w1", index)
-    await story.reject("v3", "w2", 0)
+    await story.reject("v3", "w2", 0, story.evidence("v3"))
     async with story.client("trainer") as trainer:
         await trainer.post_step(StepReport(run=run, step=1, metrics={"reward": 0.5}, batch=used[:1], dropped=used[1:2]))
     async with story.client("v4") as validator:
