@@ -12,9 +12,10 @@ from muster.console.run_init.choices import RunChoices
 from muster.console.run_init.design import OwnerKeys, design_of
 from muster.console.run_init.files import readme_text
 from muster.console.run_init.folder import InitProgress, RunFolder
-from muster.console.run_init.steps import ChainStatus, RunOnDisk, owner_steps, step_documents, step_lines
+from muster.console.run_init.steps import GAS, ChainStatus, RunOnDisk, owner_steps, step_documents, step_lines
 from muster.constants import TOKEN
 from muster.errors import ConfigError
+from muster.runtime.units import Ether
 from muster.settings.schema import ChainSettings
 from muster.settings.sources import load_settings
 from muster.settings.toml import to_toml
@@ -108,10 +109,14 @@ def lines(status: ChainStatus, choices: RunChoices = PUBLIC, *, marked: bool = T
 
 
 def test_the_steps_of_an_empty_chain_say_what_each_takes() -> None:
-    said = lines(ChainStatus(reachable=True, price=10**7))
-    assert said[0] == "1. (to do) Give the owner ether for gas (14,632,000 gas, about 0.00014632 ETH)"
-    assert said[1] == f"   send 0.0003658 ETH or more to {KEYS.owner}: public faucets of the chain give test ether"
-    assert said[2] == "2. (to do) Deploy the contracts (14,000,000 gas, about 0.00014 ETH)"
+    price = 10**7
+    said = lines(ChainStatus(reachable=True, price=price))
+    owners = sum(GAS[name] for name in ("deploy", "faucet", "create", "fund"))
+    need = Ether(owners * price * 5 // 2)
+    assert said[0] == f"1. (to do) Give the owner ether for gas ({owners:,} gas, about {Ether(owners * price)})"
+    assert said[1] == f"   send {need} or more to {KEYS.owner}: public faucets of the chain give test ether"
+    deploy = GAS["deploy"]
+    assert said[2] == f"2. (to do) Deploy the contracts ({deploy:,} gas, about {Ether(deploy * price)})"
     sends = "--config orchestrator.toml --operator keys/owner.json --password-file keys/owner.password"
     assert f"     muster chain deploy {sends}" in said
     create = "muster run create run.toml --model model --calibration run/calibration.json"
