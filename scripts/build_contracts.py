@@ -56,6 +56,9 @@ def run_forge() -> None:
     if not forge.exists():
         sys.exit(f"{forge} is missing; run: npm ci")
     command = [str(forge), "build", "--root", str(ROOT), "--skip", "tests/**"]
+    configuration = ROOT / "foundry.toml"
+    if STAMP.is_file() and configuration.stat().st_mtime > STAMP.stat().st_mtime:
+        command.append("--force")  # forge keeps an artifact whose compiler settings changed
     result = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
     if result.returncode != 0:
         sys.exit(f"forge build failed:\n{result.stdout}{result.stderr}")
