@@ -35,6 +35,7 @@ from testbed.chain.anvil import Anvil, free_port
 from testbed.chain.balancer import Balancer, never
 from testbed.faulty_line import FaultyLine
 from testbed.http import connecting
+from testbed.paths import ROOT
 from testbed.processes import Process, Service
 from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture
 from testbed.servers.postgres import PostgresServer
@@ -335,7 +336,7 @@ def _member(swarm: Swarm, name: str) -> Service:
         "trainer.state_dir": folder / "state",
         "trainer.poll_seconds": 1,
     }
-    return Service("benchmarks.chaos_member", folder, settings)
+    return Service("benchmarks.chaos_member", folder, settings, environment={"PYTHONPATH": str(ROOT)})
 
 
 async def swarm_end(swarm: Swarm) -> None:
