@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from eth_utils.crypto import keccak
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, select, update
 
 from muster.clients.storage import ContentStore, DocumentStore
 from muster.constants import DRAW_CHAIN_LENGTH, MAX_EVIDENCE_BYTES
@@ -327,14 +327,21 @@ def mark_named(connection: Connection, verdict: Verdict) -> None:
         connection.execute(update(evidence).where(*posted).values(expiry=0))
 
 
-_MISSING: Final = delete(verdicts).where(*_SAME, verdicts.c.reason == "data_missing").returning(verdicts.c.stored)
+_OTHER: Final = verdicts.alias()
+_TAKEN: Final = exists().where(*(_OTHER.c[name] == bindparam(name) for name in _KEY[:2]))
+_MISSING: Final = (
+    delete(verdicts).where(*_SAME, verdicts.c.reason == "data_missing", ~_TAKEN).returning(verdicts.c.stored)
+)
 
 
 def _forget_missing(connection: Connection, row: Mapping[str, Any]) -> bool:
-    """Delete the validator's earlier verdict on this commitment, if it was that the file is missing."""
+    """Delete the validator's earlier verdict on this commitment, if it was that the file is missing.
+
+    It stays where another verdict has this one's link.
+    """
     if row["reason"] == "data_missing":
         return False
-    files = connection.execute(_MISSING, {name: row[name] for name in _KEY[1:]}).scalars().all()
+    files = connection.execute(_MISSING, {name: row[name] for name in _KEY}).scalars().all()
     leave(connection, [("verdicts", name) for name in files if name], 0)
     return bool(files)
 

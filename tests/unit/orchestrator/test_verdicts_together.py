@@ -87,6 +87,19 @@ async def test_a_batch_leaves_what_single_verdicts_would(database: Database, ver
     assert not await verdicts.record(BATCH[1][0], 6.0)
 
 
+async def test_a_second_look_whose_link_another_verdict_takes_leaves_the_first(
+    database: Database, verdicts: Verdicts
+) -> None:
+    assert await verdicts.record(judged(ANNE, 0, reason="data_missing"), 5.0)
+    both = judged(ANNE, 1, index=1), judged(ANNE, 1)
+    assert await asyncio.gather(*(verdicts.record(one, 6.0) for one in both)) == [True, False]
+    assert await rows(database, tables.verdicts, "index", "draw_index", "reason") == [
+        (0, 0, "data_missing"),
+        (1, 1, None),
+    ]
+    assert await rows(database, tables.counts, "kind", "count") == [("accepts", 1), ("rejections", 1)]
+
+
 async def test_a_verdict_that_cannot_be_kept_fails_alone(database: Database, verdicts: Verdicts) -> None:
     broken = judged(BERT, 2).model_copy(update={"draw_index": 1 << 70})
     good = [judged(ANNE, 0), judged(BERT, 0)]
