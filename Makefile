@@ -144,7 +144,7 @@ bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built .peers/trl
 .peers/trl/bin/built:
 	python -m venv .peers/trl
 	.peers/trl/bin/python -m pip install --quiet --constraint muster/console/pins/constraints.txt torch numpy transformers trl==1.16.0 \
-	    pydantic eth-utils eth-hash pycryptodome multiproof pyarrow lazy-loader
+	    pydantic eth-utils eth-hash safe-pysha3 multiproof pyarrow lazy-loader
 	@touch $@
 
 # Published scorers, and what they import to score: not what they evaluate whole models with. llama-index-core carries

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from eth_utils.crypto import keccak
-
 from benchmarks.chaos_checker import CRASHED
 from benchmarks.chaos_history import Event, History, read_history
 from benchmarks.chaos_member import links_of
@@ -31,6 +29,7 @@ from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts import registry, token
 from muster.contracts.registry import Role
 from muster.errors import MusterError
+from muster.protocol.hashes import keccak
 from testbed.chain.anvil import Anvil, free_port
 from testbed.chain.balancer import Balancer, never
 from testbed.faulty_line import FaultyLine

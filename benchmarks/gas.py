@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eth_abi.abi import decode
-from eth_utils.crypto import keccak
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.report import Figure, document, figure
+from muster.protocol.hashes import keccak
 from testbed.paths import ROOT
 
 SNAPSHOT = Path(__file__).with_name("gas.snapshot.json")
 TESTS = "tests/contracts/Gas.t.sol"
-TOPIC = "0x" + keccak(text="Samples(string,uint256[])").hex()
+TOPIC = "0x" + keccak(b"Samples(string,uint256[])").hex()
 RUN_SECONDS = 540
 REGRESSION = 1.03
 

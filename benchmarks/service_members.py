@@ -26,8 +26,6 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
-from eth_utils.crypto import keccak
-
 from benchmarks.service_load import RETRY_SECONDS, Line, Load, begin, request_of
 from benchmarks.watched import cpu_of, done
 from muster.clients.orchestrator import HELD_SECONDS
@@ -35,7 +33,7 @@ from muster.contracts.runs import WorkCommitted
 from muster.protocol.announcements import MachineReport
 from muster.protocol.draws import chain_preimages
 from muster.protocol.eip712 import UNSIGNED, sign_message
-from muster.protocol.hashes import content_hash
+from muster.protocol.hashes import content_hash, keccak
 from muster.protocol.messages import Verdict
 from muster.protocol.receipts import upload_target
 from testbed.chain.emitter import emission

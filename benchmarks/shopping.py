@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from eth_utils.crypto import keccak
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.report import parser
 from muster.protocol.draws import draw_base, group_draw
+from muster.protocol.hashes import keccak
 from muster.protocol.terms import WorkClass
 from muster.protocol.terms_file import PUBLIC_DEFAULTS, ZERO_ADDRESS
 from testbed.samples.terms import made_terms
@@ -51,7 +51,7 @@ class Draws:
 
     def work(self, key: int, entropy_of: int, index: int) -> int:
         """Return the work of a key's commitment that is drawn by the entropy of a step."""
-        entropy, node = keccak(text=f"{self._trial}/{entropy_of}"), f"0x{key:040x}"
+        entropy, node = keccak(f"{self._trial}/{entropy_of}".encode()), f"0x{key:040x}"
         base = draw_base(chain_id=0, runs=ZERO_ADDRESS, run=1, entropy=entropy, node=node, index=index)
         return sum(group_draw(base, g, self._terms, 0).budget for g in range(self._terms.groups_per_commitment))
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from eth_utils.crypto import keccak
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, bindparam, delete, exists, func, select, update
 
@@ -24,7 +23,7 @@ from muster.clients.storage import ContentStore, DocumentStore
 from muster.constants import DRAW_CHAIN_LENGTH, MAX_EVIDENCE_BYTES
 from muster.errors import CheckError, MismatchError, StorageError
 from muster.protocol.eip712 import Domain
-from muster.protocol.hashes import hash_bytes
+from muster.protocol.hashes import hash_bytes, keccak
 from muster.protocol.messages import Address, Verdict
 from muster.protocol.receipts import check_verdict
 from muster.runtime import telemetry

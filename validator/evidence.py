@@ -13,12 +13,11 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from eth_utils.crypto import keccak
-
 from muster.constants import SAMPLE_BLOCKS
 from muster.contracts.court import Kind
 from muster.errors import CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
 from muster.protocol.draws import Draw
+from muster.protocol.hashes import keccak
 from muster.protocol.messages import Upload
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout

@@ -12,14 +12,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from eth_utils.crypto import keccak
-
 from muster.chain.client import charge_of
 from muster.chain.cursor import EventBatch
 from muster.chain.types import kind_of
 from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Kind, Outcome
 from muster.contracts.registry import Convicted
 from muster.contracts.runs import WorkCommitted
+from muster.protocol.hashes import keccak
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.runtime.journal import Journal
 from muster.verification.pools import PooledRow
@@ -95,7 +94,7 @@ class ValidatorJournal(Journal):
                     self._convicted(event.node)
 
     def _committed(self, event: WorkCommitted, now: float) -> None:
-        turn = keccak(text=f"{self.validator} {event.node} {event.index}")
+        turn = keccak(f"{self.validator} {event.node} {event.index}".encode())
         self.execute(
             """INSERT INTO commitments (node, idx, root, step, hour, block, turn, seen_at)
                VALUES (?, ?, ?, ?, ?, ?, ?, ?)

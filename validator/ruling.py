@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from eth_utils.crypto import keccak
-
 from muster.contracts.court import BallotState, Kind
+from muster.protocol.hashes import keccak
 from validator.records import Ballot, CaseRecord
 
 RETRY_SECONDS: Final = 30.0
@@ -128,5 +127,5 @@ def juror_ruling(case: CaseSnapshot) -> Action | Ballot:
 
 def turn_of(me: str, validators: Sequence[str], matter: str) -> int:
     """Return this validator's place, from 0, in the order in which validators take turns in a matter."""
-    order = sorted({*validators, me}, key=lambda address: keccak(text=f"{matter} {address}"))
+    order = sorted({*validators, me}, key=lambda address: keccak(f"{matter} {address}".encode()))
     return order.index(me)

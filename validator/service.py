@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
-from eth_utils.crypto import keccak
-
 from muster.chain.cursor import EventCursor
 from muster.chain.draw_secret import load_draw_secret
 from muster.chain.types import Block
@@ -30,6 +28,7 @@ from muster.contracts.runs import WorkCommitted
 from muster.errors import TRANSIENT, ConfigError, FinishedError, MusterError, UnreachableError
 from muster.models.matmul import choose_matmul
 from muster.protocol.draws import chain_preimages
+from muster.protocol.hashes import keccak
 from muster.protocol.messages import Verdict
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from eth_abi.abi import encode
-from eth_utils.crypto import keccak
 
 from muster.chain.events import decode_logs
 from muster.chain.keys import Signer
@@ -29,7 +28,7 @@ from muster.contracts.court import CaseOpened, GradeAccused
 from muster.contracts.registry import Permit, Registration, Role
 from muster.errors import ChainError, ConfigError
 from muster.protocol.eip712 import Domain, Struct, TypedSigner
-from muster.protocol.hashes import hash_bytes
+from muster.protocol.hashes import hash_bytes, keccak
 from muster.runtime.closing import AsyncClosing
 from muster.runtime.units import Ether
 from muster.settings.schema import ChainSettings

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
-from eth_utils.crypto import keccak
 from hexbytes import HexBytes
 
 from muster.chain.keys import Signer
@@ -26,6 +25,7 @@ from muster.contracts import court, masters, refutations, registry, run_terms, r
 from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ChainError, ConfigError, MismatchError, UnreachableError
 from muster.protocol.eip712 import Domain
+from muster.protocol.hashes import keccak
 from muster.runtime.units import Ether
 from muster.settings.schema import ChainSettings
 

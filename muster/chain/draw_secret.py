@@ -11,12 +11,11 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from eth_utils.crypto import keccak
-
 from muster.chain.keys import read_secret, write_secret
 from muster.constants import DRAW_CHAIN_LENGTH
 from muster.errors import ConfigError
 from muster.protocol.draws import chain_preimages
+from muster.protocol.hashes import keccak
 
 FILE_NAME: Final = "draw_secret"
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from eth_utils.address import to_checksum_address
-from eth_utils.crypto import keccak
 
 from muster.chain.error_messages import decode_revert
 from muster.chain.gas import GasBalance, price_of, refill
@@ -25,6 +24,7 @@ from muster.chain.provider import RpcError, Web3
 from muster.chain.tx_journal import Sent, TxJournal
 from muster.chain.types import Fees, Mined, TxRequest, mined_from
 from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError
+from muster.protocol.hashes import keccak
 from muster.runtime.retries import Repeats
 from muster.runtime.telemetry import logger
 from muster.runtime.units import Ether

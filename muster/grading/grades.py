@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Final, NamedTuple
 
-from eth_utils.crypto import keccak
 from pydantic import FailFast, Field, TypeAdapter
 
 from muster.constants import MICRO
 from muster.environments.manifest import MAX_PARTS
 from muster.errors import MalformedError
+from muster.protocol.hashes import keccak
 from muster.protocol.messages import MAX_GRADES_CHARS, UInt32
 from muster.runtime.documents import canonical_json, parse_json
 
@@ -73,7 +73,7 @@ def parse_grades(text: str) -> tuple[RowGrade, ...]:
 
 def grades_hash(text: str) -> bytes:
     """Return the hash of grades that is committed to."""
-    return keccak(text=text)
+    return keccak(text.encode())
 
 
 def salt_of(secret: bytes, run: int, node: str, index: int, root: bytes) -> bytes:

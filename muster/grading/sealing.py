@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from eth_utils.crypto import keccak
 from pydantic_core import from_json
 
 from muster.environments.task import SealedReference, Task
 from muster.errors import MalformedError
+from muster.protocol.hashes import keccak
 from muster.runtime.documents import canonical_json
 
 TAG: Final = b"muster.sealed-task.v1"
@@ -35,7 +35,7 @@ _NONCE: Final = bytes(12)
 
 def task_key(master: bytes, part: str, task_id: str) -> bytes:
     """Return the key of one task's reference."""
-    return keccak(TAG + master + keccak(text=part) + keccak(text=task_id))
+    return keccak(TAG + master + keccak(part.encode()) + keccak(task_id.encode()))
 
 
 def seal_task(task: Task, master: bytes, part: str) -> Task:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eth_abi.abi import encode
-from eth_utils.crypto import keccak
 
+from muster.protocol.hashes import keccak
 from muster.protocol.terms import Terms
 
 DRAW_TAG = "muster.draw.v2"

@@ -19,12 +19,11 @@ from typing import Any, Final, Literal, Protocol, TypeVar, Union, get_args, get_
 
 from coincurve import PublicKey
 from eth_utils.address import to_canonical_address, to_checksum_address
-from eth_utils.crypto import keccak
 
 from muster.constants import PROTOCOL_VERSION
 from muster.errors import MalformedError
 from muster.protocol.announcements import BenchmarkScore, NodeName
-from muster.protocol.hashes import hash_bytes
+from muster.protocol.hashes import hash_bytes, keccak
 from muster.protocol.messages import (
     DaySummary,
     EnvironmentClaim,
@@ -94,7 +93,7 @@ class Struct:
 
     @cached_property
     def type_hash(self) -> bytes:
-        return keccak(text=f"{self.name}({','.join(f'{kind} {name}' for name, kind in self.fields)})")
+        return keccak(f"{self.name}({','.join(f'{kind} {name}' for name, kind in self.fields)})".encode())
 
     @property
     def types(self) -> dict[str, list[dict[str, str]]]:
@@ -245,6 +244,6 @@ def _encode(kind: str, value: object) -> bytes:
     raise MalformedError(f"{value!r} is no {kind}")
 
 
-_hash_of = lru_cache(1 << 10)(lambda text: keccak(text=text))
+_hash_of = lru_cache(1 << 10)(lambda text: keccak(text.encode()))
 _bytes_of = lru_cache(1 << 14)(to_canonical_address)
 """Most texts are methods, hosts, paths and absent values, which come again, as addresses do."""

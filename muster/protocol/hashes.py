@@ -1,6 +1,6 @@
-"""Content hashes: sha256, written as 0x and 64 lower-case hex digits. The name of every file that crosses a border.
+"""Hashes: sha256 names every file that crosses a border, as 0x and 64 lower-case hex digits; contracts use keccak.
 
-sha256 and not keccak, because hashlib does it at GB/s; keccak is for what a contract recomputes.
+A content hash is sha256 and not keccak, because hashlib does it at GB/s; keccak is for what a contract recomputes.
 """
 
 from __future__ import annotations
@@ -9,12 +9,19 @@ import hashlib
 import re
 from typing import Final
 
+from sha3 import keccak_256
+
 _HEX_HASH: Final = re.compile(r"0x[0-9a-f]{64}")
 
 
 def content_hash(data: bytes) -> str:
     """Return the name under which `data` is stored and fetched."""
     return "0x" + hashlib.sha256(data).hexdigest()
+
+
+def keccak(data: bytes) -> bytes:
+    """Compute what the EVM's KECCAK256 gives, 32 bytes."""
+    return keccak_256(data).digest()
 
 
 NOTHING_HASH: Final = content_hash(b"")

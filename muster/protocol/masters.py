@@ -9,11 +9,10 @@ epochs have a twin in `contracts/Grading.sol` (tests/integration/test_twins.py).
 from __future__ import annotations
 
 from eth_abi.abi import encode
-from eth_utils.crypto import keccak
 
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.eip712 import Domain, recover_signer
-from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.hashes import hash_bytes, hex_hash, keccak
 from muster.protocol.messages import Grade, Verdict
 from muster.protocol.terms import Terms
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from eth_utils.crypto import keccak
 from multiproof.core import get_proof, make_merkle_tree
+
+from muster.protocol.hashes import keccak
 
 
 def leaf_of_words(words: Iterable[int | bytes]) -> bytes:

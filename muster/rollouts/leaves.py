@@ -11,10 +11,10 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
-from eth_utils.crypto import keccak
 
 from muster.contracts.codec import plain
 from muster.contracts.refutations import Leaf
+from muster.protocol.hashes import keccak
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import VERSION, Rollout
 

@@ -22,11 +22,10 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from eth_utils.crypto import keccak
 
 from muster.environments.task import MAX_TASK_BYTES, Task
 from muster.errors import MalformedError, MismatchError
-from muster.protocol.hashes import content_hash
+from muster.protocol.hashes import content_hash, keccak
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.tasksets.document import MAX_SHARD_BYTES, MAX_SLOTS, SHARD_TASKS, ShardEntry
 

@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from eth_utils.crypto import keccak
-
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind
 from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.draws import Draw
 from muster.protocol.eip712 import Domain
-from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.hashes import hash_bytes, hex_hash, keccak
 from muster.protocol.messages import Reason, Upload
 from muster.protocol.receipts import check_receipt, check_upload
 from muster.protocol.terms import Terms

@@ -14,9 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from eth_utils.crypto import keccak
-
 from muster.errors import ConfigError
+from muster.protocol.hashes import keccak
 
 
 @dataclass(frozen=True)

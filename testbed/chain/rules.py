@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from eth_utils.crypto import keccak
-
+from muster.protocol.hashes import keccak
 from muster.protocol.terms import Terms
 
 

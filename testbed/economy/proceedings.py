@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from eth_utils.crypto import keccak
-
 from muster.contracts import court
 from muster.contracts.court import BallotState, Kind, Outcome
 from muster.errors import RevertError
+from muster.protocol.hashes import keccak
 from testbed.economy.chain import WorldChain
 from testbed.economy.parties import Commitment, Upload, Validator, Vote
 
@@ -55,7 +54,7 @@ class Proceedings:
         """Open a case and vote in it. Return whether the contract let the challenger."""
         # 1. Open it.
         self.replayed(challenger)
-        evidence = keccak(text=f"{c.key.address}/{c.index}/{challenger.address}")
+        evidence = keccak(f"{c.key.address}/{c.index}/{challenger.address}".encode())
         opening = court.open_case(court.Target(c.key.address, c.index, c.step, c.root), kind, 0, evidence)
         try:
             number = self.chain.perform(challenger.address, opening)

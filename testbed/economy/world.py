@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from eth_utils.crypto import keccak
-
 from muster.chain.client import CONSENT_SECONDS, sign_consent
 from muster.chain.keys import Signer
 from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
@@ -18,6 +16,7 @@ from muster.contracts.court import Kind, Outcome
 from muster.contracts.registry import Registration, Role, Status
 from muster.errors import CheckError
 from muster.protocol.draws import draw_base, group_draw
+from muster.protocol.hashes import keccak
 from muster.protocol.terms import Terms
 from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, false_rows, sample_size
@@ -144,7 +143,7 @@ class World:
 
     def _register(self, operator: Operator, signer: Signer, role: Role) -> None:
         stake = self.terms.worker_stake if role is Role.WORKER else self.terms.validator_stake
-        tip = keccak(text=signer.address) if role is Role.VALIDATOR else bytes(32)
+        tip = keccak(signer.address.encode()) if role is Role.VALIDATOR else bytes(32)
         until = self.chain.now + CONSENT_SECONDS
         registration = Registration(signer.address, self.run, role, 0, tip, until)
         consent = sign_consent(signer, registration, operator.address, CHAIN_ANVIL, self.chain.book.registry)
@@ -159,7 +158,7 @@ class World:
         """Open a case about a worker's latest commitment, as if it had just been looked at."""
         key = worker.keys[0]
         index = key.next - 1
-        root = keccak(text=f"{key.address}/{index}")
+        root = keccak(f"{key.address}/{index}".encode())
         step = self.chain.read(runs.work(key.address)).last_step
         rows = self.terms.positions
         commitment = Commitment(worker, key, index, step, root, 1.0, uploaded=True, false_rows=rows)
@@ -209,7 +208,7 @@ class World:
 
     def _publish(self) -> None:
         self.step += 1
-        root = keccak(text=f"step {self.step}")
+        root = keccak(f"step {self.step}".encode())
         self.chain.perform(self.trainer.address, runs.publish_checkpoint(self.run, self.step, root, root))
         self._published.append(self.chain.read(runs.checkpoint(self.run, self.step)))
 
@@ -239,7 +238,7 @@ class World:
 
     def _make(self, worker: Worker, key: Key, work: float) -> Commitment:
         strategy, index = worker.strategy, key.next
-        root = keccak(text=f"{key.address}/{index}")
+        root = keccak(f"{key.address}/{index}".encode())
         commitment = Commitment(worker, key, index, self.step, root, work, strategy.upload is Upload.BEFORE)
         if strategy.false_share:
             commitment.false_rows = false_rows(self.terms.positions, strategy.false_share)
@@ -349,7 +348,7 @@ class World:
         hour = self.chain.now // HOUR_SECONDS - 1
         for validator in self.validators:
             if validator.strategy.seals and not validator.gone:
-                vouched = keccak(text=f"{hour}") if validator.strategy.inspects else bytes(32)
+                vouched = keccak(f"{hour}".encode()) if validator.strategy.inspects else bytes(32)
                 self.chain.send(validator.address, runs.seal(self.run, hour, vouched))
         self.chain.mine()
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from eth_utils.crypto import keccak
 from sqlalchemy import Executable, Table, select
 
 from muster.chain.anvil import LocalChain
@@ -29,7 +28,7 @@ from muster.contracts.registry import Role
 from muster.contracts.run_terms import RunCreated
 from muster.protocol.draws import chain_preimages
 from muster.protocol.eip712 import Domain, sign_message
-from muster.protocol.hashes import hash_bytes
+from muster.protocol.hashes import hash_bytes, keccak
 from muster.protocol.messages import Verdict
 from muster.settings.schema import ChainSettings
 from orchestrator.database import Database

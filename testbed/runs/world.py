@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from eth_utils.crypto import keccak
 
 from muster.authoring.tasks.generated import make_task_set
 from muster.chain.draw_secret import FILE_NAME
@@ -24,6 +23,7 @@ from muster.contracts import runs
 from muster.errors import MalformedError
 from muster.models.files import model_hash, tokenizer_hash
 from muster.protocol.draws import chain_preimages
+from muster.protocol.hashes import keccak
 from muster.protocol.terms import WorkClass
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from eth_utils.address import to_checksum_address
-from eth_utils.crypto import keccak
 
 from muster.chain.client import Chain
 from muster.console.node import nodes
@@ -13,6 +12,7 @@ from muster.console.up.steps import NodeFacts
 from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.registry import Role
 from muster.errors import ConfigError
+from muster.protocol.hashes import keccak
 from muster.protocol.terms_file import ZERO_ADDRESS
 
 UNKNOWN: Final = to_checksum_address(keccak(b"muster up: an address that is not made yet")[12:])

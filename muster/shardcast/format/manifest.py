@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from eth_utils.crypto import keccak
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from muster.errors import MismatchError
+from muster.protocol.hashes import keccak
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.protocol.messages import Hash, UInt32
 from muster.runtime.documents import StrictDocument, canonical_json
