@@ -37,7 +37,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import report
 from muster.constants import TOKEN
 from muster.contracts import registry, runs
-from muster.contracts.court import Kind, Outcome
+from muster.contracts.court import Outcome
+from muster.protocol.kinds import Kind
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS
 from testbed.economy.assumptions import Assumptions

@@ -19,10 +19,10 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.report import Figure, figure, none
-from muster.chain.types import kind_of
 from muster.contracts.court import Outcome
 from muster.protocol.draws import draw_unit, pool_rows
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.kinds import kind_of
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import ValidatorSettings

@@ -41,7 +41,7 @@ contract Refutations is IRefutations {
         Flaw flaw = _flawOf(target, openings);
 
         // Effect and interaction: the court checks that the node can be convicted.
-        emit Refuted(target.node, target.index, msg.sender, _kindOf(flaw), openings[0].leaf.position, flaw);
+        emit Refuted(target.node, target.index, msg.sender, openings[0].leaf.position, flaw);
         COURT.convictProven(target.node, msg.sender);
     }
 
@@ -61,7 +61,7 @@ contract Refutations is IRefutations {
         Flaw flaw = _flawOf(target, openings);
 
         // Effect and interaction: the court checks that it can be convicted.
-        emit VouchRefuted(validator, hour, msg.sender, target.node, target.index, _kindOf(flaw), flaw);
+        emit VouchRefuted(validator, hour, msg.sender, target.node, target.index, flaw);
         COURT.convictProven(validator, msg.sender);
     }
 
@@ -78,14 +78,6 @@ contract Refutations is IRefutations {
     function _checkCommitted(ISlashCourt.Target calldata target) internal view {
         bool committed = RUNS.isCommitted(target.node, target.index, target.step, target.root);
         require(committed, NotCommitted(target.node, target.index, target.step, target.root));
-    }
-
-    /// @dev As validators that read the file name it (muster.verification.audit): a row out of its place makes a file
-    /// malformed.
-    function _kindOf(Flaw flaw) private pure returns (ISlashCourt.Kind) {
-        if (flaw == Flaw.OutOfBounds) return ISlashCourt.Kind.OutOfBounds;
-        if (flaw == Flaw.PositionTwice || flaw == Flaw.PositionBeyond) return ISlashCourt.Kind.Malformed;
-        return ISlashCourt.Kind.WrongDraw;
     }
 
     function _checkUnder(bytes32 root, Leaves.Leaf calldata leaf, bytes32[] calldata merkleProof)

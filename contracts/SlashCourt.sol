@@ -6,7 +6,7 @@ import { Juries } from "./Juries.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
-import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
+import { DATA_MISSING, ISlashCourt, WRONG_GRADE } from "./interfaces/ISlashCourt.sol";
 import { Payouts } from "./libraries/Payouts.sol";
 import { Windows } from "./libraries/Windows.sol";
 
@@ -18,7 +18,7 @@ contract SlashCourt is Juries {
     struct Accusation {
         address node;
         IRegistry.Node accused;
-        Kind kind;
+        uint8 kind;
         uint32 position;
         bytes32 evidenceHash;
         bytes32 charge;
@@ -39,7 +39,7 @@ contract SlashCourt is Juries {
     /// @inheritdoc ISlashCourt
     uint256 public caseCount;
 
-    mapping(address challenger => mapping(address node => mapping(Kind kind => uint256 caseId))) private _openCases;
+    mapping(address challenger => mapping(address node => mapping(bool missing => uint256 caseId))) private _openCases;
     /// @dev The latest case against a node, ended or not.
     mapping(address node => uint256 caseId) private _latestCase;
     /// @dev Whether a node was fined for a file that came late.
@@ -55,11 +55,11 @@ contract SlashCourt is Juries {
     // ------------------------------------------------------------------------------------------------- juried cases
 
     /// @inheritdoc ISlashCourt
-    function openCase(Target calldata target, Kind kind, uint32 position, bytes32 evidenceHash)
+    function openCase(Target calldata target, uint8 kind, uint32 position, bytes32 evidenceHash)
         external
         returns (uint256 caseId)
     {
-        require(kind != Kind.WrongGrade, KindOfGrades());
+        require(kind != WRONG_GRADE, KindOfGrades());
         IRegistry.Node memory accused = _checkAccusable(target);
         bytes32 charge = chargeOf(target, kind, position, evidenceHash);
 
@@ -77,9 +77,9 @@ contract SlashCourt is Juries {
     ) external returns (uint256 caseId) {
         _checkCommitted(target);
         IRegistry.Node memory accused = _checkStatement(target, validator, grades, salt, signature);
-        bytes32 charge = keccak256(abi.encode(target, Kind.WrongGrade, validator, grades, evidenceHash));
+        bytes32 charge = keccak256(abi.encode(target, WRONG_GRADE, validator, grades, evidenceHash));
 
-        caseId = _bring(target, Accusation(validator, accused, Kind.WrongGrade, 0, evidenceHash, charge));
+        caseId = _bring(target, Accusation(validator, accused, WRONG_GRADE, 0, evidenceHash, charge));
         emit GradeAccused(caseId, validator, target.node, grades);
     }
 
@@ -91,7 +91,7 @@ contract SlashCourt is Juries {
         // Check. A reorg may have given the number to another case since the judge looked.
         require(charge == case_.charge, OtherCharge(caseId, charge, case_.charge));
         require(block.timestamp < case_.commitEnds, CommitPhaseOver(caseId, case_.commitEnds, block.timestamp));
-        bool again = ballot_.state == BallotState.Committed && case_.kind == Kind.DataMissing;
+        bool again = ballot_.state == BallotState.Committed && case_.kind == DATA_MISSING;
         require(again || ballot_.state == BallotState.None, AlreadyVoted(caseId, msg.sender));
         if (!again) _requireJudge(caseId, msg.sender);
 
@@ -147,7 +147,7 @@ contract SlashCourt is Juries {
         (address node, uint32 index, uint32 run) = (case_.node, case_.index, case_.run);
 
         // Check.
-        require(case_.kind == Kind.DataMissing, KindNotMissing(caseId, case_.kind));
+        require(case_.kind == DATA_MISSING, KindNotMissing(caseId, case_.kind));
         _checkAccusable(Target(node, index, receipt.step, receipt.root));
         uint256 committedAt = _committedAt(node, index);
         require(receipt.storedAt <= committedAt, ReceiptTooLate(receipt.storedAt, committedAt));
@@ -215,7 +215,7 @@ contract SlashCourt is Juries {
     }
 
     /// @inheritdoc ISlashCourt
-    function chargeOf(Target calldata target, Kind kind, uint32 position, bytes32 evidenceHash)
+    function chargeOf(Target calldata target, uint8 kind, uint32 position, bytes32 evidenceHash)
         public
         pure
         returns (bytes32)
@@ -248,12 +248,13 @@ contract SlashCourt is Juries {
     function _bring(Target calldata target, Accusation memory accusation) private returns (uint256 caseId) {
         // Check.
         uint256 committedAt = _checkInTime(target.node, target.index);
-        uint256 open = _openCases[msg.sender][accusation.node][accusation.kind];
+        bool missing = accusation.kind == DATA_MISSING;
+        uint256 open = _openCases[msg.sender][accusation.node][missing];
         require(open == 0, CaseOpenAlready(msg.sender, accusation.node, open));
 
         // Effect.
         caseId = ++caseCount;
-        _openCases[msg.sender][accusation.node][accusation.kind] = caseId;
+        _openCases[msg.sender][accusation.node][missing] = caseId;
         Case storage case_ = _cases[caseId];
         case_.node = accusation.node;
         case_.index = target.index;
@@ -348,7 +349,7 @@ contract SlashCourt is Juries {
     /// @dev A whole jury that has committed need not wait, except about missing data: its cure has until the end.
     function _committingOver(Case storage case_) private view returns (bool) {
         if (block.timestamp >= case_.commitEnds) return true;
-        return case_.commits == case_.jury && case_.kind != Kind.DataMissing;
+        return case_.commits == case_.jury && case_.kind != DATA_MISSING;
     }
 
     /// @dev No judge can commit or reveal any more.
@@ -363,14 +364,14 @@ contract SlashCourt is Juries {
         uint256 jury = case_.jury;
         if (uint256(case_.reveals) * 2 <= jury) return Outcome.NoQuorum;
         if (uint256(case_.guiltyVotes) * 2 > jury) return Outcome.Guilty;
-        return case_.kind == Kind.DataMissing ? Outcome.Cured : Outcome.NotGuilty;
+        return case_.kind == DATA_MISSING ? Outcome.Cured : Outcome.NotGuilty;
     }
 
     /// @param dismisser Who is paid for a receipt; zero if there was none.
     function _end(uint256 caseId, Case storage case_, Outcome outcome, address dismisser) private {
         // Effect.
         case_.outcome = outcome;
-        delete _openCases[case_.challenger][case_.node][case_.kind];
+        delete _openCases[case_.challenger][case_.node][case_.kind == DATA_MISSING];
         emit CaseResolved(caseId, case_.node, outcome, case_.guiltyVotes, case_.reveals, case_.jury);
 
         // Interaction, and an effect that follows from it: what the accused has left decides what judges share.

@@ -25,6 +25,7 @@ from muster.contracts.masters import MasterRevealed
 from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
+from muster.protocol.kinds import kind_of_flaw, reason_of
 from orchestrator import tallies, undo
 from orchestrator.attribution import Attribution
 from orchestrator.events import MAX_EVENTS, record_events
@@ -255,7 +256,7 @@ class _Piece:
 
     def _case_opened(self, event: CaseOpened) -> None:
         start = {"outcome": "open", "reveals": 0, "guilty_votes": 0, "opened_in": event.at.transaction}
-        row = row_of(cases, event, id=event.case_id, evidence=event.evidence_hash, **start)
+        row = row_of(cases, event, id=event.case_id, evidence=event.evidence_hash, kind=reason_of(event.kind), **start)
         if self._insert(event.at, cases, row):
             self._tally(event.at, event.challenger, "open")
         self.again.append((ONE, {"node": event.node, "index": event.index}))
@@ -283,7 +284,8 @@ class _Piece:
         if member_of(self.connection, event.node) is None:
             return  # of another run
         place = {"block": event.at.block, "log_index": event.at.log_index, "transaction": event.at.transaction}
-        row = row_of(proofs, event, **place, position=min(event.position, _MAX_POSITION))
+        kind, position = kind_of_flaw(event.flaw), min(event.position, _MAX_POSITION)
+        row = row_of(proofs, event, **place, kind=kind, position=position)
         if insert_once(self.connection, proofs, row):
             self._tally(event.at, event.prover, "proofs")
         data = {key: row[key] for key in ("node", "index", "prover", "kind", "flaw")}

@@ -15,10 +15,11 @@ from muster.chain.client import Chain, event_of
 from muster.chain.types import Block
 from muster.contracts import court, refutations, registry, runs
 from muster.contracts.codec import Transaction
-from muster.contracts.court import CaseOpened, Kind, Outcome
+from muster.contracts.court import CaseOpened, Outcome
 from muster.contracts.registry import Status
 from muster.errors import CheckError, RevertError, UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.rollouts.leaves import leaf_of
 from muster.runtime import telemetry

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from muster.constants import SAMPLE_BLOCKS
-from muster.contracts.court import Kind
 from muster.errors import CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
 from muster.protocol.draws import Draw
 from muster.protocol.hashes import keccak
@@ -45,7 +44,7 @@ class CannotVerifyError(UnreachableError):
 
 
 async def verify_evidence(
-    data: bytes, kind: Kind, commitment: CommittedWork, context: RunVerificationContext, entropy: bytes = b""
+    data: bytes, kind: int, commitment: CommittedWork, context: RunVerificationContext, entropy: bytes = b""
 ) -> Inspection:
     """Verify what is shown for an accusation of this kind. `commitment` is what it is about, as the chain has it.
 

@@ -14,11 +14,11 @@ from typing import Final
 
 from muster.chain.client import charge_of
 from muster.chain.cursor import EventBatch
-from muster.chain.types import kind_of
-from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Kind, Outcome
+from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Outcome
 from muster.contracts.registry import Convicted
 from muster.contracts.runs import WorkCommitted
 from muster.protocol.hashes import keccak
+from muster.protocol.kinds import Kind, kind_of
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.runtime.journal import Journal
 from muster.verification.pools import PooledRow
@@ -119,7 +119,7 @@ class ValidatorJournal(Journal):
             """INSERT OR REPLACE INTO cases (case_id, charge, node, idx, root, step, kind, challenger, evidence, jury,
                                              commit_ends, reveal_ends, block, ballot, accused, grades)
                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            *(event.case_id, charge, node, event.index, event.root, event.step, int(event.kind)),
+            *(event.case_id, charge, node, event.index, event.root, event.step, event.kind),
             *(event.challenger, event.evidence_hash, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
             *(self._start(event.case_id, charge), event.node, grades),
         )
@@ -151,7 +151,7 @@ class ValidatorJournal(Journal):
             "UPDATE cases SET outcome = ? WHERE case_id = ? AND outcome = 0", int(event.outcome), event.case_id
         )
         if changed and event.outcome == Outcome.NO_QUORUM:
-            kind = Kind(self.value("SELECT kind FROM cases WHERE case_id = ?", event.case_id))
+            kind = self.value("SELECT kind FROM cases WHERE case_id = ?", event.case_id)
             table, state, accused = _table_of(kind)
             self.execute(
                 f"""UPDATE {table} SET {state} = 'waiting', due = ? WHERE {state} = 'opened' AND opened < ?
@@ -307,11 +307,10 @@ class ValidatorJournal(Journal):
             """SELECT *, 0 AS hour FROM cases LEFT JOIN votes USING (case_id, charge)
                WHERE outcome = 0 OR ballot IN ('sealed', 'committed', 'revealed') ORDER BY case_id"""
         )
-        same = CaseRecord.__dataclass_fields__.keys() - {"commitment", "kind", "outcome", "guilty"}
+        same = CaseRecord.__dataclass_fields__.keys() - {"commitment", "outcome", "guilty"}
         return [
             CaseRecord(
                 commitment=self._commitment(row),
-                kind=Kind(row["kind"]),
                 outcome=Outcome(row["outcome"]),
                 guilty=None if row["guilty"] is None else bool(row["guilty"]),
                 **{name: row[name] for name in same},
@@ -380,5 +379,5 @@ _ACCUSATIONS: Final = """
     ORDER BY due"""
 
 
-def _table_of(kind: Kind) -> tuple[str, str, str]:
+def _table_of(kind: int) -> tuple[str, str, str]:
     return _TABLES[kind == Kind.WRONG_GRADE]

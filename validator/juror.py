@@ -17,8 +17,9 @@ from typing import Final
 from muster.chain.client import Chain, vote_hash
 from muster.chain.types import Block
 from muster.contracts import court, runs
-from muster.contracts.court import BallotState, Kind, Outcome
+from muster.contracts.court import BallotState, Outcome
 from muster.errors import CheckError, MusterError, RefusedError, RevertError, UnreachableError
+from muster.protocol.kinds import Kind
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import AGAIN, IDLE, Next

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from muster.chain.types import kind_of
-from muster.contracts.court import Kind, Outcome
+from muster.contracts.court import Outcome
+from muster.protocol.kinds import Kind, kind_of
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.verification.rules import CommittedWork
 from validator.grade_journal import GRADE_SCHEMA
@@ -92,7 +92,7 @@ class CaseRecord:
     charge: bytes
     """`muster.chain.client.charge_of`: what the number meant when this was read."""
     commitment: CommittedWork
-    kind: Kind
+    kind: int
     challenger: str
     evidence: bytes
     jury: int

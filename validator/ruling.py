@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from muster.contracts.court import BallotState, Kind
+from muster.contracts.court import BallotState
 from muster.protocol.hashes import keccak
+from muster.protocol.kinds import Kind
 from validator.records import Ballot, CaseRecord
 
 RETRY_SECONDS: Final = 30.0

@@ -17,8 +17,9 @@ from eth_utils.address import is_address, to_checksum_address
 from muster.chain.client import Chain
 from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
-from muster.contracts.court import CaseOpened, GradeAccused, Kind
+from muster.contracts.court import CaseOpened, GradeAccused
 from muster.errors import CheckError, MismatchError, UnreachableError, UsageError
+from muster.protocol.kinds import Kind, reason_of
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
@@ -86,7 +87,7 @@ async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> Non
             "case": case_id,
             "node": opened.node,
             "index": opened.index,
-            "kind": opened.kind.name.lower(),
+            "kind": reason_of(opened.kind),
             "guilty": inspection.guilty if inspection else None,
             "why": why,
             **_finding(inspection.finding if inspection else None),

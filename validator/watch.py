@@ -15,6 +15,7 @@ from muster.clients.gas_watch import watch_gas
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import court
 from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Outcome
+from muster.protocol.kinds import reason_of
 from muster.runtime.loop import AGAIN, IDLE, Next
 from muster.runtime.notify import FOR_GOOD, Notifier
 from muster.runtime.units import Tokens
@@ -59,7 +60,7 @@ class ValidatorWatch:
     async def _accused(self, event: CaseOpened) -> None:
         if self._past and (await self._chain.call(court.case_of(event.case_id))).outcome != Outcome.OPEN:
             return
-        kind = event.kind.name.lower()
+        kind = reason_of(event.kind)
         text = (
             f"{self._notifier.name} is accused of {kind}: case {event.case_id} is open against it."
             f" muster slash verify {event.case_id} runs the evidence again"

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from muster.contracts import court, runs
-from muster.contracts.court import Case, Kind, Outcome
+from muster.contracts.court import Case, Outcome
+from muster.protocol.kinds import Kind, reason_of
 from muster.runtime import telemetry
 from muster.runtime.loop import IDLE, Next
 from muster.runtime.notify import FOR_GOOD
@@ -44,7 +45,7 @@ class Defender:
         return IDLE
 
     def _tell(self, number: int, case: Case) -> None:
-        notifier, kind = self._context.notifier, case.kind.name.lower()
+        notifier, kind = self._context.notifier, reason_of(case.kind)
         text = (
             f"{notifier.name} is accused of {kind} in commitment {case.index}: case {number} is open against it."
             f" muster slash verify {number} runs the evidence again"

@@ -28,23 +28,10 @@ interface IRefutations {
     // ------------------------------------------------------------------------------------------------------ events
 
     /// @notice The contract itself found `node` guilty: `prover` showed a leaf of commitment `index` that cannot be.
-    event Refuted(
-        address indexed node,
-        uint32 indexed index,
-        address indexed prover,
-        ISlashCourt.Kind kind,
-        uint256 position,
-        Flaw flaw
-    );
+    event Refuted(address indexed node, uint32 indexed index, address indexed prover, uint256 position, Flaw flaw);
     /// @notice `validator` had vouched, when it sealed `hour`, for commitment `index` of `node`, which has this flaw.
     event VouchRefuted(
-        address indexed validator,
-        uint24 indexed hour,
-        address indexed prover,
-        address node,
-        uint32 index,
-        ISlashCourt.Kind kind,
-        Flaw flaw
+        address indexed validator, uint24 indexed hour, address indexed prover, address node, uint32 index, Flaw flaw
     );
 
     // ------------------------------------------------------------------------------------------------------ errors

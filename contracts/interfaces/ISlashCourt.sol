@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+/// @dev The kinds of accusation that the court acts on. The others are numbers for accusers and judges:
+/// muster.protocol.kinds.
+uint8 constant DATA_MISSING = 1;
+uint8 constant WRONG_GRADE = 12;
+
 /// @title SlashCourt: proves what is wrong, at once if the contract can see it, by a jury if it cannot.
 /// @notice The jury of a case is every validator of the run that was active `jurySeniority` seconds before the case
 /// opened and before the commitment was made. So a validator cannot join to judge an existing commitment. Each node has
@@ -11,24 +16,6 @@ pragma solidity ^0.8.30;
 /// independent.
 interface ISlashCourt {
     // ------------------------------------------------------------------------------------------------------- types
-
-    /// @notice What is wrong with a commitment. Mirror of muster.protocol.messages.Reason, in the same order. WrongTool
-    /// is for runs with tools. WrongGrade is not about the commitment's node but about a validator that graded it.
-    enum Kind {
-        Malformed,
-        DataMissing,
-        WrongRoot,
-        WrongDraw,
-        WrongPrompt,
-        OutOfBounds,
-        WrongTermination,
-        WrongReward,
-        SamplingMismatch,
-        ActivationMismatch,
-        WrongLogprobs,
-        WrongTool,
-        WrongGrade
-    }
 
     /// @notice Open until resolved. Moot: the node was convicted in another case before this one ended. Dismissed: the
     /// storage's receipt from before the commitment was shown. Cured: without such a receipt, missing data was there
@@ -76,7 +63,7 @@ interface ISlashCourt {
     /// @param node The accused: of a wrong grade the validator, else whose commitment it is.
     /// @param run Its run.
     /// @param openedAt Second of opening.
-    /// @param kind What it is accused of.
+    /// @param kind What it is accused of, by a number of muster.protocol.kinds. Judges vote not guilty of one they do not know.
     /// @param outcome How the case ended.
     /// @param challenger Validator node that opened it.
     /// @param index Commitment.
@@ -100,7 +87,7 @@ interface ISlashCourt {
         address node;
         uint32 run;
         uint40 openedAt;
-        Kind kind;
+        uint8 kind;
         Outcome outcome;
         address challenger;
         uint32 index;
@@ -130,7 +117,7 @@ interface ISlashCourt {
         uint32 index,
         uint32 step,
         bytes32 root,
-        Kind kind,
+        uint8 kind,
         uint32 position,
         bytes32 evidenceHash,
         uint16 jury,
@@ -176,7 +163,7 @@ interface ISlashCourt {
     error NotAbsent(uint256 caseId, address judge);
     error AbsentAlready(address judge, uint256 from, uint256 ended);
     error NothingToCollect(uint256 caseId, address judge);
-    error KindNotMissing(uint256 caseId, Kind kind);
+    error KindNotMissing(uint256 caseId, uint8 kind);
     error ReceiptNotByStorage(address signer, address storageKey);
     error ReceiptTooLate(uint256 storedAt, uint256 committedAt);
     error KindOfGrades();
@@ -187,18 +174,18 @@ interface ISlashCourt {
 
     /// @notice Accuses a node of a commitment. The caller is a validator of the run, as senior as its judges have to be,
     /// whose operator pays the fee out of its free balance. One that has retired may accuse as long as its lock is there, of
-    /// what was committed while it served. It has one open case per node and kind. Pay of the
-    /// node that cases can still be about is frozen until the case ends.
+    /// what was committed while it served. It has one open case per node about missing data and one about anything else.
+    /// Pay of the node that cases can still be about is frozen until the case ends.
     /// @param target The commitment; its node is accused.
     /// @param position Row concerned; ignored where the kind concerns the whole commitment.
     /// @param evidenceHash Content hash of a bundle that anyone can re-verify offline.
-    function openCase(Target calldata target, Kind kind, uint32 position, bytes32 evidenceHash)
+    function openCase(Target calldata target, uint8 kind, uint32 position, bytes32 evidenceHash)
         external
         returns (uint256 caseId);
 
     /// @notice Accuses a validator of grading a commitment wrongly by the run's private tests. As `openCase`, but the accused
     /// is the validator, and its own signature says of what. The commitment's node is in no danger, and may be gone.
-    /// What the case is about, its charge, is keccak256(abi.encode(target, Kind.WrongGrade, validator, grades,
+    /// What the case is about, its charge, is keccak256(abi.encode(target, WRONG_GRADE, validator, grades,
     /// evidenceHash)).
     /// @param target The commitment that was graded.
     /// @param validator Who graded it; its lock is what is at stake.
@@ -280,7 +267,7 @@ interface ISlashCourt {
     function collectable(uint256 caseId, address judge) external view returns (uint256);
     /// @notice What a case by `openCase` is about: keccak256(abi.encode(node, index, step, root, kind, position,
     /// evidenceHash)).
-    function chargeOf(Target calldata target, Kind kind, uint32 position, bytes32 evidenceHash)
+    function chargeOf(Target calldata target, uint8 kind, uint32 position, bytes32 evidenceHash)
         external
         pure
         returns (bytes32);

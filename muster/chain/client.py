@@ -89,10 +89,10 @@ def charge_of(case: CaseOpened, grade: GradeAccused | None = None) -> bytes:
     if grade is not None:
         kinds = ["address", "uint32", "uint32", "bytes32", "uint8", "address", "bytes32", "bytes32"]
         commitment = [grade.node, case.index, case.step, case.root]
-        values = [*commitment, int(case.kind), grade.validator, grade.grades, case.evidence_hash]
+        values = [*commitment, case.kind, grade.validator, grade.grades, case.evidence_hash]
         return keccak(encode(kinds, values))
     kinds = ["address", "uint32", "uint32", "bytes32", "uint8", "uint32", "bytes32"]
-    values = [case.node, case.index, case.step, case.root, int(case.kind), case.position, case.evidence_hash]
+    values = [case.node, case.index, case.step, case.root, case.kind, case.position, case.evidence_hash]
     return keccak(encode(kinds, values))
 
 

@@ -15,14 +15,8 @@ from eth_utils.address import to_checksum_address
 
 from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Event
-from muster.contracts.court import Kind
 from muster.errors import ConfigError
 from muster.runtime.files import write_atomically
-
-
-def kind_of(reason: str) -> Kind:
-    """Return the kind of case that a verdict's reason (`muster.protocol.messages.Reason`) leads to."""
-    return Kind[reason.upper()]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Fined, Registered
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
 from muster.errors import CheckError, StorageError
+from muster.protocol.kinds import kind_of_flaw, reason_of
 from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
 from muster.runtime.tls import tls_context
 from muster.shardcast.format.store import verify_folder, version_path
@@ -69,10 +70,11 @@ def case_results(events: Sequence[Event]) -> list[CaseResult]:
     for one in [*cases, *(proof for proof in events if isinstance(proof, Refuted))]:
         if isinstance(one, CaseOpened):
             end = ends.get(one.case_id)
-            number, jury, challenger = one.case_id, one.jury, one.challenger
+            number, jury, challenger, kind = one.case_id, one.jury, one.challenger, reason_of(one.kind)
             outcome, last = (end.outcome.name.lower(), end) if end else ("open", one)
         else:
-            number, jury, challenger, outcome, last = 0, 0, one.prover, "guilty", one
+            number, jury, challenger, kind = 0, 0, one.prover, kind_of_flaw(one.flaw).name.lower()
+            outcome, last = "guilty", one
         votes = [vote.guilty for vote in events if isinstance(vote, VoteRevealed) and vote.case_id == number]
         ended = last.at.transaction, one.node
         stake, conviction = stakes.get(one.node, 0), convictions.get(ended)
@@ -80,7 +82,7 @@ def case_results(events: Sequence[Event]) -> list[CaseResult]:
             CaseResult(
                 case=number,
                 node=one.node,
-                kind=one.kind.name.lower(),
+                kind=kind,
                 outcome=outcome,
                 transaction="0x" + last.at.transaction.hex(),
                 stake_before=stake,

@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from muster.chain.types import kind_of
-from muster.contracts.court import Kind
 from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.draws import Draw
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import hash_bytes, hex_hash, keccak
+from muster.protocol.kinds import kind_of, reason_of
 from muster.protocol.messages import Reason, Upload
 from muster.protocol.receipts import check_receipt, check_upload
 from muster.protocol.terms import Terms
@@ -69,7 +68,7 @@ class ShownRows:
             return replace(rules, shown=read_tasks(self.tasks, self.rows, rules.task_set))
 
 
-def parse_evidence(data: bytes, kind: Kind, commitment: CommittedWork, rules: Rules, where: Domain) -> EvidenceBundle:
+def parse_evidence(data: bytes, kind: int, commitment: CommittedWork, rules: Rules, where: Domain) -> EvidenceBundle:
     """Parse a bundle. Raises VoidEvidenceError unless it is of this kind and about this commitment.
 
     A bundle about a whole file has an upload that the node signed.
@@ -79,7 +78,7 @@ def parse_evidence(data: bytes, kind: Kind, commitment: CommittedWork, rules: Ru
     except MalformedError as error:
         raise VoidEvidenceError(str(error)) from error
     if kind_of(bundle.reason) != kind:
-        raise VoidEvidenceError(f"the evidence is of {bundle.reason}, the case of {kind.name.lower()}")
+        raise VoidEvidenceError(f"the evidence is of {bundle.reason}, the case of {reason_of(kind)}")
     if not is_about(bundle, commitment, rules):
         raise VoidEvidenceError("the evidence is about another commitment")
     if bundle.reason in WHOLE_FILE:

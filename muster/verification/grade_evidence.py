@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.contracts.court import Kind
 from muster.errors import MalformedError
 from muster.grading.grades import RowGrade, first_difference
 from muster.grading.shown import read_signed
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import hex_hash
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import ShownGrades
 from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import Field
 from sqlalchemy import Connection, func, or_, select
 
 from muster.constants import BASIS_POINTS
-from muster.protocol.messages import Message, Verdict
+from muster.protocol.messages import Message, Reason, Verdict
 from muster.protocol.reasons import EXPLANATIONS
 from muster.runtime.units import Tokens
 from orchestrator import problems
@@ -235,8 +235,9 @@ def charge(case: CaseRow, work_of: str, verdict: Verdict | None) -> str:
     accused = case.name or case.node
     work = f"commitment {case.index} of {work_of}, made at step {case.step}"
     about = f"what {accused} signed about {work}" if case.kind == "wrong_grade" else work
+    what = EXPLANATIONS.get(cast("Reason", case.kind), "what this version does not know: judges vote not guilty")
     row = "" if verdict is None or verdict.position is None else f". Row {verdict.position} shows it"
-    return f"{case.challenger_name or case.challenger} says of {about}: {EXPLANATIONS[case.kind]}{row}."  # type: ignore[index]
+    return f"{case.challenger_name or case.challenger} says of {about}: {what}{row}."
 
 
 def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens) -> str:

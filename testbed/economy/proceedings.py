@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from muster.contracts import court
-from muster.contracts.court import BallotState, Kind, Outcome
+from muster.contracts.court import BallotState, Outcome
 from muster.errors import RevertError
 from muster.protocol.hashes import keccak
+from muster.protocol.kinds import Kind
 from testbed.economy.chain import WorldChain
 from testbed.economy.parties import Commitment, Upload, Validator, Vote
 

@@ -12,11 +12,12 @@ from muster.chain.client import CONSENT_SECONDS, sign_consent
 from muster.chain.keys import Signer
 from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
 from muster.contracts import registry, run_terms, runs, token
-from muster.contracts.court import Kind, Outcome
+from muster.contracts.court import Outcome
 from muster.contracts.registry import Registration, Role, Status
 from muster.errors import CheckError
 from muster.protocol.draws import draw_base, group_draw
 from muster.protocol.hashes import keccak
+from muster.protocol.kinds import Kind
 from muster.protocol.terms import Terms
 from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, false_rows, sample_size

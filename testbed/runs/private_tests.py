@@ -33,7 +33,7 @@ from muster.clients.node_session import NodeSession
 from muster.clients.run_data import RunTasks, make_rules
 from muster.constants import MICRO
 from muster.contracts import masters, registry
-from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Status
 from muster.errors import RefusedError
 from muster.grading.grades import RowGrade
@@ -41,6 +41,7 @@ from muster.grading.masters import Masters
 from muster.grading.sealing import task_key
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import hex_hash
+from muster.protocol.kinds import Kind, reason_of
 from muster.protocol.messages import Grade, ShownGrades
 from muster.protocol.prompts import end_token
 from muster.protocol.terms import WorkClass
@@ -338,7 +339,7 @@ class PrivateStory:
             opened = {event.case_id: event for event in events if isinstance(event, CaseOpened)}
             for event in events:
                 if isinstance(event, CaseResolved) and event.outcome == Outcome.GUILTY:
-                    self.facts.convicted[opened[event.case_id].node] = opened[event.case_id].kind.name.lower()
+                    self.facts.convicted[opened[event.case_id].node] = reason_of(opened[event.case_id].kind)
             self.facts.lock_lost = before - (await chain.call(registry.node(address))).lock
             others = [self.run.key(name).address for name in ("v1", "v2", "v4", "w1")]
             self.facts.honest_free = all(node.status == Status.ACTIVE for node in await chain.nodes(others))

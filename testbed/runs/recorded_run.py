@@ -15,10 +15,11 @@ from starlette.requests import Request
 
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts.codec import Event, Place
-from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteCommitted, VoteRevealed
+from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.registry import Convicted, Fined, Registered, Role
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
 from muster.protocol.hashes import hash_bytes
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import StepReport, Upload
 from muster.protocol.terms import Terms, WorkClass
 from muster.settings.schema import OrchestratorSettings
@@ -145,7 +146,7 @@ class SampleRun(RecordedRun):
         return hash_of(f"root {index} of {name}")
 
     async def open_case(
-        self, number: int, challenger: str, accused: str, index: int, kind: Kind = Kind.WRONG_REWARD, **changes: Any
+        self, number: int, challenger: str, accused: str, index: int, kind: int = Kind.WRONG_REWARD, **changes: Any
     ) -> None:
         """Open a case at second `now` of the follower; the work is the accused's unless `work_of` says otherwise."""
         worker = changes.get("work_of", accused)

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from muster.chain.types import Block
 from muster.contracts.codec import Call, Event, Transaction
-from muster.contracts.court import BallotState, CaseOpened, Kind
+from muster.contracts.court import BallotState, CaseOpened
 from muster.contracts.registry import Status
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import UploadReceipt
 from muster.runtime.loop import AGAIN
 from muster.verification.bundles import Inspection, make_bundle

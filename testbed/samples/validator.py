@@ -6,9 +6,10 @@ from typing import Any
 
 from muster.chain.cursor import EventBatch
 from muster.contracts.codec import Event, Place
-from muster.contracts.court import CaseOpened, Kind
+from muster.contracts.court import CaseOpened
 from muster.contracts.runs import WorkCommitted
 from muster.errors import RefusedError
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import Verdict
 from muster.verification.rules import CommittedWork
 from testbed.samples.messages import about, verdict_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from muster.authoring.tasks.sealing import seal_set
 from muster.chain.keys import Signer
-from muster.chain.types import Block, kind_of
+from muster.chain.types import Block
 from muster.constants import SAMPLE_BLOCKS
 from muster.contracts.runs import WorkCommitted
 from muster.environments.rewards import length_reward
@@ -24,6 +24,7 @@ from muster.grading.masters import Masters
 from muster.protocol.draws import Draw, draw_pool
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import content_hash, hex_hash
+from muster.protocol.kinds import kind_of
 from muster.protocol.masters import grades_commitment
 from muster.protocol.messages import ShownGrades, Upload, Verdict
 from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts

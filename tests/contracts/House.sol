@@ -10,6 +10,7 @@ import { IRuns } from "../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
 import { Draws } from "../../contracts/libraries/Draws.sol";
 import { Leaves } from "../../contracts/libraries/Leaves.sol";
+import { Kind } from "./Kind.sol";
 import { Vm } from "./Vm.sol";
 
 /// @title The deployed contracts, a cast of actors, and the steps that tests take.
@@ -293,22 +294,17 @@ abstract contract House {
 
     /// @dev Validator 0 accuses node i of commitment `index`, made at the latest step to `_root`.
     function _accuse(uint256 i, uint32 index) internal returns (uint256 caseId) {
-        return _accuseBy(0, i, index, ISlashCourt.Kind.SamplingMismatch);
+        return _accuseBy(0, i, index, Kind.SAMPLING_MISMATCH);
     }
 
-    function _accuseBy(uint256 challenger, uint256 i, uint32 index, ISlashCourt.Kind kind)
-        internal
-        returns (uint256 caseId)
-    {
+    function _accuseBy(uint256 challenger, uint256 i, uint32 index, uint8 kind) internal returns (uint256 caseId) {
         uint32 step = _latest();
         vm.prank(node(challenger));
         return court.openCase(ISlashCourt.Target(node(i), index, step, _root(i, index)), kind, 7, keccak256("evidence"));
     }
 
     /// @dev The same is refused.
-    function _expectNoCase(uint256 challenger, uint256 i, uint32 index, ISlashCourt.Kind kind, bytes memory reason)
-        internal
-    {
+    function _expectNoCase(uint256 challenger, uint256 i, uint32 index, uint8 kind, bytes memory reason) internal {
         uint32 step = _latest();
         vm.expectRevert(reason);
         vm.prank(node(challenger));

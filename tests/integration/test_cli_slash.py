@@ -12,10 +12,11 @@ import pytest
 
 from muster.chain.client import event_of
 from muster.contracts import court, registry, runs
-from muster.contracts.court import CaseOpened, Kind, Outcome
+from muster.contracts.court import CaseOpened, Outcome
 from muster.contracts.registry import Status
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hex_hash
+from muster.protocol.kinds import Kind
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
@@ -26,7 +27,7 @@ from testbed.samples.messages import receipt_of
 from testbed.samples.rollouts import rollout
 
 TOKENS = 3
-WORKERS = ("honest", "forger", "lost")
+WORKERS = ("honest", "forger", "lost", "odd")
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,19 @@ def test_a_file_without_a_flaw_is_proven_nothing(stranger: Machine, run_fixture:
     path.write_bytes(write_rollouts([replace(rows[0], fuel=1), *rows[1:]]))
     assert "did not commit to this file as number 0 at step 0" in stranger.json(*words, status=3)["error"]
     assert status_of(run_fixture, "honest") is Status.ACTIVE
+
+
+def test_a_case_of_a_kind_without_a_name_is_shown_by_its_number(stranger: Machine, run_fixture: RunFixture) -> None:
+    node, root = run_fixture.key("odd").address, hashlib.sha256(b"odd").digest()
+
+    async def accuse() -> int:
+        await run_fixture.commit("odd", 0, hex_hash(root))
+        async with run_fixture.chain("v2") as chain:
+            opened = await chain.send(court.open_case(court.Target(node, 0, 0, root), 255, 0, bytes(32)))
+            return event_of(opened, CaseOpened).case_id
+
+    case = asyncio.run(accuse())
+    assert stranger.json("slash", "show", case)["kind"] == "unknown_255"
 
 
 def test_a_receipt_ends_a_case_about_missing_data(stranger: Machine, run_fixture: RunFixture, tmp_path: Path) -> None:

@@ -23,11 +23,12 @@ from muster.chain.provider import connected
 from muster.clients import OrchestratorClient, fetch_run
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs
-from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteCommitted, VoteRevealed
+from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import MismatchError
+from muster.protocol.kinds import Kind, kind_of_flaw
 from muster.protocol.messages import Upload
 from muster.rollouts.parquet import write_rollouts
 from muster.verification.bundles import parse_bundle
@@ -232,7 +233,7 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World, monkeypat
 
         await until(all_jailed, "all five are jailed")
     refuted = await world.events(Refuted)
-    assert {(event.node, event.kind) for event in refuted} == {
+    assert {(event.node, kind_of_flaw(event.flaw)) for event in refuted} == {
         (world.run_fixture.key("w2").address, Kind.WRONG_DRAW),
         (world.run_fixture.key("w4").address, Kind.OUT_OF_BOUNDS),
     }

@@ -17,8 +17,8 @@ from muster.chain import reads
 from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
 from muster.contracts import court, runs
-from muster.contracts.court import Kind
 from muster.errors import RefusedError, StorageError, UnreachableError
+from muster.protocol.kinds import Kind
 from orchestrator import chain_follower as follower
 from orchestrator import tables
 from orchestrator.chain_follower import Follower

@@ -11,13 +11,14 @@ from eth_utils.crypto import keccak
 from muster.chain.client import Chain, charge_of, event_of, vote_hash
 from muster.constants import TOKEN
 from muster.contracts import court, masters, registry, runs
-from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Kind, Outcome
+from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Outcome
 from muster.contracts.masters import MasterRevealed
 from muster.contracts.registry import Status
 from muster.errors import RevertError
 from muster.protocol.draws import chain_preimages
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.kinds import Kind
 from muster.protocol.masters import check_grade, check_master, epochs_begun, grades_commitment
 from muster.protocol.messages import Grade
 from testbed.chain.contracts import Deployment

@@ -13,11 +13,12 @@ import torch
 
 from muster.chain.client import Chain
 from muster.contracts import registry, runs
-from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Convicted, Fined, Status
 from muster.contracts.runs import Voided
 from muster.errors import RevertError
 from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.kinds import Kind
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts
 from testbed.chain.anvil import Anvil

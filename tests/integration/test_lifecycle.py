@@ -15,12 +15,13 @@ from muster.chain.client import Chain, charge_of, event_of, vote_hash
 from muster.chain.cursor import EventCursor
 from muster.constants import HOUR_SECONDS
 from muster.contracts import court, refutations, registry, run_terms, runs, token
-from muster.contracts.court import BallotState, CaseOpened, CaseResolved, Collected, Kind, Outcome
+from muster.contracts.court import BallotState, CaseOpened, CaseResolved, Collected, Outcome
 from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Role, Status
 from muster.contracts.run_terms import RunCreated
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, SealedThrough, Voided, WorkCommitted
 from muster.errors import ChainError, ConfigError, RevertError
+from muster.protocol.kinds import Kind, kind_of_flaw
 from muster.rollouts.leaves import Leaf, LeafTree, leaf_hash
 from testbed.chain.contracts import Deployment
 from testbed.runs.run_fixture import VALIDATORS, RunFixture, approve_and_fund
@@ -243,7 +244,7 @@ async def test_other_node_proves_wrong_draw(chains: OpenChains) -> None:
         await chain.send(refutations.prove(target, [refutations.Opening(wrong, tree.proof(1))]))
     receipt = await chain.send(refutations.prove(target, [refutations.Opening(wrong, tree.proof(2))]))
     refuted = event_of(receipt, Refuted)
-    assert (refuted.node, refuted.index, refuted.position, refuted.kind) == (node, 0, 2, Kind.WRONG_DRAW)
+    assert (refuted.node, refuted.index, refuted.position, kind_of_flaw(refuted.flaw)) == (node, 0, 2, Kind.WRONG_DRAW)
     assert refuted.prover == chains.address("honest")
     assert (await chain.call(registry.node(node))).status is Status.JAILED
 

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from muster.constants import MICRO
-from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Status
+from muster.protocol.kinds import Kind
 from muster.protocol.terms import WorkClass
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout

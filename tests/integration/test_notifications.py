@@ -16,8 +16,8 @@ import pytest
 from muster.chain.client import Chain, vote_hash
 from muster.constants import TOKEN
 from muster.contracts import court, runs
-from muster.contracts.court import Kind
 from muster.protocol.hashes import hex_hash
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import NodeReport
 from muster.runtime.loop import IDLE
 from muster.runtime.notify import NotificationHistory, Notifier

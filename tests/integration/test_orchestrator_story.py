@@ -14,9 +14,10 @@ import pytest
 from muster.chain.client import charge_of, event_of, vote_hash
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import court, runs
-from muster.contracts.court import CaseOpened, Kind, Outcome
+from muster.contracts.court import CaseOpened, Outcome
 from muster.errors import MismatchError, RefusedError
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import AcceptedCommitment, StepReport
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash

@@ -14,8 +14,9 @@ import pytest
 from muster.chain.client import charge_of, event_of, vote_hash
 from muster.constants import HOUR_SECONDS
 from muster.contracts import court, runs
-from muster.contracts.court import CaseOpened, Kind
+from muster.contracts.court import CaseOpened
 from muster.protocol.hashes import hash_bytes
+from muster.protocol.kinds import Kind
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.waiting import until

@@ -20,11 +20,12 @@ from muster.chain.cursor import EventCursor
 from muster.clients.node_session import NodeSession
 from muster.constants import HOUR_SECONDS
 from muster.contracts import court, registry, runs
-from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Convicted, Role, Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import RefusedError
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
+from muster.protocol.kinds import Kind
 from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.loop import AGAIN, IDLE
@@ -151,7 +152,7 @@ async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, s
     made = make_bundle(rules, commitment, inspection, accuser=node).to_bytes()  # type: ignore[arg-type]
     archive = Archive(rules, run_fixture.domain, {content_hash(data): data, content_hash(made): made})
 
-    async def shield(kind: Kind) -> int:
+    async def shield(kind: int) -> int:
         async with run_fixture.chain("v1") as accomplice:
             act = court.open_case(court.Target(node, 0, 0, root), kind, 0, b"\x0e" * 32)
             return event_of(await accomplice.send(act), CaseOpened).case_id
@@ -167,7 +168,7 @@ async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, s
             verdict = run_fixture.verdict(name, "shielded", 0, hex_hash(root), content_hash(data), **said)
             judge.journal.judge(commitment, verdict, made, accuse_at=0.0)
             judge.journal.verdicts.sent(commitment)
-        first = await shield(Kind.SAMPLING_MISMATCH)
+        first = await shield(200)  # no evidence is of a kind without a name
         await v2.turn()
         accused = await call(court.case_of(first + 1))
         assert (accused.challenger, accused.evidence_hash) == (
@@ -180,7 +181,7 @@ async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, s
         async with run_fixture.local_chain() as dev:
             await dev.advance(1800)
         free = await call(registry.free_balance(run_fixture.key("operator of v1").address))
-        second = await shield(Kind.WRONG_REWARD)
+        second = await shield(Kind.DATA_MISSING)
         for judge in (v4, v3, v4):
             await judge.turn()
         async with run_fixture.local_chain() as dev:

@@ -20,6 +20,7 @@ from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened
 from muster.contracts.registry import Role
 from muster.errors import CheckError
+from muster.protocol.kinds import reason_of
 from muster.protocol.messages import Verdict
 from muster.protocol.reasons import ADVICE, explain
 from muster.runtime.units import Moment, Tokens
@@ -112,7 +113,7 @@ async def _cases(chain: Chain, address: str, index: int) -> list[dict[str, Any]]
     rows = []
     for number in ids:
         case = await chain.call(court.case_of(number))
-        rows.append({"case": number, "kind": case.kind.name.lower(), "outcome": case.outcome.name.lower()})
+        rows.append({"case": number, "kind": reason_of(case.kind), "outcome": case.outcome.name.lower()})
     return rows
 
 

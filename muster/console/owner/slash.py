@@ -13,6 +13,7 @@ from muster.console.command import command
 from muster.console.session import Session
 from muster.contracts import court, refutations
 from muster.errors import CheckError, UsageError
+from muster.protocol.kinds import reason_of
 from muster.runtime.units import Moment, Tokens
 
 if TYPE_CHECKING:
@@ -158,4 +159,4 @@ def _document(number: int, case: Any) -> dict[str, Any]:
     document |= {name: Tokens(document[name]) for name in ("fee", "deposit", "share")}
     moments = ("opened_at", "commit_ends", "reveal_ends", "senior_before")
     document |= {name: Moment(document[name]) for name in moments}
-    return document | {"kind": case.kind.name.lower(), "outcome": case.outcome.name.lower()}
+    return document | {"kind": reason_of(case.kind), "outcome": case.outcome.name.lower()}

@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { House } from "../House.sol";
+import { Kind } from "../Kind.sol";
 
 contract DismissTest is House {
     uint256 private caseId;
@@ -11,7 +12,7 @@ contract DismissTest is House {
         super.setUp();
         _open();
         _commit(WORKER);
-        caseId = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
+        caseId = _accuseBy(0, WORKER, 0, Kind.DATA_MISSING);
     }
 
     function _dismiss(ISlashCourt.Receipt memory receipt, bytes memory signature) private {
@@ -97,7 +98,7 @@ contract DismissTest is House {
     function test_Dismiss_RevertWhen_AnotherKind() public {
         caseId = _accuse(WORKER, 0);
         (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
-        ISlashCourt.Kind kind = ISlashCourt.Kind.SamplingMismatch;
+        uint8 kind = Kind.SAMPLING_MISMATCH;
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.KindNotMissing.selector, caseId, kind));
         _dismiss(receipt, signature);
     }
@@ -155,7 +156,7 @@ contract DismissTest is House {
         (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
         _dismiss(receipt, signature);
         _commit(WORKER);
-        caseId = _accuseBy(1, WORKER, 1, ISlashCourt.Kind.WrongReward);
+        caseId = _accuseBy(1, WORKER, 1, Kind.WRONG_REWARD);
         uint256[3] memory judges = [uint256(0), 2, 3];
         for (uint256 i = 0; i < 3; i++) {
             _vote(caseId, judges[i], true);
@@ -163,7 +164,7 @@ contract DismissTest is House {
         for (uint256 i = 0; i < 3; i++) {
             _reveal(caseId, judges[i], true);
         }
-        uint256 missing = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
+        uint256 missing = _accuseBy(0, WORKER, 0, Kind.DATA_MISSING);
         court.resolve(caseId);
         caseId = missing;
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NodeGone.selector, node(WORKER)));

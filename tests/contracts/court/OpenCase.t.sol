@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { House } from "../House.sol";
+import { Kind } from "../Kind.sol";
 
 contract OpenCaseTest is House {
     function setUp() public override {
@@ -15,9 +16,7 @@ contract OpenCaseTest is House {
     function _expectRejected(uint256 challenger, bytes memory reason) private {
         vm.expectRevert(reason);
         vm.prank(node(challenger));
-        court.openCase(
-            ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0)), ISlashCourt.Kind.WrongReward, 0, bytes32(0)
-        );
+        court.openCase(ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0)), Kind.WRONG_REWARD, 0, bytes32(0));
     }
 
     function test_OpenCase_KeepsTheCase() public {
@@ -30,7 +29,7 @@ contract OpenCaseTest is House {
             0,
             0,
             _root(WORKER, 0),
-            ISlashCourt.Kind.SamplingMismatch,
+            Kind.SAMPLING_MISMATCH,
             7,
             keccak256("evidence"),
             3,
@@ -45,7 +44,7 @@ contract OpenCaseTest is House {
         vm.assertEq(c.node, node(WORKER));
         vm.assertEq(c.run, run);
         vm.assertEq(c.openedAt, START + 24 hours);
-        vm.assertTrue(c.kind == ISlashCourt.Kind.SamplingMismatch);
+        vm.assertTrue(c.kind == Kind.SAMPLING_MISMATCH);
         vm.assertTrue(c.outcome == ISlashCourt.Outcome.Open);
         vm.assertEq(c.challenger, node(0));
         vm.assertEq(c.index, 0);
@@ -67,7 +66,7 @@ contract OpenCaseTest is House {
 
     function test_OpenCase_CasesRunSideBySide() public {
         _accuse(WORKER, 0);
-        _accuseBy(1, WORKER, 0, ISlashCourt.Kind.WrongPrompt);
+        _accuseBy(1, WORKER, 0, Kind.WRONG_PROMPT);
         vm.assertEq(court.caseCount(), 2);
         vm.assertEq(runs.work(node(WORKER)).openCases, 2);
         vm.assertTrue(court.isJudge(1, node(1)));
@@ -76,7 +75,7 @@ contract OpenCaseTest is House {
     }
 
     function test_OpenCase_RevertWhen_NotCommitted() public {
-        ISlashCourt.Kind kind = ISlashCourt.Kind.WrongReward;
+        uint8 kind = Kind.WRONG_REWARD;
         bytes32 root = _root(WORKER, 0);
         vm.startPrank(node(0));
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 1, 0, root));
@@ -88,12 +87,21 @@ contract OpenCaseTest is House {
     }
 
     /// @dev That is said of a validator, with its own statement.
+    /// @dev A kind is a number that only accusers and judges read.
+    function testFuzz_OpenCase_OfAnyKind(uint8 kind) public {
+        vm.assume(kind != Kind.WRONG_GRADE);
+        ISlashCourt.Case memory c = court.caseOf(_accuseBy(0, WORKER, 0, kind));
+        vm.assertEq(c.kind, kind);
+        vm.assertEq(
+            c.charge,
+            keccak256(abi.encode(node(WORKER), uint32(0), uint32(0), _root(WORKER, 0), kind, uint32(7), c.evidenceHash))
+        );
+    }
+
     function test_OpenCase_RevertWhen_KindOfGrades() public {
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.KindOfGrades.selector));
         vm.prank(node(0));
-        court.openCase(
-            ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0)), ISlashCourt.Kind.WrongGrade, 0, bytes32(0)
-        );
+        court.openCase(ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0)), Kind.WRONG_GRADE, 0, bytes32(0));
     }
 
     function test_OpenCase_RevertWhen_NodeGone() public {
@@ -112,7 +120,7 @@ contract OpenCaseTest is House {
         registry.retire(node(3));
         vm.warp(block.timestamp + 1);
         bytes memory left = abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(3), run);
-        _expectNoCase(3, WORKER, _commit(WORKER), ISlashCourt.Kind.ActivationMismatch, left);
+        _expectNoCase(3, WORKER, _commit(WORKER), Kind.ACTIVATION_MISMATCH, left);
         uint32 first = run;
         run = _createRun(_terms());
         _join(8, IRegistry.Role.Validator, 100 ether);
@@ -172,7 +180,7 @@ contract OpenCaseTest is House {
         _expectRejected(0, abi.encodeWithSelector(IRegistry.FreeBalanceShort.selector, operator(0), 4 ether, 5 ether));
     }
 
-    /// @dev One at a time against a node for a kind; then the next.
+    /// @dev One at a time against a node about missing data, and one about anything else; then the next.
     function test_OpenCase_RevertWhen_OpenAlready() public {
         _commit(WORKER);
         uint256 caseId = _accuse(WORKER, 0);
@@ -180,11 +188,11 @@ contract OpenCaseTest is House {
             0,
             WORKER,
             1,
-            ISlashCourt.Kind.SamplingMismatch,
+            Kind.WRONG_REWARD,
             abi.encodeWithSelector(ISlashCourt.CaseOpenAlready.selector, node(0), node(WORKER), caseId)
         );
-        _accuseBy(1, WORKER, 1, ISlashCourt.Kind.SamplingMismatch);
-        _accuseBy(0, WORKER, 1, ISlashCourt.Kind.WrongReward);
+        _accuseBy(1, WORKER, 1, Kind.SAMPLING_MISMATCH);
+        _accuseBy(0, WORKER, 1, Kind.DATA_MISSING);
         vm.warp(court.caseOf(caseId).commitEnds);
         court.resolve(caseId);
         vm.assertEq(_accuse(WORKER, 1), 4);
@@ -198,13 +206,13 @@ contract OpenCaseTest is House {
         vm.warp(block.timestamp + 1);
         _commit(WORKER);
         vm.warp(block.timestamp + 24 hours - 2);
-        vm.assertEq(court.caseOf(_accuseBy(1, WORKER, 1, ISlashCourt.Kind.SamplingMismatch)).jury, 3);
+        vm.assertEq(court.caseOf(_accuseBy(1, WORKER, 1, Kind.SAMPLING_MISMATCH)).jury, 3);
         vm.warp(block.timestamp + 1);
         uint256 caseId = _accuse(WORKER, 0);
         vm.assertEq(court.caseOf(caseId).seniorBefore, START + 24 hours - 1);
         vm.assertEq(court.caseOf(caseId).jury, 3);
         vm.assertFalse(court.isJudge(caseId, node(10)));
-        caseId = _accuseBy(2, WORKER, 1, ISlashCourt.Kind.SamplingMismatch);
+        caseId = _accuseBy(2, WORKER, 1, Kind.SAMPLING_MISMATCH);
         vm.assertEq(court.caseOf(caseId).seniorBefore, START + 24 hours);
         vm.assertEq(court.caseOf(caseId).jury, 13);
         vm.assertTrue(court.isJudge(caseId, node(10)));
@@ -221,18 +229,18 @@ contract OpenCaseTest is House {
             10,
             WORKER,
             1,
-            ISlashCourt.Kind.WrongReward,
+            Kind.WRONG_REWARD,
             abi.encodeWithSelector(ISlashCourt.ChallengerTooJunior.selector, node(10), joinedAt - 1)
         );
         vm.warp(joinedAt + 24 hours);
-        vm.assertEq(court.caseOf(_accuseBy(10, WORKER, 1, ISlashCourt.Kind.WrongReward)).jury, 4);
+        vm.assertEq(court.caseOf(_accuseBy(10, WORKER, 1, Kind.WRONG_REWARD)).jury, 4);
         // Of work that was there before it came it never accuses.
         vm.warp(joinedAt + 48 hours);
         _expectNoCase(
             10,
             WORKER,
             0,
-            ISlashCourt.Kind.WrongPrompt,
+            Kind.DATA_MISSING,
             abi.encodeWithSelector(ISlashCourt.ChallengerTooJunior.selector, node(10), joinedAt - 1)
         );
     }
@@ -262,8 +270,8 @@ contract OpenCaseTest is House {
         bytes32 root = _root(40, 0);
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.TooFewJudges.selector, 1, 2));
         vm.prank(node(30));
-        court.openCase(ISlashCourt.Target(node(40), 0, 0, root), ISlashCourt.Kind.WrongReward, 0, bytes32(0));
+        court.openCase(ISlashCourt.Target(node(40), 0, 0, root), Kind.WRONG_REWARD, 0, bytes32(0));
         vm.warp(block.timestamp + 1 hours);
-        vm.assertEq(court.caseOf(_accuseBy(32, 40, 0, ISlashCourt.Kind.WrongReward)).jury, 3);
+        vm.assertEq(court.caseOf(_accuseBy(32, 40, 0, Kind.WRONG_REWARD)).jury, 3);
     }
 }

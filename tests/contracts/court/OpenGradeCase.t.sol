@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { GradeHouse } from "./GradeHouse.sol";
+import { Kind } from "../Kind.sol";
 
 contract OpenGradeCaseTest is GradeHouse {
     uint256 private constant ACCUSED = 3;
@@ -58,7 +59,7 @@ contract OpenGradeCaseTest is GradeHouse {
             0,
             0,
             _root(WORKER, 0),
-            ISlashCourt.Kind.WrongGrade,
+            Kind.WRONG_GRADE,
             0,
             keccak256("evidence"),
             2,
@@ -72,7 +73,7 @@ contract OpenGradeCaseTest is GradeHouse {
         ISlashCourt.Case memory c = court.caseOf(caseId);
         vm.assertEq(c.node, node(ACCUSED));
         vm.assertEq(c.run, run);
-        vm.assertTrue(c.kind == ISlashCourt.Kind.WrongGrade);
+        vm.assertTrue(c.kind == Kind.WRONG_GRADE);
         vm.assertEq(c.challenger, node(0));
         vm.assertEq(c.index, 0);
         vm.assertEq(c.position, 0);

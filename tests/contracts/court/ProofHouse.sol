@@ -34,9 +34,9 @@ abstract contract ProofHouse is House {
         (index, root, proof,) = _commitTree(leaf, _honestLeaf(WORKER, next, _latest(), leaf.position == 0 ? 1 : 0));
     }
 
-    function _expectRefuted(uint32 index, ISlashCourt.Kind kind, uint256 position, IRefutations.Flaw flaw) internal {
+    function _expectRefuted(uint32 index, uint256 position, IRefutations.Flaw flaw) internal {
         vm.expectEmit(address(refutations));
-        emit IRefutations.Refuted(node(WORKER), index, stranger, kind, position, flaw);
+        emit IRefutations.Refuted(node(WORKER), index, stranger, position, flaw);
     }
 
     /// @dev WORKER lost half its lock, a fifth of that is the stranger's, the rest is burned, its pay is void.

@@ -5,6 +5,7 @@ import { IRefutations } from "../../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../../contracts/libraries/Leaves.sol";
+import { Kind } from "../Kind.sol";
 import { ProofHouse } from "./ProofHouse.sol";
 
 contract ProveTest is ProofHouse {
@@ -13,10 +14,10 @@ contract ProveTest is ProofHouse {
         _prove(WORKER, index, 0, root, leaf, proof);
     }
 
-    function _expectConviction(Leaves.Leaf memory leaf, ISlashCourt.Kind kind, IRefutations.Flaw flaw) private {
+    function _expectConviction(Leaves.Leaf memory leaf, IRefutations.Flaw flaw) private {
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
         uint256 supply = token.totalSupply();
-        _expectRefuted(index, kind, leaf.position, flaw);
+        _expectRefuted(index, leaf.position, flaw);
         _prove(index, root, leaf, proof);
         _assertWorkerConvicted(supply);
         vm.assertEq(runs.withdrawable(run), FUNDS - 1 ether);
@@ -35,21 +36,21 @@ contract ProveTest is ProofHouse {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(task != leaf.task);
         leaf.task = task;
-        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongTask);
+        _expectConviction(leaf, IRefutations.Flaw.WrongTask);
     }
 
     function testFuzz_Prove_WrongSeed(uint32 position, uint256 seed) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(seed != leaf.seed);
         leaf.seed = seed;
-        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongSeed);
+        _expectConviction(leaf, IRefutations.Flaw.WrongSeed);
     }
 
     function testFuzz_Prove_WrongBudget(uint32 position, uint256 budget) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(budget != leaf.budget);
         leaf.budget = budget;
-        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongBudget);
+        _expectConviction(leaf, IRefutations.Flaw.WrongBudget);
     }
 
     /// @dev Everything an honest worker may commit to survives, the bounds themselves included.
@@ -80,32 +81,32 @@ contract ProveTest is ProofHouse {
     function test_Prove_NoCompletion() public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
         leaf.length = 0;
-        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds);
+        _expectConviction(leaf, IRefutations.Flaw.OutOfBounds);
     }
 
     function testFuzz_Prove_CompletionTooLong(uint256 length) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
         leaf.length = _bound(length, 129, type(uint256).max - 1);
-        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds);
+        _expectConviction(leaf, IRefutations.Flaw.OutOfBounds);
     }
 
     function testFuzz_Prove_RewardNegative(uint256 reward) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
         leaf.taskReward = -int256(_bound(reward, 1, uint256(type(int256).max)));
-        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds);
+        _expectConviction(leaf, IRefutations.Flaw.OutOfBounds);
     }
 
     function testFuzz_Prove_RewardAboveOne(uint256 reward) public {
         vm.assertEq(uint256(refutations.REWARD_ONE()), 1_000_000);
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
         leaf.taskReward = int256(_bound(reward, 1_000_001, uint256(type(int256).max)));
-        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds);
+        _expectConviction(leaf, IRefutations.Flaw.OutOfBounds);
     }
 
     function testFuzz_Prove_PositionBeyond(uint256 position) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 0);
         leaf.position = _bound(position, 128, type(uint256).max - 1);
-        _expectConviction(leaf, ISlashCourt.Kind.Malformed, IRefutations.Flaw.PositionBeyond);
+        _expectConviction(leaf, IRefutations.Flaw.PositionBeyond);
     }
 
     /// @dev Of several flaws it is the first of these: the position, the bounds, the draw.
@@ -113,13 +114,13 @@ contract ProveTest is ProofHouse {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
         (leaf.length, leaf.task, leaf.seed) = (0, leaf.task + 1, leaf.seed + 1);
         uint256 before = vm.snapshotState();
-        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds);
+        _expectConviction(leaf, IRefutations.Flaw.OutOfBounds);
         vm.assertTrue(vm.revertToState(before));
         leaf.length = 1;
-        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongTask);
+        _expectConviction(leaf, IRefutations.Flaw.WrongTask);
         vm.assertTrue(vm.revertToState(before));
         leaf.position = 128;
-        _expectConviction(leaf, ISlashCourt.Kind.Malformed, IRefutations.Flaw.PositionBeyond);
+        _expectConviction(leaf, IRefutations.Flaw.PositionBeyond);
     }
 
     function test_Prove_RevertWhen_NeitherOneNorTwoLeaves() public {
@@ -167,9 +168,8 @@ contract ProveTest is ProofHouse {
         leaf.seed += 1;
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
         vm.prank(node(0));
-        uint256 caseId = court.openCase(
-            ISlashCourt.Target(node(WORKER), index, 0, root), ISlashCourt.Kind.WrongReward, 3, bytes32(0)
-        );
+        uint256 caseId =
+            court.openCase(ISlashCourt.Target(node(WORKER), index, 0, root), Kind.WRONG_REWARD, 3, bytes32(0));
         _prove(index, root, leaf, proof);
         vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.Moot);
         vm.assertEq(registry.freeBalance(operator(0)), 100 ether);

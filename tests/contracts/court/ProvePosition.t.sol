@@ -25,7 +25,7 @@ contract ProvePositionTest is ProofHouse {
         better.completionHash = other;
         (uint32 index, bytes32 root, bytes32[] memory proof, bytes32[] memory otherProof) = _commitTree(leaf, better);
         uint256 supply = token.totalSupply();
-        _expectRefuted(index, ISlashCourt.Kind.Malformed, leaf.position, IRefutations.Flaw.PositionTwice);
+        _expectRefuted(index, leaf.position, IRefutations.Flaw.PositionTwice);
         _proveTwice(index, root, _opening(leaf, proof), _opening(better, otherProof));
         _assertWorkerConvicted(supply);
     }

@@ -43,15 +43,10 @@ contract ProveVouchedTest is ProofHouse {
         refutations.proveVouched(node(0), hour, vouchProof, target, openings);
     }
 
-    function _expectConviction(
-        IRefutations.Opening[] memory openings,
-        ISlashCourt.Kind kind,
-        IRefutations.Flaw flaw,
-        uint256 bounty
-    ) private {
+    function _expectConviction(IRefutations.Opening[] memory openings, IRefutations.Flaw flaw, uint256 bounty) private {
         uint256 supply = token.totalSupply();
         vm.expectEmit(address(refutations));
-        emit IRefutations.VouchRefuted(node(0), hour, stranger, target.node, target.index, kind, flaw);
+        emit IRefutations.VouchRefuted(node(0), hour, stranger, target.node, target.index, flaw);
         _prove(openings);
 
         IRegistry.Node memory sealer = registry.node(node(0));
@@ -77,7 +72,7 @@ contract ProveVouchedTest is ProofHouse {
     function test_Vouched_WrongDraw() public {
         Leaves.Leaf memory leaf = _wrongSeed();
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
-        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongSeed, 20 ether);
+        _expectConviction(_one(leaf, proof), IRefutations.Flaw.WrongSeed, 20 ether);
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Active);
     }
 
@@ -87,7 +82,7 @@ contract ProveVouchedTest is ProofHouse {
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
         vm.prank(stranger);
         _prove(WORKER, 0, 0, target.root, leaf, proof);
-        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongSeed, 30 ether);
+        _expectConviction(_one(leaf, proof), IRefutations.Flaw.WrongSeed, 30 ether);
     }
 
     function test_Vouched_AfterRetiring() public {
@@ -96,21 +91,21 @@ contract ProveVouchedTest is ProofHouse {
         vm.prank(operator(0));
         registry.retire(node(0));
         vm.warp(block.timestamp + 7 days - 1);
-        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.WrongDraw, IRefutations.Flaw.WrongSeed, 20 ether);
+        _expectConviction(_one(leaf, proof), IRefutations.Flaw.WrongSeed, 20 ether);
     }
 
     function test_Vouched_OutOfBounds() public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 3);
         leaf.length = 0;
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
-        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.OutOfBounds, IRefutations.Flaw.OutOfBounds, 20 ether);
+        _expectConviction(_one(leaf, proof), IRefutations.Flaw.OutOfBounds, 20 ether);
     }
 
     function test_Vouched_PositionBeyond() public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 3);
         leaf.position = 128;
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
-        _expectConviction(_one(leaf, proof), ISlashCourt.Kind.Malformed, IRefutations.Flaw.PositionBeyond, 20 ether);
+        _expectConviction(_one(leaf, proof), IRefutations.Flaw.PositionBeyond, 20 ether);
     }
 
     function test_Vouched_PositionTwice() public {
@@ -120,7 +115,7 @@ contract ProveVouchedTest is ProofHouse {
         (bytes32[] memory proof, bytes32[] memory otherProof) = _vouchFor(leaf, better);
         IRefutations.Opening[] memory openings = new IRefutations.Opening[](2);
         (openings[0], openings[1]) = (_opening(leaf, proof), _opening(better, otherProof));
-        _expectConviction(openings, ISlashCourt.Kind.Malformed, IRefutations.Flaw.PositionTwice, 20 ether);
+        _expectConviction(openings, IRefutations.Flaw.PositionTwice, 20 ether);
     }
 
     // ------------------------------------------------------------------------------------------------------ refused

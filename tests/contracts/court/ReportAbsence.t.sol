@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { House } from "../House.sol";
+import { Kind } from "../Kind.sol";
 
 contract ReportAbsenceTest is House {
     uint256 private caseId;
@@ -84,13 +85,13 @@ contract ReportAbsenceTest is House {
     function test_ReportAbsence_RevertWhen_NoDuty() public {
         caseId = 9;
         _expectRefused(3, abi.encodeWithSelector(ISlashCourt.NoDuty.selector, 9, ISlashCourt.Outcome.Open));
-        caseId = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
+        caseId = _accuseBy(0, WORKER, 0, Kind.DATA_MISSING);
         _expectRefused(3, abi.encodeWithSelector(ISlashCourt.NoDuty.selector, caseId, ISlashCourt.Outcome.Open));
         (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
         court.dismiss(caseId, receipt, signature);
         _expectRefused(3, abi.encodeWithSelector(ISlashCourt.NoDuty.selector, caseId, ISlashCourt.Outcome.Dismissed));
         _commit(WORKER);
-        caseId = _accuseBy(1, WORKER, 1, ISlashCourt.Kind.WrongReward);
+        caseId = _accuseBy(1, WORKER, 1, Kind.WRONG_REWARD);
         vm.prank(address(court));
         registry.convict(node(WORKER), 5_000, 2_000, 0, stranger);
         court.resolve(caseId);
@@ -116,9 +117,9 @@ contract ReportAbsenceTest is House {
     /// @dev Whatever number of cases end in a day: an outage of a day costs one deposit.
     function test_ReportAbsence_ADayCostsOneDeposit() public {
         caseId = _accuse(WORKER, 0);
-        uint256 second = _accuseBy(1, WORKER, 0, ISlashCourt.Kind.WrongReward);
+        uint256 second = _accuseBy(1, WORKER, 0, Kind.WRONG_REWARD);
         vm.warp(block.timestamp + 24 hours - 1);
-        uint256 third = _accuseBy(2, WORKER, 0, ISlashCourt.Kind.WrongPrompt);
+        uint256 third = _accuseBy(2, WORKER, 0, Kind.WRONG_PROMPT);
         vm.warp(court.caseOf(third).revealEnds);
         uint256[3] memory ids = [caseId, second, third];
         for (uint256 k = 0; k < 3; k++) {
@@ -138,7 +139,7 @@ contract ReportAbsenceTest is House {
         uint256[3] memory ids;
         for (uint256 k = 0; k < 3; k++) {
             if (k == 2) {
-                uint256 voted = _accuseBy(1, WORKER, uint32(k - 1), ISlashCourt.Kind.WrongReward);
+                uint256 voted = _accuseBy(1, WORKER, uint32(k - 1), Kind.WRONG_REWARD);
                 _vote(voted, 3, false);
                 vm.warp(court.caseOf(voted).commitEnds);
                 _reveal(voted, 3, false);

@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { House } from "../House.sol";
+import { Kind } from "../Kind.sol";
 
 contract ResolveTest is House {
     uint256 private constant OPENED = START + 24 hours;
@@ -232,7 +233,7 @@ contract ResolveTest is House {
     // -------------------------------------------------------------------------------------------------------- cured
 
     function _accuseOfMissingData() private {
-        caseId = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
+        caseId = _accuseBy(0, WORKER, 0, Kind.DATA_MISSING);
         for (uint256 i = 1; i < 4; i++) {
             _vote(caseId, i, i == 1);
         }
@@ -277,7 +278,7 @@ contract ResolveTest is House {
 
     function test_Resolve_Moot() public {
         uint256 first = caseId;
-        caseId = _accuseBy(1, WORKER, 0, ISlashCourt.Kind.WrongReward);
+        caseId = _accuseBy(1, WORKER, 0, Kind.WRONG_REWARD);
         _vote(caseId, 0, true);
         _vote(caseId, 2, false);
         _decide(first, [true, true, true]);

@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { House } from "../House.sol";
+import { Kind } from "../Kind.sol";
 
 contract VoteTest is House {
     uint256 private caseId;
@@ -48,7 +49,7 @@ contract VoteTest is House {
 
     /// @dev About missing data a judge may look again until committing ends, and pays one deposit.
     function test_CommitVote_AgainAboutMissingData() public {
-        caseId = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
+        caseId = _accuseBy(0, WORKER, 0, Kind.DATA_MISSING);
         for (uint256 i = 1; i < 4; i++) {
             _vote(caseId, i, true);
         }
@@ -87,7 +88,7 @@ contract VoteTest is House {
     /// @dev Any other node, index, step, root, kind, position or evidence is another charge.
     function test_CommitVote_RevertWhen_TheChargeIsAnother() public {
         bytes32 root = _root(WORKER, 0);
-        ISlashCourt.Kind kind = ISlashCourt.Kind.SamplingMismatch;
+        uint8 kind = Kind.SAMPLING_MISMATCH;
         bytes32 proof = keccak256("evidence");
         bytes32 charge = court.caseOf(caseId).charge;
         vm.assertEq(charge, court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, root), kind, 7, proof));
@@ -97,7 +98,7 @@ contract VoteTest is House {
             court.chargeOf(ISlashCourt.Target(node(WORKER), 1, 0, root), kind, 7, proof),
             court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 1, root), kind, 7, proof),
             court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, ~root), kind, 7, proof),
-            court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, root), ISlashCourt.Kind.WrongPrompt, 7, proof),
+            court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, root), Kind.WRONG_PROMPT, 7, proof),
             court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, root), kind, 8, proof),
             court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, root), kind, 7, ~proof),
             bytes32(0)
@@ -114,7 +115,7 @@ contract VoteTest is House {
     /// @dev Also when a judge looks again about missing data.
     function test_CommitVote_AgainRevertsWhen_TheChargeIsAnother() public {
         bytes32 other = court.caseOf(caseId).charge;
-        caseId = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
+        caseId = _accuseBy(0, WORKER, 0, Kind.DATA_MISSING);
         _vote(caseId, 1, true);
         bytes32 charge = court.caseOf(caseId).charge;
         (,, bytes30 before) = court.ballot(caseId, node(1));
@@ -198,7 +199,7 @@ contract VoteTest is House {
 
     /// @dev The accused has the whole phase to make its data available, whatever the jury already thinks.
     function test_RevealVote_NeverEarlyAboutMissingData() public {
-        caseId = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
+        caseId = _accuseBy(0, WORKER, 0, Kind.DATA_MISSING);
         for (uint256 i = 1; i < 4; i++) {
             _vote(caseId, i, true);
         }

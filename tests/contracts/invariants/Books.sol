@@ -7,6 +7,7 @@ import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../../contracts/libraries/Leaves.sol";
 import { House } from "../House.sol";
+import { Kind } from "../Kind.sol";
 
 /// @title What the actions of the invariant tests saw and did, kept apart from the contracts' own books.
 abstract contract Books is House {
@@ -33,8 +34,8 @@ abstract contract Books is House {
     mapping(uint256 worker => uint256) public paid;
     mapping(uint256 worker => uint256) public voided;
     mapping(uint256 node => uint256) public fined;
-    /// @dev What is open of a challenger's node against another for a kind.
-    mapping(address challenger => mapping(address node => mapping(ISlashCourt.Kind kind => uint256))) internal _openOf;
+    /// @dev What is open of a challenger's node against another, about missing data or about anything else.
+    mapping(address challenger => mapping(address node => mapping(bool missing => uint256))) internal _openOf;
     mapping(string action => uint256) public done;
 
     /// @dev What is not reserved: the owner's own, which is spent first, and voided pay.
@@ -143,11 +144,11 @@ abstract contract Books is House {
 
     function _opened(uint256 caseId) internal {
         ISlashCourt.Case memory c = court.caseOf(caseId);
-        _openOf[c.challenger][c.node][c.kind] = caseId;
+        _openOf[c.challenger][c.node][c.kind == Kind.DATA_MISSING] = caseId;
     }
 
     function _ended(ISlashCourt.Case memory c) internal {
-        _openOf[c.challenger][c.node][c.kind] = 0;
+        _openOf[c.challenger][c.node][c.kind == Kind.DATA_MISSING] = 0;
     }
 
     function _mayCommit(IRuns.Work memory w) internal view returns (bool) {

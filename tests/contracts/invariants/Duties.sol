@@ -5,6 +5,7 @@ import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Books } from "./Books.sol";
+import { Kind } from "../Kind.sol";
 
 /// @title Books of what judges owe, of receipts that were shown, and of locks that work was committed under; and what must
 /// hold of them.
@@ -66,7 +67,7 @@ abstract contract Duties is Books {
         for (uint256 caseId = 1; caseId <= court.caseCount(); caseId++) {
             ISlashCourt.Case memory c = court.caseOf(caseId);
             if (c.run != run || c.outcome != ISlashCourt.Outcome.Dismissed) continue;
-            vm.assertTrue(c.kind == ISlashCourt.Kind.DataMissing, "a receipt ended another case");
+            vm.assertTrue(c.kind == Kind.DATA_MISSING, "a receipt ended another case");
             vm.assertGe(_shownAt[caseId], 1, "dismissed without a receipt");
             vm.assertLe(_shownAt[caseId] - 1, runs.commitment(c.node, c.index).committedAt, "a late receipt");
         }

@@ -122,7 +122,7 @@ abstract contract Graders is Provers, Statements {
         uint256 then = block.timestamp - 1 hours;
         uint256 before = _made[i][index].madeAt - 1;
         if (before < then) then = before;
-        if (_openOf[node(accuser)][node(grader)][ISlashCourt.Kind.WrongGrade] != 0) return false;
+        if (_openOf[node(accuser)][node(grader)][false] != 0) return false;
         uint256 judges = registry.validatorsAt(run, then);
         if (registry.wasValidator(node(grader), run, then)) judges--;
         return registry.wasValidator(node(accuser), run, then) && judges > 2;

@@ -5,6 +5,7 @@ import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Forks } from "./Forks.sol";
+import { Kind } from "../Kind.sol";
 
 /// @title Those who accuse, those who judge, and whoever ends a case and collects what it brought.
 abstract contract Jurors is Forks {
@@ -20,8 +21,8 @@ abstract contract Jurors is Forks {
         uint32 index = uint32(against % next);
         if (!_mayAccuse(challenger, i, index)) return;
         Made memory made = _made[i][index];
-        ISlashCourt.Kind about = kind % 4 == 0 ? ISlashCourt.Kind.DataMissing : ISlashCourt.Kind(kind % 12);
-        uint256 open = _openOf[node(challenger)][node(i)][about];
+        uint8 about = kind % 4 == 0 ? Kind.DATA_MISSING : _kindOf(kind);
+        uint256 open = _openOf[node(challenger)][node(i)][about == Kind.DATA_MISSING];
         if (open == 0) {
             vm.prank(node(challenger));
             open = court.openCase(
@@ -46,7 +47,7 @@ abstract contract Jurors is Forks {
             (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.None);
             if (!found || registry.freeBalance(operator(judge)) < c.deposit) return;
             bool rare = (votes >> (2 * k)) % 4 == 0;
-            _votedGuilty[caseId][judge] = rare == (c.kind == ISlashCourt.Kind.DataMissing);
+            _votedGuilty[caseId][judge] = rare == (c.kind == Kind.DATA_MISSING);
             _vote(caseId, judge, _votedGuilty[caseId][judge]);
             done["vote"]++;
         }
@@ -55,10 +56,10 @@ abstract contract Jurors is Forks {
     /// @dev About missing data a judge looks again, for no further deposit.
     function voteAgain(uint256 whichCase, uint256 pick, uint256 votes) external {
         (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        for (uint256 k = 0; k < RECENT && caseId != 0 && c.kind != ISlashCourt.Kind.DataMissing; k++) {
+        for (uint256 k = 0; k < RECENT && caseId != 0 && c.kind != Kind.DATA_MISSING; k++) {
             (caseId, c) = _openCase(whichCase % RECENT + k);
         }
-        if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing || block.timestamp >= c.commitEnds) return;
+        if (caseId == 0 || c.kind != Kind.DATA_MISSING || block.timestamp >= c.commitEnds) return;
         (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.Committed);
         if (!found) return;
         uint256 free = registry.freeBalance(operator(judge));
@@ -73,7 +74,7 @@ abstract contract Jurors is Forks {
     function reveal(uint256 whichCase, uint256 pick) external {
         (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
         if (caseId == 0 || block.timestamp >= c.revealEnds) return;
-        bool all = c.commits == c.jury && c.kind != ISlashCourt.Kind.DataMissing;
+        bool all = c.commits == c.jury && c.kind != Kind.DATA_MISSING;
         if (block.timestamp < c.commitEnds && !all) return;
         for (uint256 k = 0; k <= pick % 3; k++) {
             (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.Committed);
@@ -125,7 +126,7 @@ abstract contract Jurors is Forks {
     /// @dev The storage's receipt ends an open case about missing data, unless it is from after the commitment.
     function dismiss(uint256 whichCase, uint256 pick) external {
         (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing || pick % 2 == 0) return;
+        if (caseId == 0 || c.kind != Kind.DATA_MISSING || pick % 2 == 0) return;
         if (registry.node(c.node).status == IRegistry.Status.Jailed) return;
         Made memory made = _made[_numberOf(c.node)][c.index];
         // A second late, or up to a week; then in the very second, or before it.

@@ -6,6 +6,7 @@ import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { House } from "../House.sol";
+import { Kind } from "../Kind.sol";
 
 contract HouseCallsTest is House {
     uint256 private constant WORKS_SLOT = 4;
@@ -144,9 +145,7 @@ contract HouseCallsTest is House {
 
         vm.expectRevert(abi.encodeWithSelector(IRuns.TooManyCases.selector, node(WORKER)));
         vm.prank(node(0));
-        court.openCase(
-            ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0)), ISlashCourt.Kind.WrongReward, 0, bytes32(0)
-        );
+        court.openCase(ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0)), Kind.WRONG_REWARD, 0, bytes32(0));
         vm.assertEq(court.caseCount(), 0);
         vm.assertEq(registry.freeBalance(operator(0)), 100 ether);
         vm.expectRevert(abi.encodeWithSelector(IRuns.TooManyCases.selector, node(WORKER)));

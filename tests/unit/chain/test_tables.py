@@ -8,7 +8,6 @@ import string
 import time
 from dataclasses import fields
 from types import ModuleType
-from typing import get_args
 
 import pytest
 from eth_abi.abi import encode
@@ -18,14 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.chain.error_messages import HINTS, MESSAGES, decode_revert, error_message, known_errors
-from muster.chain.types import kind_of
 from muster.contracts import court, refutations, registry, run_terms, runs, token
 from muster.contracts.abi import CONTRACTS, artifact, snake
 from muster.contracts.codec import Call, Place, Transaction, decode_log
-from muster.contracts.court import Kind, Outcome
+from muster.contracts.court import Outcome
 from muster.contracts.registry import Role, Status
 from muster.errors import ConfigError, MalformedError, UsageError
-from muster.protocol.messages import Reason
 from muster.protocol.terms import Terms
 from muster.runtime.units import moment_text
 
@@ -200,7 +197,6 @@ def test_documentation_comes_from_the_solidity_interface() -> None:
 
 
 def test_enums_are_those_of_the_contracts() -> None:
-    assert [kind_of(reason) for reason in get_args(Reason)] == list(Kind)
     assert [status.name for status in Status] == ["NONE", "ACTIVE", "RETIRED", "JAILED", "WITHDRAWN"]
     assert [outcome.name for outcome in Outcome] == [
         "OPEN",

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Connection, delete, insert
 
 from muster.constants import HOUR_SECONDS, TOKEN
-from muster.contracts.court import AbsenceReported, Kind, Outcome, VoteRevealed
+from muster.contracts.court import AbsenceReported, Outcome, VoteRevealed
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Fined
 from muster.contracts.runs import Claimed, HourSealed
@@ -84,7 +84,7 @@ class BoardsRun:
         await run.accuse(WILL, 0)
         await run.resolve(1, Outcome.NOT_GUILTY)
         await run.accuse(WILL, 4)
-        await run.happen(Refuted, BERT, 1, XENA, Kind.WRONG_DRAW, 0, Flaw.WRONG_SEED)
+        await run.happen(Refuted, BERT, 1, XENA, 0, Flaw.WRONG_SEED)
         # 2. Money and hours.
         await run.happen(Claimed, 1, ANNE, 0, 2 * TOKEN)
         await run.happen(Fined, XENA, 1, 8 * TOKEN)

@@ -11,11 +11,12 @@ import pytest
 from sqlalchemy import Connection, Table, create_engine, delete, inspect, select
 
 from muster.contracts.codec import Event, Place
-from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Kind, Outcome, VoteCommitted, VoteRevealed
+from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.errors import ConfigError
+from muster.protocol.kinds import Kind
 from muster.protocol.terms import Terms, WorkClass
 from orchestrator import events as event_log
 from orchestrator import tables
@@ -93,7 +94,7 @@ def history() -> list[Event]:
         ),
         lambda at: VoteCommitted(at, 9, OPERATOR, bytes(32)),
         lambda at: VoteRevealed(at, 9, OPERATOR, True),
-        lambda at: Refuted(at, WORKER, 1, VALIDATOR, Kind.OUT_OF_BOUNDS, 1 << 255, Flaw.POSITION_BEYOND),
+        lambda at: Refuted(at, WORKER, 1, VALIDATOR, 1 << 255, Flaw.POSITION_BEYOND),
         lambda at: Convicted(at, WORKER, 1, 50, 10, OPERATOR),
         lambda at: Voided(at, 1, WORKER, 1, 1, 7),
         lambda at: CaseResolved(at, 9, WORKER, Outcome.GUILTY, 2, 2, 3),
@@ -404,7 +405,7 @@ async def test_events_of_other_runs_are_ignored(database, queries):
         VoteRevealed(place(4), 9, OPERATOR, True),
         AbsenceReported(place(4), 9, OPERATOR, OPERATOR, True),
         CaseResolved(place(5), 9, WORKER, Outcome.GUILTY, 2, 2, 3),
-        Refuted(place(5), WORKER, 1, VALIDATOR, Kind.WRONG_DRAW, 1, Flaw.WRONG_TASK),
+        Refuted(place(5), WORKER, 1, VALIDATOR, 1, Flaw.WRONG_TASK),
         Withdrawn(place(6), WORKER, OPERATOR, 1),
         Convicted(place(7), WORKER, 2, 50, 10, OPERATOR),
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.constants import TOKEN
-from muster.contracts.court import Kind, Outcome
+from muster.contracts.court import Outcome
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Role
 from muster.contracts.runs import Claimed
@@ -17,6 +17,7 @@ from muster.environments.task import ask
 from muster.errors import RefusedError
 from muster.protocol.draws import DrawSource, draw_of
 from muster.protocol.hashes import hash_bytes
+from muster.protocol.kinds import Kind
 from muster.protocol.reasons import ADVICE, EXPLANATIONS, POOLED
 from muster.protocol.terms import WorkClass
 from muster.tasksets.build import NewPart, write_task_set
@@ -190,7 +191,7 @@ async def test_a_run_with_private_tests_waits_for_grades(database_url: str, tmp_
 async def test_cases_and_proofs_are_listed_with_commands_to_repeat_them(run: SampleRun) -> None:
     await run.open_case(5, "vera", "wanda", 1, step=1)
     await run.open_case(6, "viktor", "wanda", 0, Kind.WRONG_DRAW, step=1)
-    flaw = (address("wanda"), 1, address("viktor"), Kind.WRONG_DRAW, 2, Flaw.WRONG_SEED)
+    flaw = (address("wanda"), 1, address("viktor"), 2, Flaw.WRONG_SEED)
     transaction = await run.happen(Refuted, *flaw)
     found = await view(run, 1)
     assert [case.id for case in found.cases] == [5]

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import Connection
 
 from muster.constants import TOKEN
-from muster.contracts.court import AbsenceReported, GradeAccused, Kind, Outcome
+from muster.contracts.court import AbsenceReported, GradeAccused, Outcome
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Role
 from muster.errors import RefusedError
+from muster.protocol.kinds import Kind
 from orchestrator.database import Database
 from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
 from testbed.runs.recorded_run import HOUR, SampleRun, address, hash_of
@@ -90,6 +91,17 @@ async def test_charge_has_the_challengers_measurement(run: SampleRun) -> None:
     ]
     with pytest.raises(RefusedError, match="has no case 2"):
         await run.database.read(lambda connection: case_view(connection, run.source, 2))
+
+
+@pytest.mark.parametrize("kind", [Kind.WRONG_GRADE + 1, 255])
+async def test_a_case_of_a_kind_without_a_name_is_shown_by_its_number(run: SampleRun, kind: int) -> None:
+    await run.open_case(1, "vera", "wanda", 1, kind)
+    found = await view(run)
+    assert (found.case.kind, found.case.outcome) == (f"unknown_{kind}", "open")
+    assert found.charge == (
+        "Vera says of commitment 1 of Wanda, made at step 0: what this version does not know: judges vote not guilty."
+    )
+    assert [case.kind for case in (await page(run)).cases] == [f"unknown_{kind}"]
 
 
 async def test_without_a_verdict_the_charge_names_no_row(run: SampleRun) -> None:
@@ -203,10 +215,11 @@ async def test_cases_come_newest_first_with_counts_over_all(run: SampleRun) -> N
     for number, kind in enumerate((Kind.WRONG_DRAW, Kind.WRONG_PROMPT, Kind.WRONG_REWARD), 1):
         await run.open_case(number, "vera", "wanda", 0, kind)
     await run.resolve(1, "wanda", Outcome.NOT_GUILTY, guilty=0)
-    await run.happen(Refuted, address("wanda"), 1, address("vito"), Kind.OUT_OF_BOUNDS, 5, Flaw.OUT_OF_BOUNDS)
+    await run.happen(Refuted, address("wanda"), 1, address("vito"), 5, Flaw.OUT_OF_BOUNDS)
     found = await page(run, limit=2)
     assert ([case.id for case in found.cases], found.before) == ([3, 2], 2)
     assert (found.total, found.outcomes, found.block_time) == (3, {"open": 2, "not_guilty": 1}, OPENED)
-    assert [(proof.node, proof.index, proof.flaw) for proof in found.proofs] == [(address("wanda"), 1, "out_of_bounds")]
+    (proof,) = found.proofs
+    assert (proof.node, proof.index, proof.kind, proof.flaw) == (address("wanda"), 1, "out_of_bounds", "out_of_bounds")
     rest = await page(run, before=2, limit=2)
     assert ([case.id for case in rest.cases], rest.before) == ([1], None)

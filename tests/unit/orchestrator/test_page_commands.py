@@ -11,8 +11,8 @@ import pytest
 import typer.main
 
 from muster.console import app as cli
-from muster.contracts.court import Kind
 from muster.contracts.registry import Role
+from muster.protocol.kinds import Kind
 from orchestrator.database import Database
 from orchestrator.page.commitments import commitment_view
 from orchestrator.page.courtroom import case_view

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, select
 
-from muster.contracts.court import AbsenceReported, Kind, Outcome, VoteCommitted, VoteRevealed
+from muster.contracts.court import AbsenceReported, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Fined, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import Claimed, HourSealed, RunClosed, Voided
@@ -21,7 +21,7 @@ from testbed.runs.recorded_run import OPERATOR, VALIDATORS, WORKERS, Operation, 
 
 LATE = "0x" + "5" * 40
 few = st.integers(0, 30)
-PROOF = st.just(Kind.WRONG_DRAW), st.just(1), st.just(Flaw.WRONG_TASK)
+PROOF = st.just(1), st.just(Flaw.WRONG_TASK)
 workers, validators = st.sampled_from(WORKERS), st.sampled_from([*VALIDATORS, LATE])
 ON_CHAIN = st.one_of(
     st.tuples(st.just("commit"), workers, st.integers(0, 3), st.integers(100, 103)),

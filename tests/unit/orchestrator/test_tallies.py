@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, select
 
-from muster.contracts.court import AbsenceReported, Kind, Outcome, VoteCommitted, VoteRevealed
+from muster.contracts.court import AbsenceReported, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Fined
 from muster.contracts.runs import Claimed, HourSealed, Voided
@@ -23,7 +23,7 @@ from testbed.runs.recorded_run import TERMS, VALIDATORS, WORKERS, Operation, Tol
 few = st.integers(0, 30)
 commit = st.tuples(st.just("commit"), st.sampled_from(WORKERS), st.integers(0, 3), st.integers(100, 103))
 reasons = st.sampled_from([None, None, "data_missing", "wrong_root"])
-PROOF = st.just(Kind.WRONG_DRAW), st.just(1), st.just(Flaw.WRONG_TASK)
+PROOF = st.just(1), st.just(Flaw.WRONG_TASK)
 judges, workers = st.sampled_from(VALIDATORS), st.sampled_from(WORKERS)
 OPERATIONS = st.lists(
     st.one_of(

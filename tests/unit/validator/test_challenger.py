@@ -11,10 +11,11 @@ import pytest
 
 from muster.chain.types import Block
 from muster.contracts.codec import Call
-from muster.contracts.court import CaseResolved, Kind, Outcome
+from muster.contracts.court import CaseResolved, Outcome
 from muster.contracts.registry import Status
 from muster.errors import UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.kinds import Kind
 from muster.verification.bundles import Inspection, make_bundle
 from muster.verification.checks import Finding
 from testbed.samples import commitments as samples

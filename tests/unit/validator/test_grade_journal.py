@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from muster.chain.client import charge_of
-from muster.contracts.court import CaseResolved, GradeAccused, Kind, Outcome
+from muster.contracts.court import CaseResolved, GradeAccused, Outcome
 from muster.contracts.registry import Convicted
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import ShownGrades
 from muster.verification.rules import CommittedWork
 from testbed.samples.validator import ME, NODE, ROOT, opened, pending, place, receive, refusal, verdict, work

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from muster.chain.keys import Signer
-from muster.contracts.court import Kind
 from muster.contracts.runs import WorkCommitted
 from muster.errors import UnreachableError
+from muster.protocol.kinds import Kind
 from muster.settings.schema import ValidatorSettings
 from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding

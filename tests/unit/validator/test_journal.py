@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from muster.chain.client import charge_of
-from muster.contracts.court import CaseResolved, Kind, Outcome
+from muster.contracts.court import CaseResolved, Outcome
 from muster.contracts.registry import Convicted
 from muster.errors import ConfigError
+from muster.protocol.kinds import Kind
 from muster.verification.pools import PooledRow, Unit
 from muster.verification.rules import CommittedWork
 from muster.verification.statistics import RowSums

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from muster.chain.types import Block
-from muster.contracts.court import BallotState, CaseResolved, Kind, Outcome
+from muster.contracts.court import BallotState, CaseResolved, Outcome
 from muster.errors import UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.kinds import Kind
 from muster.runtime.loop import AGAIN
 from muster.verification.rules import CommittedWork
 from testbed.samples.court import BAD, COMMITTED_AT, EVIDENCE, HEAD, CourtChain, CourtContext, case_of, take_turn
@@ -183,6 +184,19 @@ async def test_evidence_that_breaks_a_juror_costs_no_other_case_its_vote(journal
     await take_turn(juror_of(journal, chain, context), HEAD)
     votes = [(case.case_id, case.ballot, case.guilty) for case in journal.cases()]
     assert votes == [(1, "none", None), (2, "sealed", False)], "the first cannot be verified yet"
+
+
+@pytest.mark.parametrize("kind", [Kind.WRONG_GRADE + 1, 255])
+async def test_a_kind_without_a_name_is_voted_down(journal: ValidatorJournal, clock: Clock, kind: int) -> None:
+    """The court takes any number. The evidence shows another kind, and one that is not shown shows nothing."""
+    chain = CourtChain()
+    receive(journal, case_of(1, kind=kind), case_of(2, kind=kind, evidence_hash=b"\x08" * 32))
+    juror = juror_of(journal, chain, CourtContext(chain, EVIDENCE))
+    await take_turn(juror, HEAD)
+    assert [(case.ballot, case.guilty) for case in journal.cases()] == [("sealed", False), ("none", None)]
+    clock.now += VERIFY_RETRY_SECONDS
+    await take_turn(juror, Block(99, 99, bytes(32)))
+    assert [(case.ballot, case.guilty) for case in journal.cases()] == [("committed", False), ("sealed", False)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from muster.contracts.court import BallotState, Kind, Outcome
+from muster.contracts.court import BallotState, Outcome
+from muster.protocol.kinds import Kind
 from muster.verification.rules import CommittedWork
 from testbed.samples.validator import ME, NODE, OTHER, ROOT
 from validator.records import Ballot, CaseRecord

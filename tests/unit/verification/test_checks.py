@@ -10,13 +10,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from muster.chain.types import kind_of
-from muster.contracts.court import Kind
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.registry import default_manifest
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task, ask
 from muster.errors import ConfigError, UnreachableError
+from muster.protocol.kinds import Kind, kind_of
 from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout, one_span
 from muster.tasksets.build import NewPart, write_task_set

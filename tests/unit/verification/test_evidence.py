@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from muster.chain.keys import Signer
-from muster.chain.types import kind_of
-from muster.contracts.court import Kind
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task
 from muster.protocol.hashes import content_hash
+from muster.protocol.kinds import Kind, kind_of
 from muster.protocol.messages import Reason
 from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.schema import Rollout

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from muster.constants import MICRO
-from muster.contracts.court import Kind
 from muster.environments.scoring import Scorers
 from muster.errors import UnreachableError
 from muster.grading.sealing import seal_task
 from muster.models.init import make_tokenizer
 from muster.protocol.draws import Draw
+from muster.protocol.kinds import Kind
 from muster.protocol.prompts import end_token
 from muster.sandbox.component import local_component
 from muster.tasksets.build import NewPart, write_task_set

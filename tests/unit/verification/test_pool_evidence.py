@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.contracts.court import Kind
+from muster.protocol.kinds import Kind
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import (
