@@ -106,7 +106,7 @@ contract Runs is Escrow {
         _checkWorker(work_, run, index);
         _checkStep(work_, state, run, step, anchor);
         uint256 countInHour = _checkHour(work_, state, hour);
-        _checkCover(work_, index);
+        _checkCover(work_, state, index);
         uint256 reserved = _checkEscrow(state, run, work_.pay);
 
         // Effect: one new word; the other two change in place.
@@ -363,9 +363,14 @@ contract Runs is Escrow {
     }
 
     /// @dev What a node has reserved and could lose costs it as much: its slash, less the bounty that it could pay itself.
-    function _checkCover(Work storage work_, uint32 index) private view {
-        uint256 unsettled = index - work_.settled;
-        require(unsettled < work_.cover, CoverShort(msg.sender, unsettled, work_.cover));
+    /// What has matured counts no more where only a case keeps it from being paid: cases delay pay, and stop no work.
+    function _checkCover(Work storage work_, RunState storage state, uint32 index) private view {
+        uint32 unsettled = index - work_.settled;
+        uint24 cover = work_.cover;
+        if (unsettled < cover) return;
+        uint24 oldest = Windows.hourOf(_commitments[msg.sender][index - cover].committedAt);
+        bool withheld = work_.openCases != 0 && block.timestamp >= Windows.maturesAt(oldest, state.sealedThrough);
+        require(withheld, CoverShort(msg.sender, unsettled, cover));
     }
 
     function _checkPayable(address node, Work storage work_, uint32 through, uint24 sealed_) private view {

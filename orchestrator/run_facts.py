@@ -10,9 +10,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select
 
 from muster.protocol.messages import StepReport
-from muster.protocol.terms import Terms
+from muster.protocol.terms import MAX_COVER, Terms
 from muster.protocol.work_rules import RunFacts, WorkerFacts
-from orchestrator.tables import checkpoints, hour_tallies, meta, nodes, steps, tallies
+from orchestrator.tables import OPEN, cases, checkpoints, hour_tallies, meta, nodes, steps, tallies
 
 PACE_STEPS: Final = 8
 """Newest step reports that the pace of a run is taken from."""
@@ -97,13 +97,15 @@ def _workers(connection: Connection, hour: int, terms: Terms) -> dict[str, Worke
     query = select(*nodes.c["address", "work_class", "first_step", "settled"])
     query = query.where(nodes.c.role == "worker", nodes.c.status == "active")
     rows: Any = connection.execute(query.order_by(nodes.c.block, nodes.c.address)).all()
+    # What an accused worker has unsettled counts only until it matures: how much that is, its own process reads.
+    accused = set(connection.execute(select(cases.c.node).where(OPEN)).scalars())
     covers = [terms.cover_of(work_class) for work_class in range(len(terms.classes))]
     return {
         address: WorkerFacts(
             first_step=first_step,
             in_hour=made_now.get(address, 0),
             unsettled=all_made.get(address, 0) - settled,
-            cover=covers[work_class],
+            cover=MAX_COVER if address in accused else covers[work_class],
         )
         for address, work_class, first_step, settled in rows
     }

@@ -18,6 +18,7 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import registry, runs
 from muster.contracts.codec import Call
 from muster.contracts.registry import Status
+from muster.contracts.runs import Work
 from muster.errors import RevertError, UnfundedError
 from muster.protocol.terms import Terms
 from muster.runtime.notify import Notifier
@@ -93,7 +94,18 @@ class WorkerContext:
             head.timestamp,
             withdrawable_at,
             closes_at=info.published_at + self.terms.min_step_interval,
+            is_withheld=await self._is_withheld(work, head),
         )
+
+    async def _is_withheld(self, work: Work, head: Block) -> bool:
+        """Return whether all but what the stake covers has matured, and waits for a case to end (`Runs.commitWork`)."""
+        oldest = work.next - work.cover
+        if not work.open_cases or oldest < work.settled:
+            return False
+        try:
+            return await self.chain.call(runs.matures_at(self.node, oldest)) <= head.timestamp
+        except RevertError:  # a server that lags does not know the commitment yet
+            return False
 
     async def anchor(self, step: int, facts: NodeState) -> bytes | None:
         """Return the anchor of a step; None when the chain does not have it."""

@@ -15,6 +15,7 @@ from muster.contracts.registry import Node, Role, Status
 from muster.contracts.runs import Phase, RunState, Work
 from muster.errors import ConfigError, FinishedError, MusterError
 from muster.protocol.messages import Demand
+from muster.protocol.terms import MAX_COVER
 from muster.protocol.work_rules import RunFacts, WorkerFacts, blocking_reason
 from muster.runtime.units import Moment
 
@@ -64,6 +65,8 @@ class NodeState:
     """When a retired node's stake can be withdrawn; 0 for any other."""
     closes_at: int = 0
     """Second at which the chain takes no more work for the step that the newest one made too old."""
+    is_withheld: bool = False
+    """Whether a case alone keeps from it what its stake would have to cover: the chain takes more work then."""
 
     @property
     def oldest_step(self) -> int:
@@ -88,7 +91,8 @@ class NodeState:
         """Return what limits this worker, for `muster.protocol.work_rules` to judge."""
         work = self.work
         in_hour = work.count_in_hour if work.last_hour == self.now // HOUR_SECONDS else 0
-        return WorkerFacts(work.joined_step, in_hour, work.next - work.settled, work.cover)
+        cover = MAX_COVER if self.is_withheld else work.cover
+        return WorkerFacts(work.joined_step, in_hour, work.next - work.settled, cover)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ interface IRuns {
     /// @param workClass Its class.
     /// @param left Whether it retired, was convicted, or brought a file only when it was accused.
     /// @param openCases Open cases against it; while there are any, what they may be about is frozen.
-    /// @param cover Commitments that may be unsettled at a time: those whose pay its slash covers, less the bounty.
+    /// @param cover Commitments that may be unsettled at a time: those whose pay its slash covers, less the bounty. While
+    /// a case against it is open, those that have matured do not count.
     struct Work {
         uint96 pay;
         uint32 next;
@@ -215,7 +216,8 @@ interface IRuns {
     // ------------------------------------------------------------------------------------------------ workers' calls
 
     /// @notice Commits the calling node to a full-sized piece of work and reserves its pay. Not while as many of its
-    /// commitments are unsettled as its stake covers.
+    /// commitments are unsettled as its stake covers; while a case against it is open, those that have matured do not
+    /// count, so that cases delay pay and stop no work.
     /// @param anchor Of the step, so that a reorg or a republished step reverts instead of framing an honest node.
     /// @param index The node's next index.
     /// @param root Merkle root over the leaves of all rows.

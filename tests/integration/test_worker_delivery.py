@@ -13,7 +13,8 @@ import pytest
 
 from muster.chain.client import Chain
 from muster.constants import TOKEN
-from muster.contracts import runs, token
+from muster.contracts import court, runs, token
+from muster.contracts.court import Kind
 from muster.errors import ConfigError, RevertError, UnreachableError
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hash_bytes
@@ -175,6 +176,23 @@ async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
         assert await committer.poll() is AGAIN
         assert await context.chain.call(token.balance_of(operator)) == before + 40 * TOKEN
         assert await committer.poll() == Waiting("no finished work to deliver")
+
+
+async def test_worker_goes_on_while_only_a_case_keeps_its_pay(deployment: Any, anvil: Anvil, tmp_path: Path) -> None:
+    terms = {"pay": 10 * TOKEN, "jury_deposit": 40 * TOKEN}
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="frozen", workers=("w",), **terms)
+    await run_fixture.publish(0)
+    for number in range(4):
+        await run_fixture.commit("w", number, some_hash(f"root {number}"))
+    async with context_of(run_fixture, "w", anvil.url, tmp_path) as context, run_fixture.chain("v1") as accuser:
+        target = court.Target(context.node, 3, 0, hash_bytes(some_hash("root 3")))
+        await accuser.send(court.open_case(target, Kind.WRONG_REWARD, 0, bytes(32)))
+        assert "its stake covers no more" in str(await committer_of(context).poll())
+        async with run_fixture.local_chain() as clock:
+            await clock.advance(73 * 3600)
+        assert not (await context.chain.call(runs.claimable(context.node))).amount
+        assert await committer_of(context).poll() == Waiting("no finished work to deliver")
+        await run_fixture.commit("w", 4, some_hash("root 4"))
 
 
 async def test_a_worker_claims_once_its_pay_has_been_payable_for_six_hours(

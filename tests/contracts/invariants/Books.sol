@@ -151,8 +151,22 @@ abstract contract Books is House {
         _openOf[c.challenger][c.node][c.kind == Kind.DATA_MISSING] = 0;
     }
 
-    function _mayCommit(IRuns.Work memory w) internal view returns (bool) {
-        return w.next - w.settled < w.cover && _mayCommitIfCovered(w);
+    function _mayCommit(uint256 i) internal view returns (bool) {
+        IRuns.Work memory w = runs.work(node(i));
+        uint256 counted = w.openCases == 0 ? w.next - w.settled : _immature(i);
+        return counted < w.cover && _mayCommitIfCovered(w);
+    }
+
+    /// @dev Commitments of worker i that are not settled and have not matured.
+    function _immature(uint256 i) internal view returns (uint256 count) {
+        IRuns.Work memory w = runs.work(node(i));
+        while (count < w.next - w.settled && block.timestamp < _maturesFrom(i, w.next - 1 - uint32(count))) count++;
+    }
+
+    /// @dev 24 hours after its hour if a quorum was seen to seal it, else 72.
+    function _maturesFrom(uint256 i, uint32 index) internal view returns (uint256) {
+        uint256 hour = _made[i][index].madeAt / 1 hours;
+        return (hour + 1 + (hour <= watermark ? 24 : 72)) * 1 hours;
     }
 
     function _mayCommitIfCovered(IRuns.Work memory w) internal view returns (bool) {

@@ -73,13 +73,14 @@ abstract contract Duties is Books {
         }
     }
 
-    /// @notice What a worker has unsettled is no more than its conviction would have burned of the lock that it had when it
-    /// last committed. A fine, which is for a file that came late, leaves it nothing, and no more to commit.
+    /// @notice What a worker has unsettled that has not matured is no more than its conviction would have burned of the
+    /// lock that it had when it last committed. A fine, which is for a file that came late, leaves it nothing, and no more to commit.
     function assertWorkIsCovered() external view {
         for (uint256 k = 0; k < workers.length; k++) {
             uint256 i = workers[k];
             IRuns.Work memory w = runs.work(node(i));
-            vm.assertLe(_unsettled(i), _burnedOf(_lockAtCommit[i]), "more is bound than a conviction burns");
+            uint256 bound = _immature(i) * w.pay;
+            vm.assertLe(bound, _burnedOf(_lockAtCommit[i]), "more is bound than a conviction burns");
             vm.assertEq(w.cover, _burnedOf(WORKER_STAKE) / w.pay, "the cover is not the stake's");
             if (fined[i] != 0) {
                 vm.assertTrue(w.left, "it commits on after a cured case");

@@ -66,11 +66,11 @@ abstract contract Forks is Graders {
         vm.assertEq(_publish(), lost.step);
         bytes32 anchor = runs.checkpoint(run, lost.step).anchor;
         vm.assertTrue(anchor != lost.anchor);
-        IRuns.Work memory w = runs.work(node(worker));
-        if (!_mayCommit(w)) return;
+        if (!_mayCommit(worker)) return;
+        uint32 next = runs.work(node(worker)).next;
         vm.expectRevert(abi.encodeWithSelector(IRuns.WrongAnchor.selector, run, lost.step, lost.anchor, anchor));
         vm.prank(node(worker));
-        runs.commitWork(run, lost.step, lost.anchor, w.next, keccak256("made for another step"));
+        runs.commitWork(run, lost.step, lost.anchor, next, keccak256("made for another step"));
         done["replay work"]++;
     }
 

@@ -322,6 +322,7 @@ contract Swarm is Jurors {
         _made[i][w.next] = Made(step, root, flaw, position, block.timestamp);
         _commitAt(i, step, root);
         _reserve(w.pay);
+        if (w.next - w.settled >= w.cover) done["commit while pay is withheld"]++;
         _lockAtCommit[i] = registry.node(node(i)).lock;
         if (step != _latest()) done["commit at an older step"]++;
         done[wrong ? "commit wrong" : "commit"]++;
@@ -332,7 +333,7 @@ contract Swarm is Jurors {
         for (uint256 k = 0; k < workers.length; k++) {
             uint256 i = _pick(workers, pick % workers.length + k);
             IRuns.Work memory w = runs.work(node(i));
-            if (_mayCommit(w) || !_mayCommitIfCovered(w)) continue;
+            if (_mayCommit(i) || !_mayCommitIfCovered(w)) continue;
             vm.assertGe(_unsettled(i) + w.pay, _burnedOf(registry.node(node(i)).lock) + 1, "it was covered");
             uint32 step = _latest();
             bytes32 anchor = runs.checkpoint(run, step).anchor;
@@ -365,18 +366,16 @@ contract Swarm is Jurors {
         done[w.openCases == 0 ? "claim" : "claim while accused"]++;
     }
 
-    /// @dev 24 hours if a quorum was seen to seal its hour, else 72; while a case is open, 72, its 12, and 24.
+    /// @dev When it matures; while a case is open, 72 hours after its hour, the case's 12, and 24.
     function _payableFrom(uint256 i, uint32 index, bool accused) private view returns (uint256) {
-        uint256 hour = _made[i][index].madeAt / 1 hours;
-        if (accused) return (hour + 1 + 72 + 12 + 24) * 1 hours;
-        return (hour + 1 + (hour <= watermark ? 24 : 72)) * 1 hours;
+        return accused ? (_made[i][index].madeAt / 1 hours + 1 + 72 + 12 + 24) * 1 hours : _maturesFrom(i, index);
     }
 
     /// @dev A worker that may commit now, the search starting anywhere.
     function _ableWorker(uint256 pick) private view returns (bool found, uint256 i) {
         for (uint256 k = 0; k < workers.length; k++) {
             i = _pick(workers, pick % workers.length + k);
-            if (_mayCommit(runs.work(node(i)))) return (true, i);
+            if (_mayCommit(i)) return (true, i);
         }
     }
 

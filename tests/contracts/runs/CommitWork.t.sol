@@ -171,6 +171,31 @@ contract CommitWorkTest is House {
         _expectRejected(WORKER, 0, 41, abi.encodeWithSelector(IRuns.CoverShort.selector, node(WORKER), 40, 40));
     }
 
+    /// @dev Work stops for want of cover until the first commitment matures, which a case keeps from being paid.
+    function test_Commit_WhileOnlyACaseKeepsItsPay() public {
+        for (uint32 i = 0; i < 40; i++) {
+            if (i != 0 && i % 3 == 0) vm.warp(block.timestamp + 1 hours);
+            _commitAs(WORKER, 0, i);
+        }
+        bytes32 last = runs.commitment(node(WORKER), 39).digest;
+        vm.prank(address(court));
+        runs.freeze(node(WORKER));
+        vm.warp(START + 25 hours + 72 hours - 1);
+        _expectRejected(WORKER, 0, 40, abi.encodeWithSelector(IRuns.CoverShort.selector, node(WORKER), 40, 40));
+        vm.warp(START + 25 hours + 72 hours);
+        (, uint256 amount) = runs.claimable(node(WORKER));
+        vm.assertEq(amount, 0);
+        _commitAs(WORKER, 0, 40);
+        _commitAs(WORKER, 0, 41);
+        vm.assertEq(runs.commitment(node(WORKER), 39).digest, last);
+        vm.prank(address(court));
+        runs.thaw(node(WORKER));
+        _expectRejected(WORKER, 0, 42, abi.encodeWithSelector(IRuns.CoverShort.selector, node(WORKER), 42, 40));
+        runs.claim(node(WORKER), 2);
+        _commitAs(WORKER, 0, 42);
+        _expectRejected(WORKER, 0, 43, abi.encodeWithSelector(IRuns.HourFull.selector, node(WORKER), HOUR + 97, 3));
+    }
+
     function testFuzz_Commit_RevertWhen_WrongAnchor(bytes32 anchor) public {
         bytes32 right = runs.checkpoint(run, 0).anchor;
         vm.assume(anchor != right);

@@ -97,6 +97,7 @@ def test_a_newcomer_s_engine_may_start_before_its_first_step(
 
 def test_work_can_begin() -> None:
     assert waiting_reason(FACTS) == ""
+    assert waiting_reason(replace(but(cover=5), is_withheld=True)) == ""
 
 
 @pytest.mark.parametrize(
