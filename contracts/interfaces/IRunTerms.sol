@@ -14,7 +14,7 @@ interface IRunTerms {
     /// of a worker's slash, so that hiding a false commitment never pays more than accusing it.
     /// @param workerStake Lock of a worker.
     /// @param validatorStake Lock of a validator.
-    /// @param caseFee What a challenger puts down per case.
+    /// @param caseFee What a challenger puts down per case: at least the pay of one commitment of the best-paid class.
     /// @param juryDeposit What a judge puts down per vote: at least the pay of four commitments of the best-paid class.
     /// @param slashBps Share of a lock that a conviction takes.
     /// @param bountyBps Share of a slash that goes to the challenger: of a worker's at least the pay of one commitment of

@@ -64,10 +64,10 @@ library TermBounds {
         _bound("pay", best, 1, slashed * MAX_BOUNTY_BPS / BASIS_POINTS);
         _bound("bountyBps", terms.bountyBps, Math.ceilDiv(best * BASIS_POINTS, slashed), MAX_BOUNTY_BPS);
         _bound("juryDeposit", terms.juryDeposit, DEPOSIT_COMMITMENTS * best, type(uint88).max);
-        // A conviction pays its judges as much as the fee, out of what the slash leaves of the smaller stake. A fee
-        // fits the 96 bits of a judge's share.
+        // A case is never cheaper than the work that it is about. A conviction pays its judges as much as the fee, out of
+        // what the slash leaves of the smaller stake. A fee fits the 96 bits of a judge's share.
         uint256 left = burned(Math.min(terms.workerStake, terms.validatorStake), terms.slashBps, terms.bountyBps);
-        _bound("caseFee", terms.caseFee, 1, Math.min(left, type(uint88).max));
+        _bound("caseFee", terms.caseFee, best, Math.min(left, type(uint88).max));
     }
 
     function _checkSizes(IRunTerms.Terms calldata terms) private pure {

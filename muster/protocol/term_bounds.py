@@ -34,7 +34,7 @@ REASONS: Final = {
     "pay": "a conviction's bounty, a fifth of the slash at most, must be worth a commitment's pay: raise worker_stake",
     "bounty_bps": "the bounty of a conviction must be worth a commitment's pay: raise worker_stake",
     "jury_deposit": "a vote without a look must cost more than the look: four times the pay at least",
-    "case_fee": "a conviction pays its judges as much as the fee, out of what it burns of the smaller stake",
+    "case_fee": "a case costs at least a commitment's pay, and at most what a conviction burns of the smaller stake",
     "commit_phase": "a case of a public run must not require an operator to be awake",
     "reveal_phase": "a case of a public run must not require an operator to be awake",
     "groups_per_commitment": f"a commitment has at most {MAX_POSITIONS:,} rows",
@@ -146,7 +146,7 @@ def _money(terms: Terms) -> Iterator[TermBound]:
     # A slash of nothing ends at the line above.
     yield TermBound("bounty_bps", terms.bounty_bps, -(-best * BASIS_POINTS // max(1, terms.slash)), MAX_BOUNTY_BPS)
     yield TermBound("jury_deposit", terms.jury_deposit, DEPOSIT_COMMITMENTS * best, _bits(88))
-    yield TermBound("case_fee", terms.case_fee, 1, min(smaller_burn(terms), _bits(88)))
+    yield TermBound("case_fee", terms.case_fee, best, min(smaller_burn(terms), _bits(88)))
 
 
 def smaller_burn(terms: Terms) -> int:

@@ -15,7 +15,7 @@ SMALL: Final[dict[str, Any]] = {
     "pay": 2 * TOKEN,
     "worker_stake": 100 * TOKEN,
     "validator_stake": 200 * TOKEN,
-    "case_fee": TOKEN,
+    "case_fee": 2 * TOKEN,
     "jury_deposit": 8 * TOKEN,
     "group_size": 2,
     "groups_per_commitment": 4,

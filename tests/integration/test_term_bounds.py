@@ -35,7 +35,7 @@ SPANS: Final[dict[str, tuple[int, ...]]] = {
     "pay": (0, 9_999, 10_000, TOKEN // 100, TOKEN, 100 * TOKEN, 101 * TOKEN, (1 << 96) - 1),
     "worker_stake": (0, 1, 5, TOKEN, 10 * TOKEN, 1_000 * TOKEN, (1 << 96) - 1),
     "validator_stake": (0, 1, TOKEN, 20 * TOKEN, 1_000 * TOKEN, (1 << 96) - 1),
-    "case_fee": (0, 1, 8 * TOKEN, 400 * TOKEN, 400 * TOKEN + 1, (1 << 88) - 1, 1 << 88),
+    "case_fee": (0, 1, TOKEN // 4 - 1, TOKEN // 4, 8 * TOKEN, 400 * TOKEN, 400 * TOKEN + 1, (1 << 88) - 1, 1 << 88),
     "jury_deposit": (0, 1, TOKEN - 1, TOKEN, (1 << 88) - 1, 1 << 88),
     "slash_bps": (0, 1, 4_999, 10_000, 10_001),
     "bounty_bps": (0, 4, 5, 2_000, 2_001),

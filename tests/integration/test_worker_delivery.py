@@ -156,7 +156,7 @@ async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
     deployment: Any, anvil: Anvil, tmp_path: Path
 ) -> None:
     """A slash of 50 tokens, 10 of them the bounty, covers four commitments of 10."""
-    terms = {"pay": 10 * TOKEN, "jury_deposit": 40 * TOKEN}
+    terms = {"pay": 10 * TOKEN, "case_fee": 10 * TOKEN, "jury_deposit": 40 * TOKEN}
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="cover", workers=("w",), **terms)
     await run_fixture.publish(0)
     for number in range(4):
@@ -179,7 +179,7 @@ async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
 
 
 async def test_worker_goes_on_while_only_a_case_keeps_its_pay(deployment: Any, anvil: Anvil, tmp_path: Path) -> None:
-    terms = {"pay": 10 * TOKEN, "jury_deposit": 40 * TOKEN}
+    terms = {"pay": 10 * TOKEN, "case_fee": 10 * TOKEN, "jury_deposit": 40 * TOKEN}
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="frozen", workers=("w",), **terms)
     await run_fixture.publish(0)
     for number in range(4):

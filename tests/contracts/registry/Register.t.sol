@@ -223,7 +223,7 @@ contract RegisterTest is House {
 
     function test_Register_RevertWhen_TooManyValidators() public {
         IRunTerms.Terms memory terms = _terms();
-        (terms.validatorStake, terms.caseFee) = (4, 1);
+        (terms.pay, terms.validatorStake, terms.caseFee) = (10_000, 62_500, 25_000);
         run = _createRun(terms);
         for (uint256 i = 100; i < 355; i++) {
             _join(i, IRegistry.Role.Validator, 0);

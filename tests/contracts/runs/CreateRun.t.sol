@@ -62,16 +62,16 @@ contract CreateRunTest is House {
         terms.validatorStake = 0;
         _expectOutOfBounds(terms, "validatorStake", 0, 1, most);
         terms = _terms();
-        terms.caseFee = 0;
-        _expectOutOfBounds(terms, "caseFee", 0, 1, 40 ether);
+        terms.caseFee = 2.5 ether - 1; // class 1 is paid 2.5
+        _expectOutOfBounds(terms, "caseFee", 2.5 ether - 1, 2.5 ether, 40 ether);
         terms.caseFee = 40 ether + 1;
-        _expectOutOfBounds(terms, "caseFee", terms.caseFee, 1, 40 ether);
+        _expectOutOfBounds(terms, "caseFee", terms.caseFee, 2.5 ether, 40 ether);
         terms.validatorStake = 50 ether + 3;
         terms.caseFee = 20 ether + 2;
-        _expectOutOfBounds(terms, "caseFee", terms.caseFee, 1, 20 ether + 1);
+        _expectOutOfBounds(terms, "caseFee", terms.caseFee, 2.5 ether, 20 ether + 1);
         (terms.workerStake, terms.validatorStake) = (type(uint96).max, type(uint96).max);
         terms.caseFee = uint96(type(uint88).max) + 1;
-        _expectOutOfBounds(terms, "caseFee", terms.caseFee, 1, type(uint88).max);
+        _expectOutOfBounds(terms, "caseFee", terms.caseFee, 2.5 ether, type(uint88).max);
         terms = _terms();
         terms.juryDeposit = 0;
         _expectOutOfBounds(terms, "juryDeposit", 0, 10 ether, type(uint88).max);
@@ -129,7 +129,7 @@ contract CreateRunTest is House {
     /// @dev No share of the slash that is allowed would be worth the pay: 50 at most give 10.
     function test_CreateRun_RevertWhen_NoBountyIsWorthThePay() public {
         IRunTerms.Terms memory terms = _terms();
-        (terms.pay, terms.juryDeposit) = (4 ether, 40 ether);
+        (terms.pay, terms.caseFee, terms.juryDeposit) = (4 ether, 10 ether, 40 ether);
         runTerms.createRun(terms);
         (terms.pay, terms.juryDeposit) = (4 ether + 1, 41 ether);
         _expectOutOfBounds(terms, "pay", 10 ether + 2, 1, 10 ether);
@@ -151,6 +151,7 @@ contract CreateRunTest is House {
         );
         terms.juryDeposit = type(uint88).max;
         terms.pay = uint96(terms.juryDeposit) / 10;
+        terms.caseFee = terms.juryDeposit;
         runTerms.createRun(terms);
     }
 

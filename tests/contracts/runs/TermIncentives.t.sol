@@ -78,6 +78,7 @@ contract TermIncentivesTest is House {
         vm.assertLe(work.cover * stakes.pay, stakes.burned, "more can be bound than a conviction costs");
 
         vm.assertGe(terms.juryDeposit, 4 * stakes.pay, "a wrong vote costs a judge too little");
+        vm.assertGe(terms.caseFee, stakes.pay, "an unfounded case costs less than a commitment pays");
         vm.assertGe(stakes.bounty, stakes.pay, "who knows of a false commitment gains by silence");
         _checkJudges(terms, stakes.pay);
         _checkRows(terms, stakes);

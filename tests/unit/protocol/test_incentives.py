@@ -74,7 +74,7 @@ def allowed_terms(draw: st.DrawFn) -> Terms:
         slash_bps=slash_bps,
         bounty_bps=bounty_bps,
         jury_deposit=draw(st.integers(4 * best, (1 << 88) - 1)),
-        case_fee=draw(st.integers(1, 10**24)),
+        case_fee=draw(st.integers(best, 10**24)),
         classes=(WorkClass(weight, (8,)),),
     )
 
