@@ -46,6 +46,8 @@ abstract contract Juries is Grading {
     mapping(uint256 caseId => Case) internal _cases;
     mapping(uint256 caseId => mapping(address judge => Ballot)) internal _ballots;
     mapping(address judge => Duty) private _duties;
+    /// @dev The end of committing in a case that a judge was fined for; two are a rest apart, so a day has one at most.
+    mapping(address judge => mapping(uint256 day => uint256 ended)) private _absences;
 
     // ------------------------------------------------------------------------------------------------- constructor
 
@@ -64,13 +66,18 @@ abstract contract Juries is Grading {
         require(outcome == Outcome.NoQuorum || Payouts.isVerdict(outcome), NoDuty(caseId, outcome));
         _requireJudge(caseId, judge);
         require(_ballots[caseId][judge].state <= BallotState.Committed, NotAbsent(caseId, judge));
-        uint256 from = duty.absentAt + ABSENCE_REST;
-        require(duty.absentAt == 0 || ended >= from, AbsentAlready(judge, from, ended));
+        uint256 day = ended / ABSENCE_REST;
+        for (uint256 d = day - 1; d <= day + 1; d++) {
+            uint256 other = _absences[judge][d];
+            bool apart = ended >= other + ABSENCE_REST || ended + ABSENCE_REST <= other;
+            require(apart, AbsentAlready(judge, other + ABSENCE_REST, ended));
+        }
 
         // Effect. What it missed before it last revealed costs it a deposit and counts no further.
         if (ended > duty.revealedAt) duty.absences = duty.absentAt > duty.revealedAt ? duty.absences + 1 : 1;
-        duty.absentAt = uint40(ended);
+        if (ended > duty.absentAt) duty.absentAt = uint40(ended);
         _duties[judge] = duty;
+        _absences[judge][day] = ended;
         bool expelled = ended > duty.revealedAt && duty.absences >= MAX_ABSENCES;
         emit AbsenceReported(caseId, judge, msg.sender, expelled);
 

@@ -210,7 +210,7 @@ interface ISlashCourt {
     /// @param hash `voteHash` of the vote and a salt that the judge keeps (a lost salt forfeits the deposit).
     function commitVote(uint256 caseId, bytes32 charge, bytes32 hash) external;
 
-    /// @notice Reveals a vote. The deposit stays until the end. Possible when committing has ended or the whole jury has
+    /// @notice Reveals a vote of a judge that was not convicted since. The deposit stays until the end. Possible when committing has ended or the whole jury has
     /// committed; about missing data only when committing has ended, so that its cure has its time.
     function revealVote(uint256 caseId, bool guilty, bytes32 salt) external;
 
@@ -239,8 +239,8 @@ interface ISlashCourt {
 
     /// @notice Fines a judge that did not reveal in a case that ended by a verdict or without a quorum: the deposit leaves
     /// its lock, a share of it, the run's bounty, goes to the caller's operator, or to the caller, and the rest is burned.
-    /// Cases whose committing ends within `ABSENCE_REST` of one that it was fined for are no further absence, so that an
-    /// outage of a day costs one deposit. Three without a reveal in between cost the seat.
+    /// Cases whose committing ends within `ABSENCE_REST` of one that it was fined for, before or after, are no further
+    /// absence, so that an outage of a day costs one deposit. Three without a reveal in between cost the seat.
     function reportAbsence(uint256 caseId, address judge) external;
 
     // ------------------------------------------------------------------------------------------------ the house's call

@@ -100,7 +100,7 @@ abstract contract Jurors is Forks {
         vm.warp(c.commitEnds);
         for (uint256 k = 0; k < validators.length; k++) {
             (ISlashCourt.BallotState state,,) = court.ballot(caseId, node(validators[k]));
-            if (state != ISlashCourt.BallotState.Committed) continue;
+            if (state != ISlashCourt.BallotState.Committed || !court.isJudge(caseId, node(validators[k]))) continue;
             _reveal(caseId, validators[k], _votedGuilty[caseId][validators[k]]);
         }
         done["agree"]++;
@@ -188,6 +188,8 @@ abstract contract Jurors is Forks {
         } catch (bytes memory reason) {
             vm.assertEq(registry.node(node(judge)).lock, n.lock);
             bytes4 selector = bytes4(reason);
+            bool rested = _isRested(judge, court.caseOf(caseId).commitEnds, _finedFor[judge].length);
+            vm.assertTrue(!rested || selector != ISlashCourt.AbsentAlready.selector, "an absence is passed over");
             if (selector == ISlashCourt.AbsentAlready.selector) done["report twice a day"]++;
             if (selector == ISlashCourt.NotAbsent.selector) done["report who revealed"]++;
         }
@@ -195,10 +197,9 @@ abstract contract Jurors is Forks {
 
     /// @dev The first case that a judge missed and was not fined for, nor for one of that day; without any, another.
     function _firstDue(uint256 judge, uint256 otherwise) private view returns (uint256 caseId) {
-        uint256[] storage ends = _finedFor[judge];
-        uint256 from = ends.length == 0 ? 0 : ends[ends.length - 1] + 24 hours;
+        uint256 count = _finedFor[judge].length;
         for (caseId = 1; caseId <= court.caseCount(); caseId++) {
-            if (_missed[caseId][judge] && court.caseOf(caseId).commitEnds >= from) return caseId;
+            if (_missed[caseId][judge] && _isRested(judge, court.caseOf(caseId).commitEnds, count)) return caseId;
         }
         return otherwise;
     }
