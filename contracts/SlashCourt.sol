@@ -111,8 +111,9 @@ contract SlashCourt is Juries {
         Case storage case_ = _openCase(caseId);
         Ballot storage ballot_ = _ballots[caseId][msg.sender];
 
-        // Check.
+        // Check. A judge that was convicted meanwhile has no vote any more.
         require(ballot_.state == BallotState.Committed, NotVoted(caseId, msg.sender));
+        _requireJudge(caseId, msg.sender);
         require(_committingOver(case_), RevealNotStarted(caseId, case_.commitEnds, block.timestamp));
         require(block.timestamp < case_.revealEnds, RevealPhaseOver(caseId, case_.revealEnds, block.timestamp));
         bytes32 hash = voteHash(caseId, msg.sender, guilty, salt);

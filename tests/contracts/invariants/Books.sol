@@ -131,9 +131,7 @@ abstract contract Books is House {
             judge = _pick(validators, pick % validators.length + k);
             if (_isAsleep(judge)) continue;
             (ISlashCourt.BallotState state,,) = court.ballot(caseId, node(judge));
-            if (state == wanted && (state != ISlashCourt.BallotState.None || court.isJudge(caseId, node(judge)))) {
-                return (true, judge);
-            }
+            if (state == wanted && court.isJudge(caseId, node(judge))) return (true, judge);
         }
     }
 
