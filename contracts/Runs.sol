@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import { IERC20 } from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import { SafeERC20 } from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { Escrow } from "./Escrow.sol";
 import { IMasters } from "./interfaces/IMasters.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
@@ -145,16 +146,16 @@ contract Runs is Escrow {
     /// @inheritdoc IRuns
     function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external {
         // Check.
-        uint256 quorum = _checkSealer(run, hour);
+        (uint256 quorum, uint256 since) = _checkSealer(run, hour);
         _checkSealHour(hour);
 
-        // Effect.
+        // Effect. The watermark passes all hours before: a seal counts if its author was there for them.
         RunState storage state = _states[run];
         lastSealed[msg.sender] = hour;
         vouchRoot[msg.sender][hour] = vouchRoot_;
-        uint256 count = ++sealCount[run][hour];
         emit HourSealed(run, hour, msg.sender, vouchRoot_);
-        if (count >= quorum && hour > state.sealedThrough) {
+        if (since >= Windows.endOf(_firstUnsealed(run, state))) return;
+        if (++sealCount[run][hour] >= quorum && hour > state.sealedThrough) {
             state.sealedThrough = hour;
             emit SealedThrough(run, hour);
         }
@@ -404,8 +405,16 @@ contract Runs is Escrow {
         require(reserved <= state.balance, EscrowShort(run, state.balance - state.reserved, pay));
     }
 
+    /// @dev The first hour that matures earlier when the watermark moves: unsealed, and not older than that matures anyway.
+    function _firstUnsealed(uint32 run, RunState storage state) private view returns (uint24) {
+        uint24 after_ = state.sealedThrough;
+        uint24 first = after_ == 0 ? Windows.hourOf(_infos[run].workableSince) : after_ + 1;
+        return uint24(Math.max(first, Windows.hourOf(block.timestamp - UNSEALED_WINDOW_HOURS * 1 hours)));
+    }
+
     /// @return quorum Validators that must seal an hour.
-    function _checkSealer(uint32 run, uint24 hour) private view returns (uint256 quorum) {
+    /// @return since Second in which this one registered.
+    function _checkSealer(uint32 run, uint24 hour) private view returns (uint256 quorum, uint256 since) {
         uint256 seniority;
         (quorum, seniority) = TERMS.sealTerms(run);
         IRegistry.Node memory sealer = REGISTRY.node(msg.sender);
@@ -413,8 +422,8 @@ contract Runs is Escrow {
         require(serves && sealer.run == run, NotValidator(run, msg.sender));
         uint256 readyAt = sealer.registeredAt + seniority;
         require(block.timestamp >= readyAt, TooJunior(msg.sender, readyAt, block.timestamp));
-        bool served = Windows.endOf(hour) > sealer.registeredAt;
-        require(served, HourBeforeJoined(msg.sender, hour, sealer.registeredAt));
+        since = sealer.registeredAt;
+        require(Windows.endOf(hour) > since, HourBeforeJoined(msg.sender, hour, since));
     }
 
     /// @dev An hour can be sealed from its end until it matures unsealed.

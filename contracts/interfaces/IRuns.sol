@@ -232,7 +232,9 @@ interface IRuns {
     // --------------------------------------------------------------------------------------------- validators' calls
 
     /// @notice Seals every hour since the caller's previous seal up to and with `hour`: "I inspected these, and opened
-    /// every case I will". Not for hours that ended before the caller registered. It pays nothing.
+    /// every case I will". Not for hours that ended before the caller registered. It pays nothing. It counts
+    /// if the caller registered before the end of the first hour that it would make mature earlier: a quorum moves the
+    /// watermark past all hours before, also past those that its members cannot have inspected.
     /// @notice Warning: a sealer is liable for objectively refuted commitments under its vouch root.
     function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external;
 

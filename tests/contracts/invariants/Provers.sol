@@ -40,12 +40,21 @@ abstract contract Provers is Duties {
         uint24 hour = uint24(block.timestamp / 1 hours - 1 - back);
         if (hour <= runs.lastSealed(node(i)) || (uint256(hour) + 1) * 1 hours <= n.registeredAt) return;
         bytes32 root = _vouchRoot(i, hour, which);
-        if (++sealsSeen[hour] >= 2 && hour > watermark) watermark = hour;
+        if (n.registeredAt < (_firstUnsealed() + 1) * 1 hours && ++sealsSeen[hour] >= 2 && hour > watermark) {
+            watermark = hour;
+        }
         vm.prank(node(i));
         runs.seal(run, hour, root);
         vm.assertEq(runs.sealedThrough(run), watermark, "the watermark is the latest hour with a quorum");
         if (back > 8) done["seal further back"]++;
         done["seal"]++;
+    }
+
+    /// @dev The first hour in which there may be work that a later watermark makes mature earlier.
+    function _firstUnsealed() private view returns (uint256) {
+        uint256 first = watermark == 0 ? runs.runInfo(run).workableSince / 1 hours : watermark + 1;
+        uint256 last = block.timestamp / 1 hours - 72;
+        return first > last ? first : last;
     }
 
     // ------------------------------------------------------------------------------------------------------- provers

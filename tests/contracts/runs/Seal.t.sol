@@ -99,7 +99,10 @@ contract SealTest is House {
         );
         _sealAs(8, _firstHour() + 1);
         _sealAs(8, _firstHour() + 2);
-        vm.assertEq(runs.sealCount(run, _firstHour() + 2), 1);
+        vm.assertEq(runs.sealCount(run, _firstHour() + 2), 0);
+        _seal(_firstHour() + 1);
+        _sealAs(8, _firstHour() + 3);
+        vm.assertEq(runs.sealCount(run, _firstHour() + 3), 1);
     }
 
     function test_Seal_RevertWhen_HourWrong() public {
