@@ -178,6 +178,22 @@ async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
         assert await committer.poll() == Waiting("no finished work to deliver")
 
 
+async def test_worker_uploads_nothing_to_an_empty_escrow(deployment: Any, anvil: Anvil, tmp_path: Path) -> None:
+    """A file is uploaded before its pay is reserved: no work is given away where there is nothing to reserve."""
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="empty", workers=("w",))
+    await run_fixture.publish(0)
+    async with run_fixture.chain("owner") as owner, run_fixture.local_chain() as clock:
+        await owner.send(runs.announce_withdrawal(run_fixture.run))
+        await clock.advance(3600)
+        await owner.send(runs.withdraw_escrow(run_fixture.run, 5_000 * TOKEN))
+    async with context_of(run_fixture, "w", anvil.url, tmp_path) as context:
+        await saved(context, some_hash("ours"))
+        assert await committer_of(context).poll() == Waiting(
+            "the run's escrow cannot pay for another commitment: its owner must fund it"
+        )
+        assert [entry.state for entry in context.journal.pending(1)] == ["saved"]
+
+
 async def test_worker_goes_on_while_only_a_case_keeps_its_pay(deployment: Any, anvil: Anvil, tmp_path: Path) -> None:
     terms = {"pay": 10 * TOKEN, "case_fee": 10 * TOKEN, "jury_deposit": 40 * TOKEN}
     run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="frozen", workers=("w",), **terms)
