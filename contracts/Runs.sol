@@ -24,6 +24,7 @@ contract Runs is Escrow {
 
     // -------------------------------------------------------------------------------------------------- immutables
 
+    /// @inheritdoc IRuns
     IRegistry public immutable REGISTRY;
     address public immutable COURT;
 

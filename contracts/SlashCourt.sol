@@ -153,7 +153,7 @@ contract SlashCourt is Juries {
         uint256 committedAt = _committedAt(node, index);
         require(receipt.storedAt <= committedAt, ReceiptTooLate(receipt.storedAt, committedAt));
         address signer = ECDSA.recoverCalldata(receiptDigest(run, node, index, receipt), signature);
-        address storageKey = TERMS.storageKeyOf(run);
+        address storageKey = TERMS.storageKeyAt(run, receipt.storedAt);
         require(signer == storageKey, ReceiptNotByStorage(signer, storageKey));
 
         // Effect and interaction. Only judges are paid: any other account may be the challenger's.
@@ -284,8 +284,8 @@ contract SlashCourt is Juries {
         return RUNS.commitment(node, index).committedAt;
     }
 
-    /// @dev Checks the challenger and fixes the jury and the phases. Owner and trainer of a run cannot be its validators
-    /// (Runs), so they never challenge.
+    /// @dev Checks the challenger and fixes the jury and the phases. Owner and keys of a run cannot be its validators
+    /// (RunTerms), so they never challenge.
     /// @return payer The challenger's operator.
     function _empanel(Case storage case_, IRegistry.Node memory accused, uint256 committedAt)
         private

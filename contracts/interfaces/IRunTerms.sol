@@ -7,9 +7,6 @@ interface IRunTerms {
     // ------------------------------------------------------------------------------------------------------- types
 
     /// @notice What a run promises and demands, for ever. Mirror of muster.protocol.terms.Terms.
-    /// @param trainer Publishes checkpoints.
-    /// @param storageKey Signs storage receipts.
-    /// @param admitter Keeps the list of admitted validator operators; zero admits anyone who locks a stake.
     /// @param pay Token wei per commitment at a class weight of 10,000 basis points. In no class more than the bounty
     /// of a worker's slash, so that hiding a false commitment never pays more than accusing it.
     /// @param workerStake Lock of a worker.
@@ -46,9 +43,6 @@ interface IRunTerms {
     /// @param classes Work classes packed by muster.protocol.terms.pack_class: weight in basis points in bits 0-15,
     /// number of budgets in bits 16-31, budget i in the 16 bits from 32 + 16 i.
     struct Terms {
-        address trainer;
-        address storageKey;
-        address admitter;
         uint96 pay;
         uint96 workerStake;
         uint96 validatorStake;
@@ -79,6 +73,23 @@ interface IRunTerms {
         uint16 gradeEpochs;
         uint32 gradeEpochSteps;
         uint256[] classes;
+    }
+
+    /// @notice Who acts for a run beside its owner. None may be a validator of the run, its node or its operator, nor
+    /// have been one: it would judge its own accusers.
+    /// @param trainer Publishes checkpoints.
+    /// @param storageKey Signs storage receipts.
+    /// @param admitter Keeps the list of admitted validator operators; zero admits anyone who locks a stake.
+    struct Keys {
+        address trainer;
+        address storageKey;
+        address admitter;
+    }
+
+    /// @notice Keys, and the second from which they are in force, until those of the next tenure are.
+    struct Tenure {
+        Keys keys;
+        uint40 from;
     }
 
     /// @notice The terms a case is run by.
@@ -112,12 +123,15 @@ interface IRunTerms {
 
     // ------------------------------------------------------------------------------------------------------ events
 
-    event RunCreated(uint32 indexed run, address indexed owner, address indexed trainer);
+    event RunCreated(uint32 indexed run, address indexed owner);
+    /// @notice These keys are in force from second `from`, in place of any that were announced and are not yet.
+    event KeysChanged(uint32 indexed run, address trainer, address storageKey, address admitter, uint256 from);
     event AdmissionChanged(uint32 indexed run, address indexed operator, bool admitted);
 
     // ------------------------------------------------------------------------------------------------------ errors
 
     error ZeroAddress();
+    error NotOwner(uint32 run, address caller);
     error NotAdmitter(uint32 run, address caller);
     /// @notice A term is outside its bounds; `name` is the field's name in ASCII.
     error TermOutOfBounds(bytes32 name, uint256 value, uint256 minimum, uint256 maximum);
@@ -125,15 +139,23 @@ interface IRunTerms {
     error ClassWeightOff(uint256 class, uint256 weight, uint256 expected);
     error WorkClassUnknown(uint32 run, uint8 workClass);
     error NotAdmitted(uint32 run, address operator);
-    error OwnerOrTrainer(uint32 run, address account);
+    error OwnerOrKey(uint32 run, address account);
+    /// @notice A key of a run is, was or belongs to a validator of the run.
+    error KeyOfValidator(uint32 run, address account);
 
     // ------------------------------------------------------------------------------------------------ owners' calls
 
-    /// @notice Creates a run owned by the caller. Run ids count from 1.
-    function createRun(Terms calldata terms_) external returns (uint32 run);
+    /// @notice Creates a run owned by the caller, with keys in force from now. Run ids count from 1.
+    function createRun(Terms calldata terms_, Keys calldata keys) external returns (uint32 run);
+
+    /// @notice Announces keys that are in force after the run's notice (IRuns.noticePeriod). Only the owner. They replace
+    /// those that were announced and are not yet in force.
+    /// @notice Warning: what the old storage key signed stays good for the seconds in which it was in force, also when it
+    /// is signed later.
+    function changeKeys(uint32 run, Keys calldata keys) external;
 
     /// @notice Puts an operator on the list of those who may register a validator, or takes it off. Only the admitter;
-    /// validators already registered stay.
+    /// validators already registered stay. The list stays when the admitter changes.
     function admit(uint32 run, address operator, bool admitted) external;
 
     // ------------------------------------------------------------------------------------------------------- views
@@ -143,11 +165,14 @@ interface IRunTerms {
     function terms(uint32 run) external view returns (Terms memory);
     function caseTerms(uint32 run) external view returns (CaseTerms memory);
     function gradingTerms(uint32 run) external view returns (GradeTerms memory);
-    function storageKeyOf(uint32 run) external view returns (address);
+    /// @notice All keys that the run has had, has and is announced to have, oldest first.
+    function tenures(uint32 run) external view returns (Tenure[] memory);
+    /// @notice Whose signature a receipt of that second needs; zero before the run was created.
+    function storageKeyAt(uint32 run, uint256 second) external view returns (address);
     /// @notice What leaves of `node` are judged by. The entropy is zero until its joined step is published.
     function drawTerms(address node) external view returns (DrawTerms memory);
     function isAdmitted(uint32 run, address operator) external view returns (bool);
-    /// @notice Who publishes checkpoints of a run.
+    /// @notice Who publishes checkpoints of a run now.
     function trainerOf(uint32 run) external view returns (address);
 
     /// @notice What a worker of a class joins by; reverts with WorkClassUnknown.
@@ -157,7 +182,7 @@ interface IRunTerms {
     function workerTerms(uint32 run, uint8 workClass) external view returns (uint256 stake, uint256 pay, uint256 cover);
 
     /// @notice What a validator locks; reverts unless its operator is admitted, and neither it nor its node is the run's
-    /// owner or trainer: they would judge their own accusers.
+    /// owner or a key, in force or announced.
     function validatorTerms(uint32 run, address node, address operator) external view returns (uint256 stake);
 
     /// @notice What voting in a case takes at most.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRegistry } from "./IRegistry.sol";
+
 /// @title Runs: escrow, checkpoints, commitments, the 24-hour window, seals.
 /// @notice Everything a commitment touches is in this one contract. Money is in token wei, money's time in whole hours
 /// since the epoch.
@@ -330,6 +332,8 @@ interface IRuns {
     function NOTICE_REST() external view returns (uint256);
     /// @notice Fewest active validators with which a run takes commitments and a first checkpoint.
     function MIN_VALIDATORS() external view returns (uint256);
+    /// @notice Where nodes and stakes are.
+    function REGISTRY() external view returns (IRegistry);
     /// @notice Who may pause; zero disables pauses.
     function GUARDIAN() external view returns (address);
     /// @notice Seconds that a pause lasts at most.

@@ -34,7 +34,6 @@ library TermBounds {
 
     /// @notice Reverts unless every term is within its bounds.
     function check(IRunTerms.Terms calldata terms) internal view {
-        require(terms.trainer != address(0) && terms.storageKey != address(0), IRunTerms.ZeroAddress());
         _checkSizes(terms);
         _checkTimes(terms);
         _checkGrades(terms);

@@ -86,9 +86,7 @@ abstract contract House {
         return "MusterToken.sol:MusterToken";
     }
 
-    function _terms() internal view returns (IRunTerms.Terms memory t) {
-        t.trainer = trainer;
-        t.storageKey = vm.addr(STORAGE);
+    function _terms() internal pure returns (IRunTerms.Terms memory t) {
         t.pay = 1 ether;
         t.workerStake = 100 ether;
         t.validatorStake = 200 ether;
@@ -118,6 +116,10 @@ abstract contract House {
         // Budgets 8 and 24 (mean 16) at weight 1; budget 40 at weight 2.5.
         t.classes[0] = 10_000 | (2 << 16) | (8 << 32) | (24 << 48);
         t.classes[1] = 25_000 | (1 << 16) | (40 << 32);
+    }
+
+    function _keys() internal view returns (IRunTerms.Keys memory) {
+        return IRunTerms.Keys({ trainer: trainer, storageKey: vm.addr(STORAGE), admitter: address(0) });
     }
 
     // ------------------------------------------------------------------------------------------------------- actors
@@ -154,8 +156,12 @@ abstract contract House {
     }
 
     function _createRun(IRunTerms.Terms memory terms) internal returns (uint32) {
+        return _createRun(terms, _keys());
+    }
+
+    function _createRun(IRunTerms.Terms memory terms, IRunTerms.Keys memory keys) internal returns (uint32) {
         vm.prank(owner);
-        return runTerms.createRun(terms);
+        return runTerms.createRun(terms, keys);
     }
 
     function _fund(uint32 run_, uint256 amount) internal {

@@ -18,7 +18,7 @@ abstract contract Statements is House {
         "Grade(uint32 run,uint32 step,address node,uint32 index,bytes32 root,address validator,bytes32 grades,bytes32 salt)"
     );
 
-    function _sealedTerms() internal view returns (IRunTerms.Terms memory terms) {
+    function _sealedTerms() internal pure returns (IRunTerms.Terms memory terms) {
         terms = _terms();
         terms.gradeTip = _master(0);
         terms.gradeEpochs = EPOCHS;

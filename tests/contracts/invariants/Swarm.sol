@@ -42,16 +42,16 @@ contract Swarm is Jurors {
     }
 
     function _begin() private {
-        IRunTerms.Terms memory terms = _terms();
+        (IRunTerms.Terms memory terms, IRunTerms.Keys memory keys) = (_terms(), _keys());
         terms.commitPhase = 6 hours;
         terms.revealPhase = 6 hours;
         terms.jurySeniority = 1 hours;
         terms.workerStake = uint96(WORKER_STAKE);
         if (listed) {
-            terms.admitter = admitter;
+            keys.admitter = admitter;
             (terms.gradeTip, terms.gradeEpochs, terms.gradeEpochSteps) = (_master(0), EPOCHS, EPOCH_STEPS);
         }
-        run = _createRun(terms);
+        run = _createRun(terms, keys);
         _fund(run, 20 ether);
         ownersMoney = 20 ether;
         for (uint256 i = first; i < first + 4; i++) {

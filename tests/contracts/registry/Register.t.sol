@@ -169,9 +169,9 @@ contract RegisterTest is House {
     }
 
     function test_Register_RevertWhen_NotAdmitted() public {
-        IRunTerms.Terms memory terms = _terms();
-        terms.admitter = owner;
-        run = _createRun(terms);
+        IRunTerms.Keys memory keys = _keys();
+        keys.admitter = owner;
+        run = _createRun(_terms(), keys);
         _deposit(operator(0), 200 ether);
         _expectRejected(
             0,
@@ -184,16 +184,22 @@ contract RegisterTest is House {
         vm.assertEq(runs.runState(run).validators, 1);
     }
 
-    function test_Register_RevertWhen_OwnerOrTrainer() public {
-        IRunTerms.Terms memory terms = _terms();
+    function test_Register_RevertWhen_OwnerOrKey() public {
         address[2] memory involved = [operator(0), node(0)];
-        for (uint256 i = 0; i < 2; i++) {
-            terms.trainer = involved[i];
-            run = _createRun(terms);
+        for (uint256 i = 0; i < 6; i++) {
+            IRunTerms.Keys memory keys = _keys();
+            if (i < 2) keys.trainer = involved[i];
+            else if (i < 4) keys.storageKey = involved[i - 2];
+            else keys.admitter = involved[i - 4];
+            run = _createRun(_terms(), keys);
+            if (i >= 4) {
+                vm.prank(involved[i - 4]);
+                runTerms.admit(run, operator(0), true);
+            }
             _expectRejected(
                 0,
                 _registration(0, IRegistry.Role.Validator),
-                abi.encodeWithSelector(IRunTerms.OwnerOrTrainer.selector, run, involved[i])
+                abi.encodeWithSelector(IRunTerms.OwnerOrKey.selector, run, involved[i % 2])
             );
         }
         owner = operator(0);
@@ -201,7 +207,7 @@ contract RegisterTest is House {
         _expectRejected(
             0,
             _registration(0, IRegistry.Role.Validator),
-            abi.encodeWithSelector(IRunTerms.OwnerOrTrainer.selector, run, operator(0))
+            abi.encodeWithSelector(IRunTerms.OwnerOrKey.selector, run, operator(0))
         );
     }
 

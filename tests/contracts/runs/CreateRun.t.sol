@@ -10,21 +10,20 @@ contract CreateRunTest is House {
         private
     {
         vm.expectRevert(abi.encodeWithSelector(IRunTerms.TermOutOfBounds.selector, name, value, low, high));
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
     }
 
     function test_CreateRun_KeepsTheTerms() public {
         IRunTerms.Terms memory terms = _terms();
-        terms.trainer = address(1);
-        terms.storageKey = address(2);
-        terms.admitter = address(3);
         terms.toolsRoot = keccak256("tools");
         terms.gradeTip = keccak256("tip");
         terms.gradeEpochs = type(uint16).max;
         terms.gradeEpochSteps = type(uint32).max;
         vm.expectEmit(address(runTerms));
-        emit IRunTerms.RunCreated(2, owner, address(1));
-        uint32 created = _createRun(terms);
+        emit IRunTerms.RunCreated(2, owner);
+        vm.expectEmit(address(runTerms));
+        emit IRunTerms.KeysChanged(2, address(1), address(2), address(3), START);
+        uint32 created = _createRun(terms, IRunTerms.Keys(address(1), address(2), address(3)));
 
         vm.assertEq(created, 2);
         vm.assertEq(runTerms.runCount(), 2);
@@ -40,14 +39,14 @@ contract CreateRunTest is House {
     }
 
     function test_CreateRun_RevertWhen_ZeroAddress() public {
-        IRunTerms.Terms memory terms = _terms();
-        terms.trainer = address(0);
+        IRunTerms.Keys memory keys = _keys();
+        keys.trainer = address(0);
         vm.expectRevert(abi.encodeWithSelector(IRunTerms.ZeroAddress.selector));
-        runTerms.createRun(terms);
-        terms = _terms();
-        terms.storageKey = address(0);
+        runTerms.createRun(_terms(), keys);
+        keys = _keys();
+        keys.storageKey = address(0);
         vm.expectRevert(abi.encodeWithSelector(IRunTerms.ZeroAddress.selector));
-        runTerms.createRun(terms);
+        runTerms.createRun(_terms(), keys);
     }
 
     function test_CreateRun_RevertWhen_MoneyOutOfBounds() public {
@@ -89,17 +88,17 @@ contract CreateRunTest is House {
     function test_CreateRun_RevertWhen_TheDepositIsBelowFourCommitments() public {
         IRunTerms.Terms memory terms = _terms();
         terms.juryDeposit = 10 ether;
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
         terms.juryDeposit = 10 ether - 1;
         _expectOutOfBounds(terms, "juryDeposit", 10 ether - 1, 10 ether, type(uint88).max);
         // Of two wei more of pay, class 1 gains five.
         (terms.pay, terms.juryDeposit) = (1 ether + 2, 10 ether + 19);
         _expectOutOfBounds(terms, "juryDeposit", 10 ether + 19, 10 ether + 20, type(uint88).max);
         terms.juryDeposit = 10 ether + 20;
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
         // Whichever class is the best paid.
         (terms.classes[0], terms.classes[1]) = (terms.classes[1], terms.classes[0]);
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
         terms.juryDeposit = 10 ether + 19;
         _expectOutOfBounds(terms, "juryDeposit", 10 ether + 19, 10 ether + 20, type(uint88).max);
     }
@@ -108,7 +107,7 @@ contract CreateRunTest is House {
     function test_CreateRun_RevertWhen_TheBountyIsBelowOneCommitment() public {
         IRunTerms.Terms memory terms = _terms();
         terms.bountyBps = 500;
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
         terms.bountyBps = 499;
         _expectOutOfBounds(terms, "bountyBps", 499, 500, 2_000);
         terms.bountyBps = 0;
@@ -118,10 +117,10 @@ contract CreateRunTest is House {
         terms.bountyBps = 500;
         _expectOutOfBounds(terms, "bountyBps", 500, 501, 2_000);
         terms.bountyBps = 501;
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
         // A smaller share of the stake, the same bounty.
         (terms.slashBps, terms.bountyBps) = (2_500, 1_001);
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
         terms.bountyBps = 1_000;
         _expectOutOfBounds(terms, "bountyBps", 1_000, 1_001, 2_000);
     }
@@ -130,7 +129,7 @@ contract CreateRunTest is House {
     function test_CreateRun_RevertWhen_NoBountyIsWorthThePay() public {
         IRunTerms.Terms memory terms = _terms();
         (terms.pay, terms.caseFee, terms.juryDeposit) = (4 ether, 10 ether, 40 ether);
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
         (terms.pay, terms.juryDeposit) = (4 ether + 1, 41 ether);
         _expectOutOfBounds(terms, "pay", 10 ether + 2, 1, 10 ether);
         terms.pay = 4 ether;
@@ -152,7 +151,7 @@ contract CreateRunTest is House {
         terms.juryDeposit = type(uint88).max;
         terms.pay = uint96(terms.juryDeposit) / 10;
         terms.caseFee = terms.juryDeposit;
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
     }
 
     function test_CreateRun_RevertWhen_SizesOutOfBounds() public {
@@ -216,7 +215,7 @@ contract CreateRunTest is House {
         (terms.gradeEpochs, terms.gradeEpochSteps) = (1, 0);
         _expectOutOfBounds(terms, "gradeEpochSteps", 0, 1, type(uint32).max);
         terms.gradeEpochSteps = 1;
-        IRunTerms.GradeTerms memory kept = runTerms.gradingTerms(runTerms.createRun(terms));
+        IRunTerms.GradeTerms memory kept = runTerms.gradingTerms(runTerms.createRun(terms, _keys()));
         vm.assertEq(kept.tip, keccak256("tip"));
         vm.assertEq(kept.epochs, 1);
         vm.assertEq(kept.epochSteps, 1);
@@ -226,10 +225,10 @@ contract CreateRunTest is House {
     function test_CreateRun_PublicChainsTakeTheirTime() public {
         IRunTerms.Terms memory terms = _terms();
         (terms.commitPhase, terms.revealPhase, terms.jurySeniority, terms.minStepInterval) = (1, 1, 1, 1);
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
 
         vm.chainId(84_532);
-        runTerms.createRun(_terms());
+        runTerms.createRun(_terms(), _keys());
         terms = _terms();
         terms.commitPhase = 13 hours - 1;
         _expectOutOfBounds(terms, "commitPhase", 13 hours - 1, 13 hours, 36 hours);
@@ -274,7 +273,7 @@ contract CreateRunTest is House {
         if (weight != 25_000) {
             vm.expectRevert(abi.encodeWithSelector(IRunTerms.ClassWeightOff.selector, 1, weight, 25_000));
         }
-        runTerms.createRun(terms);
+        runTerms.createRun(terms, _keys());
     }
 
     /// @dev Where what is exact is no whole number, the one below and the one above will do: 1,000 × 50 / 48 = 1,041.67.
@@ -286,7 +285,7 @@ contract CreateRunTest is House {
             if (weight < 1_041 || weight > 1_042) {
                 vm.expectRevert(abi.encodeWithSelector(IRunTerms.ClassWeightOff.selector, 1, weight, 1_041));
             }
-            runTerms.createRun(terms);
+            runTerms.createRun(terms, _keys());
         }
     }
 }

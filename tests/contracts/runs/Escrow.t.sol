@@ -201,9 +201,9 @@ contract EscrowTest is House {
     // -------------------------------------------------------------------------------------------------------- admit
 
     function test_Admit_KeepsTheList() public {
-        IRunTerms.Terms memory terms = _terms();
-        terms.admitter = stranger;
-        uint32 listed = _createRun(terms);
+        IRunTerms.Keys memory keys = _keys();
+        keys.admitter = stranger;
+        uint32 listed = _createRun(_terms(), keys);
         vm.assertFalse(runTerms.isAdmitted(listed, operator(9)));
         vm.startPrank(stranger);
         vm.expectEmit(address(runTerms));

@@ -68,9 +68,9 @@ contract HouseCallsTest is House {
         vm.assertEq(runs.runState(run).validators, 5);
         vm.expectRevert(abi.encodeWithSelector(IRuns.UnknownRun.selector, 9));
         runs.enrolValidator(9, node(92), operator(92));
-        vm.expectRevert(abi.encodeWithSelector(IRunTerms.OwnerOrTrainer.selector, run, owner));
+        vm.expectRevert(abi.encodeWithSelector(IRunTerms.OwnerOrKey.selector, run, owner));
         runs.enrolValidator(run, node(92), owner);
-        vm.expectRevert(abi.encodeWithSelector(IRunTerms.OwnerOrTrainer.selector, run, trainer));
+        vm.expectRevert(abi.encodeWithSelector(IRunTerms.OwnerOrKey.selector, run, trainer));
         runs.enrolValidator(run, trainer, operator(92));
         vm.warp(block.timestamp + 1 hours);
         runs.leaveValidator(run);

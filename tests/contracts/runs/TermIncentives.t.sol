@@ -38,7 +38,7 @@ contract TermIncentivesTest is House {
         uint256 refused = 0;
         for (uint256 k = 0; k < DRAWS; k++) {
             IRunTerms.Terms memory terms = _drawTerms();
-            try runTerms.createRun(terms) returns (uint32 created) {
+            try runTerms.createRun(terms, _keys()) returns (uint32 created) {
                 taken++;
                 _checkRun(created, terms);
             } catch (bytes memory reason) {
