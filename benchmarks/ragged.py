@@ -172,8 +172,6 @@ def terms_of(model: Path) -> Terms:
     """Return the terms of a run of this model whose commitments are files of this batch."""
     return made_terms(
         plan.LOCAL_TERMS,
-        trainer=NODE,
-        storage_key=NODE,
         task_count=1,
         model_hash=model_hash(model),
         tokenizer_hash=tokenizer_hash(model),

@@ -39,7 +39,8 @@ async def audit(run: CheckedRun, node: str, index: int, folder: Path, relays: Se
         draw = rules.draw(await chain.draw_source(node), index)
         await tasks.ensure(draw, rules.at(commitment.step).task_set.epoch)
         upload = await client.upload(run.run, node, index, commitment.root)
-        check_signatures(upload, commitment, terms.storage_key, client.domain)  # or another's file would blame the node
+        keys = await chain.keys(run.run)
+        check_signatures(upload, commitment, keys, client.domain)  # or another's file would blame the node
         data = await client.get_file(upload.receipt.file_hash)
         with rules.scorers:
             return (await audit_file(data, commitment, draw, rules)).finding

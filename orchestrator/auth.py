@@ -110,7 +110,7 @@ class Gate:
             return None
         if signed.signature in self._recognised:
             return None
-        is_trainer = address == self._queries.terms.trainer
+        is_trainer = address == self._queries.keys_now.trainer
         if not is_trainer:
             try:
                 if await self._member(address) is None:
@@ -128,14 +128,14 @@ class Gate:
         Nothing is remembered of it, so the same request may come again: only for what changes nothing the second time.
         """
         address, signed = self._verify(request, time.time())
-        return Caller(address, signed, None, is_trainer=address == self._queries.terms.trainer)
+        return Caller(address, signed, None, is_trainer=address == self._queries.keys_now.trainer)
 
     async def enter(self, request: Request) -> Caller:
         """Return the sender of a request whose signature is valid, new, and by a member of the run or its trainer."""
         now = time.time()
         address, signed = self._verify(request, now)
         self._follower.expect_complete()
-        is_trainer = address == self._queries.terms.trainer
+        is_trainer = address == self._queries.keys_now.trainer
         member = await self._member(address)
         if member is None and not is_trainer:
             await self._follower.next_poll()  # it may have joined a moment ago

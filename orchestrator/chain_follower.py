@@ -22,7 +22,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, delete, select
@@ -30,9 +30,11 @@ from sqlalchemy import Connection, delete, select
 from muster.chain.client import Chain
 from muster.chain.reads import LOG_QUERIES, LOG_SPAN, OutageTimer
 from muster.chain.types import Block
-from muster.contracts import runs
+from muster.contracts import run_terms, runs
 from muster.contracts.codec import Call, Event
+from muster.contracts.run_terms import Keys, Tenure
 from muster.errors import TRANSIENT, StorageError
+from muster.protocol.keys import RunKeys
 from muster.runtime import telemetry
 from muster.runtime.loop import AGAIN, IDLE, Next, PollLoop
 from muster.settings.schema import ChainSettings
@@ -210,6 +212,7 @@ class Follower:
 
     async def _share(self) -> None:
         state = {name: getattr(self, name) for name in _SHARED} | {"chain": asdict(self.queries.chain)}
+        state["keys"] = [[*astuple(one.keys), one.from_] for one in self.queries.keys.tenures]
         state["read"] = time.time() - self.silence_seconds
         row = {"key": "chain", "value": json.dumps(state)}
         await self.database.write(lambda connection: upsert(connection, meta, row), news=False)
@@ -223,6 +226,7 @@ class Follower:
         vars(self).update({name: state[name] for name in _SHARED})
         self._last_poll = time.monotonic() - max(0.0, time.time() - state["read"])
         self.queries.chain = ChainState(**state["chain"] | {"read_at": self._last_poll})
+        self.queries.keys = RunKeys(tuple(Tenure(Keys(*keys), since) for *keys, since in state["keys"]))
         self._place = None  # read again, should this process follow from here
 
     async def poll(self) -> bool:
@@ -249,8 +253,11 @@ class Follower:
         """Read what changes without an event, every OBSERVE_SECONDS, and give the queries that and the chain's time."""
         seen = self.queries.chain
         if time.monotonic() - self._observed >= OBSERVE_SECONDS:
-            calls: list[Call[Any]] = [runs.run_state(self.queries.run), runs.paused_until(), runs.min_validators()]
-            state, paused_until, min_validators = await self.chain.call_all(calls)
+            run = self.queries.run
+            calls: list[Call[Any]] = [runs.run_state(run), runs.paused_until(), runs.min_validators()]
+            calls.append(run_terms.tenures(run))
+            state, paused_until, min_validators, tenures = await self.chain.call_all(calls)
+            self.queries.keys = RunKeys(tuple(tenures))
             seen = ChainState(
                 min_validators=min_validators,
                 free_escrow=state.balance - state.reserved,

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, exists, func, literal, or_, select, tuple_
 
 from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
+from muster.protocol.keys import Keys, RunKeys
 from muster.protocol.messages import (
     AcceptedCommitment,
     Demand,
@@ -72,14 +73,30 @@ class NodeRecord:
 class Queries:
     """Queries about one run. Answers that everybody polls are kept per version of the database."""
 
-    def __init__(self, database: Database, run: int, terms: Terms, *, batch_groups: int, demand_batches: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        run: int,
+        terms: Terms,
+        keys: RunKeys | None = None,
+        *,
+        batch_groups: int,
+        demand_batches: float,
+    ) -> None:
         self._database = database
         self.run = run
         self.terms = terms
+        self.keys = keys or RunKeys()
+        """As the follower read them last."""
         self._groups_wanted = batch_groups * demand_batches
         self._kept = KeptAnswers(math.inf, most=MAX_KEPT_VERSIONS)
         self.chain = ChainState()
         """What the follower read at its last poll."""
+
+    @property
+    def keys_now(self) -> Keys:
+        """Return the keys in force at the newest block that was read."""
+        return self.keys.at(self.chain.now)
 
     async def upload(self, node: str, index: int, root: str) -> Upload | None:
         """Return which file a node uploaded for (index, root)."""

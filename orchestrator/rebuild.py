@@ -21,6 +21,7 @@ from muster.errors import CheckError, MismatchError, StorageError
 from muster.grading.shown import read_committed
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import Domain
+from muster.protocol.keys import RunKeys
 from muster.protocol.messages import EnvironmentDecision, Grade, ShownGrades, Upload, UploadReceipt, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from muster.runtime import telemetry
@@ -45,7 +46,7 @@ async def rebuild(
     database: Database,
     where: Domain,
     run: int,
-    storage_key: str,
+    keys: RunKeys,
     *,
     runs: str,
     uploads: Uploads,
@@ -63,8 +64,8 @@ async def rebuild(
         return
 
     # 1. What is left of days whose detail is gone, then what members sent about all other work.
-    left = _Left(await _restore_summaries(database, retention, where, run, storage_key))
-    kept_uploads = await _restore_uploads(uploads, where, run, storage_key, left)
+    left = _Left(await _restore_summaries(database, retention, where, run, keys))
+    kept_uploads = await _restore_uploads(uploads, where, run, keys, left)
     all_verdicts = await named_documents(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict))
     all_verdicts = [(name, verdict) for name, verdict in all_verdicts if verdict.run == run]
     kept_verdicts = [(name, verdict) for name, verdict in all_verdicts if not left.has("verdicts", name, verdict)]
@@ -123,12 +124,12 @@ class _Left:
 
 
 async def _restore_uploads(
-    uploads: Uploads, where: Domain, run: int, storage_key: str, left: _Left
+    uploads: Uploads, where: Domain, run: int, keys: RunKeys, left: _Left
 ) -> list[tuple[str, Upload]]:
     """Record the uploads of the run; return them with the names of their files."""
 
     def check(upload: Upload) -> None:
-        check_receipt(where, upload.receipt, storage_key)
+        check_receipt(where, upload.receipt, keys)
         check_upload(where, upload)
 
     found = await named_documents(uploads.records, Upload, check)
@@ -172,13 +173,13 @@ async def _packs(environments: Environments) -> list[Pack]:
 
 
 async def _restore_summaries(
-    database: Database, retention: Retention, where: Domain, run: int, storage_key: str
+    database: Database, retention: Retention, where: Domain, run: int, keys: RunKeys
 ) -> list[DayOfWork]:
     """Write the summaries of the run into the database; return those that count."""
     ended = list[DayOfWork]()
     for name in sorted([name async for name in retention.summaries.names()]):
         try:
-            work = read_day(where, storage_key, await retention.summaries.get(name, SignedDay.max_bytes))
+            work = read_day(where, keys, await retention.summaries.get(name, SignedDay.max_bytes))
         except (CheckError, StorageError) as error:
             _leave_out(retention.summaries, name, error)
             continue

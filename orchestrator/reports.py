@@ -51,7 +51,7 @@ class Reports:
         trainer does not measure them twice.
         """
         if not caller.is_trainer:
-            raise problems.not_allowed(f"{caller.address} is not the run's trainer {self._queries.terms.trainer}")
+            raise problems.not_allowed(f"{caller.address} is not the run's trainer {self._queries.keys_now.trainer}")
         if report.run != run:
             raise problems.another_run(report.run, self._queries.run)
         if len(report.batch) + len(report.dropped) > MAX_FILES:
@@ -101,7 +101,7 @@ class Reports:
                 tallies.mark_spent(connection, node, index)
                 tallies.add(connection, node, "files", sign * used)
         trained = tallies.has_batch(connection, step) - had_batch
-        tallies.add(connection, self._queries.terms.trainer, "updates", trained)
+        tallies.add(connection, self._queries.keys_now.trainer, "updates", trained)
 
 
 def _with_earlier(report: StepReport, connection: Connection) -> StepReport:

@@ -193,7 +193,7 @@ class Retention:
         for name in sorted([name async for name in self.summaries.names()]):
             data = await self.summaries.get(name, MAX_SUMMARY_BYTES * 2)
             try:
-                work = read_day(self._where, self._queries.terms.storage_key, data)
+                work = read_day(self._where, self._queries.keys, data)
             except CheckError:
                 continue
             if (work.run, work.day) == (self._queries.run, day):

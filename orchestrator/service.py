@@ -34,6 +34,7 @@ from orchestrator.rebuild import rebuild
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.reports import Reports
 from orchestrator.retention import Retention
+from orchestrator.run_facts import ChainState
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
 from orchestrator.upload_slots import UploadSlots
 from orchestrator.uploads import Uploads
@@ -90,7 +91,10 @@ class OrchestratorService:
         """Return why this service cannot do its work now; empty when it can."""
         checks = {"storage": self.uploads.files.check(), "database": self.database.check()}
         found = await asyncio.gather(*(_failure(name, check) for name, check in checks.items()))
-        return [*self.follower.unready(), *filter(None, found)]
+        unready = [*self.follower.unready(), *filter(None, found)]
+        if not self.uploads.has_storage_key:
+            unready.append(f"the run's storage key is {self.queries.keys_now.storage_key} now: start again with it")
+        return unready
 
 
 async def _failure(name: str, check: Awaitable[None]) -> str:
@@ -117,11 +121,11 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         # 1. The chain, and whether this key is the run's storage key.
         chain = await Chain.connect(settings.chain)
         stack.push_async_callback(chain.close)
-        terms = await chain.served_terms(settings.run)
-        if signer.address != terms.storage_key:
+        terms, keys, head = await chain.served_terms(settings.run), await chain.keys(settings.run), await chain.head()
+        if signer.address != (trusted := keys.at(head.timestamp).storage_key):
             raise ConfigError(
-                f"this key is {signer.address}, but run {settings.run} trusts receipts of {terms.storage_key} only",
-                hint="set keys.keystore to the run's storage key",
+                f"this key is {signer.address}, but run {settings.run} trusts receipts of {trusted} only",
+                hint="set keys.keystore to the run's storage key; muster run show says when it changes",
             )
         # 2. Storage, database and the folder for uploads under way.
         storage_url = ours.storage_url
@@ -133,8 +137,9 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         stack.enter_context(only_process(ours.database_url))
         # 3. The parts that read and write them.
         queries = Queries(
-            database, settings.run, terms, batch_groups=ours.batch_groups, demand_batches=ours.demand_batches
+            database, settings.run, terms, keys, batch_groups=ours.batch_groups, demand_batches=ours.demand_batches
         )
+        queries.chain = ChainState(now=head.timestamp)
         uploads = Uploads(where, signer, queries, database, ours)
         uploads.spool = stack.enter_context(own_spool(uploads.spool))
         grades = Grades(where, queries, database, storage_url=storage_url)
@@ -158,7 +163,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             database,
             where,
             settings.run,
-            terms.storage_key,
+            keys,
             runs=addresses.runs,
             uploads=uploads,
             verdicts=verdicts,

@@ -19,6 +19,7 @@ from muster.constants import HOUR_SECONDS
 from muster.errors import MismatchError, RefusedError
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, recover_signer, sign_message
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.keys import RunKeys
 from muster.protocol.messages import Address, DaySummary, Hash, Many
 from muster.runtime.documents import StrictDocument
 from orchestrator import problems, tallies
@@ -83,14 +84,14 @@ def sign_day(signer: TypedSigner, where: Domain, work: DayOfWork) -> bytes:
     return SignedDay(sign_message(signer, where, statement), work).to_bytes()
 
 
-def read_day(where: Domain, storage_key: str, data: bytes) -> DayOfWork:
-    """Read the file of a summary. Raises CheckError unless the storage key signed it as it is."""
+def read_day(where: Domain, keys: RunKeys, data: bytes) -> DayOfWork:
+    """Read the file of a summary. Raises CheckError unless one of the run's storage keys signed it as it is."""
     file = SignedDay.parse(data)
     signed, work = file.signed, file.work
     if (signed.run, signed.day, signed.content) != (work.run, work.day, content_hash(work.to_bytes())):
         raise MismatchError("the signature is for another summary")
-    if (signer := recover_signer(where, signed)).lower() != storage_key.lower():
-        raise MismatchError(f"the summary is signed by {signer}, not by the run's storage key {storage_key}")
+    if (signer := recover_signer(where, signed)) not in [one.keys.storage_key for one in keys.tenures]:
+        raise MismatchError(f"the summary is signed by {signer}, which was never the run's storage key")
     return work
 
 

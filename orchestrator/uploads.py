@@ -126,7 +126,7 @@ class Uploads:
     async def take(self, request: Request, caller: Caller, name: str, index: int, root: str) -> Upload:
         if caller.address in self._uploading:
             raise problems.try_later(f"another upload of {caller.address} is under way")
-        self._chain_time()
+        self._receipt_second()
         self._uploading.add(caller.address)
         try:
             size = await self._store(request, caller, name)
@@ -139,7 +139,7 @@ class Uploads:
             root=root,
             file_hash=name,
             size=size,
-            stored_at=self._chain_time(),
+            stored_at=self._receipt_second(),
             signature=UNSIGNED,
         )
         upload = Upload(receipt=sign_message(self._signer, self._where, receipt), request=caller.request)
@@ -167,11 +167,21 @@ class Uploads:
             await self.files.put_named(name, path)
         return size
 
-    def _chain_time(self) -> int:
-        """Return the second of the latest block. Raises RefusedError while the chain was not read of late."""
+    @property
+    def has_storage_key(self) -> bool:
+        """Return whether what this process signs now is a receipt."""
+        return self._queries.keys_now.storage_key == self._signer.address
+
+    def _receipt_second(self) -> int:
+        """Return the second of the latest block.
+
+        Raises RefusedError while the chain was not read of late, and where another key signs receipts now.
+        """
         chain = self._queries.chain
         if time.monotonic() - chain.read_at > FRESH_SECONDS:
             raise problems.try_later("the chain cannot be read, so a receipt could not say when the file came")
+        if not self.has_storage_key:
+            raise problems.not_ready("the run's storage key has changed, and this orchestrator has the former one")
         return chain.now
 
     async def record(self, upload: Upload, received: float) -> bool:

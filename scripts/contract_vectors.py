@@ -29,11 +29,7 @@ Vectors = dict[str, list]
 
 def terms_with(task_count: int, work_class: WorkClass) -> Terms:
     """Return terms in which only the fields that draws depend on matter."""
-    zero_address = to_checksum_address(bytes(20))
     return Terms(
-        trainer=zero_address,
-        storage_key=zero_address,
-        admitter=zero_address,
         pay=1,
         worker_stake=1,
         validator_stake=1,

@@ -21,12 +21,12 @@ from muster.chain.keys import Signer
 from muster.chain.provider import connected
 from muster.console import main
 from muster.contracts.abi import CONTRACTS
-from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
+from muster.protocol.terms_file import LOCAL_DEFAULTS, NewRun, read_terms, write_terms
 from muster.settings.schema import ChainSettings
 from muster.verification.profiles import CPU_FP32, profile_hash
 from testbed.chain.anvil import Anvil
 from testbed.processes import Muster, clean_environment
-from testbed.samples.terms import terms_of
+from testbed.samples.terms import keys_of, terms_of
 from testbed.suite.kept_logging import kept_logging
 from testbed.suite.shared_work import share_scrypt
 
@@ -114,10 +114,11 @@ def furnished(anvil: Anvil, folder: Path) -> Machine:
 
 def funded_run(machine: Machine) -> int:
     """Create and fund a run as the machine's owner; return its number."""
-    terms = terms_of(Signer.random().address, **LOCAL_DEFAULTS, task_count=10, profile=profile_hash(CPU_FP32.name))
+    terms = terms_of(**LOCAL_DEFAULTS, task_count=10, profile=profile_hash(CPU_FP32.name))
     path = machine.folder / "run.toml"
-    path.write_text(write_terms(terms))
-    assert read_terms(path) == terms
+    new = NewRun(terms, keys_of(Signer.random().address).at(0))
+    path.write_text(write_terms(*new))
+    assert read_terms(path) == new
     made = machine.json("run", "create", path, "--operator", "./owner.key", "--yes")
     funded = machine.json("run", "fund", "1500.5", made["run"], "--operator", "./owner.key", "--yes")
     assert funded["amount"] == 1_500_500_000_000_000_000_000

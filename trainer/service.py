@@ -61,10 +61,10 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
     async with node_session(settings, settings.trainer.state_dir) as session, RolloutReader() as reader:
         chain, client = session.chain, session.client
         terms = await chain.served_terms(settings.run)
-        if terms.trainer != session.node:
+        if (trained_by := (await chain.keys_now(settings.run)).trainer) != session.node:
             raise ConfigError(
-                f"run {settings.run} is trained by {terms.trainer}, this key is {session.node}",
-                hint="set keys to the trainer's, or run to the run this key trains",
+                f"run {settings.run} is trained by {trained_by}, this key is {session.node}",
+                hint="set keys to the trainer's, or run to the run this key trains; muster run show says what changes",
             )
         check_terms(terms, settings.trainer)
         await chain.check_gas()

@@ -21,6 +21,7 @@ from muster.errors import CheckError, UnreachableError
 from muster.grading.envelope import KeyExchange
 from muster.protocol.draws import Draw
 from muster.protocol.eip712 import Domain
+from muster.protocol.keys import RunKeys
 from muster.protocol.masters import check_master, earlier_master, epoch_of
 from muster.protocol.messages import Upload
 from muster.protocol.terms import Terms
@@ -111,8 +112,11 @@ class RunVerificationContext:
         """Fetch an upload signed by storage and node. Raises RefusedError 404 when there is none, and CheckError."""
         c = commitment
         upload = await self.client.upload(c.run, c.node, c.index, c.root)
-        check_signatures(upload, c, self.rules.terms.storage_key, self.domain)
+        check_signatures(upload, c, await self.keys(), self.domain)
         return upload
+
+    async def keys(self) -> RunKeys:
+        return await self.chain.keys(self.rules.run)
 
     async def file(self, name: str) -> bytes:
         """Fetch a rollout file by hash; RefusedError with status 404 when the storage says that it has none."""

@@ -54,7 +54,7 @@ async def verify_evidence(
     Raises CannotVerifyError for reasons that are not the evidence's, and what `context.draw` raises.
     """
     try:
-        bundle = parse_evidence(data, kind, commitment, context.rules, context.domain)
+        bundle = parse_evidence(data, kind, commitment, context.rules, context.domain, await context.keys())
         draw = await context.draw(commitment)
         with _abstaining():
             return await _verify(bundle, commitment, draw, entropy, context)
@@ -70,7 +70,8 @@ async def verify_grade_evidence(
     validator, grades: what the case names.
     """
     try:
-        bundle, stated = parse_grade_evidence(data, commitment, validator, grades, context.rules, context.domain)
+        keys = await context.keys()
+        bundle, stated = parse_grade_evidence(data, commitment, validator, grades, context.rules, context.domain, keys)
         if invented := judge_invented(stated, context.rules.terms):
             return invented
         draw = await context.draw(commitment)

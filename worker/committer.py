@@ -114,18 +114,18 @@ class Committer:
             await asyncio.sleep(min(MAX_PAUSE_SECONDS, 2.0 ** min(self._refusals, 6) / 2))
             return f"the upload was refused: {error}"
         self._refusals = 0
-        self._check(receipt, entry, len(data))
+        await self._check(receipt, entry, len(data))
         context.journal.uploaded(entry.index, receipt)
         log.info(telemetry.UPLOADED, step=entry.step, index=entry.index, file=entry.file_hash, bytes=len(data))
         return ""
 
-    def _check(self, receipt: UploadReceipt, entry: Entry, size: int) -> None:
+    async def _check(self, receipt: UploadReceipt, entry: Entry, size: int) -> None:
         """Raise MismatchError unless the run's storage signed this receipt for exactly this work."""
         expected = (self._context.run, self._context.node, entry.index, hex_hash(entry.root), entry.file_hash, size)
         actual = (receipt.run, receipt.node, receipt.index, receipt.root, receipt.file_hash, receipt.size)
         if actual != expected:
             raise MismatchError("the storage's receipt is about something else", hint="nothing was committed")
-        check_receipt(self._context.client.domain, receipt, self._context.terms.storage_key)
+        check_receipt(self._context.client.domain, receipt, await self._context.chain.keys(self._context.run))
 
     async def _discard(self, entry: Entry) -> Next:
         """Delete work, once the chain has shown that it can no longer take it."""

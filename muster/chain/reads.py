@@ -24,6 +24,7 @@ from muster.contracts.registry import Node, Registered, Role, Status
 from muster.contracts.runs import Checkpoint
 from muster.errors import ChainError, ConfigError, MalformedError, MismatchError, UnreachableError, WrongChainError
 from muster.protocol.draws import Draw, DrawSource, draw_of
+from muster.protocol.keys import Keys, RunKeys
 from muster.protocol.terms import Terms, check_tools
 from muster.settings.schema import ChainSettings
 
@@ -240,6 +241,15 @@ class ChainReader:
                 raise ChainError(f"there is no run {run} on chain {self.chain_id}", hint="muster run list")
             self._terms[run] = Terms.from_chain(terms)
         return self._terms[run]
+
+    async def keys(self, run: int) -> RunKeys:
+        """Return the keys of a run, past and announced ones too; none where there is no such run."""
+        return RunKeys(tuple(await self.call(run_terms.tenures(run))))
+
+    async def keys_now(self, run: int) -> Keys:
+        """Return the keys of a run that are in force at the latest block."""
+        keys, head = await self.keys(run), await self.head()
+        return keys.at(head.timestamp)
 
     async def served_terms(self, run: int) -> Terms:
         """Return the terms of a run to take part in.

@@ -22,7 +22,6 @@ from muster.chain.reads import ChainReader
 from muster.chain.types import AddressBook
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL, PUBLIC_RPC_URLS
-from muster.contracts import run_terms
 from muster.contracts.abi import CONTRACTS
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UsageError
 from muster.protocol.eip712 import Domain, recover_signer
@@ -129,7 +128,7 @@ async def check_run(
     settings = ChainSettings(rpc_url=endpoint, chain_id=document.chain_id, timeout_seconds=seconds)
     async with connected(settings) as web3:
         await verify_deployment(web3, book)
-        storage_key = await ChainReader(web3, book, settings).call(run_terms.storage_key_of(document.run))
+        storage_key = (await ChainReader(web3, book, settings).keys_now(document.run)).storage_key
 
     # 3. The run, and who signed.
     if storage_key == ZERO_ADDRESS:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from muster.errors import MismatchError
 from muster.protocol.eip712 import Domain, recover_signer
+from muster.protocol.keys import RunKeys
 from muster.protocol.messages import Upload, UploadReceipt, Verdict
 
 
-def check_receipt(where: Domain, receipt: UploadReceipt, storage_key: str) -> None:
-    """Raise MismatchError unless the run's storage key signed the receipt."""
-    signer = recover_signer(where, receipt)
+def check_receipt(where: Domain, receipt: UploadReceipt, keys: RunKeys) -> None:
+    """Raise MismatchError unless the storage key of its second signed the receipt."""
+    signer, storage_key = recover_signer(where, receipt), keys.at(receipt.stored_at).storage_key
     if signer.lower() != storage_key.lower():
         raise MismatchError(f"the receipt is signed by {signer}, not by the run's storage key {storage_key}")
 

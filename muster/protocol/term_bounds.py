@@ -13,7 +13,7 @@ from typing import Final
 from muster.constants import BASIS_POINTS, CHAIN_ANVIL, HOUR_SECONDS, MAX_BUDGETS, MAX_CLASSES
 from muster.errors import ConfigError
 from muster.protocol.terms import Terms, WorkClass
-from muster.protocol.terms_file import MONEY, ZERO_ADDRESS
+from muster.protocol.terms_file import MONEY
 from muster.runtime.units import Tokens
 
 MAX_POSITIONS: Final = 4096
@@ -66,8 +66,6 @@ class TermBound:
 
 def check_bounds(terms: Terms, chain_id: int) -> None:
     """Raise ConfigError with the reason where the contracts of a chain would refuse to create a run of these terms."""
-    if ZERO_ADDRESS in (terms.trainer, terms.storage_key):
-        raise ConfigError("the terms name no trainer or no storage key", hint="muster run template --trainer ADDRESS")
     for bound in bounds(terms, local=chain_id == CHAIN_ANVIL):
         if not bound.holds:
             raise ConfigError(str(bound), hint=REASONS.get(bound.name, "choose a value within these bounds"))

@@ -13,16 +13,10 @@ from muster.constants import BASIS_POINTS, MICRO
 from muster.protocol.terms import NO_HASH, Terms, WorkClass
 from muster.runtime.units import Duration, Tokens
 
-ZERO_ADDRESS: Final = "0x" + "00" * 20
-"""The zero address: in place of an address, the run has nothing of that kind."""
-
-Unit = Literal["MUST", "basis points", "seconds", "tokens", "hash", "address", "millionths", ""]
+Unit = Literal["MUST", "basis points", "seconds", "tokens", "hash", "millionths", ""]
 """Of a value as a terms file writes it; empty for a plain number."""
 
 WORDS: Final[dict[str, tuple[Unit, str]]] = {
-    "trainer": ("address", "who publishes the steps"),
-    "storage_key": ("address", "who signs that a file was stored, and the run's document"),
-    "admitter": ("address", "who lists the validators; the zero address: anyone who locks a stake may validate"),
     "pay": ("MUST", "pay for one commitment of a class of weight 1"),
     "worker_stake": ("MUST", "what a worker locks while it takes part"),
     "validator_stake": ("MUST", "what a validator locks while it takes part"),
@@ -79,13 +73,13 @@ def term_lines(terms: Terms) -> Iterator[TermLine]:
                 yield TermLine(f"class {number}", "pay of a class, and the thinking lengths drawn", class_text(one))
         else:
             value = getattr(terms, field.name)
-            exact = "0x" + value.hex() if isinstance(value, bytes) else value if isinstance(value, str) else ""
+            exact = "0x" + value.hex() if isinstance(value, bytes) else ""
             text = term_text(field.name, value)
             yield TermLine(field.name, WORDS[field.name][1], text, exact if "…" in text else "")
 
 
 def term_text(name: str, value: Any) -> str:
-    """Return the value of a term as people read it, with its unit; hashes and addresses by their ends."""
+    """Return the value of a term as people read it, with its unit; hashes by their ends."""
     match WORDS[name][0]:
         case "MUST":
             return str(Tokens(value))
@@ -98,9 +92,7 @@ def term_text(name: str, value: Any) -> str:
         case "tokens":
             return f"{value:,} tokens"
         case "hash":
-            return "none" if value == NO_HASH else _ends("0x" + value.hex())
-        case "address":
-            return "none" if value == ZERO_ADDRESS else _ends(value)
+            return "none" if value == NO_HASH else short("0x" + value.hex())
     return f"{value:,}"
 
 
@@ -109,5 +101,6 @@ def class_text(one: WorkClass) -> str:
     return f"{one.weight_bps / BASIS_POINTS:g} × pay for {', '.join(f'{each:,}' for each in one.budgets)} tokens"
 
 
-def _ends(text: str) -> str:
+def short(text: str) -> str:
+    """Return the ends of a hash or an address."""
     return f"{text[:6]}…{text[-4:]}"

@@ -1,4 +1,4 @@
-"""The immutable terms of a run, as the Runs contract keeps them, and their packed form.
+"""The immutable terms of a run, as the RunTerms contract keeps them, and their packed form.
 
 `Terms` mirrors the Solidity struct field by field and in order; the chain client converts between the two.
 Money is in token wei, time in seconds, lengths in tokens.
@@ -54,14 +54,8 @@ NO_HASH: Final = bytes(32)
 
 @dataclass(frozen=True)
 class Terms:
-    """Everything a run promises and demands: `IRuns.Terms` with its classes unpacked."""
+    """Everything a run promises and demands: `IRunTerms.Terms` with its classes unpacked."""
 
-    trainer: str
-    """Address that publishes checkpoints."""
-    storage_key: str
-    """Address that signs storage receipts."""
-    admitter: str
-    """Address that keeps the list of admitted validators; the zero address admits anyone who locks a stake."""
     pay: int
     """Token wei per commitment at a class weight of 10,000 basis points."""
     worker_stake: int
@@ -169,7 +163,7 @@ class Terms:
             raise ConfigError(f"a run has {len(self.classes)} work classes", hint=f"give 1 to {MAX_CLASSES}")
 
     def to_chain(self) -> run_terms.Terms:
-        """Return the struct that `createRun` takes."""
+        """Return the struct that `createRun` takes, beside the keys (`muster.protocol.keys`)."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return run_terms.Terms(**{**values, "classes": [pack_class(c) for c in self.classes]})
 

@@ -1,8 +1,8 @@
-"""A run's terms as a TOML file that its owner writes and everybody can read, and as JSON.
+"""A run's terms and keys as a TOML file that its owner writes and everybody can read, and as JSON.
 
-One key per field of `muster.protocol.terms.Terms`; what has a default there may be left out. Money is in tokens (a
-string, so that no digit is lost), hashes are 0x-hex, classes are tables. The template computes the hashes from the task
-set and the model that the run begins with.
+One line per field of `muster.protocol.terms.Terms` and `Keys`; what has a default may be left out. Money is in tokens
+(a string, so that no digit is lost), hashes are 0x-hex, classes are tables. The template computes the hashes from the
+task set and the model that the run begins with.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from muster.constants import HOUR_SECONDS, MICRO, TOKEN
 from muster.errors import ConfigError
-from muster.protocol.term_words import WORDS, ZERO_ADDRESS, class_text, term_text
+from muster.protocol.keys import KEY_WORDS, ZERO_ADDRESS, Keys
+from muster.protocol.term_words import WORDS, class_text, term_text
 from muster.protocol.terms import Terms, WorkClass
 from muster.runtime.units import decimal_amount, parse_amount
 from muster.settings.toml import toml_value
@@ -24,7 +25,6 @@ MONEY: Final = tuple(name for name, (unit, _) in WORDS.items() if unit == "MUST"
 HASHES: Final = tuple(name for name, (unit, _) in WORDS.items() if unit == "hash")
 
 PUBLIC_DEFAULTS: Final[Mapping[str, Any]] = {
-    "admitter": ZERO_ADDRESS,
     "pay": TOKEN // 4,
     "worker_stake": 1_000 * TOKEN,
     "validator_stake": 1_000 * TOKEN,
@@ -67,6 +67,14 @@ LOCAL_DEFAULTS: Final[Mapping[str, Any]] = {
 """The same for a run on Anvil, where a case may take seconds. Of 255 commitments an hour, 31 hours are covered."""
 
 
+class NewRun(NamedTuple):
+    """What a run is created from."""
+
+    terms: Terms
+    keys: Keys
+    """That it begins with."""
+
+
 def fit_context(values: Mapping[str, Any], context: int | None) -> dict[str, Any]:
     """Return terms whose rollouts fit a model's context (tokens; None: unknown), a fifth of it for prompts."""
     if context is None or values["max_prompt_tokens"] + values["max_completion_tokens"] <= context:
@@ -75,16 +83,19 @@ def fit_context(values: Mapping[str, Any], context: int | None) -> dict[str, Any
     return {**values, "max_prompt_tokens": prompt, "max_completion_tokens": context - prompt}
 
 
-def write_terms(terms: Terms) -> str:
-    """Return the file's text: above each term its meaning, its unit, and its value in plain words."""
-    lines = ["# Terms of a run: they cannot be changed once it is created."]
+def write_terms(terms: Terms, keys: Keys) -> str:
+    """Return the file's text: above each key its meaning; above each term that, its unit, and its value in words."""
+    lines = ["# Keys of a run: its owner changes them by muster run keys, after a notice."]
+    for name, words in KEY_WORDS.items():
+        lines += ["", f"# {words}", f"{name} = {toml_value(getattr(keys, name))}"]
+    lines += ["", "", "# Terms of a run: they cannot be changed once it is created."]
     for field in fields(terms):
         value = getattr(terms, field.name)
         if field.name == "classes":
             continue
         unit, words = WORDS[field.name]
-        said = "" if unit in ("", "hash", "address", "MUST", "tokens") else f": {term_text(field.name, value)}"
-        lines += ["", f"# {words}{f' ({unit})' if unit not in ('', 'hash', 'address') else ''}{said}"]
+        said = "" if unit in ("", "hash", "MUST", "tokens") else f": {term_text(field.name, value)}"
+        lines += ["", f"# {words}{f' ({unit})' if unit not in ('', 'hash') else ''}{said}"]
         if field.name in MONEY:
             value = decimal_amount(value)
         elif field.name in HASHES:
@@ -106,21 +117,27 @@ def terms_document(terms: Terms) -> dict[str, Any]:
     return document
 
 
-def read_terms(path: Path) -> Terms:
-    """Read the terms in a file. Raises ConfigError naming what is missing, unknown or of the wrong form."""
+def read_terms(path: Path) -> NewRun:
+    """Read the terms and the keys in a file; without an admitter, anyone may validate.
+
+    Raises ConfigError naming what is missing, unknown or of the wrong form.
+    """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"no terms at {path}", hint="muster run template writes a file to start from") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    names = {field.name for field in fields(Terms)}
-    needed = {field.name for field in fields(Terms) if field.default is MISSING}
+    raw.setdefault("admitter", ZERO_ADDRESS)
+    names = {field.name for field in fields(Terms)} | KEY_WORDS.keys()
+    needed = {field.name for field in fields(Terms) if field.default is MISSING} | KEY_WORDS.keys()
     if unknown := sorted(raw.keys() - names):
         raise ConfigError(f"{path}: unknown term {unknown[0]}", hint="muster run template shows them all")
     if missing := sorted(needed - raw.keys()):
         raise ConfigError(f"{path}: {missing[0]} is missing", hint="muster run template shows them all")
-    return Terms(**{name: _read_one(path, name, value) for name, value in raw.items()})
+    values = {name: _read_one(path, name, value) for name, value in raw.items()}
+    keys = Keys(**{name: values.pop(name) for name in KEY_WORDS})
+    return NewRun(Terms(**values), keys)
 
 
 def _read_one(path: Path, name: str, value: Any) -> Any:
@@ -131,7 +148,7 @@ def _read_one(path: Path, name: str, value: Any) -> Any:
             return _hash(value)
         if name == "classes":
             return tuple(WorkClass(int(one["weight_bps"]), tuple(map(int, one["budgets"]))) for one in value)
-        if name in ("trainer", "storage_key", "admitter"):
+        if name in KEY_WORDS:
             return _address(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError("a whole number is needed")

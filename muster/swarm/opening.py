@@ -24,7 +24,7 @@ from muster.contracts.registry import Role, Status
 from muster.contracts.run_terms import RunCreated
 from muster.contracts.runs import Funded
 from muster.errors import ChainError, ConfigError
-from muster.protocol.terms import Terms
+from muster.protocol.terms_file import NewRun
 from muster.runtime.failpoints import failpoint
 from muster.runtime.units import Tokens
 from muster.settings.schema import ChainSettings
@@ -82,25 +82,27 @@ async def ensure_tokens(chain: Chain, wei: int) -> int:
     return await chain.call(token.balance_of(address))
 
 
-async def find_run(chain: Chain, owner: str, terms: Terms) -> int | None:
-    """Return the newest run that this owner created with exactly these terms; None if there is none."""
+async def find_run(chain: Chain, owner: str, new: NewRun) -> int | None:
+    """Return the newest run that this owner created with exactly these terms and keys; None if there is none."""
     last = await chain.call(run_terms.run_count())
     while last > 0:
         numbers = range(last, max(0, last - RUNS_AT_ONCE), -1)
         found = await chain.call_all([runs.run_info(number) for number in numbers])
         for number, info in zip(numbers, found, strict=True):
-            if info.owner == owner and await chain.terms(number) == terms:
+            if info.owner != owner or await chain.terms(number) != new.terms:
+                continue
+            if (await chain.keys(number)).tenures[0].keys == new.keys:
                 return number
         last -= RUNS_AT_ONCE
     return None
 
 
-async def ensure_run(chain: Chain, terms: Terms) -> int:
-    """Return the number of the run of these terms that the key that sends owns; create it where there is none."""
+async def ensure_run(chain: Chain, new: NewRun) -> int:
+    """Return the number of the run of these terms and keys that the sender owns; create it where there is none."""
     await chain.await_pending()
-    if (known := await find_run(chain, chain.signer.address, terms)) is not None:
+    if (known := await find_run(chain, chain.signer.address, new)) is not None:
         return known
-    created = event_of(await chain.send(run_terms.create_run(terms.to_chain())), RunCreated)
+    created = event_of(await chain.send(run_terms.create_run(new.terms.to_chain(), new.keys)), RunCreated)
     failpoint("owner.created")
     return created.run
 

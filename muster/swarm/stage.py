@@ -19,7 +19,9 @@ from muster.constants import CHAIN_ANVIL
 from muster.contracts import token
 from muster.errors import UsageError
 from muster.models.files import FIXED_FILES, context_of, model_hash, tokenizer_hash
+from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.terms import Terms, check_context
+from muster.protocol.terms_file import NewRun
 from muster.runtime.files import write_atomically
 from muster.settings.toml import to_toml
 from muster.swarm.launch import operator_of
@@ -132,8 +134,6 @@ async def open_run(swarm: RunningSwarm, request: SwarmRequest, task_set: TaskSet
     keys, model = swarm.keys, request.local.model
     agreed = Terms(
         **local_terms(request),
-        trainer=keys["trainer"].address,
-        storage_key=keys["orchestrator"].address,
         task_count=task_set.size,
         task_root=task_set.root,
         model_hash=model_hash(model),
@@ -141,5 +141,6 @@ async def open_run(swarm: RunningSwarm, request: SwarmRequest, task_set: TaskSet
     )
     check_context(agreed, context_of(model))
     async with await Chain.connect(request.local.chain, keys["owner"]) as chain:
-        swarm.run = await ensure_run(chain, agreed)
+        first = Keys(keys["trainer"].address, keys["orchestrator"].address, ZERO_ADDRESS)
+        swarm.run = await ensure_run(chain, NewRun(agreed, first))
         await asyncio.gather(ensure_escrow(chain, swarm.run, ESCROW), swarm.register())

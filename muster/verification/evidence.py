@@ -20,6 +20,7 @@ from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.draws import Draw
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import hash_bytes, hex_hash, keccak
+from muster.protocol.keys import RunKeys
 from muster.protocol.kinds import kind_of, reason_of
 from muster.protocol.messages import Reason, Upload
 from muster.protocol.receipts import check_receipt, check_upload
@@ -68,7 +69,9 @@ class ShownRows:
             return replace(rules, shown=read_tasks(self.tasks, self.rows, rules.task_set))
 
 
-def parse_evidence(data: bytes, kind: int, commitment: CommittedWork, rules: Rules, where: Domain) -> EvidenceBundle:
+def parse_evidence(
+    data: bytes, kind: int, commitment: CommittedWork, rules: Rules, where: Domain, keys: RunKeys
+) -> EvidenceBundle:
     """Parse a bundle. Raises VoidEvidenceError unless it is of this kind and about this commitment.
 
     A bundle about a whole file has an upload that the node signed.
@@ -85,7 +88,7 @@ def parse_evidence(data: bytes, kind: int, commitment: CommittedWork, rules: Rul
         if bundle.upload is None:
             raise VoidEvidenceError("there is no upload that the node signed")
         with voiding("the upload shown is not the node's"):
-            check_signatures(bundle.upload, commitment, rules.terms.storage_key, where)
+            check_signatures(bundle.upload, commitment, keys, where)
     return bundle
 
 
@@ -135,13 +138,13 @@ def check_shown(shown: ShownRows) -> Finding | None:
     return check_rows(rows, shown.draw, shown.rules_shown, accusing=True)
 
 
-def check_signatures(upload: Upload, commitment: CommittedWork, storage_key: str, where: Domain) -> None:
+def check_signatures(upload: Upload, commitment: CommittedWork, keys: RunKeys, where: Domain) -> None:
     """Check that the run's storage promised an upload of this commitment and the node signed it. Raises CheckError."""
     receipt = upload.receipt
     named = (receipt.run, receipt.node.lower(), receipt.index, receipt.root)
     if named != (commitment.run, commitment.node.lower(), commitment.index, hex_hash(commitment.root)):
         raise MismatchError("the upload is of another commitment")
-    check_receipt(where, receipt, storage_key)
+    check_receipt(where, receipt, keys)
     check_upload(where, upload)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
+from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.messages import Message
-from muster.protocol.term_words import ZERO_ADDRESS
 from orchestrator.page.leaderboard import MAX_LINES, Others
 from orchestrator.page.members import Members
 from orchestrator.page.overview import RunIdentity
@@ -50,7 +50,7 @@ class AddressView(Message):
     """Sums over all its nodes."""
 
 
-def address_view(address: str, known: RunIdentity, members: Members, others: Others) -> AddressView | None:
+def address_view(address: str, known: RunIdentity, keys: Keys, members: Members, others: Others) -> AddressView | None:
     """Return what is known of a checksummed address; None where nothing is."""
     boards = ("worker", members.workers.rows), ("validator", members.validators.rows)
     nodes = [
@@ -60,20 +60,19 @@ def address_view(address: str, known: RunIdentity, members: Members, others: Oth
         if row["operator"] == address
     ]
     sums = ("accepted_groups", "tokens", "day", "earned", "in_window")
-    parts = list(_parts(address, known, others))
+    parts = list(_parts(address, known, keys, others))
     if not parts and not nodes:
         return None
     added = {name: sum(getattr(node, name) for node in nodes) for name in sums}
     return AddressView(run=known.run, address=address, parts=parts, nodes=nodes[:MAX_LINES], total=len(nodes), **added)
 
 
-def _parts(address: str, known: RunIdentity, others: Others) -> Iterator[AddressPart]:
+def _parts(address: str, known: RunIdentity, keys: Keys, others: Others) -> Iterator[AddressPart]:
     """Yield what an address is in the run besides a node or its operator."""
-    terms = known.terms
     found = [
-        (terms.trainer, "Publishes the steps of this run: its trainer", "/steps"),
-        (terms.storage_key, "Signs that files were stored, and the run's document", "/join"),
-        (terms.admitter, "Lists the validators of this run", "/join"),
+        (keys.trainer, "Publishes the steps of this run: its trainer", "/steps"),
+        (keys.storage_key, "Signs that files were stored, and the run's document", "/join"),
+        (keys.admitter, "Lists the validators of this run", "/join"),
         (known.owner, "Owns this run and pays its escrow", "/"),
         *((contract, f"Is the contract {name}", "/join") for name, contract in known.addresses.items()),
         *((relay.operator, f"Serves weights at {relay.url}", "/leaderboard?list=others") for relay in others.relays),

@@ -235,10 +235,10 @@ class Announcements:
 
     def expect_scorer(self, address: str) -> None:
         """Raise RefusedError for who is neither the run's trainer nor its owner."""
-        if address not in (self.queries.terms.trainer, self.owner):
+        trainer = self.queries.keys_now.trainer
+        if address not in (trainer, self.owner):
             raise problems.not_allowed(
-                f"{address} is neither the trainer of run {self.queries.run}, {self.queries.terms.trainer}, "
-                f"nor its owner, {self.owner}",
+                f"{address} is neither the trainer of run {self.queries.run}, {trainer}, nor its owner, {self.owner}",
                 "use the trainer's or the owner's key",
             )
 

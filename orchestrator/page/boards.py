@@ -23,7 +23,7 @@ from orchestrator.page.assets import pack
 from orchestrator.page.feed_log import EventFeed, OverviewFeed, read_events, read_overview_feed
 from orchestrator.page.leaderboard import Others, ValidatorOrder, ValidatorPage, WorkerOrder, WorkerPage
 from orchestrator.page.members import Members, read_members, read_others
-from orchestrator.page.overview import Overview, RunIdentity, RunState, read_overview
+from orchestrator.page.overview import Overview, RunIdentity, RunState, key_lines, read_overview
 from orchestrator.page.series import MetricList, SeriesPage
 from orchestrator.page.source import PageSource
 from orchestrator.page.summary import Summary, read_summary
@@ -79,6 +79,7 @@ class Boards:
             escrow_free=queries.chain.free_escrow,
             facts=await queries.facts(),
             demand=await queries.demand(),
+            keys=key_lines(queries.keys, queries.chain.now),
         )
 
     async def summary_json(self) -> bytes:
@@ -117,13 +118,15 @@ class Boards:
     async def others(self) -> Others:
         def read(connection: Connection) -> Others:
             authors = self.source.attribution.lines(connection)
-            return read_others(connection, self.known.run, self.known.terms, self.directory.known(connection), authors)
+            trainer = self.source.queries.keys_now.trainer
+            return read_others(connection, self.known.run, trainer, self.directory.known(connection), authors)
 
         return await self._kept.get("others", lambda: self._read_costly("others", read))
 
     async def address(self, address: str) -> AddressView:
         """Return what is known of a checksummed address. Raises RefusedError for an unknown one."""
-        found = address_view(address, self.known, await self.members(), await self.others())
+        keys = self.source.queries.keys_now
+        found = address_view(address, self.known, keys, await self.members(), await self.others())
         if found is None:
             raise problems.no_node(address, self.known.run)
         return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, func, select
 
 from muster.constants import HOUR_SECONDS
 from muster.protocol.terms import Terms
@@ -149,20 +149,20 @@ def court_of(connection: Connection, *conditions: Any) -> dict[str, dict[str, in
 
 
 def read_others(
-    connection: Connection, run: int, terms: Terms, relays: Sequence[KnownRelay], authors: list[AuthorLine]
+    connection: Connection, run: int, trainer: str, relays: Sequence[KnownRelay], authors: list[AuthorLine]
 ) -> Others:
     """Read who takes part without being a node."""
     published = latest_step(connection)
     newest = select(steps.c.received).order_by(steps.c.step.desc()).limit(1)
-    updates = and_(counts.c.address == terms.trainer, counts.c.kind == "updates")
-    trainer = TrainerLine(
-        address=terms.trainer,
+    updates = select(func.sum(counts.c["count"])).where(counts.c.kind == "updates")  # of earlier trainers too
+    line = TrainerLine(
+        address=trainer,
         steps=0 if published is None else published + 1,
-        updates=connection.execute(select(counts.c["count"]).where(updates)).scalar() or 0,
+        updates=connection.execute(updates).scalar() or 0,
         last=connection.execute(newest).scalar(),
     )
     lines = sorted(_relays(connection, relays), key=lambda line: (-line.bytes, line.url))
-    return Others(run=run, trainers=[trainer], relays=lines[:MAX_LINES], authors=authors[:MAX_LINES])
+    return Others(run=run, trainers=[line], relays=lines[:MAX_LINES], authors=authors[:MAX_LINES])
 
 
 def _relays(connection: Connection, relays: Sequence[KnownRelay]) -> list[RelayLine]:

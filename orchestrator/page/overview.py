@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -12,6 +12,7 @@ from pydantic import Field
 from sqlalchemy import Connection, and_, func, select
 
 from muster.protocol.announcements import BenchmarkScore
+from muster.protocol.keys import RunKeys
 from muster.protocol.messages import Demand, Message
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, run_blocking_reason
@@ -48,6 +49,17 @@ class BenchmarkLine(Message):
     first_score: float
 
 
+class KeysLine(Message):
+    """Keys of the run."""
+
+    trainer: str
+    storage_key: str
+    admitter: str
+    """The zero address: anyone who locks a stake may validate."""
+    since: int
+    """Second of the chain's clock from which they are in force, or will be."""
+
+
 class Overview(Message):
     """Money is in token wei, times are Unix seconds of the wall clock unless they are said to be the chain's."""
 
@@ -57,7 +69,8 @@ class Overview(Message):
     about: str
     """The owner's own words; text, never markup."""
     owner: str
-    trainer: str
+    keys: list[KeysLine]
+    """In force, and then those that the owner has announced."""
     addresses: dict[str, str]
     """Contracts: token, registry, runs, court."""
     time: float
@@ -108,6 +121,11 @@ class Overview(Message):
 # Making it
 
 
+def key_lines(keys: RunKeys, now: int) -> list[KeysLine]:
+    """Return the keys in force, and then those that are announced."""
+    return [KeysLine.of(one.keys, since=one.from_) for one in keys.standing(now)]
+
+
 @dataclass(frozen=True)
 class RunIdentity:
     """What of an overview never changes."""
@@ -133,6 +151,7 @@ class RunState:
     escrow_free: int | None
     facts: RunFacts
     demand: Demand
+    keys: Sequence[KeysLine]
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from muster.constants import WINDOW_HOURS
 from muster.errors import RefusedError
 from muster.protocol.announcements import DayEarnings
 from muster.protocol.incentives import SEALED_HOURS
+from muster.protocol.keys import KEY_WORDS, ZERO_ADDRESS
 from muster.protocol.metric_names import LENGTH, REWARD, UNENDED
-from muster.protocol.term_words import ZERO_ADDRESS, term_lines
+from muster.protocol.term_words import term_lines
 from orchestrator import problems
 from orchestrator.page import pictures
 from orchestrator.page.addresses import AddressView
@@ -31,7 +32,7 @@ from orchestrator.page.feed import KINDS, state_sentence
 from orchestrator.page.feed_log import EventFeed
 from orchestrator.page.leaderboard import MAX_LINES, Others, ValidatorOrder, ValidatorPage, WorkerOrder, WorkerPage
 from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page
-from orchestrator.page.overview import Overview
+from orchestrator.page.overview import Overview, key_lines
 from orchestrator.page.render import strip
 from orchestrator.page.rollouts import MAX_FILES, BeforeAndAfter, RolloutFiles, RolloutView, accepted_files
 from orchestrator.page.series import MAX_POINTS, MAX_SERIES, MetricList, SeriesPage
@@ -401,12 +402,14 @@ async def earnings(service: Here) -> DayEarnings:
 
 @page(Page("/join", "join.html", "/join"))
 async def join(service: Here) -> dict[str, Any]:
-    terms = service.queries.terms
+    terms, keys = service.queries.terms, service.queries.keys_now
     return {
         "terms": terms,
         "pays": [terms.pay_of(number) for number in range(len(terms.classes))],
         "earnings": await earnings(service),
-        "admitter": "" if terms.admitter == ZERO_ADDRESS else terms.admitter,
+        "key_words": KEY_WORDS,
+        "keys": key_lines(service.queries.keys, service.queries.chain.now),
+        "admitter": "" if keys.admitter == ZERO_ADDRESS else keys.admitter,
         "document": service.join.model_dump_json(indent=2),
         "listed": list(term_lines(terms)),
         "window": WINDOW_HOURS,

@@ -13,7 +13,7 @@ from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason, run_blocking_reason
 from orchestrator.attribution import AuthorLine
 from orchestrator.events import EventLine, newest_events
-from orchestrator.page.overview import RunIdentity, RunState
+from orchestrator.page.overview import KeysLine, RunIdentity, RunState
 from orchestrator.read_model import NodeSums, StepRecord, oldest_nodes, read_cases, read_nodes, read_steps
 
 MAX_NODES: Final = 1_000
@@ -102,6 +102,8 @@ class Summary(Message):
     """The trainer said that it needs no more work."""
     blocked: str
     """Why no worker can commit now, as a sentence; empty when one could."""
+    keys: list[KeysLine]
+    """In force, and then those that the owner has announced."""
     steps: list[StepLine]
     nodes: list[NodeLine]
     cases: list[CaseLine]

@@ -88,8 +88,7 @@ def big_run(
         # The run ends at the newest block, from which on the orchestrator follows the chain.
         head = anvil.request("eth_getBlockByNumber", "latest", False)
         number, now = int(head["number"], 16), int(head["timestamp"], 16)
-        trainer, storage = (run_fixture.key(name).address for name in ("trainer", "storage"))
-        terms = terms_of(trainer, storage, **changes)
+        terms = terms_of(**changes)
         work = Work(shape, now, number)
         written = asyncio.run(_write_files(work, terms, run_fixture.run, folder / "orchestrator" / "storage", texts))
         rows = Rows(shape, work, _members(run_fixture, shape), terms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from muster.chain.client import CONSENT_SECONDS, sign_consent
@@ -17,6 +17,7 @@ from muster.contracts.registry import Registration, Role, Status
 from muster.errors import CheckError
 from muster.protocol.draws import draw_base, group_draw
 from muster.protocol.hashes import keccak
+from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.kinds import Kind
 from muster.protocol.terms import Terms
 from muster.settings.schema import ValidatorSettings
@@ -96,12 +97,12 @@ class World:
     ) -> World:
         """Create and fund a run, register all nodes, and publish step 0 once the validators may judge."""
         owner, trainer = Signer.random(), Signer.random()
-        named = replace(terms, trainer=trainer.address, storage_key=owner.address)
-        world = cls(chain, named, assumptions, owner, trainer)
+        world = cls(chain, terms, assumptions, owner, trainer)
         # 1. The run, with more in its escrow than all can earn.
         chain.mint(owner.address, ESCROW)
         chain.mint(trainer.address, 0)
-        world.run = chain.perform(owner.address, run_terms.create_run(named.to_chain()))
+        keys = Keys(trainer.address, owner.address, ZERO_ADDRESS)
+        world.run = chain.perform(owner.address, run_terms.create_run(terms.to_chain(), keys))
         chain.send(owner.address, token.approve(chain.book.runs, ESCROW * TOKEN))
         chain.send(owner.address, runs.fund(world.run, ESCROW * TOKEN))
         chain.mine()

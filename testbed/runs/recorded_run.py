@@ -19,6 +19,7 @@ from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommit
 from muster.contracts.registry import Convicted, Fined, Registered, Role
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
 from muster.protocol.hashes import hash_bytes
+from muster.protocol.keys import RunKeys
 from muster.protocol.kinds import Kind
 from muster.protocol.messages import StepReport, Upload
 from muster.protocol.terms import Terms, WorkClass
@@ -38,7 +39,7 @@ from orchestrator.tallies import CommitmentState
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 from testbed.samples.messages import receipt_of, request_of, verdict_of
-from testbed.samples.terms import terms_of
+from testbed.samples.terms import keys_of, terms_of
 
 E = TypeVar("E", bound=Event)
 
@@ -68,11 +69,13 @@ class RecordedRun:
 
     first_second, block_seconds = HOUR * 3600, 60
 
-    def __init__(self, database: Database, folder: Path, terms: Terms, attribution: Any) -> None:
+    def __init__(
+        self, database: Database, folder: Path, terms: Terms, attribution: Any, keys: RunKeys | None = None
+    ) -> None:
         """Use a folder of the test's own as storage."""
         unused: Any = None
         self.terms, self.database = terms, database
-        self.queries = Queries(database, RUN, terms, batch_groups=8, demand_batches=2)
+        self.queries = Queries(database, RUN, terms, keys or keys_of(TRAINER), batch_groups=8, demand_batches=2)
         self.projection = ChainProjection(self.queries, attribution)
         self.verdicts = Verdicts(unused, self.queries, unused, database, storage_url=f"file:{folder}")
         self.uploads = Uploads(unused, unused, self.queries, database, OrchestratorSettings())
@@ -104,11 +107,11 @@ class SampleRun(RecordedRun):
         self, database: Database, folder: Path, document: TaskSetDocument | None = None, **changes: Any
     ) -> None:
         """Begin an empty run. `changes` are terms."""
-        terms = terms_of(address("trainer"), address("storage"), **changes)
+        terms = terms_of(**changes)
         if document is not None:
             terms = replace(terms, task_count=document.slots)
         attribution = Attribution(CHAIN, RUNS, RUN, terms, document)
-        super().__init__(database, folder, terms, attribution)
+        super().__init__(database, folder, terms, attribution, keys_of(address("trainer"), address("storage")))
         self.source = PageSource(database, self.queries, attribution, URL)
         self.blocks = 0
         self.links: dict[str, int] = {}
@@ -221,7 +224,7 @@ VALIDATORS = ["0x" + digit * 40 for digit in "789"]
 OPERATOR = "0x" + "c" * 40
 TRAINER = "0x" + "d" * 40
 CLASSES = (WorkClass(10_000, (8, 16)), WorkClass(5_000, (6,)))
-TERMS = terms_of(TRAINER, TRAINER, accepts_required=1, classes=CLASSES)
+TERMS = terms_of(accepts_required=1, classes=CLASSES)
 """The second worker is of the second class."""
 Operation = tuple[Any, ...]
 BEGINNING = len(WORKERS) + len(VALIDATORS) + 4

@@ -25,10 +25,11 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import TOKEN
 from muster.contracts import run_terms, runs, token
 from muster.contracts.registry import Role
-from muster.contracts.run_terms import RunCreated
+from muster.contracts.run_terms import Keys, RunCreated
 from muster.protocol.draws import chain_preimages
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.hashes import hash_bytes, keccak
+from muster.protocol.keys import ZERO_ADDRESS
 from muster.protocol.messages import Verdict
 from muster.settings.schema import ChainSettings
 from orchestrator.database import Database
@@ -82,8 +83,9 @@ class RunFixture:
             await dev.fund([run_fixture.key(name).address for name in people])
             async with run_fixture.chain("owner") as chain:
                 await chain.send(token.faucet())
-                made = terms_of(run_fixture.key("trainer").address, run_fixture.key("storage").address, **terms)
-                run_fixture.run = event_of(await chain.send(run_terms.create_run(made.to_chain())), RunCreated).run
+                keys = Keys(*(run_fixture.key(name).address for name in ("trainer", "storage")), ZERO_ADDRESS)
+                created = await chain.send(run_terms.create_run(terms_of(**terms).to_chain(), keys))
+                run_fixture.run = event_of(created, RunCreated).run
                 await approve_and_fund(chain, run_fixture.run, 5_000 * TOKEN)
             for name, role in nodes.items():
                 await run_fixture.join(name, role)

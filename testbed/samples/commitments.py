@@ -24,7 +24,7 @@ from muster.verification.rules import CommittedWork, ModelFacts, Rules
 from testbed.samples.messages import about, receipt_of, request_of
 from testbed.samples.rollouts import drawn_row
 from testbed.samples.task_sets import generated
-from testbed.samples.terms import terms_of
+from testbed.samples.terms import keys_of, terms_of
 
 RUNS = "0x" + "11" * 20
 REGISTRY = "0x" + "22" * 20
@@ -33,6 +33,7 @@ NODE = Signer.from_key(b"\x01" * 32)
 STORAGE = Signer.from_key(b"\x02" * 32)
 ACCUSER = Signer.from_key(b"\x03" * 32).address
 SOURCE = DrawSource(NODE.address, b"\x07" * 32, 0)
+KEYS = keys_of(RUNS, STORAGE.address)
 LIMIT = 24
 
 
@@ -40,8 +41,6 @@ LIMIT = 24
 def rules() -> Rules:
     task_set = generated(3, train=64, held_out=16)
     terms = terms_of(
-        RUNS,
-        STORAGE.address,
         group_size=4,
         groups_per_commitment=3,
         accepts_required=1,

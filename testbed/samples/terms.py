@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from muster.constants import TOKEN
+from muster.contracts.run_terms import Keys, Tenure
+from muster.protocol.keys import ZERO_ADDRESS, RunKeys
 from muster.protocol.terms import Terms, WorkClass
-from muster.protocol.terms_file import PUBLIC_DEFAULTS, ZERO_ADDRESS
+from muster.protocol.terms_file import PUBLIC_DEFAULTS
 from muster.tasksets.taskset import TaskSet
 
 SMALL: Final[dict[str, Any]] = {
@@ -36,15 +38,20 @@ SMALL: Final[dict[str, Any]] = {
 }
 
 
-def terms_of(trainer: str = ZERO_ADDRESS, storage_key: str = "", **changes: Any) -> Terms:
-    """Return terms with some of SMALL changed. The trainer signs receipts where no storage key is given."""
-    return Terms(**(SMALL | {"trainer": trainer, "storage_key": storage_key or trainer} | changes))
+def terms_of(**changes: Any) -> Terms:
+    """Return terms with some of SMALL changed."""
+    return Terms(**(SMALL | changes))
+
+
+def keys_of(trainer: str = ZERO_ADDRESS, storage_key: str = "") -> RunKeys:
+    """Return keys that are never changed. The trainer signs receipts where no storage key is given."""
+    return RunKeys((Tenure(Keys(trainer, storage_key or trainer, ZERO_ADDRESS), 0),))
 
 
 def made_terms(values: Mapping[str, Any], tasks: TaskSet | None = None, **changes: Any) -> Terms:
-    """Return a run's terms with these values, for a task set if there is one; keys and hashes are zero unless given."""
+    """Return a run's terms with these values, for a task set if there is one; hashes are zero unless given."""
     hashes = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32))
-    made = {"trainer": ZERO_ADDRESS, "storage_key": ZERO_ADDRESS, "task_count": 1_000, **hashes, **values}
+    made = {"task_count": 1_000, **hashes, **values}
     if tasks is not None:
         made |= {"task_count": tasks.size, "task_root": tasks.root}
     return Terms(**{**made, **changes})

@@ -24,6 +24,7 @@ from muster.grading.masters import Masters
 from muster.protocol.draws import Draw, draw_pool
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import content_hash, hex_hash
+from muster.protocol.keys import RunKeys
 from muster.protocol.kinds import kind_of
 from muster.protocol.masters import grades_commitment
 from muster.protocol.messages import ShownGrades, Upload, Verdict
@@ -40,6 +41,7 @@ from muster.verification.shown_tasks import ShownTask, show_tasks
 from muster.verification.statistics import RowSums
 from testbed.samples.commitments import (
     ACCUSER,
+    KEYS,
     LIMIT,
     WHERE,
     committed,
@@ -108,8 +110,11 @@ class Context:
 
     async def upload(self, commitment: CommittedWork) -> Upload:
         upload = self._have(self.uploads, commitment.index)
-        check_signatures(upload, commitment, self.rules.terms.storage_key, self.domain)
+        check_signatures(upload, commitment, await self.keys(), self.domain)
         return upload
+
+    async def keys(self) -> RunKeys:
+        return KEYS
 
     async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
         if self.down:

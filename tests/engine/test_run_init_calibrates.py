@@ -34,7 +34,7 @@ def test_a_large_model_in_bfloat16_is_measured_once(tmp_path: Path, monkeypatch:
     data = (tmp_path / "mine" / "run" / "calibration.json").read_bytes()
     found = parse_calibration(data)
     assert (found.profile, found.model_hash) == (BF16.name, "0x" + model_hash(model).hex())
-    assert read_terms(tmp_path / "mine" / "run.toml").profile == found.hash
+    assert read_terms(tmp_path / "mine" / "run.toml").terms.profile == found.hash
 
     async def refuse(module: str, *_: object, **__: object) -> float:
         raise AssertionError(f"{module} was started")

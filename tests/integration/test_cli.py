@@ -26,7 +26,7 @@ from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 from muster.settings.sources import known_keys
 from testbed.http import Reply, serving
 from testbed.machine import Machine
-from testbed.samples.terms import terms_of
+from testbed.samples.terms import keys_of, terms_of
 from testbed.waiting import BOUND
 
 TOKEN = 10**18
@@ -323,18 +323,20 @@ def test_doctor_compares_clocks(machine: Machine, ahead: int | None, state: str,
 
 def test_terms_file_names_what_is_wrong(tmp_path: Path) -> None:
     classes = (WorkClass(10_000, (8, 12)), WorkClass(15_000, (12, 18)))
-    terms = terms_of("0x" + "11" * 20, "0x" + "22" * 20, **LOCAL_DEFAULTS, classes=classes)
+    keys = keys_of("0x" + "11" * 20, "0x" + "22" * 20).at(0)
+    terms = terms_of(**LOCAL_DEFAULTS, classes=classes)
     path = tmp_path / "run.toml"
-    path.write_text(write_terms(replace(terms, pay=1_234_567_890_123_456_789)))
-    assert read_terms(path) == replace(terms, pay=1_234_567_890_123_456_789)
+    path.write_text(write_terms(replace(terms, pay=1_234_567_890_123_456_789), keys))
+    assert read_terms(path) == (replace(terms, pay=1_234_567_890_123_456_789), keys)
     for wrong, message in (
         ("pay = 'lots'", "pay = 'lots'"),
         ("task_root = '0x12'", "task_root"),
         ("group_size = true", "group_size = True"),
         ("colour = 'red'", "unknown term colour"),
+        ("trainer = 'somebody'", "trainer = 'somebody': an address is needed"),
     ):
         name = wrong.partition(" ")[0]
-        kept = [line for line in write_terms(terms).splitlines() if not line.startswith(name + " =")]
+        kept = [line for line in write_terms(terms, keys).splitlines() if not line.startswith(name + " =")]
         path.write_text("\n".join([wrong, *kept]))
         with pytest.raises(Exception, match=message):
             read_terms(path)

@@ -54,10 +54,10 @@ def test_parameters_are_counted_over_all_files(desk: Machine) -> None:
 
 def test_terms_name_a_calibration_by_the_hash_of_its_file(desk: Machine) -> None:
     template(desk, "named.toml", "--model", "small", "--calibration", "small.json")
-    name = read_terms(desk.folder / "named.toml").profile
+    name = read_terms(desk.folder / "named.toml").terms.profile
     assert "0x" + name.hex() == content_hash((desk.folder / "small.json").read_bytes())
     template(desk, "plain.toml", "--model", "small")
-    plain = read_terms(desk.folder / "plain.toml")
+    plain = read_terms(desk.folder / "plain.toml").terms
     assert plain.profile == profile_hash(CPU_FP32.name)
     assert plain.model_hash == model_hash(desk.folder / "small")
 

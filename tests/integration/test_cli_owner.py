@@ -1,4 +1,4 @@
-"""What a run's owner types against a real chain to close it and to take tokens out."""
+"""What a run's owner types against a real chain to close it, to take tokens out, and to change its keys."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from muster.chain.client import Chain
 from muster.chain.keys import Signer
 from muster.contracts import runs
+from muster.protocol.keys import ZERO_ADDRESS
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
 from testbed.machine import Machine
@@ -88,4 +89,33 @@ def test_an_owner_takes_out_what_it_announced(machine: Machine, run: int, later:
     shown = machine.json("run", "show", run)
     assert (shown["escrow"], shown["closed"]) == (before - TOKEN, False)
     refused = machine.json(*words, "1", run, "--operator", "./operator.key", "--yes", status=4)
+    assert "does not own run" in refused["error"]
+
+
+def test_an_owner_changes_keys_after_a_notice(machine: Machine, run: int, later: Callable[[int], None]) -> None:
+    words, owner = ("run", "keys", run), ("--operator", "./owner.key", "--yes")
+    before, trainer, storage = machine.json("run", "show", run), Signer.random().address, Signer.random().address
+    assert before["keys_change_at"] is None
+    assert machine.json(*words, "--trainer", trainer, "--dry-run", *owner)["dry_run"] is True
+    first = machine.json(*words, "--trainer", trainer, *owner)
+    # The next adds to what is announced, and its notice is for all of it.
+    later(60)
+    made = machine.json(*words, "--storage-key", storage.lower(), *owner)
+    assert (made["trainer"], made["storage_key"], made["admitter"]) == (trainer, storage, ZERO_ADDRESS)
+    assert made["from"] >= first["from"] + 60
+    shown = machine.json("run", "show", run)
+    assert (shown["trainer"], shown["storage_key"]) == (before["trainer"], before["storage_key"])
+    assert (shown["keys_change_at"], shown["next_trainer"]) == (made["from"], trainer)
+    assert shown["next_storage_key"] == storage
+    assert f'trainer = "{before["trainer"]}"' in machine.type("run", "show", run, "--terms").stdout
+    later(3600)
+    shown = machine.json("run", "show", run)
+    assert (shown["trainer"], shown["storage_key"], shown["keys_change_at"]) == (trainer, storage, None)
+
+    # What is refused, and why.
+    assert "no key is named" in machine.json(*words, *owner, status=2)["error"]
+    assert "'me' is no address" in machine.json(*words, "--trainer", "me", *owner, status=2)["error"]
+    assert "name no trainer" in machine.json(*words, "--trainer", ZERO_ADDRESS, *owner, status=78)["error"]
+    assert "there is no run 99" in machine.json("run", "keys", 99, "--trainer", trainer, *owner, status=3)["error"]
+    refused = machine.json(*words, "--trainer", trainer, "--operator", "./operator.key", "--yes", status=4)
     assert "does not own run" in refused["error"]

@@ -282,9 +282,8 @@ async def test_joining_and_leaving(chains: OpenChains) -> None:
 
 async def test_an_owner_s_money_comes_back_after_notice(chains: OpenChains) -> None:
     owner = await chains.chain("owner")
-    run = event_of(
-        await owner.send(run_terms.create_run((await owner.terms(chains.run_fixture.run)).to_chain())), RunCreated
-    ).run
+    terms, keys = await owner.terms(chains.run_fixture.run), await owner.keys_now(chains.run_fixture.run)
+    run = event_of(await owner.send(run_terms.create_run(terms.to_chain(), keys)), RunCreated).run
     await approve_and_fund(owner, run, 20 * TOKEN)
     assert await owner.call(runs.withdrawable(run)) == 20 * TOKEN
     await owner.send(runs.announce_withdrawal(run))

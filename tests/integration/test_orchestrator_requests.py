@@ -24,7 +24,6 @@ from muster.protocol.hashes import content_hash
 from muster.protocol.messages import StepReport
 from muster.protocol.receipts import upload_target
 from muster.protocol.requests import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, sign_request
-from muster.protocol.terms_file import ZERO_ADDRESS
 from muster.rollouts.parquet import FileLimits
 from orchestrator.uploads import FOOTER_BYTES
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
@@ -223,10 +222,7 @@ def test_oversized_bodies_are_refused_before_they_are_read(sender):
         body = bytes(limit + 1)
         problem = refused(sender.signed("v1", method, path, body), 413, "Too large", f"larger than {limit} bytes")
         assert problem["status"] == 413
-    limit = (
-        FileLimits.from_terms(terms_of(ZERO_ADDRESS, ZERO_ADDRESS, max_completion_tokens=LONGEST)).decoded_bytes
-        + FOOTER_BYTES
-    )
+    limit = FileLimits.from_terms(terms_of(max_completion_tokens=LONGEST)).decoded_bytes + FOOTER_BYTES
     assert limit < MAX_FILE_BYTES, "no more than rollouts of this run can be"
     for size in (limit + 1, MAX_FILE_BYTES + 1):
         path = sender.target(bytes(size), index=1, root="oversized")

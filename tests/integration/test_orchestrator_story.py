@@ -22,6 +22,7 @@ from muster.protocol.messages import AcceptedCommitment, StepReport
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.runs.story import Story
+from testbed.samples.terms import keys_of
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import until
 
@@ -134,9 +135,9 @@ async def _two_accepts_are_required(story: CourtStory, run_fixture: RunFixture, 
     name = await story.work("w1", 0)
     upload = await reader.upload(run_fixture.run, run_fixture.key("w1").address, 0, some_hash("w1 root 0"))
     check_upload(run_fixture.domain, upload)
-    check_receipt(run_fixture.domain, upload.receipt, run_fixture.key("storage").address)
+    check_receipt(run_fixture.domain, upload.receipt, keys_of(run_fixture.key("storage").address))
     with pytest.raises(MismatchError):
-        check_receipt(run_fixture.domain, upload.receipt, run_fixture.key("owner").address)
+        check_receipt(run_fixture.domain, upload.receipt, keys_of(run_fixture.key("owner").address))
     assert await reader.get_file(name) == b"w1 0" * 100
     await story.judge("v1", "w1", 0)
     assert await story.accepted() == []
@@ -360,7 +361,7 @@ async def test_missing_data_is_cured_after_the_commitment(run_fixture: RunFixtur
         with pytest.raises(RefusedError, match="is committed to root"):
             await w4.put_file(data, run_fixture.run, index, some_hash("another root"))
         receipt = await w4.put_file(data, run_fixture.run, index, root)
-        check_receipt(run_fixture.domain, receipt, run_fixture.key("storage").address)
+        check_receipt(run_fixture.domain, receipt, keys_of(run_fixture.key("storage").address))
         check_upload(run_fixture.domain, await v2.upload(run_fixture.run, node, index, root))
 
 

@@ -28,6 +28,7 @@ from testbed.chain.anvil import Anvil
 from testbed.processes import run_to_end
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.runs.story import Story
+from testbed.samples.terms import keys_of
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import until
 
@@ -199,7 +200,7 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
     )
     store = ContentStore(url, "summaries")
     (name,) = [name async for name in store.names()]
-    work = read_day(story.run_fixture.domain, story.run_fixture.key("storage").address, await store.get(name))
+    work = read_day(story.run_fixture.domain, keys_of(story.run_fixture.key("storage").address), await store.get(name))
     assert (work.run, work.day) == (run, day)
     assert work.nodes == {
         w1: [(0, 1, "accepted", None, True), (2, 2, "accepted", None, False)],

@@ -110,17 +110,17 @@ def test_one_command_makes_a_run_that_exists_and_is_funded(machine: Machine, cha
     assert [step["done"] for step in made["steps"][:6]] == [True] * 6
 
     # What is on chain is what the files say.
-    terms = read_terms(folder / "run.toml")
+    new = read_terms(folder / "run.toml")
     settings = {name: load_settings(folder / f"{name}.toml") for name in ("orchestrator", "weights", "trainer")}
 
     async def on_chain() -> tuple[Any, Any]:
         async with await Chain.connect(settings["orchestrator"].chain) as there:
-            return await there.terms(1), await there.call(runs.run_info(1))
+            return (await there.terms(1), await there.keys_now(1)), await there.call(runs.run_info(1))
 
     agreed, info = asyncio.run(on_chain())
-    assert agreed == terms
+    assert agreed == new
     keys = {name: read_address(folder / "keys" / f"{name}.json") for name in ("owner", "trainer", "storage")}
-    assert (info.owner, terms.trainer, terms.storage_key) == (keys["owner"], keys["trainer"], keys["storage"])
+    assert (info.owner, new.keys.trainer, new.keys.storage_key) == (keys["owner"], keys["trainer"], keys["storage"])
     assert {one.run for one in settings.values()} == {1}
     assert (settings["orchestrator"].orchestrator.title, settings["orchestrator"].orchestrator.about) == (
         "Sums",
@@ -269,7 +269,7 @@ def test_a_calibration_made_elsewhere_is_named_by_the_terms(
     assert "the calibration is of model" in wrong["error"]
     (machine.folder / "calibration.json").write_bytes(calibration_of(model).to_bytes())
     machine.json(*words, "--calibration", "calibration.json")
-    assert read_terms(folder / "run.toml").profile == calibration_of(model).hash
+    assert read_terms(folder / "run.toml").terms.profile == calibration_of(model).hash
     assert (folder / "run" / "calibration.json").read_bytes() == calibration_of(model).to_bytes()
     assert "--calibration run/calibration.json" in (folder / "README.txt").read_text()
     assert machine.json("run", "init", "mine", "--yes")["run"] == 1
@@ -432,7 +432,7 @@ def test_a_public_run_is_sent_where_that_is_asked_for(public: tuple[Machine, Anv
             used[name] = used.get(name, 0) + int(receipt["gasUsed"], 16)
     selectors = {
         "faucet": token.faucet(),
-        "create": run_terms.create_run(read_terms(folder / "run.toml").to_chain()),
+        "create": run_terms.create_run((new := read_terms(folder / "run.toml")).terms.to_chain(), new.keys),
         "approve": token.approve(owner, 1),
         "fund": runs.fund(1, 1),
     }

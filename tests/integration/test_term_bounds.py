@@ -18,10 +18,11 @@ from muster.chain.client import Chain
 from muster.chain.error_messages import snake
 from muster.chain.keys import Signer
 from muster.console.run_init.choices import RunChoices, known_context, make_choices
-from muster.console.run_init.design import OwnerKeys, RunParts, design_of, terms_of
+from muster.console.run_init.design import RunParts, design_of, terms_of
 from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, TOKEN
 from muster.contracts import run_terms
 from muster.errors import ConfigError, RevertError, UsageError
+from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.term_bounds import bounds, check_bounds, weight_bounds
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS
@@ -30,6 +31,7 @@ from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import Deployment, deploy_on, funded_on
 
 SAMPLES: Final = 150
+KEYS: Final = Keys("0x" + "11" * 20, "0x" + "11" * 20, ZERO_ADDRESS)
 
 SPANS: Final[dict[str, tuple[int, ...]]] = {
     "pay": (0, 9_999, 10_000, TOKEN // 100, TOKEN, 100 * TOKEN, 101 * TOKEN, (1 << 96) - 1),
@@ -57,13 +59,11 @@ SPANS: Final[dict[str, tuple[int, ...]]] = {
 """Values at the ends of each bound, and beyond."""
 
 
-def base_terms(somebody: str, *, local: bool) -> Terms:
+def base_terms(*, local: bool) -> Terms:
     hashes = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), b"\x11" * 32)
     return Terms(
         **(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS),
         **hashes,  # type: ignore[arg-type]
-        trainer=somebody,
-        storage_key=somebody,
         task_count=4096,
         classes=(WorkClass(10_000, (8, 12, 16)),),
     )
@@ -84,7 +84,7 @@ def drawn_terms(draw: Random, base: Terms) -> Terms:
 
 async def refused_by_the_chain(chain: Chain, terms: Terms) -> RevertError | None:
     try:
-        await chain.send(run_terms.create_run(terms.to_chain()))
+        await chain.send(run_terms.create_run(terms.to_chain(), KEYS))
     except RevertError as error:
         return error
     return None
@@ -138,16 +138,16 @@ def drawn_choices(draw: Random, network: str) -> RunChoices:
 
 async def check_choices(chain: Chain, network: str, seed: int) -> tuple[int, int]:
     """Rehearse the run of every sample that is not refused; return how many were and were not."""
-    draw, owner, taken = Random(seed), chain.signer.address, 0
+    draw, taken = Random(seed), 0
     rehearsal = chain.dry_run()
     for _ in range(SAMPLES):
         choices = drawn_choices(draw, network)
         try:
             design = design_of(choices, known_context(choices))
-            terms = terms_of(design, RunParts(context=known_context(choices)), OwnerKeys(owner, owner, owner))
+            terms = terms_of(design, RunParts(context=known_context(choices)))
         except (ConfigError, UsageError):
             continue
-        assert (await rehearsal.send(run_terms.create_run(terms.to_chain()))).gas_used > 0
+        assert (await rehearsal.send(run_terms.create_run(terms.to_chain(), KEYS))).gas_used > 0
         taken += 1
     return taken, SAMPLES - taken
 
@@ -156,7 +156,7 @@ async def test_a_local_chain_takes_and_refuses_the_same(
     deployment: Deployment, funded: Callable[[int], list[Signer]]
 ) -> None:
     (owner,) = funded(1)
-    draw, base = Random(1), base_terms(owner.address, local=True)
+    draw, base = Random(1), base_terms(local=True)
     async with await Chain.connect(deployment.settings, owner) as chain:
         samples = [base, *(drawn_terms(draw, base) for _ in range(SAMPLES))]
         taken, refused = await compare(chain, samples, CHAIN_ANVIL)
@@ -171,7 +171,7 @@ def test_a_public_chain_takes_and_refuses_the_same(
     anvil = start_anvil(chain_id=CHAIN_BASE_SEPOLIA)
     there = deploy_on(anvil, tmp_path, chain_id=CHAIN_BASE_SEPOLIA)
     (owner,) = funded_on(anvil, 1)
-    draw, base = Random(2), base_terms(owner.address, local=False)
+    draw, base = Random(2), base_terms(local=False)
 
     async def ask() -> tuple[int, ...]:
         async with await Chain.connect(there.settings, owner) as chain:

@@ -140,8 +140,9 @@ def test_unadmitted_validator_gets_command_for_owner(world: World, newcomer: New
 
     async def create() -> int:
         async with run_fixture.chain("owner") as chain:
-            terms = replace(await chain.terms(run_fixture.run), admitter=owner)
-            return event_of(await chain.send(run_terms.create_run(terms.to_chain())), RunCreated).run
+            terms, keys = await chain.terms(run_fixture.run), await chain.keys_now(run_fixture.run)
+            created = run_terms.create_run(terms.to_chain(), replace(keys, admitter=owner))
+            return event_of(await chain.send(created), RunCreated).run
 
     run = asyncio.run(create())
     listed = RunFixture(run_fixture.folder, run_fixture.settings, run_fixture.book, run_fixture.seed, run)

@@ -80,17 +80,17 @@ async def prepare_publisher(session: Session, benchmark: str, run: int, step: in
     # 1. Who may publish, and of which step.
     signer = await session.signer(session.options.operator, session.options.password_file)
     async with session.chain() as chain:
-        terms, owner = await chain.terms(run), (await chain.call(runs.run_info(run))).owner
+        trainer, owner = (await chain.keys_now(run)).trainer, (await chain.call(runs.run_info(run))).owner
         number = (await checkpoint_of(chain, run, step)).step
-    if signer.address not in (terms.trainer, owner):
+    if signer.address not in (trainer, owner):
         raise UsageError(
-            f"{signer.address} is neither the trainer of run {run}, {terms.trainer}, nor its owner, {owner}",
+            f"{signer.address} is neither the trainer of run {run}, {trainer}, nor its owner, {owner}",
             hint="name the trainer's or the owner's wallet: --operator WALLET",
         )
 
     # 2. Ask now: the evaluation may end unattended.
     about = {"benchmark": benchmark, "run": run, "step": number}
-    role = "the run's trainer" if signer.address == terms.trainer else "the run's owner"
+    role = "the run's trainer" if signer.address == trainer else "the run's owner"
     shown = {**about, "signed by": f"{signer.address}, {role}", "seen by": "everybody who opens the run's page"}
     if not session.preview("Evaluate, and publish the score", shown):
         session.result({"dry_run": True, **about, "by": signer.address}, "nothing was evaluated or sent")

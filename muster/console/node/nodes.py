@@ -16,6 +16,7 @@ from muster.console.node.machine_checks import check_machine, report
 from muster.console.session import Session
 from muster.contracts import registry, runs, token
 from muster.contracts.registry import Node, Role
+from muster.contracts.run_terms import Tenure
 from muster.errors import ConfigError, MusterError, UsageError
 from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, name_problem
 from muster.protocol.terms import Terms
@@ -51,6 +52,8 @@ class Joining:
     node: str
     operator: str
     terms: Terms
+    keys: list[Tenure]
+    """In force, and then those that the owner has announced."""
     stake: int
     held: int
     """Tokens of the operator: its free balance in the Registry, and its wallet."""
@@ -71,7 +74,7 @@ class Joining:
             "unbonding": "the stake comes back some days after you retire; see docs/understand/trust.md",
             "validators": f"{self.validators} active; their majority decides cases",
             "gas": self.gas_line(self.short),
-        }
+        } | ({"keys change": f"{Moment(self.keys[-1].from_)}: muster run show"} if self.keys[1:] else {})
 
     def gas_line(self, wei: int) -> str:
         """Return the line of a preview that says what is sent to the node's key, and for what."""
@@ -98,6 +101,7 @@ async def prepare_join(
         node=node,
         operator=operator,
         terms=terms,
+        keys=(await chain.keys(run)).standing((await chain.head()).timestamp),
         stake=terms.worker_stake if role == Role.WORKER else terms.validator_stake,
         held=free + wallet,
         gas=(needed := held.needed(gas_days * DAY_HOURS)),

@@ -150,6 +150,7 @@ async def common_status(chain: Chain, state: NodeReading) -> dict[str, Any]:
     node, gas = state.node, state.gas
     calls = [registry.free_balance(node.operator), registry.withdrawable_at(state.address)]
     free, withdrawable_at = await chain.call_all(calls)
+    _, *announced = (await chain.keys(node.run)).standing((await chain.head()).timestamp)
     return {
         "node": state.address,
         "operator": node.operator,
@@ -162,6 +163,7 @@ async def common_status(chain: Chain, state: NodeReading) -> dict[str, Any]:
         "gas_hours": None if gas.hours is None else round(gas.hours, 1),
         "operator_free": Tokens(free),
         "withdrawable_at": Moment(withdrawable_at) if withdrawable_at else None,
+        "keys_change_at": Moment(announced[0].from_) if announced else None,
     }
 
 

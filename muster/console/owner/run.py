@@ -19,6 +19,7 @@ from muster.chain.types import AddressBook
 from muster.clients.orchestrator import OrchestratorClient
 from muster.console.command import command
 from muster.console.owner.escrow import close, fund, reveal_master, withdraw
+from muster.console.owner.keys import keys as keys_
 from muster.console.owner.show import admits, list_, show
 from muster.console.run_init.command import init
 from muster.console.session import RunArgument, Session, as_table, parse_numbers
@@ -29,11 +30,11 @@ from muster.contracts.run_terms import RunCreated
 from muster.errors import MismatchError
 from muster.models.files import context_of, model_hash, tokenizer_hash
 from muster.protocol.hashes import hex_hash
+from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.terms import Terms, WorkClass, check_context
 from muster.protocol.terms_file import (
     LOCAL_DEFAULTS,
     PUBLIC_DEFAULTS,
-    ZERO_ADDRESS,
     fit_context,
     read_terms,
     write_terms,
@@ -70,8 +71,6 @@ def template(
     local, context = session.settings.chain.chain_id == CHAIN_ANVIL, context_of(model)
     terms = Terms(
         **fit_context(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS, context),
-        trainer=trainer,
-        storage_key=storage_key,
         task_count=task_set.size,
         task_root=task_set.root,
         model_hash=model_hash(model),
@@ -82,7 +81,7 @@ def template(
     check_context(terms, context)
     if calibration is not None:
         terms = replace(terms, profile=calibration_of(calibration, terms).hash)
-    text = write_terms(terms)
+    text = write_terms(terms, Keys(trainer, storage_key, ZERO_ADDRESS))
     if out is not None:
         out.write_text(text, encoding="utf-8")
     session.result({"terms": str(out) if out else text}, f"wrote {out}" if out else text.rstrip())
@@ -160,7 +159,7 @@ async def create(
     ] = False,
 ) -> None:
     """Create a run. Its terms can never be changed; fund it afterwards."""
-    terms = read_terms(terms_file)
+    terms, keys = read_terms(terms_file)
     if model is not None:
         check_model(terms, model)
     check_profile(terms, model, calibration, uncalibrated=uncalibrated)
@@ -168,12 +167,13 @@ async def create(
         await session.spend(
             chain,
             "Create a run",
-            {"owner": chain.signer.address, "pay": f"{Tokens(terms.pay)} per commitment", "admits": admits(terms)},
-            run_terms.create_run(terms.to_chain()),
+            {"owner": chain.signer.address, "pay": f"{Tokens(terms.pay)} per commitment", "admits": admits(keys)},
+            run_terms.create_run(terms.to_chain(), keys),
             outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
         )
 
 
+command(app, "keys", operator=True)(keys_)
 command(app, "fund", operator=True)(fund)
 command(app, "withdraw", operator=True)(withdraw)
 command(app, "close", operator=True)(close)
@@ -187,7 +187,7 @@ async def admit(
     run: RunArgument = None,
     remove: Annotated[bool, typer.Option("--remove", help="Take it off the list instead.")] = False,
 ) -> None:
-    """Let an operator register a validator in a run whose terms name you as admitter."""
+    """Let an operator register a validator in a run whose admitter you are."""
     number = run or session.settings.run
     async with session.operator() as chain:
         await session.spend(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -11,12 +12,9 @@ from muster.console.session import RunArgument, Session
 from muster.contracts import run_terms, runs
 from muster.errors import CheckError
 from muster.protocol.incentives import Incentives
+from muster.protocol.keys import ZERO_ADDRESS, Keys, RunKeys
 from muster.protocol.terms import Terms
-from muster.protocol.terms_file import (
-    ZERO_ADDRESS,
-    terms_document,
-    write_terms,
-)
+from muster.protocol.terms_file import terms_document, write_terms
 from muster.runtime.units import Moment, Tokens
 
 
@@ -32,7 +30,9 @@ async def show(
             raise CheckError(f"there is no run {number}", hint="muster run list")
         agreed = await chain.terms(number)
         if terms:
-            session.result({"run": number, "terms": terms_document(agreed)}, write_terms(agreed).rstrip())
+            keys = await chain.keys_now(number)
+            document = {"run": number, "terms": terms_document(agreed), "keys": asdict(keys)}
+            session.result(document, write_terms(agreed, keys).rstrip())
             return
         session.result(await run_document(chain, number, session.options.json))
 
@@ -67,8 +67,7 @@ async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
         "reserved": Tokens((await chain.call(runs.run_state(run))).reserved),
         "withdrawable": Tokens(await chain.call(runs.withdrawable(run))),
         "kept": Tokens(info.kept),
-        "trainer": agreed.trainer,
-        "admits": admits(agreed),
+        **key_facts(await chain.keys(run), (await chain.head()).timestamp),
         "worker_stake": Tokens(agreed.worker_stake),
         "validator_stake": Tokens(agreed.validator_stake),
         "slash": f"{agreed.slash_bps / 100:g}%",
@@ -90,6 +89,18 @@ def loses(terms: Terms) -> str:
     return f"from one conviction in {1 / max(chances):,.0f} false commitments on (docs/understand/economics.md)"
 
 
-def admits(terms: Terms) -> str:
+def key_facts(keys: RunKeys, now: int) -> dict[str, Any]:
+    """Return the keys in force, and those that are announced."""
+    current, *announced = keys.standing(now)
+    return {
+        "trainer": current.keys.trainer,
+        "storage_key": current.keys.storage_key,
+        "admits": admits(current.keys),
+        "keys_change_at": Moment(announced[0].from_) if announced else None,
+        **{f"next_{name}": value for one in announced for name, value in asdict(one.keys).items()},
+    }
+
+
+def admits(keys: Keys) -> str:
     """Return who may be a validator, in words."""
-    return "anyone who locks a stake" if terms.admitter == ZERO_ADDRESS else f"whom {terms.admitter} lists"
+    return "anyone who locks a stake" if keys.admitter == ZERO_ADDRESS else f"whom {keys.admitter} lists"

@@ -128,12 +128,12 @@ async def dismiss(
                 f"the receipt is for commitment {shown.index} of {shown.node}, and case {case} is about "
                 f"{opened.index} of {opened.node}"
             )
-        terms = await chain.terms(opened.run)
-        check_receipt(Domain(chain.chain_id, chain.addresses.registry), shown, terms.storage_key)
+        keys = await chain.keys(opened.run)
+        check_receipt(Domain(chain.chain_id, chain.addresses.registry), shown, keys)
         await session.spend(
             chain,
             f"Dismiss case {case} against {opened.node}",
-            {"file": shown.file_hash, "storage": terms.storage_key},
+            {"file": shown.file_hash, "storage": keys.at(shown.stored_at).storage_key},
             lambda chain: chain.dismiss(case, opened.step, shown),
             {"case": case, "outcome": court.Outcome.DISMISSED.name.lower()},
         )

@@ -16,9 +16,10 @@ from muster.console.run_init.choices import FAMILY_NAMES, NEW_MODEL, OPEN, OWNER
 from muster.constants import BASIS_POINTS, CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, MAX_ACCEPTED, MAX_FILE_BYTES, MICRO, TOKEN
 from muster.errors import ConfigError, UsageError
 from muster.protocol.incentives import COVERED_HOURS, FEE_COMMITMENTS, RunCosts, least_stake, round_amount
+from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.term_bounds import burn_of, check_bounds, smaller_burn
 from muster.protocol.terms import Terms, WorkClass, check_context
-from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS, ZERO_ADDRESS
+from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS
 from muster.runtime.units import Tokens, parse_amount
 from muster.settings.recipes import RECIPES, RecipeName
 from muster.settings.schema import TrainerSettings
@@ -234,18 +235,23 @@ class RunParts:
 
 @dataclass(frozen=True)
 class OwnerKeys:
-    """Addresses of the keys that the terms name, and of the owner."""
+    """Addresses of the keys that the run begins with, and of the owner."""
 
     owner: str
     trainer: str
     storage: str
 
 
-def terms_of(design: RunDesign, parts: RunParts, keys: OwnerKeys) -> Terms:
-    """Return the terms. Raises ConfigError for what the contract, the model's context or the files' bound refuses."""
-    # 1. Who may validate, and how long a prompt may be.
-    defaults = LOCAL_DEFAULTS if design.is_local else PUBLIC_DEFAULTS
+def keys_of(design: RunDesign, keys: OwnerKeys) -> Keys:
+    """Return the keys that the run begins with."""
     admitter = {OPEN: ZERO_ADDRESS, OWNER: keys.owner}.get(design.validators) or to_checksum_address(design.validators)
+    return Keys(keys.trainer, keys.storage, admitter)
+
+
+def terms_of(design: RunDesign, parts: RunParts) -> Terms:
+    """Return the terms. Raises ConfigError for what the contract, the model's context or the files' bound refuses."""
+    # 1. How long a prompt may be.
+    defaults = LOCAL_DEFAULTS if design.is_local else PUBLIC_DEFAULTS
     foreseen = defaults["max_prompt_tokens"]
     if parts.context is not None:
         foreseen = max(1, min(foreseen, parts.context - design.max_completion_tokens))
@@ -253,16 +259,10 @@ def terms_of(design: RunDesign, parts: RunParts, keys: OwnerKeys) -> Terms:
     # 2. What was chosen, before the defaults.
     chosen = {
         **{one.name: getattr(of, one.name) for of in (design, parts) for one in fields(Terms) if hasattr(of, one.name)},
-        "admitter": admitter,
         "max_prompt_tokens": prompt,
         "temperature_micro": MICRO,
     }
-    terms = Terms(
-        **{**defaults, **chosen},
-        trainer=keys.trainer,
-        storage_key=keys.storage,
-        classes=(WorkClass(BASIS_POINTS, design.budgets),),
-    )
+    terms = Terms(**{**defaults, **chosen}, classes=(WorkClass(BASIS_POINTS, design.budgets),))
     # 3. What would be refused later.
     _check_lengths(terms, parts)
     check_bounds(terms, design.chain_id)

@@ -14,7 +14,16 @@ from muster.chain.types import AddressBook
 from muster.console.run_init import owner
 from muster.console.run_init.choices import NEW_MODEL, OPEN, RunChoices, known_context, write_choices
 from muster.console.run_init.choices import OWNER as OWNER_ADMITS
-from muster.console.run_init.design import OwnerKeys, RunDesign, RunParts, cautions, costs_of, design_of, terms_of
+from muster.console.run_init.design import (
+    OwnerKeys,
+    RunDesign,
+    RunParts,
+    cautions,
+    costs_of,
+    design_of,
+    keys_of,
+    terms_of,
+)
 from muster.console.run_init.files import SERVICES, owner_settings, readme_text, settings_text
 from muster.console.run_init.folder import RunFolder
 from muster.console.run_init.parts import make_parts, model_folder
@@ -24,7 +33,7 @@ from muster.console.run_init.table import economics, sentences
 from muster.console.session import Session
 from muster.errors import ConfigError, MusterError, UnreachableError
 from muster.protocol.terms import Terms
-from muster.protocol.terms_file import read_terms, write_terms
+from muster.protocol.terms_file import NewRun, read_terms, write_terms
 from muster.runtime.terminal import asking
 from muster.runtime.units import Tokens
 from muster.settings.sources import load_settings
@@ -49,7 +58,7 @@ class RunInit:
     design: RunDesign
     keys: OwnerKeys = EXAMPLE_KEYS
     parts: RunParts = field(default_factory=RunParts)
-    terms: Terms | None = None
+    new: NewRun | None = None
     edited: list[str] = field(default_factory=list)
     """Files that a person has edited, and that are left as they are."""
     cautioned: list[str] = field(default_factory=list)
@@ -57,8 +66,12 @@ class RunInit:
 
     @property
     def agreed(self) -> Terms:
-        assert self.terms is not None, "prepare comes first"
-        return self.terms
+        return self.begun.terms
+
+    @property
+    def begun(self) -> NewRun:
+        assert self.new is not None, "prepare comes first"
+        return self.new
 
     @property
     def escrow(self) -> int:
@@ -84,7 +97,7 @@ class RunInit:
         is_same = self.choices == self.known and self.folder.terms.exists() and not self.design.is_local
         if (self.is_fixed or is_same) and not self.session.options.dry_run:
             return True
-        foreseen = terms_of(self.design, self._foreseen_parts, EXAMPLE_KEYS)
+        foreseen = terms_of(self.design, self._foreseen_parts)
         self._caution(foreseen)
         title = f"Make {self.design.title or 'a run'} in {self.folder.path}, on the network {self.design.network}"
         return self.session.preview(title, sentences(self.design, foreseen))
@@ -97,7 +110,7 @@ class RunInit:
                 self.session.note(f"mind: {caution}")
 
     def dry_run_document(self) -> dict[str, Any]:
-        foreseen = terms_of(self.design, self._foreseen_parts, EXAMPLE_KEYS)
+        foreseen = terms_of(self.design, self._foreseen_parts)
         return {
             "dry_run": True,
             "folder": str(self.folder.path),
@@ -121,22 +134,23 @@ class RunInit:
         self.parts = await make_parts(self.session, self.folder, self.design, calibration, unmeasured=unmeasured)
         if not self.folder.settings("orchestrator").exists():
             self.write_settings()  # says how the chain is reached
-        self.terms = await self._choose_terms()
-        self._caution(self.terms)
+        self.new = await self._choose_terms()
+        self._caution(self.agreed)
         write_choices(self.folder.choices, self.choices)
         self.write_settings()
 
-    async def _choose_terms(self) -> Terms:
-        """Return the terms: those of the file, where it was edited or the run is on chain; else those of the choices.
+    async def _choose_terms(self) -> NewRun:
+        """Return those of the file, where it was edited or the run is on chain; else those of the choices.
 
         Raises ConfigError when choices were changed that could only change such terms.
         """
-        wanted, changed = terms_of(self.design, self.parts, self.keys), self._has_other_terms()
+        wanted, changed = self._wanted(self.design), self._has_other_terms()
         there = read_terms(self.folder.terms) if self.folder.terms.exists() else wanted
         if there == wanted:
-            self.folder.write(self.folder.terms, write_terms(wanted))
+            self.folder.write(self.folder.terms, write_terms(*wanted))
             return wanted
-        differing = [one.name for one in fields(Terms) if getattr(there, one.name) != getattr(wanted, one.name)]
+        pairs = [(one.name, old, new) for old, new in zip(there, wanted, strict=True) for one in fields(old)]
+        differing = [name for name, old, new in pairs if getattr(old, name) != getattr(new, name)]
         if not self.is_fixed:
             settings = owner.chain_settings(self.folder)
             if found := (await owner.read_status(settings, self.folder, there, self.keys, 0)).run:
@@ -156,7 +170,7 @@ class RunInit:
                 )
             self.edited.append(self.folder.terms.name)
             return there
-        self.folder.write(self.folder.terms, write_terms(wanted))
+        self.folder.write(self.folder.terms, write_terms(*wanted))
         return wanted
 
     def _has_other_terms(self) -> bool:
@@ -164,10 +178,13 @@ class RunInit:
         if self.known in (self.choices, RunChoices()):
             return False
         try:
-            before = terms_of(design_of(self.known, known_context(self.known)), self.parts, self.keys)
+            before = self._wanted(design_of(self.known, known_context(self.known)))
         except MusterError:
             return True
-        return before != terms_of(self.design, self.parts, self.keys)
+        return before != self._wanted(self.design)
+
+    def _wanted(self, design: RunDesign) -> NewRun:
+        return NewRun(terms_of(design, self.parts), keys_of(design, self.keys))
 
     @property
     def disk(self) -> RunOnDisk:
@@ -188,7 +205,7 @@ class RunInit:
             )
             for name in SERVICES
         }
-        if self.terms is not None:
+        if self.new is not None:
             steps = owner_steps(self.design, self.escrow, ChainStatus(run=run), self.keys, self.disk)
             texts[self.folder.readme] = readme_text(self.design, self.folder.path, steps)
         for path, text in texts.items():
@@ -211,7 +228,7 @@ class RunInit:
         settings = owner.chain_settings(self.folder)
         signer = await owner.owner_signer(self.folder, self.choices, self.design.chain_id)
         run = await owner.open_run(
-            settings, self.folder, self.design, self.agreed, signer, self.escrow, self.session.note
+            settings, self.folder, self.design, self.begun, signer, self.escrow, self.session.note
         )
         self.write_settings()
         return run
@@ -219,7 +236,7 @@ class RunInit:
     async def status(self) -> ChainStatus:
         """Return what is on chain; keep the number of a run that was created by hand."""
         settings = owner.chain_settings(self.folder)
-        found = await owner.read_status(settings, self.folder, self.agreed, self.keys, self.escrow)
+        found = await owner.read_status(settings, self.folder, self.begun, self.keys, self.escrow)
         if found.run and not self.folder.progress.run:
             self.folder.record(run=found.run)
             self.write_settings()

@@ -19,7 +19,7 @@ from muster.console.run_init.steps import ChainStatus
 from muster.console.session import wallet_keys
 from muster.contracts import token
 from muster.errors import ConfigError, UnreachableError
-from muster.protocol.terms import Terms
+from muster.protocol.terms_file import NewRun
 from muster.runtime.units import Tokens
 from muster.settings.schema import ChainSettings, KeySettings
 from muster.settings.sources import load_settings
@@ -73,7 +73,7 @@ def chain_settings(folder: RunFolder) -> ChainSettings:
 
 
 async def read_status(
-    settings: ChainSettings, folder: RunFolder, terms: Terms, keys: OwnerKeys, escrow: int
+    settings: ChainSettings, folder: RunFolder, new: NewRun, keys: OwnerKeys, escrow: int
 ) -> ChainStatus:
     """Return what is on chain. Without an answer, that nothing was found. Raises WrongChainError, MismatchError."""
     try:
@@ -84,7 +84,7 @@ async def read_status(
         if not await is_deployed(settings):
             return ChainStatus(**found)
         async with await Chain.connect(settings) as chain:
-            run = folder.progress.run or await find_run(chain, keys.owner, terms) or 0
+            run = folder.progress.run or await find_run(chain, keys.owner, new) or 0
             tokens = await chain.call(token.balance_of(keys.owner))
             return ChainStatus(
                 **found, deployed=True, run=run, tokens=tokens, funded=await _funded(chain, folder, run, escrow)
@@ -103,7 +103,7 @@ async def open_run(
     settings: ChainSettings,
     folder: RunFolder,
     design: RunDesign,
-    terms: Terms,
+    new: NewRun,
     signer: Signer,
     escrow: int,
     tell: Tell,
@@ -120,7 +120,7 @@ async def open_run(
             hint=restart if design.is_local else "check chain.rpc_url in orchestrator.toml, and addresses.json",
         )
     if design.is_local:
-        await give_gas(settings, [signer.address, terms.trainer])
+        await give_gas(settings, [signer.address, new.keys.trainer])
     if await ensure_deployed(settings, signer):
         tell(f"deployed the contracts: {settings.addresses}")
     async with await Chain.connect(settings, signer) as chain:
@@ -128,7 +128,7 @@ async def open_run(
         run = folder.progress.run
         if not run:
             folder.record(sending=True)
-            run = await ensure_run(chain, terms)
+            run = await ensure_run(chain, new)
             folder.record(run=run)
             tell(f"run {run} is on chain")
 

@@ -54,7 +54,7 @@ def _says(text: str) -> Callable[[RunChoices], str]:
 
 def _cost_of_a_step(choices: RunChoices) -> str:
     design = _design(choices)
-    costs = costs_of(design, terms_of(design, RunParts(context=known_context(choices)), EXAMPLE_KEYS))
+    costs = costs_of(design, terms_of(design, RunParts(context=known_context(choices))))
     return f"a step costs {Tokens(costs.step)} to {Tokens(costs.most_step)}; more can be added at any time"
 
 
@@ -118,7 +118,7 @@ def _ask_one(question: Question, choices: RunChoices, ask: Ask, tell: Tell) -> R
         typed = ask(question.text, default).strip()
         try:
             answered = merged(choices, make_choices({question.name: typed}))
-            terms_of(_design(answered), RunParts(context=known_context(answered)), EXAMPLE_KEYS)
+            terms_of(_design(answered), RunParts(context=known_context(answered)))
         except MusterError as error:
             tell(f"invalid value: {error}")
             continue

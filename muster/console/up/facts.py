@@ -38,7 +38,6 @@ async def read_facts(
         operator = found.operator
     # 2. What it takes to join, and who is asked for it.
     joining = await nodes.prepare_join(chain, node, operator, run, role, gas_days, work_class=work_class)
-    listed = joining.terms.admitter != ZERO_ADDRESS
     calls: list = [runs.run_state(run), registry.free_balance(operator), token.faucet_amount()]
     calls += [token.faucet_ready_at(operator), registry.validator_of(operator, run)]
     state, free, amount, ready_at, other = await chain.call_all(calls)
@@ -47,7 +46,7 @@ async def read_facts(
         status=found.status,
         closed=state.phase == runs.Phase.CLOSED,
         # An address that is not made yet can be on no list: it is made first, then refused by its name.
-        admitted=not listed or operator == UNKNOWN or await chain.call(run_terms.is_admitted(run, operator)),
+        admitted=operator == UNKNOWN or await chain.call(run_terms.is_admitted(run, operator)),
         other_validator=ZERO_ADDRESS if other == node else other,
         free=free,
         faucet_amount=amount,

@@ -97,7 +97,7 @@ def _duties(joining: Joining, steps: SetupSteps) -> dict[str, object]:
     return {
         **validator_income(terms, joining.validators),
         "puts down": f"{case}; {moved}muster wallet withdraw takes out what is left",
-        "admits": admits(terms),
+        "admits": admits(joining.keys[0].keys),
     }
 
 

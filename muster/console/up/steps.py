@@ -129,7 +129,7 @@ def check_run_takes(facts: NodeFacts) -> None:
         )
     if not facts.admitted:
         raise CheckError(
-            f"run {joining.run} takes validators from a list that {joining.terms.admitter} keeps, and "
+            f"run {joining.run} takes validators from a list that {joining.keys[0].keys.admitter} keeps, and "
             f"{joining.operator} is not on it",
             hint=f"ask its owner to type: muster run admit {joining.operator} {joining.run}",
         )

@@ -47,6 +47,7 @@ from scripts.contract_vectors import terms_with
 from testbed.chain.rules import epochs_to_publish, opens_chain
 from testbed.paths import ROOT
 from testbed.samples.messages import a_verdict
+from testbed.samples.terms import keys_of
 from validator.sealing import vouch_leaf
 
 Values = dict[str, Any]
@@ -178,7 +179,7 @@ def the_receipt(given: Values) -> Values:
     found = signed(given, "Receipt", message)
     receipt = UploadReceipt(**fields(message), signature=found["signature"])
     where = Domain(given["chain_id"], given["registry"])
-    check_receipt(where, receipt, found["signer"])
+    check_receipt(where, receipt, keys_of(found["signer"]))
     path, query = upload_target(receipt.file_hash, receipt.run, receipt.index, receipt.root)
     return found | {"upload": f"PUT {path}?{query}"}
 

@@ -19,6 +19,7 @@ INVARIANTS = (ROOT / "docs" / "understand" / "invariants.md").read_text()
 CHECKS = {
     "onlyGuardian": "guardian",
     "_ownInfo(": "run owner",
+    "NotOwner(": "run owner",
     "NotAdmitter(": "admitter",
     "NotTrainer(": "trainer",
     "NotOperator(": "operator",

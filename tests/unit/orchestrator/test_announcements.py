@@ -69,7 +69,7 @@ def directory(database: Database, tmp_path: Path) -> RelayDirectory:
 
 @pytest.fixture
 def said(database: Database, directory: RelayDirectory, tmp_path: Path, clock: Clock) -> Announcements:
-    queries = SimpleNamespace(run=RUN, terms=SimpleNamespace(trainer=TRAINER.address))
+    queries = SimpleNamespace(run=RUN, keys_now=SimpleNamespace(trainer=TRAINER.address))
     return Announcements(
         WHERE, OWNER.address, queries, database, directory, storage_url=f"file:{tmp_path}", clock=clock
     )  # type: ignore[arg-type]

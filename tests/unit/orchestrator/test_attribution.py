@@ -32,7 +32,7 @@ from testbed.samples.terms import terms_of
 ADA, BOB = "0x" + "0A" * 20, "0x" + "0B" * 20
 WORKER, RUNS = "0x" + "a" * 40, "0x" + "0c" * 20
 ENTROPY = b"\x03" * 32
-TERMS = terms_of(WORKER, WORKER)
+TERMS = terms_of()
 
 
 @pytest.fixture

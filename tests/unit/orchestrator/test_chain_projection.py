@@ -32,7 +32,6 @@ ABOUT = "run 1 of 0xab on chain 31337"
 WORKER, VALIDATOR, OPERATOR = ("0x" + digit * 40 for digit in "abc")
 ROOT = "0x" + "0d" * 32
 TERMS = Terms(
-    *("0x" + "00" * 20,) * 3,
     *(1, 1_000, 1, 1, 1),
     slash_bps=10_000,
     bounty_bps=1,

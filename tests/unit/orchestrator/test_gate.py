@@ -20,7 +20,7 @@ from orchestrator.queries import Queries
 from orchestrator.run_facts import ChainState
 from orchestrator.statements import insert_once
 from testbed.samples.messages import HERE, KEY, OTHER, Key
-from testbed.samples.terms import terms_of
+from testbed.samples.terms import keys_of, terms_of
 
 URL = "http://here/v1/verdicts"
 
@@ -30,7 +30,7 @@ class Gates:
 
     def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.counts: dict[str, int] = {}
-        self.queries = Queries(database, 1, terms_of(OTHER.address), batch_groups=8, demand_batches=2)
+        self.queries = Queries(database, 1, terms_of(), keys_of(OTHER.address), batch_groups=8, demand_batches=2)
         self.polls: list[Callable[[], Any]] = []
         self.gate = Gate(HERE, "http://here", [], database=database, queries=self.queries, follower=self)  # type: ignore[arg-type]
         for owner, name in ((auth, "verify_request"), (database, "read"), (database, "write")):

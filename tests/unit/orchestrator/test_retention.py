@@ -27,6 +27,7 @@ from orchestrator.tables import commitments, evidence, outcomes, summaries, uplo
 from orchestrator.tables import tallies as tally
 from testbed.runs.recorded_run import SampleRun, address, hash_of
 from testbed.samples.messages import HERE, KEY, OTHER
+from testbed.samples.terms import keys_of
 
 DAY = 20_834
 HOUR = DAY * 24
@@ -166,7 +167,7 @@ WORK = DayOfWork(
 
 def test_a_summary_is_read_as_it_was_signed() -> None:
     data = sign_day(KEY, HERE, WORK)
-    assert read_day(HERE, KEY.address, data) == WORK
+    assert read_day(HERE, keys_of(KEY.address), data) == WORK
     assert SignedDay.parse(data).to_bytes() == data
     assert date_of(DAY) == "2027-01-16"
 
@@ -174,7 +175,7 @@ def test_a_summary_is_read_as_it_was_signed() -> None:
 @pytest.mark.parametrize(
     ("data", "error", "why"),
     [
-        (sign_day(OTHER, HERE, WORK), MismatchError, "not by the run's storage key"),
+        (sign_day(OTHER, HERE, WORK), MismatchError, "never the run's storage key"),
         (sign_day(KEY, HERE, WORK).replace(b'"accepts":5', b'"accepts":6'), MismatchError, "for another summary"),
         (sign_day(KEY, HERE, WORK).replace(b'"accepts":5', b'"accepts": 5'), MalformedError, "canonical"),
         (sign_day(KEY, HERE, WORK).replace(b'"accepted"', b'"splendid"'), MalformedError, "not a signed summary"),
@@ -184,7 +185,7 @@ def test_a_summary_is_read_as_it_was_signed() -> None:
 )
 def test_a_forged_summary_is_refused(data: bytes, error: type[CheckError], why: str) -> None:
     with pytest.raises(error, match=why):
-        read_day(HERE, KEY.address, data)
+        read_day(HERE, keys_of(KEY.address), data)
 
 
 async def test_one_summary_of_a_day_counts(run: SampleRun) -> None:

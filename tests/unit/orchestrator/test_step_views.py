@@ -170,7 +170,7 @@ async def test_the_page_of_a_large_step_lists_some_of_its_files(run: SampleRun) 
     await run.report(3, {}, [hash_of(f"file {number}") for number in range(FILES + 5)])
     found = await view(run, 3)
     assert len(found.batch) == FILES + 5
-    known = RunIdentity(1, 31337, "", "", run.terms.trainer, {}, run.terms)
+    known = RunIdentity(1, 31337, "", "", address("owner"), {}, run.terms)
 
     async def read(*_: object, seconds: float) -> StepView:
         return found

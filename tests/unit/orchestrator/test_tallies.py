@@ -18,7 +18,7 @@ from muster.contracts.registry import Fined
 from muster.contracts.runs import Claimed, HourSealed, Voided
 from orchestrator import tables
 from orchestrator.database import Database
-from testbed.runs.recorded_run import TERMS, VALIDATORS, WORKERS, Operation, ToldRun
+from testbed.runs.recorded_run import TRAINER, VALIDATORS, WORKERS, Operation, ToldRun
 
 few = st.integers(0, 30)
 commit = st.tuples(st.just("commit"), st.sampled_from(WORKERS), st.integers(0, 3), st.integers(100, 103))
@@ -69,7 +69,7 @@ def counted(connection: Connection) -> dict[str, Any]:
     spent = {row.file_hash: row for row in rows(connection, tables.spent)}
     gone = [row for row in rows(connection, tables.uploads) if row.file_hash in spent]
     given.update((row.node, "files") for row in gone if spent[row.file_hash].used)
-    given[TERMS.trainer, "updates"] = len({row.step for row in spent.values() if row.used})
+    given[TRAINER, "updates"] = len({row.step for row in spent.values() if row.used})
     return {
         "tallies": Counter((one["node"], one["status"], one["reason"] or "") for one in work),
         "step_tallies": Counter((one["step"], classes[one["node"]], one["status"]) for one in work),

@@ -98,7 +98,7 @@ async def test_one_piece_at_a_time_and_one_that_fails_gives_its_turn_back() -> N
 async def test_uncached_pages_leave_half_of_the_time_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests for ever new addresses render a page each; together these take half of the time."""
     monkeypatch.setattr(turns, "BURST_SECONDS", 0.05)
-    known = RunIdentity(1, 31337, "", "", OWNER, {}, terms_of(OWNER, OWNER))
+    known = RunIdentity(1, 31337, "", "", OWNER, {}, terms_of())
     site = Site(known, "http://run.example", lambda: 0)
 
     def chain_time() -> int:  # called while a page is made
@@ -121,7 +121,7 @@ async def test_uncached_pages_leave_half_of_the_time_to_the_loop(monkeypatch: py
 
 @pytest.mark.parametrize(("watchers", "refresh", "seconds"), [(0, 8, 8), (80, 8, 8), (500, 8, 50), (500, 0, 0)])
 async def test_very_many_watchers_fetch_a_page_less_often(watchers: int, refresh: int, seconds: int) -> None:
-    known = RunIdentity(1, 31337, "", "", OWNER, {}, terms_of(OWNER, OWNER))
+    known = RunIdentity(1, 31337, "", "", OWNER, {}, terms_of())
     site = Site(known, "http://run.example", lambda: 0, watchers=lambda: watchers)
 
     async def make() -> dict[str, str]:

@@ -20,20 +20,18 @@ from muster.protocol.incentives import (
     round_amount,
 )
 from muster.protocol.terms import Terms, WorkClass
-from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS, ZERO_ADDRESS
+from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS
 from muster.runtime.units import decimal_amount, parse_amount
 from muster.verification.sample_policy import detection, false_rows
 from testbed.economy.break_even import BreakEven
 
 _UNUSED = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32))
-_KEYS = {
-    "trainer": ZERO_ADDRESS,
-    "storage_key": ZERO_ADDRESS,
+_REST = {
     "task_count": 1,
     "classes": (WorkClass(10_000, (8, 12, 16)),),
 }
-PUBLIC = Terms(**PUBLIC_DEFAULTS, **_UNUSED, **_KEYS)
-LOCAL = Terms(**LOCAL_DEFAULTS, **_UNUSED, **_KEYS)
+PUBLIC = Terms(**PUBLIC_DEFAULTS, **_UNUSED, **_REST)
+LOCAL = Terms(**LOCAL_DEFAULTS, **_UNUSED, **_REST)
 
 
 def test_public_defaults_have_the_expected_break_even() -> None:

@@ -9,6 +9,7 @@ from muster.protocol.eip712 import recover_signer, sign_message
 from muster.protocol.messages import Upload, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict, upload_target
 from testbed.samples.messages import HASH, HERE, KEY, NOW, OTHER, a_receipt, a_verdict, request_of
+from testbed.samples.terms import keys_of
 
 
 @pytest.mark.parametrize(
@@ -62,9 +63,9 @@ def test_verdict_of_another_validator_is_refused():
 )
 def test_receipt_is_bound_to_every_field(change):
     receipt = sign_message(KEY, HERE, a_receipt())
-    check_receipt(HERE, receipt, KEY.address.lower())
+    check_receipt(HERE, receipt, keys_of(KEY.address.lower()))
     with pytest.raises(MismatchError, match="storage key"):
-        check_receipt(HERE, receipt.model_copy(update=change), KEY.address)
+        check_receipt(HERE, receipt.model_copy(update=change), keys_of(KEY.address))
 
 
 # Uploads: the storage key alone cannot frame a node

@@ -9,14 +9,14 @@ import pytest
 
 from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, TOKEN
 from muster.errors import ConfigError
+from muster.protocol.keys import ZERO_ADDRESS, Keys, check_keys
 from muster.protocol.term_bounds import REASONS, bounds, check_bounds, weight_bounds
 from muster.protocol.terms import Terms, WorkClass
-from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS, ZERO_ADDRESS
+from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS
 
 SOMEBODY = "0x" + "11" * 20
 _REST = {
     **dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32)),
-    **dict.fromkeys(("trainer", "storage_key"), SOMEBODY),
     "task_count": 1,
     "classes": (WorkClass(10_000, (8, 12, 16)),),
 }
@@ -61,10 +61,12 @@ def test_refusal_names_the_term_and_its_range(change: dict[str, Any], said: str)
     assert refused.value.hint
 
 
-def test_terms_without_trainer_or_storage_key_are_refused() -> None:
+def test_keys_without_trainer_or_storage_key_are_refused() -> None:
+    keys = Keys(SOMEBODY, SOMEBODY, ZERO_ADDRESS)
+    check_keys(keys)
     for name in ("trainer", "storage_key"):
         with pytest.raises(ConfigError, match="no trainer or no storage key"):
-            check_bounds(replace(PUBLIC, **{name: ZERO_ADDRESS}), CHAIN_BASE_SEPOLIA)
+            check_keys(replace(keys, **{name: ZERO_ADDRESS}))
 
 
 def test_a_class_is_paid_by_its_mean_budget_and_rounded_either_way() -> None:

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from muster.constants import HOUR_SECONDS, TOKEN
-from muster.protocol.term_words import WORDS, ZERO_ADDRESS, term_lines, term_text
+from muster.protocol.keys import ZERO_ADDRESS, Keys
+from muster.protocol.term_words import WORDS, term_lines, term_text
 from muster.protocol.terms import NO_HASH, Terms, WorkClass
 from muster.protocol.terms_file import HASHES, MONEY, PUBLIC_DEFAULTS, read_terms, write_terms
 
 ADDRESS = "0x00000000000000000000000000000000000000A1"
+KEYS = Keys(ADDRESS, ADDRESS, ADDRESS)
 TERMS = Terms(
     **PUBLIC_DEFAULTS,
-    trainer=ADDRESS,
-    storage_key=ADDRESS,
     task_count=1_200,
     **{name: bytes([number]) * 32 for number, name in enumerate(HASHES[:4], 1)},
     classes=(WorkClass(10_000, (512, 1_024)), WorkClass(5_000, (256,))),
@@ -36,8 +36,6 @@ TERMS = Terms(
         ("max_completion_tokens", 4_096, "4,096 tokens"),
         ("task_root", bytes([0xE1, 0x7D, *range(30)]), "0xe17d…1c1d"),
         ("tools_root", NO_HASH, "none"),
-        ("admitter", ZERO_ADDRESS, "none"),
-        ("trainer", ADDRESS, "0x0000…00A1"),
         ("task_count", 1_200, "1,200"),
     ],
 )
@@ -57,8 +55,9 @@ def test_every_term_is_in_the_table_once() -> None:
 
 
 def test_each_term_of_a_file_has_a_comment(tmp_path: Any) -> None:
-    text = write_terms(TERMS)
+    text = write_terms(TERMS, KEYS)
     lines = text.splitlines()
+    assert f'# who publishes the steps\ntrainer = "{ADDRESS}"\n' in text
     for name in WORDS:
         place = next(number for number, line in enumerate(lines) if line.startswith(f"{name} = "))
         assert lines[place - 1].startswith(f"# {WORDS[name][1]}"), name
@@ -68,4 +67,6 @@ def test_each_term_of_a_file_has_a_comment(tmp_path: Any) -> None:
     assert "# a class of work: 0.5 × pay for 256 tokens\n[[classes]]\nweight_bps = 5000\n" in text
     path = tmp_path / "run.toml"
     path.write_text(text, encoding="utf-8")
-    assert read_terms(path) == TERMS
+    assert read_terms(path) == (TERMS, KEYS)
+    path.write_text(text.replace("admitter = ", "# "), encoding="utf-8")
+    assert read_terms(path).keys.admitter == ZERO_ADDRESS

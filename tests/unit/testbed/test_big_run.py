@@ -27,7 +27,8 @@ from testbed.samples.terms import terms_of
 SHAPE = Shape(steps=6_000, nodes=220, commitments=8_000, step_seconds=90, at_work=40)
 """Six days: long enough that work was claimed and cases were lost."""
 NOW, BLOCK = 1_790_000_000, 60
-TERMS = terms_of("0x" + "11" * 20, "0x" + "22" * 20, accepts_required=1)
+TERMS = terms_of(accepts_required=1)
+TRAINER = "0x" + "11" * 20
 ABOUT = "a synthetic run"
 
 
@@ -38,7 +39,7 @@ def address(name: str) -> str:
 def make_rows(shape: Shape = SHAPE) -> Rows:
     workers, validators = ([address(f"{role} {i}") for i in range(many)] for role, many in roles(shape))
     operators = dict.fromkeys([*workers, *validators], address("operator"))
-    members = Members(1, TERMS.trainer, workers, validators, operators)
+    members = Members(1, TRAINER, workers, validators, operators)
     return Rows(shape, Work(shape, NOW, BLOCK), members, TERMS)
 
 
@@ -145,7 +146,7 @@ def test_member_actions_are_counted(connection: Connection) -> None:
         if name in used:
             counted[node, "files"] += 1
     steps = connection.execute(select(tables.spent.c.step).where(tables.spent.c.used)).scalars()
-    counted[TERMS.trainer, "updates"] = len(set(steps))
+    counted[TRAINER, "updates"] = len(set(steps))
     assert kept == counted
 
 

@@ -26,6 +26,7 @@ from muster.console.run_init.design import (
     RunParts,
     cautions,
     design_of,
+    keys_of,
     terms_of,
 )
 from muster.console.run_init.files import SERVICES, owner_settings, settings_text
@@ -50,12 +51,16 @@ def decided(choices: RunChoices) -> RunDesign:
 
 
 def terms(choices: RunChoices, parts: RunParts = NOTHING) -> Any:
-    return terms_of(decided(choices), parts, KEYS)
+    return terms_of(decided(choices), parts)
+
+
+def admitter(choices: RunChoices) -> str:
+    return keys_of(decided(choices), KEYS).admitter
 
 
 def test_a_public_run_has_the_numbers_of_the_economics() -> None:
     design = decided(PUBLIC)
-    agreed = terms_of(design, RunParts(), KEYS)
+    agreed = terms_of(design, RunParts())
     assert economics(design, agreed) == {
         "pay": TOKEN // 4,
         "worker_day": 360 * TOKEN,
@@ -146,10 +151,10 @@ def test_a_public_run_needs_a_host_that_others_reach() -> None:
 
 
 def test_validators_option_sets_the_admitter() -> None:
-    assert terms(PUBLIC).admitter == ZERO_ADDRESS
-    assert terms(merged(PUBLIC, RunChoices(validators="owner"))).admitter == KEYS.owner
+    assert admitter(PUBLIC) == ZERO_ADDRESS
+    assert admitter(merged(PUBLIC, RunChoices(validators="owner"))) == KEYS.owner
     somebody = "0x" + "ab" * 20
-    assert terms(merged(PUBLIC, RunChoices(validators=somebody))).admitter.lower() == somebody
+    assert admitter(merged(PUBLIC, RunChoices(validators=somebody))).lower() == somebody
     with pytest.raises(UsageError, match="--validators: write open, owner, or an address"):
         make_choices({"validators": "friends"})
 
@@ -204,7 +209,7 @@ answers = st.fixed_dictionaries(
 def test_terms_are_within_the_contracts_bounds_or_refused_with_a_reason(chosen: dict[str, Any]) -> None:
     try:
         design = decided(make_choices(chosen))
-        agreed = terms_of(design, RunParts(), KEYS)
+        agreed = terms_of(design, RunParts())
     except (ConfigError, UsageError) as error:
         refused = error
     else:
