@@ -98,9 +98,16 @@ class Committer:
         return AGAIN
 
     async def _receipt_ahead(self, entry: Entry) -> str:
-        """Return why the receipt would not answer a case about this commitment yet, or "": it must not be later."""
-        receipt, head = self._context.journal.receipt(entry.index), await self._context.chain.head()
-        if receipt is None or receipt.stored_at <= head.timestamp:
+        """Return why the receipt would not answer a case about this commitment yet, or "": it must not be later.
+
+        Raises MismatchError where the keys of its second are not those that were announced when it came.
+        """
+        context = self._context
+        receipt, head = context.journal.receipt(entry.index), await context.chain.head()
+        if receipt is None:
+            return ""
+        if receipt.stored_at <= head.timestamp:
+            check_receipt(context.client.domain, receipt, await context.chain.keys(context.run))
             return ""
         return f"the receipt is of second {receipt.stored_at}, the latest block here of second {head.timestamp}"
 

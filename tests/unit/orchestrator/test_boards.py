@@ -7,6 +7,7 @@ import gzip
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,12 @@ from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts.court import AbsenceReported, Outcome, VoteRevealed
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Fined
+from muster.contracts.run_terms import Keys, Tenure
 from muster.contracts.runs import Claimed, HourSealed
 from muster.errors import RefusedError
 from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.eip712 import UNSIGNED
+from muster.protocol.keys import RunKeys
 from muster.protocol.messages import RelayOffer
 from orchestrator import tables, tallies
 from orchestrator.attribution import Attribution
@@ -240,7 +243,7 @@ async def test_a_page_and_a_search_are_slices_of_the_ranking(run: BoardsRun) -> 
 
 async def test_the_overview_adds_up(run: BoardsRun) -> None:
     found = await run.boards.overview()
-    assert (found.title, found.about, found.owner, found.trainer) == ("Sums", "Adds numbers.", OWNER, TRAINER)
+    assert (found.title, found.about, found.owner, found.keys[0].trainer) == ("Sums", "Adds numbers.", OWNER, TRAINER)
     assert (found.chain_id, found.addresses, found.block, found.block_time) == (31337, {"runs": OTHER}, 30, NOW)
     assert (found.step, found.reported, found.step_seconds) == (3, 1_060.0, 30.0)
     assert (found.finished, found.blocked, found.demand.wanted) == (False, "", True)
@@ -296,6 +299,24 @@ async def test_trainer_and_relays_are_listed(run: BoardsRun) -> None:
     ]
     await run.database.write(lambda connection: connection.execute(delete(tables.relay_offers)))  # the module's
     assert found.authors == []
+
+
+async def test_a_change_of_keys_is_shown_before_it_is_in_force(run: BoardsRun) -> None:
+    former = run.queries.keys.tenures[0]
+    run.queries.keys = RunKeys((former, Tenure(Keys(OTHER, OWNER, OWNER), NOW + 60)))
+    assert [(line.trainer, line.since) for line in (await run.boards.overview()).keys] == [
+        (TRAINER, 0),
+        (OTHER, NOW + 60),
+    ]
+    assert json.loads(await run.boards.summary_json())["keys"][1]["storage_key"] == OWNER
+    assert (await run.boards.others()).trainers[0].address == TRAINER
+    run.queries.chain = replace(run.queries.chain, now=NOW + 60)
+    run.now += 1_000
+    assert [line.trainer for line in (await run.boards.overview()).keys] == [OTHER]
+    assert (await run.boards.others()).trainers[0].model_dump(include={"address", "updates"}) == {
+        "address": OTHER,
+        "updates": 1,
+    }
 
 
 async def test_an_address_leads_to_its_parts_and_the_nodes_it_operates(run: BoardsRun) -> None:

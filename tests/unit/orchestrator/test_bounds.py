@@ -27,7 +27,7 @@ from orchestrator.statements import insert_once
 from orchestrator.tables import uploads
 from orchestrator.uploads import Uploads, full
 from orchestrator.verdicts import MAX_UNNAMED, UNNAMED_SECONDS, Verdicts, mark_named
-from testbed.samples.commitments import rules
+from testbed.samples.commitments import KEYS, NODE, STORAGE, rules
 from testbed.samples.messages import request_of, verdict_of
 
 ANNE, BERT = ("0x" + digit * 40 for digit in "12")
@@ -114,11 +114,13 @@ async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verd
 
 async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
     unused: Any = None
-    queries: Any = SimpleNamespace(terms=rules().terms, chain=ChainState(now=9, read_at=time.monotonic()))
+    queries: Any = SimpleNamespace(
+        terms=rules().terms, keys_now=KEYS.at(9), chain=ChainState(now=9, read_at=time.monotonic())
+    )
     settings = OrchestratorSettings(
         storage_url=f"file:{tmp_path}", state_dir=tmp_path, uploads_at_once=8, upload_seconds=60
     )
-    uploads = Uploads(WHERE, unused, queries, unused, settings)
+    uploads = Uploads(WHERE, STORAGE, queries, unused, settings)
     uploads.spool.mkdir()
 
     class Slow:
@@ -189,3 +191,14 @@ async def test_there_is_no_receipt_while_the_chain_cannot_be_read(tmp_path: Path
     with pytest.raises(RefusedError, match="the chain cannot be read, so a receipt could not say when") as refused:
         await uploads.take(unused, caller(ANNE, role="worker"), NOTHING, 0, NOTHING)
     assert refused.value.status == 429
+
+
+async def test_there_is_no_receipt_by_a_key_that_was_changed(tmp_path: Path) -> None:
+    unused: Any = None
+    chain = ChainState(now=9, read_at=time.monotonic())
+    queries: Any = SimpleNamespace(terms=rules().terms, keys_now=KEYS.at(9), chain=chain)
+    settings = OrchestratorSettings(storage_url=f"file:{tmp_path}", state_dir=tmp_path)
+    uploads = Uploads(WHERE, NODE, queries, unused, settings)
+    with pytest.raises(RefusedError, match="the run's storage key has changed") as refused:
+        await uploads.take(unused, caller(ANNE, role="worker"), NOTHING, 0, NOTHING)
+    assert refused.value.status == 503
