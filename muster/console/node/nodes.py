@@ -68,13 +68,16 @@ class Joining:
     @property
     def at_stake(self) -> dict[str, object]:
         """Return what a person should see before it joins."""
-        return {
+        shown: dict[str, object] = {
             "node": self.node,
             "stake": f"{Tokens(self.stake)}, of which a conviction takes {self.terms.slash_bps / 100:g}%",
             "unbonding": "the stake comes back some days after you retire; see docs/understand/trust.md",
             "validators": f"{self.validators} active; their majority decides cases",
             "gas": self.gas_line(self.short),
-        } | ({"keys change": f"{Moment(self.keys[-1].from_)}: muster run show"} if self.keys[1:] else {})
+        }
+        if self.keys[1:]:
+            shown["keys change"] = f"{Moment(self.keys[-1].from_)}: muster run show"
+        return shown
 
     def gas_line(self, wei: int) -> str:
         """Return the line of a preview that says what is sent to the node's key, and for what."""
