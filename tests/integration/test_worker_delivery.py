@@ -14,10 +14,10 @@ import pytest
 from muster.chain.client import Chain
 from muster.constants import TOKEN
 from muster.contracts import court, runs, token
-from muster.contracts.court import Kind
 from muster.errors import ConfigError, RevertError, UnreachableError
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hash_bytes
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import UploadReceipt
 from muster.runtime.loop import AGAIN, IDLE, Waiting
 from muster.settings.schema import Settings

@@ -119,7 +119,7 @@ contract InvariantsTest {
     function test_Swarm_EverythingHappens() public {
         FuzzSelector[] memory targets = targetSelectors();
         for (uint256 n = 0; n < 9_000; n++) {
-            bytes32 a = keccak256(abi.encode("stroll", n));
+            bytes32 a = keccak256(abi.encode("amble", n));
             FuzzSelector memory target = targets[uint256(a) % 4 == 0 ? 1 : 0];
             bytes4 action = target.selectors[(uint256(a) >> 8) % target.selectors.length];
             (bool done,) = target.addr.call(bytes.concat(action, _arguments(action, a)));
