@@ -8,13 +8,26 @@ claims by honest parties and one that deviates (testbed/economy). Income per day
 and locks at the end, less what it began with, its compute, its gas and what its stakes would have earned elsewhere.
 What the contracts do not know is assumed, and printed (testbed/economy/assumptions.py).
 
-    honest_margin   (honest income − that of the best deviating strategy) / honest income, the lowest over all
-                    strategies of one party, and over public and local terms
+A validator that deviates is compared with an honest one in its place. Each world has one founded case a day, and after
+these one unfounded case from each validator that inspects. No case changes what another pays, so the income at any
+share of unfounded cases follows from the two.
+
+    honest_margin   (honest income − that of the best deviating strategy) / honest income, where one case in 1,000 is
+                    unfounded: the lowest over all strategies of one party and over public and local terms, with 4, 6
+                    and 9 validators
+    judge_margin    the same of judges who inspect and accuse, and judge by less than a replay
+    honest_margin_founded
+                    honest_margin where every case is founded
     honest_margin_quiet
                     the same of a validator that inspects nothing, where there is a cheater in ten days
-    bait_cost       tokens that a validator loses per file that comes only when it is accused, gas aside
-    judge_margin    tokens per case that a judge who replays earns more than one who votes unseen, at one guilty case in
+    judge_gain      tokens per case that a judge who replays earns more than one who votes unseen, at one guilty case in
                     twenty: the lower of acquitting and convicting unseen
+    copycat         share of the bounties that a validator gets who opens a copy of each finder's case
+    throttle        pay that an honest worker at full rate cannot earn in 8 days since two of four validators open
+                    unfounded cases against it one after another, over what the two lose
+    rotation        tokens paid for false work of which nobody complained before all validators had changed their keys
+    silence         tokens that a judge with a receipt earns more by a verdict than by showing the receipt
+    bait_cost       tokens that a validator loses per file that comes only when it is accused, gas aside
     junk_ratio      tokens of an owner that junk binds per token that its author loses
     shopping_gain   work that eight keys save at the same pay, of which the shortest draw is taken each time
     withdrawn       tokens of reserved pay that an owner keeps from workers by withdrawing and closing
@@ -35,8 +48,8 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from muster.constants import TOKEN
-from muster.contracts import registry, runs
+from muster.constants import HOUR_SECONDS, TOKEN
+from muster.contracts import registry, runs, token
 from muster.contracts.court import Outcome
 from muster.protocol.kinds import Kind
 from muster.protocol.terms import Terms, WorkClass
@@ -45,18 +58,22 @@ from testbed.economy.assumptions import Assumptions
 from testbed.economy.chain import WorldChain
 from testbed.economy.parties import (
     BLIND,
+    CHEATER,
+    COPYCAT,
     FAITHFUL,
     FRIEND,
     HONEST,
+    KEEPER,
     LAZY_JUDGES,
     MOB,
     SHIELD,
-    SLANDERER,
+    THROTTLER,
     VALIDATORS,
     WORKERS,
     Income,
     Upload,
     Validating,
+    Validator,
     Working,
 )
 from testbed.economy.world import World
@@ -65,9 +82,20 @@ from testbed.samples.terms import made_terms
 TERMS: Final = {"public": PUBLIC_DEFAULTS, "local": LOCAL_DEFAULTS}
 BUDGETS: Final = (8, 12, 16)
 """Of `muster run template`."""
-GUILTY: Final = 0.05
-"""Share of the cases that judges are measured with."""
+SIZES: Final = (4, 6, 9)
+"""Validators of a run."""
+UNFOUNDED: Final = 0.001
+"""Share of all cases."""
+SLANDERED: Final = 0.95
+"""The same where slanderers are at work."""
 CARTELS: Final = ((1, 4), (2, 4), (3, 4), (4, 9))
+EAGER: Final = replace(HONEST, full_rate=True)
+HOLDS: Final = ((1, 99), (26, 1), (26, 2), (26, 99))
+"""When friends begin to hold a worker, in hours, and how many cases they open at most. After 26 hours it has as much
+unsettled as a worker at full rate ever has."""
+HELD_DAYS: Final = 8
+PRODUCTION: Final = ("throttle", "rotation", "silence")
+"""Parts that are played with public terms only."""
 
 Row = dict[str, Any]
 
@@ -91,6 +119,7 @@ class Study:
         workers: Sequence[Working],
         **assumed: Any,
     ) -> World:
+        chain.restart()
         return World.begin(chain, self.terms, Assumptions(seed=self.seed, **assumed), validators, workers)
 
     # ------------------------------------------------------------------------------------------ one party deviates
@@ -110,37 +139,42 @@ class Study:
                 rows.append(row | {"commitments": one.made, "work": round(one.worked / max(1, one.made), 4)})
         return rows
 
-    def validators(self, chain: WorldChain, **assumed: Any) -> list[Row]:
-        """Let each deviating validator serve beside five honest ones, each in a separate world."""
+    def validators(self, chain: WorldChain) -> list[Row]:
+        """Let each deviating validator serve in place of an honest one."""
         rows: list[Row] = []
-        for strategy in VALIDATORS:
-            world = self.world(chain, [FAITHFUL] * 5 + [strategy], [HONEST] * 5, **assumed)
-            world.live()
-            rows.append(one_against_the_rest(world))
+        for size in SIZES:
+            honest = self.serve(chain, size, FAITHFUL)
+            rows.append(honest)
+            rows += [beside(self.serve(chain, size, strategy), honest) for strategy in VALIDATORS]
         return rows
+
+    def serve(self, chain: WorldChain, size: int, strategy: Validating) -> Row:
+        """Let the last of so many validators follow a strategy: a founded case a day, then unfounded ones."""
+        world = self.world(chain, [FAITHFUL] * (size - 1) + [strategy], [HONEST] * 5, days=size)
+        last = world.validators[-1]
+        world.live()
+        founded = world.income(last.operator)
+        bounties = world.cases.bounties
+        share = bounties[last.operator.address] / bounties.total()
+        for one in world.validators:
+            if one.strategy.inspects and one.strategy.accuses and world.is_open():
+                world.cases.accuse(one, world.work()[0], Kind.ACTIVATION_MISMATCH)
+                world.wait(2)
+        unfounded = (world.income(last.operator).net - founded.net) / size
+        return founded.row() | {
+            "name": strategy.name,
+            "validators": size,
+            "founded": founded.per_day,
+            "unfounded": unfounded,
+            "at": founded.per_day + unfounded * UNFOUNDED / (1 - UNFOUNDED),
+            "bounties": round(share, 4),
+        }
 
     def quiet(self, chain: WorldChain) -> list[Row]:
         """Let a blind sealer serve in a run with few cheaters."""
         world = self.world(chain, [FAITHFUL] * 5 + [BLIND], [HONEST] * 5, cheat_every=240)
         world.live()
         return [one_against_the_rest(world)]
-
-    def judges(self, chain: WorldChain) -> list[Row]:
-        """Let each kind of lazy judge serve where a slanderer makes nineteen of twenty cases unfounded."""
-        rows: list[Row] = []
-        slander = (1 / GUILTY - 1) / (24 * 4 * 5)
-        for strategy in LAZY_JUDGES:
-            judges = [replace(SLANDERER, slanders=slander)] + [FAITHFUL] * 5 + [strategy]
-            world = self.world(chain, judges, [HONEST] * 5, days=6)
-            world.live()
-            outcomes = [case.outcome for case in world.cases.ended]
-            row = one_against_the_rest(world, first=1)
-            per_case = (row["honest"] - row["per_day"]) * world.assumptions.days / len(outcomes)
-            guilty = outcomes.count(Outcome.GUILTY) / len(outcomes)
-            rows.append(
-                row | {"cases": len(outcomes), "guilty": round(guilty, 3), "margin_per_case": round(per_case, 3)}
-            )
-        return rows
 
     # ---------------------------------------------------------------------------------------------- special worlds
 
@@ -164,7 +198,8 @@ class Study:
         worker = world.workers[0]
         work = chain.read(runs.work(worker.keys[0].address))
         before = chain.read(registry.node(worker.keys[0].address)).lock
-        world.accuse_latest(worker, world.validators[0], Kind.ACTIVATION_MISMATCH)
+        latest = world.latest(worker, false_rows=self.terms.positions)
+        world.cases.accuse(world.validators[0], latest, Kind.ACTIVATION_MISMATCH)
         world.settle()
         slashed = before - chain.read(registry.node(worker.keys[0].address)).lock
         bounty = slashed * self.terms.bounty_bps // 10_000
@@ -194,11 +229,98 @@ class Study:
                 rows.append(cartel_row(world, strategy, members))
         return rows
 
+    # ------------------------------------------------------------------------------------------ attacks on the court
 
-def one_against_the_rest(world: World, first: int = 0) -> Row:
+    def throttle(self, chain: WorldChain, holds: Sequence[tuple[int, int]] = HOLDS, days: int = HELD_DAYS) -> list[Row]:
+        """Let two of four validators hold an honest worker at full rate by unfounded cases, one after another."""
+        rows: list[Row] = []
+        for begin, most in holds:
+            world = self.world(chain, [THROTTLER] * 2 + [FAITHFUL] * 2, [EAGER], days=days, cheat_every=0)
+            friends = world.validators[:2]
+            for hour in range(1, 24 * days + 1):
+                world.pass_hour(working=True)
+                if hour >= begin:
+                    hold(world, friends, most)
+            [worker] = world.workers
+            work = chain.read(runs.work(worker.keys[0].address))
+            _, payable = chain.read(runs.claimable(worker.keys[0].address))
+            world.settle()
+            full = 24 * days * self.terms.commitments_per_hour
+            row = {
+                "begin": begin,
+                "cases": [case.outcome.name.lower() for case in world.cases.ended],
+                "made": worker.made / full,
+                "withheld": (full - worker.made) * self.terms.pay_of(0) / TOKEN,
+                "lost": -sum(world.income(one.operator).money for one in friends),
+                "paid_in_time": (work.settled * work.pay + payable) / TOKEN,
+                "worker": world.income(worker.operator).money,
+            }
+            rows.append(row)
+        return rows
+
+    def rotation(self, chain: WorldChain) -> list[Row]:
+        """Let a cheater work for half a day, all validators change their keys, and an old one accuse it then."""
+        rows: list[Row] = []
+        for size in SIZES:
+            world = self.world(chain, [BLIND] * size, [CHEATER], cheat_every=0)
+            [worker] = world.workers
+            before = chain.read(token.balance_of(worker.operator.address))
+            for _ in range(12):
+                world.pass_hour(working=True)
+            world.rotate()
+            latest = world.latest(worker, false_rows=self.terms.positions)
+            accused = world.cases.accuse(world.validators[0], latest, Kind.ACTIVATION_MISMATCH)
+            world.settle()
+            paid = (chain.read(token.balance_of(worker.operator.address)) - before) / TOKEN
+            rows.append({"validators": size, "accused": accused, "made": worker.made, "paid": paid})
+        return rows
+
+    def silence(self, chain: WorldChain) -> list[Row]:
+        """Let an honest worker be accused of missing data, by judges who all keep its receipt but for one or none."""
+        rows: list[Row] = []
+        for size in SIZES:
+            earned: list[float] = []
+            for last in (FAITHFUL, KEEPER):
+                world = self.world(chain, [FAITHFUL, *[KEEPER] * (size - 2), last], [HONEST], cheat_every=0)
+                world.cases.accuse(world.validators[0], world.work()[0], Kind.DATA_MISSING)
+                world.wait(2)
+                earned.append(world.income(world.validators[-1].operator).money)
+            shown, kept = earned
+            rows.append({"validators": size, "shown": shown, "kept": kept, "gain": kept - shown})
+        return rows
+
+
+def hold(world: World, friends: Sequence[Validator], most: int) -> None:
+    """Have a case against the first worker open for another hour, by a friend that has none."""
+    ours = [case for case in world.cases.open_cases if case.challenger in friends]
+    soon = world.chain.now + HOUR_SECONDS + 60
+    if len(ours) + len(world.cases.ended) == most or any(case.reveal_ends > soon for case in ours):
+        return
+    free = next(one for one in friends if all(case.challenger is not one for case in ours))
+    world.cases.accuse(free, world.latest(world.workers[0]), Kind.ACTIVATION_MISMATCH)
+
+
+def beside(row: Row, honest: Row) -> Row:
+    """Return a validator's row with what an honest one in its place has, and by which shares it earns less."""
+
+    def margin(key: str) -> float:
+        return (honest[key] - row[key]) / abs(honest[key])
+
+    losses = {name: honest[name] - row[name] for name in ("founded", "unfounded")}
+    return row | {
+        "honest": honest["at"],
+        "margin": margin("at"),
+        "margin_founded": margin("founded"),
+        "lost_founded": losses["founded"],
+        "lost_unfounded": losses["unfounded"],
+        "gain": (1 - SLANDERED) * losses["founded"] + SLANDERED * losses["unfounded"],
+    }
+
+
+def one_against_the_rest(world: World) -> Row:
     """Compare the last validator with the honest ones before it."""
     *others, last = world.validators
-    honest = mean_income(world.income(one.operator) for one in others[first:])
+    honest = mean_income(world.income(one.operator) for one in others)
     return compared(world.income(last.operator), honest)
 
 
@@ -237,7 +359,9 @@ PARTS: Final[dict[str, Callable[[Study, WorldChain], list[Row]]]] = {
     "workers": Study.workers,
     "validators": Study.validators,
     "quiet": Study.quiet,
-    "judges": Study.judges,
+    "throttle": Study.throttle,
+    "rotation": Study.rotation,
+    "silence": Study.silence,
     "baits": Study.baits,
     "junk": Study.junk,
     "owner": Study.owner,
@@ -248,24 +372,35 @@ PARTS: Final[dict[str, Callable[[Study, WorldChain], list[Row]]]] = {
 def figures(found: dict[str, dict[str, list[Row]]]) -> list[report.Figure]:
     """Return the figures of all worlds, by terms and part."""
 
-    def over(part: str, key: str, *, only: Sequence[str] = ()) -> list[float]:
-        rows = [row for parts in found.values() for row in parts.get(part, ())]
-        return [row[key] for row in rows if key in row and (not only or row["name"] in only)]
+    def over(part: str, key: str, **only: Any) -> list[float]:
+        rows = [row for parts in found.values() for row in parts.get(part, ()) if key in row]
+        return [row[key] for row in rows if all(row[name] in allowed for name, allowed in only.items())]
 
-    unseen = [one.name for one in LAZY_JUDGES[:2]]
-    margins = over("workers", "margin") + over("validators", "margin")
-    saved = [1 - work for work in over("workers", "work", only=["shopper, 8 keys"])]
-    bound = [row["bound"] / row["lost"] for parts in found.values() for row in parts.get("junk", ())]
+    def lowest(key: str, *more: float, **only: Any) -> list[float]:
+        sizes = [over("validators", key, validators=[size], **only) for size in SIZES]
+        return [min(*values, *more) for values in sizes if values]
+
+    judges = [one.name for one in LAZY_JUDGES]
+    workers = over("workers", "margin")
+    saved = [1 - work for work in over("workers", "work", name=["shopper, 8 keys"])]
+    bound = [bound / lost for bound, lost in zip(over("junk", "bound"), over("junk", "lost"), strict=True)]
+    held = zip(over("throttle", "withheld"), over("throttle", "lost"), strict=True)
     income, least, most = (
         "of the honest income",
         {"ratio": min, "target": 0},
         {"ratio": max, "target": 0, "at_most": True},
     )
     shown: list[tuple[str, list[float], str, dict[str, Any]]] = [
-        ("honest_margin", margins, income, least),
+        ("honest_margin", lowest("margin", *workers), income, least),
+        ("judge_margin", lowest("margin", name=judges), income, least),
+        ("honest_margin_founded", lowest("margin_founded", *workers), income, least),
         ("honest_margin_quiet", over("quiet", "margin"), income, least),
+        ("judge_gain", over("validators", "gain", name=judges[:2]), "tokens per case", least),
+        ("copycat", over("validators", "bounties", name=[COPYCAT.name]), "of the bounties", most),
+        ("throttle", [pay / lost for pay, lost in held], "tokens withheld per token lost", most | {"target": 2}),
+        ("rotation", over("rotation", "paid"), "tokens", most),
+        ("silence", over("silence", "gain"), "tokens", most),
         ("bait_cost", over("baits", "lost"), "tokens", most),
-        ("judge_margin", over("judges", "margin_per_case", only=unseen), "tokens per case", least),
         ("shopping_gain", saved, "of the work", most | {"target": 0.01}),
         ("junk_ratio", bound, "tokens bound per token lost", most | {"target": 1}),
         ("withdrawn", over("owner", "withheld"), "tokens", most),
@@ -287,7 +422,7 @@ def main() -> int:
             found.setdefault(name, {}).update(parts)
     for name in () if options.merge else options.terms:
         study, parts = Study(terms(name), options.seed), found.setdefault(name, {})
-        for part in options.only:
+        for part in [part for part in options.only if name == "public" or part not in PRODUCTION]:
             begun = time.monotonic()
             with tempfile.TemporaryDirectory() as folder, WorldChain.open(Path(folder)) as chain:
                 parts[part] = PARTS[part](study, chain)

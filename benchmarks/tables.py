@@ -25,6 +25,12 @@ ASYNC = "async"
 ASYNC_HEADS = ("async level", "final score", "seconds to the score", "seconds in all")
 ECONOMICS = "economics"
 """All parts of docs/understand/economics.md."""
+SCALE_NODES, SCALE_RATE = 10_000, 24
+"""Nodes, and commitments of each in an hour, of the page's section on scale."""
+LEAST_BASE_FEE = 0.002
+"""Gwei per gas: Base Mainnet's, since February 2026."""
+DATA_FEE = 11
+"""Gwei for the data of a commitment: see the page."""
 HEADS = ("figure", "unit", "ours", "peer", "limit", "ratio", "target", "runs")
 
 
@@ -71,16 +77,32 @@ def economics_parts(document: dict[str, Any]) -> dict[str, str]:
     """Return the parts of docs/understand/economics.md by name, from incentives.py's document: a column per terms."""
     worlds: dict[str, dict[str, list[dict[str, Any]]]] = document["worlds"]
 
-    def beside(part: str, heads: Sequence[str], cells: Callable[[dict[str, Any]], list[str]]) -> str:
-        found = {terms: {row["name"]: cells(row) for row in parts[part]} for terms, parts in worlds.items()}
+    def beside(
+        part: str,
+        heads: Sequence[str],
+        cells: Callable[[dict[str, Any]], list[str]],
+        rows_of: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = list,
+    ) -> str:
+        found = {terms: {row["name"]: cells(row) for row in rows_of(parts[part])} for terms, parts in worlds.items()}
         names = list(next(iter(found.values())))
         rows = [[name, *(cell for rows in found.values() for cell in rows[name])] for name in names]
         return table(["strategy", *(f"{head}, {terms} terms" for terms in found for head in heads)], rows)
 
     income, against = ("tokens a day", "honest beside it"), ("per_day", "honest")
-    for parts in worlds.values():
-        quiet = [row | {"name": f"{row['name']}, a cheater in ten days"} for row in parts["quiet"]]
-        parts["validators"] = [*parts["validators"], *quiet]
+    sizes = list(dict.fromkeys(row["validators"] for parts in worlds.values() for row in parts["validators"]))
+
+    def by_strategy(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {"name": name} | {str(row["validators"]): row["at"] for row in rows if row["name"] == name}
+            for name in dict.fromkeys(row["name"] for row in rows)
+        ]
+
+    def judging(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            row | {"name": f"{row['name']}, {row['validators']} validators"}
+            for row in rows
+            if row["name"].startswith("judge")
+        ]
 
     def shown(*keys: str) -> Callable[[dict[str, Any]], list[str]]:
         return lambda row: [money(row[key]) if key in row else "" for key in keys]
@@ -89,8 +111,15 @@ def economics_parts(document: dict[str, Any]) -> dict[str, str]:
     return {
         "figures": "\n\n".join([part([document]), assumed]),
         "workers": beside("workers", income, shown(*against)),
-        "validators": beside("validators", income, shown(*against)),
-        "judges": beside("judges", (*income, "margin per case"), shown(*against, "margin_per_case")),
+        "validators": beside(
+            "validators", [f"{size} validators" for size in sizes], shown(*map(str, sizes)), by_strategy
+        ),
+        "judges": beside(
+            "validators",
+            ("lost in a founded case", "in an unfounded one"),
+            lambda row: [money(row[key], 4) for key in ("lost_founded", "lost_unfounded")],
+            judging,
+        ),
         "cartels": beside(
             "cartels",
             ("the cartel's tokens a day", "an honest worker's", "an honest validator's"),
@@ -99,9 +128,27 @@ def economics_parts(document: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def money(value: float) -> str:
+def scale_part(commit_gas: int) -> str:
+    """Return the table of what the chain costs at scale, for the gas of a commitment."""
+    rate = SCALE_NODES * SCALE_RATE / 3600
+    yearly = SCALE_NODES * SCALE_RATE * 24 * 365
+    execution = commit_gas * LEAST_BASE_FEE
+    fee = execution + DATA_FEE
+    rows = [
+        ("transactions", f"{SCALE_NODES:,} × {SCALE_RATE} / 3,600 s", f"{rate:.1f} a second"),
+        ("gas", f"{rate:.1f} × {commit_gas:,} (`commit_median`)", f"{rate * commit_gas / 1e6:.2f} million a second"),
+        ("state", f"{yearly / 1e9:.1f} billion words × 100 bytes", f"{yearly * 100 / 1e9:.0f} GB a year"),
+        ("execution of a commitment", f"{commit_gas:,} × {LEAST_BASE_FEE} gwei", f"{execution:.0f} gwei"),
+        ("its data", "130 bytes × (16 × 0.002269 × 0.83 + 1.055762 × 0.83 / 16) gwei", f"{DATA_FEE} gwei"),
+        ("a year of both", f"{yearly / 1e9:.1f} billion × {fee:.0f} gwei", f"{yearly * fee / 1e9:.0f} ether"),
+        ("the same by node-hour", f"one root for {SCALE_RATE} commitments", f"{rate / SCALE_RATE:.1f} a second"),
+    ]
+    return table(("what", "how", "how much"), rows)
+
+
+def money(value: float, digits: int = 2) -> str:
     """Return tokens as a table has them."""
-    return f"{value:,.2f}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def measured(figure: dict[str, Any], kind: str) -> str:
@@ -131,6 +178,9 @@ def main() -> int:
             rewrite(DOCS / "understand" / "economics.md", name, text)
     else:
         rewrite(PAGE, options.part, part(documents))
+    for figure in documents[0]["figures"] if options.part == "gas" else ():
+        if figure["name"] == "commit_median":
+            rewrite(DOCS / "understand" / "economics.md", "scale", scale_part(round(figure["ours"])))
     return 0
 
 

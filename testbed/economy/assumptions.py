@@ -15,7 +15,8 @@ class Assumptions:
     generate: float = 0.5
     """Of a commitment of mean length: half of the pay is left to an honest worker."""
     inspect: float = 0.5 / 6
-    """Of a commitment: a sixth of generating it (`validate_over_generate`, docs/change/benchmarks.md)."""
+    """Of any commitment: a sixth of generating one of mean length (`validate_over_generate`,
+    docs/change/benchmarks.md), so that what validators earn does not hang on the draws of a world."""
     replay: float = 0.5 / 12
     """Of a case, by a judge or by the challenger before it accuses: half of an inspection."""
     gas: float = 0.03

@@ -41,6 +41,8 @@ class WorldChain:
     """Second of the latest block."""
     gas: Counter[str] = field(default_factory=Counter)
     """Gas by account, over all of its transactions that were mined."""
+    _bare: str = ""
+    """The snapshot of the chain as it was opened."""
     _queue: list[tuple[str, Transaction[Any]]] = field(default_factory=list)
     _nonces: Counter[str] = field(default_factory=Counter)
 
@@ -55,6 +57,13 @@ class WorldChain:
             anvil.request("evm_setBlockGasLimit", BLOCK_GAS)
             latest = anvil.request("eth_getBlockByNumber", "latest", False)
             yield cls(anvil, book, int(latest["timestamp"], 16))
+
+    def restart(self) -> None:
+        """Begin again with the contracts and nothing in them: each block costs as much as there is in the state."""
+        if self._bare:
+            self.anvil.request("evm_revert", self._bare)
+        self._bare = self.anvil.request("evm_snapshot")
+        self.now = int(self.anvil.request("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
 
     def mint(self, account: str, tokens: int) -> None:
         """Give an account gas and so many whole tokens, by faucets that fresh accounts use and pass on."""

@@ -176,6 +176,12 @@ class Validating:
     """Share of honest commitments that it accuses as well."""
     cartel: bool = False
     """Neither accuses nor convicts its cartel's workers."""
+    copies: bool = False
+    """Opens a copy of every case that another opened."""
+    late: bool = False
+    """Commits its vote, and reveals it, in the last seconds of each phase."""
+    shows: bool = True
+    """Shows a receipt that it has, which dismisses a case about missing data."""
 
 
 HONEST: Final = Working("honest")
@@ -198,6 +204,10 @@ WORKERS: Final = (
 SLANDERER: Final = Validating("slanderer", slanders=0.02)
 FAITHFUL: Final = Validating("honest")
 BLIND: Final = Validating("blind sealer", inspects=False)
+COPYCAT: Final = Validating("copycat", inspects=False, copies=True, vote=Vote.SILENT)
+"""Its copy is decided by all honest judges, and the finder's case lacks its vote."""
+THROTTLER: Final = replace(BLIND, name="throttler", late=True)
+KEEPER: Final = replace(FAITHFUL, name="judge that keeps a receipt to itself", shows=False)
 LAZY_JUDGES: Final = (
     replace(FAITHFUL, name="judge that acquits unseen", vote=Vote.ACQUIT),
     replace(FAITHFUL, name="judge that convicts unseen", vote=Vote.CONVICT),
@@ -210,6 +220,7 @@ VALIDATORS: Final = (
     replace(BLIND, name="blind sealer that acquits unseen", vote=Vote.ACQUIT),
     replace(FAITHFUL, name="inspects, accuses nobody", accuses=False),
     Validating("silent validator", inspects=False, seals=False, vote=Vote.SILENT),
+    COPYCAT,
     SLANDERER,
 )
 

@@ -14,7 +14,6 @@ from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
 from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.court import Outcome
 from muster.contracts.registry import Registration, Role, Status
-from muster.errors import CheckError
 from muster.protocol.draws import draw_base, group_draw
 from muster.protocol.hashes import keccak
 from muster.protocol.keys import ZERO_ADDRESS, Keys
@@ -81,7 +80,7 @@ class World:
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.assumptions.seed)
-        self.cases = Proceedings(self.chain, self.validators, self._charge_replay, self._charge_rows)
+        self.cases = Proceedings(self.chain, self.owner, self.validators, self._charge_replay, self._charge_rows)
         self._budget_mean = sum(self.terms.classes[0].budgets) / len(self.terms.classes[0].budgets)
 
     # ------------------------------------------------------------------------------------------------------ entering
@@ -156,16 +155,20 @@ class World:
         days = self.assumptions.days - self.hour / 24
         operator.capital += stake / TOKEN * self.assumptions.yearly * days * DAY / YEAR
 
-    def accuse_latest(self, worker: Worker, challenger: Validator, kind: Kind) -> None:
-        """Open a case about a worker's latest commitment, as if it had just been looked at."""
+    def latest(self, worker: Worker, false_rows: int = 0) -> Commitment:
+        """Return a worker's latest commitment, as if so many of its rows were false."""
         key = worker.keys[0]
         index = key.next - 1
-        root = keccak(f"{key.address}/{index}".encode())
         step = self.chain.read(runs.work(key.address)).last_step
-        rows = self.terms.positions
-        commitment = Commitment(worker, key, index, step, root, 1.0, uploaded=True, false_rows=rows)
-        if not self.cases.accuse(challenger, commitment, kind):
-            raise CheckError(f"{kind.name} of commitment {index} could not be accused")
+        root = keccak(f"{key.address}/{index}".encode())
+        return Commitment(worker, key, index, step, root, 1.0, uploaded=True, false_rows=false_rows)
+
+    def rotate(self) -> None:
+        """Let every validator retire, and another come for it: an operator has one key in a run."""
+        for old in list(self.validators):
+            self.add_validator(old.strategy)
+            self.chain.perform(old.operator.address, registry.retire(old.address))
+            old.gone = True
 
     def close(self) -> int:
         """Let the owner announce, wait, and close the run. Return the token wei that it took."""
@@ -193,11 +196,8 @@ class World:
         every = self.assumptions.cheat_every
         if every and self.hour % every == every // 2:
             self.add_worker(CHEATER)
-        if working:
-            covers = self._covers()
-            fresh = [c for worker in self.workers for c in self._plan(worker, covers)]
-            self._commit(fresh)
-            for commitment in fresh:
+        if working and self.is_open():
+            for commitment in self.work():
                 self._inspect(commitment)
         self._accuse()
         if self.hour % SEAL_EVERY == SEAL_EVERY - 1:
@@ -206,7 +206,23 @@ class World:
             self._claim(self._keys)
         self.hour += 1
         self._proceed_until((start // HOUR_SECONDS + 1) * HOUR_SECONDS)
-        self._publish()
+        if self.is_open():
+            self._publish()
+
+    def wait(self, days: int) -> None:
+        """Let days pass in which only cases proceed."""
+        self._proceed_until(self.chain.now + days * DAY)
+
+    def work(self) -> list[Commitment]:
+        """Let all workers commit to what they make in an hour."""
+        covers = self._covers()
+        fresh = [c for worker in self.workers for c in self._plan(worker, covers)]
+        self._commit(fresh)
+        return fresh
+
+    def is_open(self) -> bool:
+        """Return whether the run takes work: it has four validators."""
+        return self.chain.read(runs.run_state(self.run)).phase == runs.Phase.OPEN
 
     def _publish(self) -> None:
         self.step += 1
@@ -277,9 +293,18 @@ class World:
         return covers
 
     def _read_covers(self, keys: Sequence[str]) -> Counter[str]:
-        works = self.chain.read_all([runs.work(key) for key in keys])
-        left = (0 if one.left else max(0, one.cover - (one.next - one.settled)) for one in works)
-        return Counter(dict(zip(keys, left, strict=True)))
+        works = dict(zip(keys, self.chain.read_all([runs.work(key) for key in keys]), strict=True))
+        ends = {key: self._first_counted(key, one) + one.cover for key, one in works.items()}
+        return Counter({key: 0 if one.left else max(0, ends[key] - one.next) for key, one in works.items()})
+
+    def _first_counted(self, key: str, work: runs.Work) -> int:
+        """Return the first commitment that a stake must cover: what only a case keeps from being paid need not be."""
+        low, high = work.settled, work.next if work.open_cases else work.settled
+        while low < high:
+            middle = (low + high) // 2
+            has_matured = self.chain.read(runs.matures_at(key, middle)) <= self.chain.now
+            low, high = (middle + 1, high) if has_matured else (low, middle)
+        return low
 
     def _commit(self, commitments: Sequence[Commitment]) -> None:
         anchor = self._published[self.step].anchor
@@ -310,7 +335,7 @@ class World:
             if c.is_missing:
                 c.found_by.append(validator)
                 continue
-            validator.operator.compute += self.assumptions.inspect * c.work * self._pay
+            validator.operator.compute += self.assumptions.inspect * self._pay
             suspect = c.key.address in validator.suspects
             sample = sample_size(self._inspection, positions, index=c.index, suspect=suspect)
             if self._random.random() < detection(positions, c.false_rows, sample):
@@ -342,6 +367,9 @@ class World:
             cautious = validator.lost >= MAX_LOST_CASES and not strategy.slanders
             loyal = strategy.cartel and c.worker.strategy.is_friend
             if able and not cautious and not loyal and self.cases.accuse(validator, c, kind):
+                for copycat in self.validators:
+                    if copycat.strategy.copies and not copycat.gone:
+                        self.cases.accuse(copycat, c, kind)
                 return True
         return False
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.incentives import Study, terms
+from benchmarks.incentives import SIZES, Study, beside, terms
 from muster.chain.keys import Signer
 from muster.constants import TOKEN
 from muster.contracts import registry, runs, token
 from muster.contracts.court import Outcome
 from muster.errors import CheckError, RevertError
 from testbed.economy.chain import WorldChain
-from testbed.economy.parties import BLIND, CHEATER, FAITHFUL, HONEST, LAZY_JUDGES, Upload, Working
+from testbed.economy.parties import BLIND, CHEATER, COPYCAT, FAITHFUL, HONEST, LAZY_JUDGES, Upload, Working
 from testbed.economy.world import World
 
 PUBLIC = Study(terms("public"), seed=1)
@@ -51,7 +51,7 @@ def test_honest_workers_are_paid_and_validators_lose_nothing(chain: WorldChain) 
     for validator in world.validators:
         income = world.income(validator.operator)
         assert income.money == 0
-        assert income.compute == pytest.approx(sum(w.worked for w in world.workers) * PAY / 12)
+        assert income.compute == pytest.approx(2 * 24 * 4 * PAY / 12)
     assert not world.cases.ended
     assert chain.read(runs.run_state(world.run)).reserved == 0
 
@@ -110,6 +110,47 @@ def test_owner_withdraws_nothing_owed_to_workers(chain: WorldChain) -> None:
 def test_junk_binds_exactly_what_its_conviction_burns(chain: WorldChain) -> None:
     [row] = PUBLIC.junk(chain)
     assert (row["bound"], row["lost"], row["commitments"]) == (400, 400, 1_600)
+
+
+def test_a_copycat_gets_nothing_of_the_bounty_and_loses_its_deposit(chain: WorldChain) -> None:
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 3 + [COPYCAT], [CHEATER], days=1, cheat_every=0))
+    assert [case.outcome for case in world.cases.ended] == [Outcome.GUILTY, Outcome.MOOT]
+    finder, copycat = (case.challenger for case in world.cases.ended)
+    assert copycat is world.validators[-1]
+    assert world.cases.bounties == {finder.operator.address: 100 * TOKEN}
+    assert world.income(copycat.operator).money == -10
+
+
+def test_a_judge_that_convicts_unseen_saves_its_replays_and_loses_more_where_a_case_is_unfounded(
+    chain: WorldChain,
+) -> None:
+    honest = PUBLIC.serve(chain, 4, FAITHFUL)
+    row = beside(PUBLIC.serve(chain, 4, LAZY_JUDGES[1]), honest)
+    # It judges three cases of four, and has one of four itself. In an unfounded one it loses its deposit and its
+    # third of the fee.
+    replay = PAY / 24
+    assert row["lost_founded"] == pytest.approx(-3 / 4 * replay, abs=1e-5)
+    assert row["lost_unfounded"] == pytest.approx(3 / 4 * (10 + 10 / 3 - replay), abs=2e-3)
+    assert row["margin_founded"] < 0 < row["margin"]
+
+
+def test_a_case_that_ends_not_guilty_keeps_no_worker_from_work_and_costs_its_friends_the_fee(chain: WorldChain) -> None:
+    # It is opened when the worker has as much unsettled as its stake covers, but for a hundred commitments.
+    [row] = PUBLIC.throttle(chain, [(26, 1)], days=2)
+    assert row["cases"] == ["not_guilty"]
+    assert (row["made"], row["withheld"], row["worker"]) == (1, 0, 2 * 24 * 60 * PAY)
+    assert row["lost"] == pytest.approx(10 - 10 / 3)
+    assert row["paid_in_time"] < 24 * 60 * PAY, "pay is late"
+
+
+def test_work_from_before_all_validators_changed_their_keys_is_convicted(chain: WorldChain) -> None:
+    rows = PUBLIC.rotation(chain)
+    assert [(row["validators"], row["accused"], row["paid"]) for row in rows] == [(size, True, 0) for size in SIZES]
+
+
+def test_a_judge_with_a_receipt_has_the_fee_by_showing_it_and_a_part_by_keeping_it(chain: WorldChain) -> None:
+    rows = PUBLIC.silence(chain)
+    assert [(row["shown"], row["kept"]) for row in rows] == [(10, pytest.approx(10 / (size - 1))) for size in SIZES]
 
 
 def sealed_hour(world: World) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.asynchrony import Curve, figures, seconds_to
 from benchmarks.report import DOCS, figure, slower
-from benchmarks.tables import async_part, economics_parts, part
+from benchmarks.tables import async_part, economics_parts, part, scale_part
 
 
 def test_a_table_of_figures() -> None:
@@ -87,9 +87,11 @@ def test_incomes_under_different_terms_stand_side_by_side() -> None:
     def world(scale: float) -> dict[str, list[dict[str, object]]]:
         return {
             "workers": [{"name": "honest", "per_day": 2.0}, row("cheater", -1234.5 * scale)],
-            "validators": [row("mute", scale)],
-            "quiet": [row("blind", 0.25)],
-            "judges": [row("lazy", -3.0, margin_per_case=1.5)],
+            "validators": [
+                {"name": name, "validators": size, "at": size * scale, "lost_founded": -0.01, "lost_unfounded": 1.5}
+                for size in (4, 6)
+                for name in ("honest", "judge that guesses")
+            ],
             "cartels": [{"name": "two", "per_day": 1.0, "honest_worker": 2.0, "honest_validator": 3.0}],
         }
 
@@ -99,16 +101,38 @@ def test_incomes_under_different_terms_stand_side_by_side() -> None:
         "| honest | 2.00 |  | 2.00 |  |",
         "| cheater | \N{MINUS SIGN}1,234.50 | 2.00 | \N{MINUS SIGN}2,469.00 | 2.00 |",
     ]
-    assert parts["validators"].splitlines()[3] == "| blind, a cheater in ten days | 0.25 | 2.00 | 0.25 | 2.00 |"
-    assert (
-        parts["judges"].splitlines()[2]
-        == "| lazy | \N{MINUS SIGN}3.00 | 2.00 | 1.50 | \N{MINUS SIGN}3.00 | 2.00 | 1.50 |"
+    assert parts["validators"].splitlines()[0] == (
+        "| strategy | 4 validators, public terms | 6 validators, public terms"
+        " | 4 validators, local terms | 6 validators, local terms |"
     )
+    assert parts["validators"].splitlines()[3] == "| judge that guesses | 4.00 | 6.00 | 8.00 | 12.00 |"
+    assert parts["judges"].splitlines()[2:] == [
+        f"| judge that guesses, {size} validators | \N{MINUS SIGN}0.0100 | 1.5000 | \N{MINUS SIGN}0.0100 | 1.5000 |"
+        for size in (4, 6)
+    ]
     assert parts["cartels"].splitlines()[2] == "| two | 1.00 | 2.00 | 3.00 | 1.00 | 2.00 | 3.00 |"
 
 
 def test_every_party_s_income_has_been_simulated() -> None:
     page = (DOCS / "understand" / "economics.md").read_text(encoding="utf-8")
-    for name, rows in {"figures": 7, "workers": 11, "validators": 9, "judges": 4, "cartels": 8}.items():
+    for name, rows in {"figures": 13, "workers": 11, "validators": 10, "judges": 9, "cartels": 8}.items():
         text = page.partition(f"<!-- begin {name} -->")[2].partition(f"<!-- end {name} -->")[0]
         assert text.count("\n| ") == rows + 1, name
+
+
+def test_the_cost_at_scale_is_that_of_the_commitment_that_was_measured() -> None:
+    gas = (DOCS / "change" / "benchmarks.md").read_text(encoding="utf-8").partition("| `commit_median` | gas | ")[2]
+    page = (DOCS / "understand" / "economics.md").read_text(encoding="utf-8")
+    assert scale_part(int(gas.partition(" ")[0].replace(",", ""))) in page
+
+
+def test_the_cost_at_scale_is_computed() -> None:
+    assert [row.split("|")[3].strip() for row in scale_part(69_769).splitlines()[2:]] == [
+        "66.7 a second",
+        "4.65 million a second",
+        "210 GB a year",
+        "140 gwei",
+        "11 gwei",
+        "316 ether",
+        "2.8 a second",
+    ]
