@@ -12,7 +12,7 @@ MusterError
 │   ├── MalformedError     bytes that do not parse, are too large, or break the schema
 │   ├── MismatchError      a hash, root or signature does not match
 │   └── RefusedError       a service answered with a problem document
-├── StorageError           a file could not be kept or found
+├── StorageError           a file could not be kept or found; exit code 5
 │   └── StorageConfigError the storage that the settings name cannot serve; exit code 78
 └── FinishedError          nothing is left to do, and nothing is wrong; exit code 0
 
@@ -102,7 +102,7 @@ class RefusedError(CheckError):
 
 
 class StorageError(MusterError):
-    pass
+    exit_code = 5
 
 
 class StorageConfigError(StorageError):

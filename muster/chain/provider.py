@@ -237,11 +237,15 @@ class Web3:
 async def connected(settings: ChainSettings) -> AsyncIterator[Web3]:
     """Connect to the endpoint of the settings for the length of a block.
 
-    Raises WrongChainError when it serves another chain.
+    Raises WrongChainError when it serves another chain, UnreachableError when it does not say which.
     """
     async with BoundedProvider(settings.rpc_url, timeout=settings.timeout_seconds) as provider:
         web3 = Web3(provider)
-        served = quantity(await provider.request("eth_chainId"))
+        try:
+            served = quantity(await provider.request("eth_chainId"))
+        except RpcError as error:
+            message = f"the chain at {mask(settings.rpc_url)} does not say which it is: {error.reason}"
+            raise UnreachableError(message, hint="try again, or check chain.rpc_url") from error
         if served != settings.chain_id:
             raise WrongChainError(
                 f"{mask(settings.rpc_url)} serves chain {served}, and the settings name chain {settings.chain_id}",

@@ -106,13 +106,13 @@ def unknown_storage(_: RunFixture, broken: Orchestrator) -> None:
 BREAKS: dict[Callable[[RunFixture, Orchestrator], None], tuple[int, str]] = {
     wrong_key: (78, "trusts receipts of"),
     other_database: (78, "the database belongs to run 7"),
-    no_database: (1, r"file is not a database|database \"orchestrator.db\" does not exist"),
+    no_database: (5, r"file is not a database|database \"orchestrator.db\" does not exist"),
     other_driver: (78, "(aiosqlite|asyncpg) is not supported"),
     no_run: (4, "999"),
     wrong_chain: (4, "84532"),
     no_chain: (5, "does not answer"),
     unknown_setting: (78, "orchestrator.colour"),
-    no_storage: (1, "storage folder"),
+    no_storage: (5, "storage folder"),
     unknown_storage: (78, "neither file:FOLDER nor s3://"),
 }
 

@@ -15,12 +15,21 @@ from muster.chain.provider import BoundedProvider, RpcError, connected
 from muster.errors import MalformedError, UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
+from testbed.chain.balancer import balanced, first
 from testbed.http import answer, scripted
 
 
 async def test_the_wrong_chain_is_refused(anvil: Anvil) -> None:
     with pytest.raises(WrongChainError, match="serves chain 31337, and the settings name chain 84532"):
         await Chain.connect(ChainSettings(rpc_url=anvil.url, chain_id=84_532))
+
+
+async def test_an_endpoint_that_fails_when_asked_for_its_chain_is_out_of_reach(anvil: Anvil) -> None:
+    async with balanced(anvil) as balancer:
+        balancer.fails = first(1, "eth_chainId")
+        with pytest.raises(UnreachableError, match="does not say which it is: internal error"):
+            async with connected(ChainSettings(rpc_url=balancer.url)):
+                pass
 
 
 async def test_silence_is_an_error_after_a_bound(start_anvil: Callable[..., Anvil]) -> None:
