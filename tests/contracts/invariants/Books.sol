@@ -37,6 +37,8 @@ abstract contract Books is House {
     /// @dev What is open of a challenger's node against another, about missing data or about anything else.
     mapping(address challenger => mapping(address node => mapping(bool missing => uint256))) internal _openOf;
     mapping(string action => uint256) public done;
+    /// @dev Of all kinds.
+    uint256 public deeds;
 
     /// @dev What is not reserved: the owner's own, which is spent first, and voided pay.
     uint256 public ownersMoney;
@@ -46,6 +48,11 @@ abstract contract Books is House {
     mapping(uint24 hour => uint256) public sealsSeen;
     /// @dev The latest hour that as many as the quorum were seen to seal.
     uint24 public watermark;
+
+    function _did(string memory action) internal {
+        done[action]++;
+        deeds++;
+    }
 
     /// @dev A commitment's pay leaves what is not reserved.
     function _reserve(uint256 pay) internal {

@@ -31,7 +31,7 @@ abstract contract Duties is Books {
             (ISlashCourt.BallotState state,,) = court.ballot(caseId, node(judge));
             if (state == ISlashCourt.BallotState.VotedGuilty || state == ISlashCourt.BallotState.VotedNotGuilty) {
                 _attended[judge]++;
-                if (_absences[judge] == 0 && _attended[judge] > 1) done["judge without an absence"]++;
+                if (_absences[judge] == 0 && _attended[judge] > 1) _did("judge without an absence");
             } else if (court.isJudge(caseId, node(judge))) {
                 _missed[caseId][judge] = true;
                 _absences[judge]++;

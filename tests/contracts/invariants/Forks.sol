@@ -36,7 +36,7 @@ abstract contract Forks is Graders {
         vm.assertEq(other, lost.caseId, "the number is another's");
         if (lost.judged) _voteIsRefused(lost);
         if (lost.published) _workIsRefused(lost, accused[0]);
-        done["reorg"]++;
+        _did("reorg");
     }
 
     /// @dev In the branch that is lost: a case, somebody to judge it, and a step.
@@ -58,7 +58,7 @@ abstract contract Forks is Graders {
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.OtherCharge.selector, lost.caseId, lost.charge, charge));
         vm.prank(node(lost.judge));
         court.commitVote(lost.caseId, lost.charge, hash);
-        done["replay a vote"]++;
+        _did("replay a vote");
     }
 
     /// @dev Work made for the step as it was does not count for the step as it is.
@@ -71,7 +71,7 @@ abstract contract Forks is Graders {
         vm.expectRevert(abi.encodeWithSelector(IRuns.WrongAnchor.selector, run, lost.step, lost.anchor, anchor));
         vm.prank(node(worker));
         runs.commitWork(run, lost.step, lost.anchor, next, keccak256("made for another step"));
-        done["replay work"]++;
+        _did("replay work");
     }
 
     /// @dev Two workers whom these may accuse of their last commitment, the search starting anywhere.

@@ -35,13 +35,13 @@ abstract contract Graders is Provers, Statements {
             if (wrong == _master(mastersShown + 1)) return;
             vm.expectRevert(reason);
             masters.revealMaster(run, wrong);
-            done["show a wrong master"]++;
+            _did("show a wrong master");
             return;
         }
         mastersShown++;
         vm.prank(pick % 8 == 1 ? owner : stranger);
         masters.revealMaster(run, _master(mastersShown));
-        done["show a master"]++;
+        _did("show a master");
     }
 
     /// @dev Whether a step can be published: it does not begin an epoch while the master of the one before the last that
@@ -63,7 +63,7 @@ abstract contract Graders is Provers, Statements {
         uint256 steps = runs.runState(run).steps;
         withheld = _isSealed() && mastersShown < EPOCHS && steps > mastersShown * EPOCH_STEPS;
         if (!withheld) return false;
-        done["withhold"]++;
+        _did("withhold");
         vm.expectRevert(abi.encodeWithSelector(IMasters.MasterWithheld.selector, run, mastersShown + 1));
     }
 
@@ -83,7 +83,7 @@ abstract contract Graders is Provers, Statements {
             court.openGradeCase(target, node(grader), bytes32(which), _gradeSalt(grader), statement, bytes32(pick));
         _opened(caseId);
         vm.assertEq(court.caseOf(caseId).node, node(grader));
-        done["accuse a grader"]++;
+        _did("accuse a grader");
     }
 
     /// @dev The accuser signs itself what the grader is to have said.
@@ -95,7 +95,7 @@ abstract contract Graders is Provers, Statements {
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.GradeNotByValidator.selector, node(accuser), node(grader)));
         vm.prank(node(accuser));
         court.openGradeCase(target, node(grader), bytes32(which), _gradeSalt(grader), statement, bytes32(pick));
-        done["forge a statement"]++;
+        _did("forge a statement");
     }
 
     /// @dev A commitment, a validator whose lock is there, and another that may accuse it.

@@ -29,13 +29,13 @@ abstract contract Jurors is Forks {
                 ISlashCourt.Target(node(i), index, made.step, made.root), about, made.position, bytes32(kind)
             );
             _opened(open);
-            done["accuse"]++;
+            _did("accuse");
             if (kind % 8 != 0) return;
         }
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.CaseOpenAlready.selector, node(challenger), node(i), open));
         vm.prank(node(challenger));
         court.openCase(ISlashCourt.Target(node(i), index, made.step, made.root), about, made.position, bytes32(kind));
-        done["accuse again"]++;
+        _did("accuse again");
     }
 
     /// @dev One to three judges vote; three in four find the accused guilty, of missing data one in four, so that some
@@ -49,7 +49,7 @@ abstract contract Jurors is Forks {
             bool rare = (votes >> (2 * k)) % 4 == 0;
             _votedGuilty[caseId][judge] = rare == (c.kind == Kind.DATA_MISSING);
             _vote(caseId, judge, _votedGuilty[caseId][judge]);
-            done["vote"]++;
+            _did("vote");
         }
     }
 
@@ -67,7 +67,7 @@ abstract contract Jurors is Forks {
         _vote(caseId, judge, votes % 2 == 0);
         vm.assertEq(registry.freeBalance(operator(judge)), free);
         vm.assertEq(court.caseOf(caseId).commits, c.commits);
-        done["vote again"]++;
+        _did("vote again");
     }
 
     /// @dev One to three judges reveal.
@@ -80,7 +80,7 @@ abstract contract Jurors is Forks {
             (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.Committed);
             if (!found) return;
             _reveal(caseId, judge, _votedGuilty[caseId][judge]);
-            done["reveal"]++;
+            _did("reveal");
         }
     }
 
@@ -103,7 +103,7 @@ abstract contract Jurors is Forks {
             if (state != ISlashCourt.BallotState.Committed || !court.isJudge(caseId, node(validators[k]))) continue;
             _reveal(caseId, validators[k], _votedGuilty[caseId][validators[k]]);
         }
-        done["agree"]++;
+        _did("agree");
     }
 
     // -------------------------------------------------------------------------------------------------------- anyone
@@ -120,7 +120,7 @@ abstract contract Jurors is Forks {
         bool cured = outcome == ISlashCourt.Outcome.Cured;
         if (cured || outcome == ISlashCourt.Outcome.Guilty) _voided(i, owed);
         if (cured && fined[i] == 0) fined[i] += lock < 5 ether ? lock : 5 ether;
-        done[["open", "guilty", "not guilty", "no quorum", "moot", "dismissed", "cured"][uint256(outcome)]]++;
+        _did(["open", "guilty", "not guilty", "no quorum", "moot", "dismissed", "cured"][uint256(outcome)]);
     }
 
     /// @dev The storage's receipt ends an open case about missing data, unless it is from after the commitment.
@@ -145,11 +145,11 @@ abstract contract Jurors is Forks {
         try court.dismiss(caseId, receipt, signature) {
             _shownAt[caseId] = storedAt + 1;
             _ended(c);
-            done["dismiss"]++;
+            _did("dismiss");
         } catch (bytes memory reason) {
             vm.assertEq(reason, abi.encodeWithSelector(ISlashCourt.ReceiptTooLate.selector, storedAt, made.madeAt));
             vm.assertGe(storedAt, made.madeAt + 1, "a receipt from before is refused");
-            done["dismiss too late"]++;
+            _did("dismiss too late");
         }
     }
 
@@ -183,15 +183,15 @@ abstract contract Jurors is Forks {
             _finedFor[judge].push(court.caseOf(caseId).commitEnds);
             fined[judge] += DEPOSIT;
             vm.assertEq(registry.node(node(judge)).lock, n.lock - DEPOSIT);
-            done["report an absence"]++;
-            if (n.status == IRegistry.Status.Active && registry.node(node(judge)).status != n.status) done["expel"]++;
+            _did("report an absence");
+            if (n.status == IRegistry.Status.Active && registry.node(node(judge)).status != n.status) _did("expel");
         } catch (bytes memory reason) {
             vm.assertEq(registry.node(node(judge)).lock, n.lock);
             bytes4 selector = bytes4(reason);
             bool rested = _isRested(judge, court.caseOf(caseId).commitEnds, _finedFor[judge].length);
             vm.assertTrue(!rested || selector != ISlashCourt.AbsentAlready.selector, "an absence is passed over");
-            if (selector == ISlashCourt.AbsentAlready.selector) done["report twice a day"]++;
-            if (selector == ISlashCourt.NotAbsent.selector) done["report who revealed"]++;
+            if (selector == ISlashCourt.AbsentAlready.selector) _did("report twice a day");
+            if (selector == ISlashCourt.NotAbsent.selector) _did("report who revealed");
         }
     }
 
@@ -212,7 +212,7 @@ abstract contract Jurors is Forks {
             uint256 judge = _pick(validators, pick % validators.length + k);
             if (court.collectable(caseId, node(judge)) == 0) continue;
             court.collect(caseId, node(judge));
-            done["collect"]++;
+            _did("collect");
             return;
         }
     }

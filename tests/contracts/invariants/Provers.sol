@@ -46,8 +46,8 @@ abstract contract Provers is Duties {
         vm.prank(node(i));
         runs.seal(run, hour, root);
         vm.assertEq(runs.sealedThrough(run), watermark, "the watermark is the latest hour with a quorum");
-        if (back > 8) done["seal further back"]++;
-        done["seal"]++;
+        if (back > 8) _did("seal further back");
+        _did("seal");
     }
 
     /// @dev The first hour in which there may be work that a later watermark makes mature earlier.
@@ -72,9 +72,9 @@ abstract contract Provers is Duties {
         refutations.prove(t, twice ? _two(first, second) : _one(first));
         vm.assertTrue(registry.node(node(i)).status == IRegistry.Status.Jailed, "what is proven convicts");
         _voided(i, owed);
-        if (twice) done["prove position twice"]++;
-        else if (flaw == IRefutations.Flaw.PositionBeyond) done["prove position beyond"]++;
-        else done[flaw == IRefutations.Flaw.OutOfBounds ? "prove out of bounds" : "prove wrong draw"]++;
+        if (twice) _did("prove position twice");
+        else if (flaw == IRefutations.Flaw.PositionBeyond) _did("prove position beyond");
+        else _did(flaw == IRefutations.Flaw.OutOfBounds ? "prove out of bounds" : "prove wrong draw");
     }
 
     /// @dev Holds whether or not the worker has been convicted. Seldom where it would leave too few to go on.
@@ -93,7 +93,7 @@ abstract contract Provers is Duties {
                 node(v.validator), v.hour, _vouchProof(v), t, twice ? _two(first, second) : _one(first)
             );
             vm.assertTrue(registry.node(node(v.validator)).status == IRegistry.Status.Jailed);
-            done["prove vouched"]++;
+            _did("prove vouched");
             return;
         }
     }
@@ -106,11 +106,11 @@ abstract contract Provers is Duties {
         if (!found) return;
         Attempt memory a;
         (a.target, a.first, a.second) = _opened(i, index);
-        if (!_isBound(i)) done["slander the gone"]++;
+        if (!_isBound(i)) _did("slander the gone");
         _slanderWithItsLeaves(a);
         _slanderWithForgedLeaves(a, IRefutations.Flaw(1 + which % 6));
         _slanderElsewhere(a);
-        done["slander"]++;
+        _did("slander");
     }
 
     /// @notice A wrong commitment survives its right leaf, and the showing of leaves that show something else.
@@ -131,7 +131,7 @@ abstract contract Provers is Duties {
         }
         a.first = a.second;
         _refusedOne(a, abi.encodeWithSelector(IRefutations.NothingRefuted.selector, a.target.node, index, other));
-        done["misname"]++;
+        _did("misname");
     }
 
     /// @notice Who vouched for honest work stands by it unharmed, and nobody stands by what they did not vouch for.
@@ -147,7 +147,7 @@ abstract contract Provers is Duties {
         if (other != v.validator && _isBound(other) && runs.vouchRoot(node(other), v.hour) == bytes32(0)) {
             vm.expectRevert(abi.encodeWithSelector(IRefutations.NotVouched.selector, node(other), v.hour, leaf));
             refutations.proveVouched(node(other), v.hour, proof, t, _one(first));
-            done["slander who did not vouch"]++;
+            _did("slander who did not vouch");
         }
         if (_made[v.worker][v.index].flaw != IRefutations.Flaw.None) return;
         address validator = node(v.validator);
@@ -165,7 +165,7 @@ abstract contract Provers is Duties {
         if (which % 6 == uint256(IRefutations.Flaw.PositionTwice) - 1) first.leaf.rowHash = bytes32(which);
         vm.expectRevert(abi.encodeWithSelector(IRefutations.LeafNotInRoot.selector, Leaves.hash(first.leaf), t.root));
         refutations.proveVouched(validator, v.hour, proof, t, _one(first));
-        done["slander a sealer"]++;
+        _did("slander a sealer");
     }
 
     // ------------------------------------------------------------------------------------------------- internal: what

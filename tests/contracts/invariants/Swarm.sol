@@ -104,14 +104,14 @@ contract Swarm is Jurors {
     function pass(uint256 seconds_) external {
         vm.warp(block.timestamp + _bound(seconds_, 1, seconds_ % 8 == 0 ? 9 hours : 30 minutes));
         vm.roll(block.number + 1);
-        done["pass"]++;
+        _did("pass");
     }
 
     /// @dev Two steps, so that a run gets ahead of its masters although it is suspended now and then.
     function publish() external {
         for (uint256 k = 0; k < 2 && _mayPublish(); k++) {
             _publish();
-            done["publish"]++;
+            _did("publish");
             vm.warp(block.timestamp + 60);
         }
     }
@@ -123,7 +123,7 @@ contract Swarm is Jurors {
         amount = _bound(amount, 1, 10 ether);
         _fund(run, amount);
         ownersMoney += amount;
-        done["fund"]++;
+        _did("fund");
     }
 
     /// @dev One announcement stands at a time, and rests for a day.
@@ -139,7 +139,7 @@ contract Swarm is Jurors {
         vm.assertGe(block.timestamp, latest == 0 ? 0 : latest + 48 hours, "two at a time");
         vm.prank(owner);
         runs.announceWithdrawal(run);
-        done["announce"]++;
+        _did("announce");
     }
 
     function take(uint256 amount) external {
@@ -155,7 +155,7 @@ contract Swarm is Jurors {
         }
         vm.assertEq(runs.withdrawEscrow(run, amount), expected, "of the owner's own");
         ownersMoney -= expected;
-        done["take"]++;
+        _did("take");
     }
 
     function close() external {
@@ -169,7 +169,7 @@ contract Swarm is Jurors {
         vm.assertEq(runs.close(run), ownersMoney, "the owner's own");
         ownersMoney = 0;
         closed = true;
-        done["close"]++;
+        _did("close");
     }
 
     /// @dev Whether the owner may act: never without a notice after the announcement, nor so soon after a pause.
@@ -188,7 +188,7 @@ contract Swarm is Jurors {
         if (!listed) return;
         uint256 i = first + FIRST_NEWCOMER + newcomers;
         _admit(i, !runTerms.isAdmitted(run, operator(i)));
-        done["admit"]++;
+        _did("admit");
     }
 
     function _admit(uint256 i, bool admitted) private {
@@ -204,13 +204,13 @@ contract Swarm is Jurors {
         if (block.timestamp < runs.pausedUntil()) {
             vm.prank(guardian);
             runs.unpause();
-            done["unpause"]++;
+            _did("unpause");
         } else if (pick % 4 == 0 && !listed && block.timestamp >= pausableAt) {
             vm.prank(guardian);
             runs.pause();
             pausableAt = block.timestamp + 72 hours + 30 days;
             vm.assertEq(runs.pausedUntil(), block.timestamp + 72 hours);
-            done["pause"]++;
+            _did("pause");
         }
     }
 
@@ -231,14 +231,14 @@ contract Swarm is Jurors {
             vm.expectRevert(abi.encodeWithSelector(IRunTerms.NotAdmitted.selector, run, operator(i)));
             vm.prank(operator(i));
             registry.register(registration, consent);
-            done["refuse"]++;
+            _did("refuse");
             return;
         }
         newcomers++;
         _register(i, registration, consent, worker ? WORKER_STAKE : 450 ether, pick % 4 < 2);
         if (worker) workers.push(i);
         else validators.push(i);
-        done[worker && registration.workClass == 1 ? "join the second class" : "join"]++;
+        _did(worker && registration.workClass == 1 ? "join the second class" : "join");
     }
 
     function _register(
@@ -253,7 +253,7 @@ contract Swarm is Jurors {
             IRegistry.Permit memory permit = _permit(i, amount);
             vm.prank(operator(i));
             registry.registerWithPermit(registration, consent, permit);
-            done["join with a permit"]++;
+            _did("join with a permit");
             return;
         }
         _deposit(operator(i), amount);
@@ -268,7 +268,7 @@ contract Swarm is Jurors {
         IRegistry.Permit memory permit = _permit(i, amount);
         vm.prank(operator(i));
         registry.depositWithPermit(permit);
-        done["deposit with a permit"]++;
+        _did("deposit with a permit");
     }
 
     function retire(uint256 pick, bool worker) external {
@@ -279,7 +279,7 @@ contract Swarm is Jurors {
         vm.prank(operator(i));
         registry.retire(node(i));
         _leftByItself[i] = true;
-        done["retire"]++;
+        _did("retire");
     }
 
     function withdraw(uint256 pick, bool worker) external {
@@ -288,7 +288,7 @@ contract Swarm is Jurors {
         if (n.retiredAt == 0 || n.lock == 0 || block.timestamp < n.retiredAt + 7 days) return;
         if (runs.work(node(i)).openCases != 0) return;
         registry.withdraw(node(i));
-        done["withdraw"]++;
+        _did("withdraw");
     }
 
     function withdrawFree(uint256 pick, uint256 amount) external {
@@ -304,7 +304,7 @@ contract Swarm is Jurors {
         if (amount == 0) return;
         vm.prank(stranger);
         registry.withdrawFree(amount);
-        done["withdraw a bounty"]++;
+        _did("withdraw a bounty");
     }
 
     // ------------------------------------------------------------------------------------------------------- workers
@@ -324,8 +324,8 @@ contract Swarm is Jurors {
         _reserve(w.pay);
         if (w.next - w.settled >= w.cover) done["commit while pay is withheld"]++;
         _lockAtCommit[i] = registry.node(node(i)).lock;
-        if (step != _latest()) done["commit at an older step"]++;
-        done[wrong ? "commit wrong" : "commit"]++;
+        if (step != _latest()) _did("commit at an older step");
+        _did(wrong ? "commit wrong" : "commit");
     }
 
     /// @dev A worker that could commit, had it not as much unsettled as its lock covers, is refused.
@@ -342,7 +342,7 @@ contract Swarm is Jurors {
             );
             vm.prank(node(i));
             runs.commitWork(run, step, anchor, w.next, keccak256("not covered"));
-            done["overcommit"]++;
+            _did("overcommit");
             return;
         }
     }
@@ -363,7 +363,7 @@ contract Swarm is Jurors {
         vm.assertEq(amount, uint256(next - w.settled) * w.pay);
         vm.assertEq(token.balanceOf(operator(i)), before + amount, "a claim pays the operator");
         paid[i] += amount;
-        done[w.openCases == 0 ? "claim" : "claim while accused"]++;
+        _did(w.openCases == 0 ? "claim" : "claim while accused");
     }
 
     /// @dev When it matures; while a case is open, 72 hours after its hour, the case's 12, and 24.
