@@ -20,6 +20,13 @@ abstract contract Books is House {
         uint256 madeAt;
     }
 
+    /// @dev What judges can do about an open case.
+    enum Phase {
+        Any,
+        Committing,
+        Revealing
+    }
+
     /// @dev Actions about cases concern the latest, so that cases come to an end.
     uint256 internal constant RECENT = 12;
     /// @dev The least that there can be at the other terms, so that what is unsettled comes near the cover.
@@ -116,16 +123,29 @@ abstract contract Books is House {
         }
     }
 
-    /// @dev An open one of the latest cases, or zero.
-    function _openCase(uint256 which) internal view returns (uint256 caseId, ISlashCourt.Case memory c) {
+    /// @dev An open one of the latest cases in this phase, or zero, the search starting anywhere.
+    function _openCase(uint256 which, Phase phase) internal view returns (uint256 caseId, ISlashCourt.Case memory c) {
         uint256 count = court.caseCount();
         uint256 recent = count < RECENT ? count : RECENT;
         for (uint256 k = 0; k < recent; k++) {
             caseId = count - (which % recent + k) % recent;
             c = court.caseOf(caseId);
-            if (c.run == run && c.outcome == ISlashCourt.Outcome.Open) return (caseId, c);
+            if (c.run == run && c.outcome == ISlashCourt.Outcome.Open && _isIn(c, phase)) return (caseId, c);
         }
         return (0, c);
+    }
+
+    function _isIn(ISlashCourt.Case memory c, Phase phase) private view returns (bool) {
+        if (phase == Phase.Any) return true;
+        bool whole = c.commits == c.jury && c.kind != Kind.DATA_MISSING;
+        bool committing = block.timestamp < c.commitEnds && !whole;
+        if (phase == Phase.Committing) return committing;
+        return !committing && block.timestamp < c.revealEnds && c.reveals < c.commits;
+    }
+
+    /// @dev One of a worker's latest commitments, which can be accused as a rule.
+    function _recent(uint32 next, uint256 which) internal pure returns (uint32) {
+        return next - 1 - uint32(which % (next < 4 ? next : 4));
     }
 
     /// @dev A judge of the case whose ballot is in a state, the search starting anywhere.

@@ -22,8 +22,8 @@ abstract contract Graders is Provers, Statements {
     /// @dev The next, or one that is not the next and must be refused. Seldom, so that the owner comes to ask for its money
     /// before it has shown all.
     function showMaster(uint256 pick) external {
-        if (!_isSealed() || mastersShown == EPOCHS || pick % 4 > 1) return;
-        if (pick % 4 == 0) {
+        if (!_isSealed() || mastersShown == EPOCHS || pick % 8 > 2) return;
+        if (pick % 8 != 1) {
             bytes32 wrong = _master(pick % EPOCHS + 2);
             bytes memory reason = abi.encodeWithSelector(
                 IMasters.WrongMaster.selector,
@@ -39,7 +39,7 @@ abstract contract Graders is Provers, Statements {
             return;
         }
         mastersShown++;
-        vm.prank(pick % 8 == 1 ? owner : stranger);
+        vm.prank(pick % 16 == 1 ? owner : stranger);
         masters.revealMaster(run, _master(mastersShown));
         _did("show a master");
     }
@@ -109,7 +109,7 @@ abstract contract Graders is Provers, Statements {
         (accuser, grader) = (_pick(validators, pick), _pick(validators, against));
         uint32 next = runs.work(node(i)).next;
         if (next == 0 || accuser == grader || !_isBound(grader)) return (false, 0, 0, target);
-        uint32 index = uint32(which % next);
+        uint32 index = _recent(next, which);
         Made memory made = _made[i][index];
         target = ISlashCourt.Target(node(i), index, made.step, made.root);
         found = _mayAccuseGrader(accuser, grader, i, index);

@@ -14,12 +14,8 @@ abstract contract Jurors is Forks {
     // ---------------------------------------------------------------------------------------------------- validators
 
     function accuse(uint256 pick, uint256 against, uint256 kind) external {
-        uint256 i = _pick(workers, against);
-        uint256 challenger = _pick(validators, pick);
-        uint32 next = runs.work(node(i)).next;
-        if (next == 0) return;
-        uint32 index = uint32(against % next);
-        if (!_mayAccuse(challenger, i, index)) return;
+        (bool found, uint256 challenger, uint256 i, uint32 index) = _accusable(pick, against);
+        if (!found) return;
         Made memory made = _made[i][index];
         uint8 about = kind % 4 == 0 ? Kind.DATA_MISSING : _kindOf(kind);
         uint256 open = _openOf[node(challenger)][node(i)][about == Kind.DATA_MISSING];
@@ -38,11 +34,27 @@ abstract contract Jurors is Forks {
         _did("accuse again");
     }
 
+    /// @dev A worker with a commitment that a validator may accuse, the search starting anywhere.
+    function _accusable(uint256 pick, uint256 against)
+        private
+        view
+        returns (bool found, uint256 challenger, uint256 i, uint32 index)
+    {
+        for (uint256 k = 0; k < 8 && !found; k++) {
+            i = _pick(workers, against % workers.length + k / 2);
+            challenger = _pick(validators, pick % validators.length + k);
+            uint32 next = runs.work(node(i)).next;
+            if (next == 0) continue;
+            index = _recent(next, against);
+            found = _mayAccuse(challenger, i, index);
+        }
+    }
+
     /// @dev One to three judges vote; three in four find the accused guilty, of missing data one in four, so that some
     /// juries agree.
     function vote(uint256 whichCase, uint256 pick, uint256 votes) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || block.timestamp >= c.commitEnds) return;
+        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase, Phase.Committing);
+        if (caseId == 0) return;
         for (uint256 k = 0; k <= pick % 3; k++) {
             (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.None);
             if (!found || registry.freeBalance(operator(judge)) < c.deposit) return;
@@ -55,11 +67,8 @@ abstract contract Jurors is Forks {
 
     /// @dev About missing data a judge looks again, for no further deposit.
     function voteAgain(uint256 whichCase, uint256 pick, uint256 votes) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        for (uint256 k = 0; k < RECENT && caseId != 0 && c.kind != Kind.DATA_MISSING; k++) {
-            (caseId, c) = _openCase(whichCase % RECENT + k);
-        }
-        if (caseId == 0 || c.kind != Kind.DATA_MISSING || block.timestamp >= c.commitEnds) return;
+        (uint256 caseId, ISlashCourt.Case memory c) = _missingCase(whichCase, Phase.Committing);
+        if (caseId == 0) return;
         (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.Committed);
         if (!found) return;
         uint256 free = registry.freeBalance(operator(judge));
@@ -72,10 +81,8 @@ abstract contract Jurors is Forks {
 
     /// @dev One to three judges reveal.
     function reveal(uint256 whichCase, uint256 pick) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || block.timestamp >= c.revealEnds) return;
-        bool all = c.commits == c.jury && c.kind != Kind.DATA_MISSING;
-        if (block.timestamp < c.commitEnds && !all) return;
+        (uint256 caseId,) = _openCase(whichCase, Phase.Revealing);
+        if (caseId == 0) return;
         for (uint256 k = 0; k <= pick % 3; k++) {
             (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.Committed);
             if (!found) return;
@@ -86,16 +93,16 @@ abstract contract Jurors is Forks {
 
     /// @dev All judges who can commit and reveal of one mind, so that juries of every size come to verdicts.
     function agree(uint256 whichCase, uint256 votes) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || block.timestamp >= c.commitEnds || votes % 2 != 0) return;
+        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase, Phase.Committing);
+        if (caseId == 0) return;
         for (uint256 k = 0; k < validators.length; k++) {
             uint256 judge = validators[k];
             (ISlashCourt.BallotState state,,) = court.ballot(caseId, node(judge));
             if (_isAsleep(judge) || state != ISlashCourt.BallotState.None) continue;
             if (!court.isJudge(caseId, node(judge))) continue;
-            if (registry.freeBalance(operator(judge)) < c.deposit) continue;
-            _votedGuilty[caseId][judge] = votes % 32 == 0;
-            _vote(caseId, judge, votes % 32 == 0);
+            if (registry.freeBalance(operator(judge)) < c.deposit) _deposit(operator(judge), c.deposit);
+            _votedGuilty[caseId][judge] = votes % 4 == 0;
+            _vote(caseId, judge, votes % 4 == 0);
         }
         vm.warp(c.commitEnds);
         for (uint256 k = 0; k < validators.length; k++) {
@@ -109,7 +116,7 @@ abstract contract Jurors is Forks {
     // -------------------------------------------------------------------------------------------------------- anyone
 
     function resolve(uint256 whichCase) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
+        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase, Phase.Any);
         if (caseId == 0 || !court.isResolvable(caseId)) return;
         uint256 i = _numberOf(c.node);
         uint256 owed = _unsettled(i);
@@ -125,8 +132,8 @@ abstract contract Jurors is Forks {
 
     /// @dev The storage's receipt ends an open case about missing data, unless it is from after the commitment.
     function dismiss(uint256 whichCase, uint256 pick) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || c.kind != Kind.DATA_MISSING || pick % 2 == 0) return;
+        (uint256 caseId, ISlashCourt.Case memory c) = _missingCase(whichCase, Phase.Any);
+        if (caseId == 0 || pick % 2 == 0) return;
         if (registry.node(c.node).status == IRegistry.Status.Jailed) return;
         Made memory made = _made[_numberOf(c.node)][c.index];
         // A second late, or up to a week; then in the very second, or before it.
@@ -134,6 +141,15 @@ abstract contract Jurors is Forks {
         _show(caseId, c, made, made.madeAt + late);
         if (pick % 4 == 1) return;
         _show(caseId, c, made, made.madeAt - (pick >> 8) % 2 * ((pick >> 9) % 7 days));
+    }
+
+    /// @dev As `_openCase`, about missing data.
+    function _missingCase(uint256 which, Phase phase) private view returns (uint256 caseId, ISlashCourt.Case memory c) {
+        for (uint256 k = 0; k < RECENT; k++) {
+            (caseId, c) = _openCase(which % RECENT + k, phase);
+            if (caseId == 0 || c.kind == Kind.DATA_MISSING) return (caseId, c);
+        }
+        return (0, c);
     }
 
     /// @dev What the storage signs that it had the file at.
@@ -207,9 +223,10 @@ abstract contract Jurors is Forks {
     function collect(uint256 whichCase, uint256 pick) external {
         uint256 count = court.caseCount();
         if (count == 0) return;
-        uint256 caseId = count - whichCase % (count < RECENT ? count : RECENT);
-        for (uint256 k = 0; k < validators.length; k++) {
-            uint256 judge = _pick(validators, pick % validators.length + k);
+        uint256 recent = count < RECENT ? count : RECENT;
+        for (uint256 k = 0; k < validators.length * recent; k++) {
+            uint256 caseId = count - (whichCase % recent + k) % recent;
+            uint256 judge = _pick(validators, pick % validators.length + k / recent);
             if (court.collectable(caseId, node(judge)) == 0) continue;
             court.collect(caseId, node(judge));
             _did("collect");

@@ -59,8 +59,9 @@ abstract contract Provers is Duties {
 
     // ------------------------------------------------------------------------------------------------------- provers
 
-    /// @dev One leaf shows every flaw but a position that is there twice.
+    /// @dev One leaf shows every flaw but a position that is there twice. Seldom, so that wrong work stands for a while.
     function prove(uint256 pick, uint256 which) external {
+        if (which % 2 != 0) return;
         (bool found, uint256 i, uint32 index) = _spoiled(pick, which);
         if (!found) return;
         uint256 owed = _unsettled(i);
@@ -115,12 +116,9 @@ abstract contract Provers is Duties {
 
     /// @notice A wrong commitment survives its right leaf, and the showing of leaves that show something else.
     function misname(uint256 pick, uint256 which) external {
-        uint256 i = _pick(workers, pick);
-        uint32 next = runs.work(node(i)).next;
-        if (next == 0 || !_isBound(i)) return;
-        uint32 index = uint32(which % next);
+        (bool found, uint256 i, uint32 index) = _spoiled(pick, which);
+        if (!found) return;
         IRefutations.Flaw flaw = _made[i][index].flaw;
-        if (flaw == IRefutations.Flaw.None) return;
         Attempt memory a;
         (a.target, a.first, a.second) = _opened(i, index);
         (uint256 position, uint256 other) = (a.first.leaf.position, a.second.leaf.position);
@@ -203,9 +201,9 @@ abstract contract Provers is Duties {
         target = ISlashCourt.Target(node(i), index, made.step, made.root);
     }
 
-    /// @dev A wrong commitment by a worker still bound; seldom looked for, so that juries find work too.
+    /// @dev A wrong commitment by a worker still bound, the search starting anywhere.
     function _spoiled(uint256 pick, uint256 which) private view returns (bool found, uint256 i, uint32 index) {
-        for (uint256 w = 0; w < workers.length && which % 4 == 0; w++) {
+        for (uint256 w = 0; w < workers.length; w++) {
             i = _pick(workers, pick % workers.length + w);
             uint32 next = runs.work(node(i)).next;
             for (uint32 k = 0; k < next && _isBound(i); k++) {

@@ -263,7 +263,7 @@ contract Swarm is Jurors {
 
     function depositWithPermit(uint256 pick, uint256 amount) external {
         uint256 i = _pick(validators, pick);
-        amount = _bound(amount, 0, 25 ether);
+        amount = _bound(amount, 0, 50 ether);
         _mint(operator(i), amount);
         IRegistry.Permit memory permit = _permit(i, amount);
         vm.prank(operator(i));
@@ -296,6 +296,7 @@ contract Swarm is Jurors {
         amount = _bound(amount, 0, registry.freeBalance(account) / 4);
         vm.prank(account);
         registry.withdrawFree(amount);
+        _did("withdraw what is free");
     }
 
     /// @dev Bounties of who has no stake in anything.
@@ -350,6 +351,9 @@ contract Swarm is Jurors {
     /// @dev Pays exactly what is payable by the rule, told from what was seen: no more, and no less.
     function claim(uint256 pick) external {
         uint256 i = _pick(workers, pick);
+        for (uint256 k = 0; k < 8 && runs.work(node(i)).next == runs.work(node(i)).settled; k++) {
+            i = _pick(workers, pick % workers.length + k);
+        }
         IRuns.Work memory w = runs.work(node(i));
         (uint32 through, uint256 amount) = runs.claimable(node(i));
         uint32 next = amount == 0 ? w.settled : through + 1;

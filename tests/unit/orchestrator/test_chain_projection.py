@@ -254,7 +254,7 @@ async def test_every_event_reaches_its_tables(database, queries):
     assert [row[12:] for row in found["cases"]] == [(0, "0x" + "0e" * 32, 2, 60, 90)]
     assert found["votes"] == [(9, OPERATOR, True, False, hash_of(9), hash_of(10))]
     largest = (1 << 63) - 1  # a leaf's position has 256 bits, a column 64
-    assert found["proofs"] == [(11, 0, WORKER, 1, VALIDATOR, "out_of_bounds", "position_beyond", largest, hash_of(11))]
+    assert found["proofs"] == [(11, 0, WORKER, 1, VALIDATOR, "malformed", "position_beyond", largest, hash_of(11))]
     kinds = {row[0] for row in found["events"]}
     assert kinds == {"joined", "checkpoint", "committed", "claimed", "sealed", "voted", "convicted", "voided"} | {
         "case opened",

@@ -129,7 +129,7 @@ def test_a_case_is_about_the_work_and_against_the_validator(journal: ValidatorJo
     [record] = journal.cases()
     assert (record.accused, record.grades, record.charge) == (OTHER.address, grades, charge)
     assert (record.commitment.node, record.commitment.root) == (NODE, ROOT)
-    assert record.kind is Kind.WRONG_GRADE
+    assert record.kind == Kind.WRONG_GRADE
 
 
 def test_without_a_quorum_its_challenger_tries_once_more(journal: ValidatorJournal) -> None:
