@@ -197,8 +197,9 @@ abstract contract Jurors is Forks {
         try court.reportAbsence(caseId, node(judge)) {
             vm.assertTrue(_missed[caseId][judge], "fined for a case that it did not miss");
             _finedFor[judge].push(court.caseOf(caseId).commitEnds);
-            fined[judge] += DEPOSIT;
-            vm.assertEq(registry.node(node(judge)).lock, n.lock - DEPOSIT);
+            uint256 fine = n.lock < DEPOSIT ? n.lock : DEPOSIT;
+            fined[judge] += fine;
+            vm.assertEq(registry.node(node(judge)).lock, n.lock - fine);
             _did("report an absence");
             if (n.status == IRegistry.Status.Active && registry.node(node(judge)).status != n.status) _did("expel");
         } catch (bytes memory reason) {
