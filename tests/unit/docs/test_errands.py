@@ -120,7 +120,7 @@ def test_an_environment_is_added_and_scores_in_the_sandbox(tmp_path: Path) -> No
     ],
 )
 def test_a_row_names_every_file_that_names_a_reason_of_its_kind(row: str, reason: str) -> None:
-    names = re.compile(rf"\b(?:{reason}|{reason.title().replace('_', '')})\b")
+    names = re.compile(rf"\b(?:{reason}|{reason.upper()})\b")
     paths = [path for room in (*PRODUCTION, "contracts") for path in (ROOT / room).rglob("*")]
     named = {label(path) for path in paths if path.suffix in SOURCES and names.search(read(path))}
     assert len(named) > 3
