@@ -117,7 +117,7 @@ contract InvariantsTest {
         for (uint256 n = 0; n < STEPS; n += 500) {
             this.walk(n, n + 500);
         }
-        string[63] memory happened = [
+        string[64] memory happened = [
             "pass",
             "publish",
             "fund",

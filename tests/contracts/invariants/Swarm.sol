@@ -323,7 +323,7 @@ contract Swarm is Jurors {
         _made[i][w.next] = Made(step, root, flaw, position, block.timestamp);
         _commitAt(i, step, root);
         _reserve(w.pay);
-        if (w.next - w.settled >= w.cover) done["commit while pay is withheld"]++;
+        if (w.next - w.settled >= w.cover) _did("commit while pay is withheld");
         _lockAtCommit[i] = registry.node(node(i)).lock;
         if (step != _latest()) _did("commit at an older step");
         _did(wrong ? "commit wrong" : "commit");
