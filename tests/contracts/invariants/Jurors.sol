@@ -140,7 +140,9 @@ abstract contract Jurors is Forks {
         uint256 late = pick % 8 < 4 ? 1 : 1 + (pick >> 8) % 7 days;
         _show(caseId, c, made, made.madeAt + late);
         if (pick % 4 == 1) return;
-        _show(caseId, c, made, made.madeAt - (pick >> 8) % 2 * ((pick >> 9) % 7 days));
+        // But not from before the run had a storage key.
+        uint256 early = (pick >> 8) % 2 * ((pick >> 9) % 7 days);
+        _show(caseId, c, made, made.madeAt - early < START + 2 hours ? made.madeAt : made.madeAt - early);
     }
 
     /// @dev As `_openCase`, about missing data.
