@@ -33,7 +33,7 @@ class RunKeys:
         """Return the keys in force in a second; NO_KEYS before the run was created."""
         return next((one.keys for one in reversed(self.tenures) if one.from_ <= second), NO_KEYS)
 
-    def standing(self, now: int) -> list[Tenure]:
+    def since(self, now: int) -> list[Tenure]:
         """Return the keys in force now, and then those that are announced; without the former for no run."""
         ended = sum(one.from_ <= now for one in self.tenures) - 1
         return list(self.tenures[max(0, ended) :])

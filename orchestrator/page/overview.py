@@ -123,7 +123,7 @@ class Overview(Message):
 
 def key_lines(keys: RunKeys, now: int) -> list[KeysLine]:
     """Return the keys in force, and then those that are announced."""
-    return [KeysLine.of(one.keys, since=one.from_) for one in keys.standing(now)]
+    return [KeysLine.of(one.keys, since=one.from_) for one in keys.since(now)]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from testbed.samples.terms import keys_of, terms_of
 NODE, OPERATOR, OTHER = (f"0x{number:040d}" for number in (1, 2, 3))
 STAKES = {"worker_stake": 100 * TOKEN, "validator_stake": 200 * TOKEN, "case_fee": TOKEN}
 TERMS = terms_of(**{**LOCAL_DEFAULTS, **STAKES}, classes=(WorkClass(10_000, (8, 12)),))
-KEYS = keys_of(OTHER).standing(0)
+KEYS = keys_of(OTHER).since(0)
 PRICE, GAS = 10**9, TOKEN // 50
 ETHER = 2 * SETUP_GAS * PRICE
 """What the operator's transactions may cost."""

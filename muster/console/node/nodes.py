@@ -104,7 +104,7 @@ async def prepare_join(
         node=node,
         operator=operator,
         terms=terms,
-        keys=(await chain.keys(run)).standing((await chain.head()).timestamp),
+        keys=(await chain.keys(run)).since((await chain.head()).timestamp),
         stake=terms.worker_stake if role == Role.WORKER else terms.validator_stake,
         held=free + wallet,
         gas=(needed := held.needed(gas_days * DAY_HOURS)),

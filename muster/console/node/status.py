@@ -150,7 +150,7 @@ async def common_status(chain: Chain, state: NodeReading) -> dict[str, Any]:
     node, gas = state.node, state.gas
     calls = [registry.free_balance(node.operator), registry.withdrawable_at(state.address)]
     free, withdrawable_at = await chain.call_all(calls)
-    _, *announced = (await chain.keys(node.run)).standing((await chain.head()).timestamp)
+    _, *announced = (await chain.keys(node.run)).since((await chain.head()).timestamp)
     return {
         "node": state.address,
         "operator": node.operator,

@@ -91,7 +91,7 @@ def loses(terms: Terms) -> str:
 
 def key_facts(keys: RunKeys, now: int) -> dict[str, Any]:
     """Return the keys in force, and those that are announced."""
-    current, *announced = keys.standing(now)
+    current, *announced = keys.since(now)
     return {
         "trainer": current.keys.trainer,
         "storage_key": current.keys.storage_key,

@@ -19,7 +19,7 @@ from muster.runtime.units import Ether, decimal_amount
 GAS: Final = {
     "deploy": 15_500_000,
     "faucet": 92_000,
-    "create": 460_000,
+    "create": 510_000,
     "fund": 120_000,
     "admit": 50_000,
     "publish": 140_000,

@@ -15,14 +15,14 @@ from orchestrator.events import record_event
 from orchestrator.page.series import read_series
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.tables import events, spent, steps
-from testbed.samples.commitments import rules
+from testbed.samples.commitments import KEYS
 
 USED, OTHER = "0x" + "01" * 32, "0x" + "02" * 32
 
 
 async def recorded(folder: Path, url: str, *reports: StepReport) -> tuple[StepReport, set[str]]:
     """Record the reports and return the stored report and the hashes of the files used up."""
-    queries: Any = SimpleNamespace(terms=rules().terms)
+    queries: Any = SimpleNamespace(keys_now=KEYS.at(0))
     database = await Database.open(url, "a test")
     try:
         receiver = Reports(queries, database, storage_url=f"file:{folder}")
