@@ -12,12 +12,13 @@ import pytest
 from muster.chain.client import event_of
 from muster.chain.keys import write_secret
 from muster.contracts import court, run_terms, runs
-from muster.contracts.court import CaseOpened, Kind, Outcome
+from muster.contracts.court import CaseOpened, Outcome
 from muster.contracts.run_terms import KeysChanged
 from muster.errors import MismatchError, RefusedError, RevertError, UnreachableError
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.keys import ZERO_ADDRESS
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import StepReport, UploadReceipt
 from muster.protocol.receipts import check_receipt
 from testbed.chain.anvil import Anvil
