@@ -14,8 +14,8 @@ from muster.console.money.wallet import require_tokens
 from muster.console.session import RunArgument, Session, parse_tokens
 from muster.contracts import masters as masters_contract
 from muster.contracts import runs, token
-from muster.contracts.runs import EscrowWithdrawn
-from muster.errors import MismatchError, UsageError
+from muster.contracts.runs import EscrowWithdrawn, Phase
+from muster.errors import ChainError, MismatchError, UsageError
 from muster.protocol.masters import epochs_begun, epochs_over
 from muster.runtime.units import Duration, Moment, Tokens
 
@@ -67,6 +67,8 @@ async def close(session: Session, run: RunArgument = None) -> None:
     """Close a run to new work: announce it first, type it again once the notice has passed."""
     number = run or session.settings.run
     async with session.operator() as chain:
+        if (await chain.call(runs.run_state(number))).phase is Phase.CLOSED:
+            raise ChainError(f"run {number} is closed", hint=f"muster run show {number}")
         document = {"run": number, "closed": False}
         if await _noticed(session, chain, number, document, again=f"muster run close {number}"):
             back = Tokens(await chain.call(runs.withdrawable(number)))

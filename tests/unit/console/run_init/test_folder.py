@@ -122,7 +122,8 @@ def test_the_steps_of_an_empty_chain_say_what_each_takes() -> None:
     create = "muster run create run.toml --model model --calibration run/calibration.json"
     assert f"     {create} {sends}" in said
     assert f"     muster run fund 4000 RUN {sends}" in said, "a number that is not known is no other run's"
-    assert f"   send 0.0035 ETH or more to {KEYS.trainer}: public faucets of the chain give test ether" in said
+    need = Ether(1_000 * GAS["publish"] * price * 5 // 2)
+    assert f"   send {need} or more to {KEYS.trainer}: public faucets of the chain give test ether" in said
     assert "     muster service install --role origin --name weights --config weights.toml" in said
     assert said[-1].startswith("   the run's page is http://run.example.org:8600/; ")
     assert not any("admit" in line for line in said)
