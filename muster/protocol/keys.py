@@ -30,8 +30,9 @@ class RunKeys:
     """Oldest first, as `RunTerms.tenures` returns them."""
 
     def at(self, second: int) -> Keys:
-        """Return the keys in force in a second; NO_KEYS before the run was created."""
-        return next((one.keys for one in reversed(self.tenures) if one.from_ <= second), NO_KEYS)
+        """Return the keys in force in a second, the first ones also before; NO_KEYS of no run."""
+        first = self.tenures[0].keys if self.tenures else NO_KEYS
+        return next((one.keys for one in reversed(self.tenures) if one.from_ <= second), first)
 
     def since(self, now: int) -> list[Tenure]:
         """Return the keys in force now, and then those that are announced; without the former for no run."""

@@ -408,6 +408,7 @@ async def join(service: Here) -> dict[str, Any]:
         "pays": [terms.pay_of(number) for number in range(len(terms.classes))],
         "earnings": await earnings(service),
         "key_words": KEY_WORDS,
+        "nobody": ZERO_ADDRESS,
         "keys": key_lines(service.queries.keys, service.queries.chain.now),
         "admitter": "" if keys.admitter == ZERO_ADDRESS else keys.admitter,
         "document": service.join.model_dump_json(indent=2),

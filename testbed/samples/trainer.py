@@ -40,7 +40,7 @@ FORGED = "0x" + "f0" * 32
 
 def terms_of(initial: Path) -> Terms:
     named = {"model_hash": model_hash(initial), "tokenizer_hash": tokenizer_hash(initial)}
-    return sample_terms(NODE, **plan.LOCAL_TERMS, **named)
+    return sample_terms(**plan.LOCAL_TERMS, **named)
 
 
 class NarrowRanks(Ranks):

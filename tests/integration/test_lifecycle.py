@@ -195,8 +195,8 @@ async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(chain
     assert (node.status, node.lock) == (Status.JAILED, 50 * TOKEN)
     assert (await v1.call(runs.run_state(run))).reserved == reserved_before
     assert (await v1.call(runs.run_info(run))).kept == 2 * TOKEN
-    assert await v1.call(registry.free_balance(chains.address("operator of v1"))) == free_before + 10 * TOKEN + 1
-    assert await v1.call(court.collectable(case_id, chains.address("v2"))) == 8 * TOKEN + TOKEN // 3
+    assert await v1.call(registry.free_balance(chains.address("operator of v1"))) == free_before + 10 * TOKEN + 2
+    assert await v1.call(court.collectable(case_id, chains.address("v2"))) == 8 * TOKEN + 2 * TOKEN // 3
     await chains.advance(30 * HOUR_SECONDS)
     assert await v1.call(runs.claimable(cheater)) == (0, 0)
     assert (await v1.solvency()).solvent
@@ -219,8 +219,8 @@ async def test_a_silent_jury_loses_its_deposits_and_case_stays_open_until_then(c
     await v2.send(court.reveal_vote(case_id, False, salt))
     await chains.advance(HOUR_SECONDS)
     assert event_of(await v1.send(court.resolve(case_id)), CaseResolved).outcome is Outcome.NO_QUORUM
-    assert await v1.call(court.collectable(case_id, chains.address("v2"))) == 9 * TOKEN
-    assert event_of(await v1.send(court.collect(case_id, chains.address("v2"))), Collected).amount == 9 * TOKEN
+    assert await v1.call(court.collectable(case_id, chains.address("v2"))) == 10 * TOKEN
+    assert event_of(await v1.send(court.collect(case_id, chains.address("v2"))), Collected).amount == 10 * TOKEN
 
 
 async def test_other_node_proves_wrong_draw(chains: OpenChains) -> None:

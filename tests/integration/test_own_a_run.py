@@ -66,7 +66,7 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     machine.json("run", "fund", "500", "1", *owner, "--yes")
     shown = machine.json("run", "show", "1")
     assert (shown["escrow"], shown["owner"], shown["closed"]) == (500 * TOKEN, address["owner"], False)
-    assert shown["terms"]["trainer"] == address["trainer"]
+    assert shown["trainer"] == address["trainer"]
     assert shown["terms"]["max_prompt_tokens"] + shown["terms"]["max_completion_tokens"] == 512, "the model's context"
     assert min(shown["terms"]["commit_phase"], shown["terms"]["reveal_phase"]) >= 13 * 3600, "a public run's phases"
     anvil.request("anvil_setBalance", address["trainer"], hex(10**18))
@@ -139,10 +139,12 @@ def test_the_commands_above_are_those_of_the_page() -> None:
     documented = set(re.findall(r"(?:^|&& )muster (\w+ [a-z]+)", PAGE.read_text(), re.MULTILINE))
     typed = {" ".join(words) for words in re.findall(r'"(\w+)", "(\w+)"', Path(__file__).read_text())}
     # Other tests cover these: `run init` (tests/integration/test_run_init.py), commands that need an engine
-    # (tests/engine/test_examination.py, test_calibration.py, test_serve.py), and the download
-    # (tests/unit/authoring/models/test_fetch.py). `model init` takes a minute, and `run admit` needs an admitter.
+    # (tests/engine/test_examination.py, test_calibration.py, test_serve.py), the download
+    # (tests/unit/authoring/models/test_fetch.py), and a change of keys (tests/integration/test_cli_owner.py).
+    # `model init` takes a minute, and `run admit` needs an admitter.
     elsewhere = {
         "run init",
+        "run keys",
         "model init",
         "run admit",
         "tasks filter",

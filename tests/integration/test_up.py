@@ -153,7 +153,7 @@ def test_a_validator_has_its_draw_secret_before_it_joins(world: World, newcomer:
     (joined,) = events_of(world, Registered, operator=made["operator"])
     assert (joined.node, joined.role) == (made["node"], Role.VALIDATOR)
     assert joined.draw_tip == draw_tip(load_draw_secret(place / "state"))
-    case = 9 * TOKEN
+    case = 10 * TOKEN
     assert on_chain(world, lambda chain: chain.call(registry.free_balance(made["operator"]))) == 10 * case
     assert newcomer.up(world.orchestrator.url, "--role", "validator") == made
     assert len(events_of(world, Deposited, operator=made["operator"])) == 2, "the stake, and once for cases"
@@ -351,7 +351,7 @@ def test_while_it_is_open_it_sends_gas_up_to_what_was_agreed_to(
             await local.fund([operator.address], 10 * TOKEN)
             terms = await chain.terms(made["run"])
             joining = Joining(
-                made["run"], Role.WORKER, 0, made["node"], made["operator"], terms, STAKE, 0, TOKEN, 2.0, 0, 4
+                made["run"], Role.WORKER, 0, made["node"], made["operator"], terms, [], STAKE, 0, TOKEN, 2.0, 0, 4
             )
             await setup.keep_gas(replace(node, operator=None), chain, joining)  # a service cannot
             keeper = asyncio.create_task(setup.keep_gas(node, chain, joining))

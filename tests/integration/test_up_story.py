@@ -120,7 +120,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
 async def test_a_validator_from_an_empty_home_to_a_verdict(world: World, volunteer: Volunteer) -> None:
     words = ("--role", "validator", "--name", "v9", "--yes", "--password-file", str(volunteer.password))
     with volunteer.typing(*words) as running:
-        await running.says("moved 90 MUST into the free balance")
+        await running.says("moved 100 MUST into the free balance")
         (joined,) = [event for event in await world.events(Registered) if event.role == Role.VALIDATOR][-1:]
         rows = await rows_of(world, "w1", lambda row: {"budget": row.budget + 1})
         await commit_bytes(world, "w1", write_rollouts(rows))

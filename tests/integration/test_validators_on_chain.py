@@ -25,6 +25,7 @@ from muster.contracts.registry import Convicted, Role, Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import RefusedError
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
+from muster.protocol.keys import RunKeys
 from muster.protocol.kinds import Kind
 from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
@@ -69,6 +70,10 @@ class Archive:
     rules: Any
     domain: Any
     files: dict[str, bytes]
+    run_keys: RunKeys
+
+    async def keys(self) -> RunKeys:
+        return self.run_keys
 
     @property
     def model(self) -> Archive:
@@ -150,7 +155,12 @@ async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, s
     upload = upload_of(data, commitment, run_fixture.key("shielded"), run_fixture.key("storage"), run_fixture.domain)
     inspection = Inspection(Finding("malformed"), upload=upload)
     made = make_bundle(rules, commitment, inspection, accuser=node).to_bytes()  # type: ignore[arg-type]
-    archive = Archive(rules, run_fixture.domain, {content_hash(data): data, content_hash(made): made})
+    archive = Archive(
+        rules,
+        run_fixture.domain,
+        {content_hash(data): data, content_hash(made): made},
+        await stranger.keys(run_fixture.run),
+    )
 
     async def shield(kind: int) -> int:
         async with run_fixture.chain("v1") as accomplice:

@@ -185,7 +185,8 @@ def test_names_that_python_keeps_for_itself_get_an_underscore() -> None:
 def test_documentation_comes_from_the_solidity_interface() -> None:
     assert inspect.getdoc(runs.commit_work) == (  # newer Pythons keep no indentation
         "Commits the calling node to a full-sized piece of work and reserves its pay. Not while as many of its\n"
-        "commitments are unsettled as its stake covers.\n\n"
+        "commitments are unsettled as its stake covers; while a case against it is open, those that have matured do "
+        "not\ncount, so that cases delay pay and stop no work.\n\n"
         "anchor: Of the step, so that a reorg or a republished step reverts instead of framing an honest node.\n"
         "index: The node's next index.\n"
         "root: Merkle root over the leaves of all rows."
