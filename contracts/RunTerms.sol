@@ -172,12 +172,11 @@ contract RunTerms is IRunTerms {
         emit KeysChanged(run, keys.trainer, keys.storageKey, keys.admitter, from);
     }
 
-    /// @dev Walks back over the changes since `second`, of which there is one per notice at most. The first keys also
-    /// count before: storage's clock may lag behind the chain's when a run begins.
+    /// @dev Walks back over the changes since `second`, of which there is one per notice at most.
     function _keysAt(uint32 run, uint256 second) private view returns (Keys memory keys) {
         Tenure[] storage tenures_ = _tenures[run];
         for (uint256 i = tenures_.length; i > 0; i--) {
-            if (i == 1 || tenures_[i - 1].from <= second) return tenures_[i - 1].keys;
+            if (tenures_[i - 1].from <= second) return tenures_[i - 1].keys;
         }
     }
 

@@ -68,7 +68,7 @@ async def rebuild(
     kept_uploads = await _restore_uploads(uploads, where, run, keys, left)
     all_verdicts = await named_documents(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict))
     all_verdicts = [(name, verdict) for name, verdict in all_verdicts if verdict.run == run]
-    kept_verdicts = [(name, verdict) for name, verdict in all_verdicts if not left.has("verdicts", name, verdict)]
+    kept_verdicts = [(name, verdict) for name, verdict in all_verdicts if not left.takes("verdicts", name, verdict)]
     for name, verdict in sorted(kept_verdicts, key=lambda one: _order(one[1])):
         await verdicts.record(verdict, 0.0, name)
     await verdicts.restore_evidence(runs)
@@ -109,8 +109,8 @@ class _Left:
     files: list[tuple[int, str, str]] = field(default_factory=list)
     """Day, kind and name."""
 
-    def has(self, kind: str, name: str, work: Verdict | Grade | UploadReceipt) -> bool:
-        """Return whether a file about some work is one of them; it is noted then."""
+    def takes(self, kind: str, name: str, work: Verdict | Grade | UploadReceipt) -> bool:
+        """Note a file about some work if it is one of them; return whether it is."""
         day = day_in(self.ended, work.node, work.index)
         if day is not None:
             self.files.append((day, kind, name))
@@ -134,7 +134,7 @@ async def _restore_uploads(
 
     found = await named_documents(uploads.records, Upload, check)
     found = [
-        (name, one) for name, one in found if one.receipt.run == run and not left.has("uploads", name, one.receipt)
+        (name, one) for name, one in found if one.receipt.run == run and not left.takes("uploads", name, one.receipt)
     ]
     for _, upload in sorted(found, key=lambda one: one[1].receipt.stored_at):  # the first receipt of a file counts
         await uploads.record(upload, 0.0)
@@ -155,7 +155,7 @@ async def _restore_grades(
         read_committed(where, shown, verdict)
 
     found = await named_documents(grades.copies, ShownGrades, check)
-    found = [(name, shown) for name, shown in found if not left.has("grades", name, shown.statement)]
+    found = [(name, shown) for name, shown in found if not left.takes("grades", name, shown.statement)]
     for name, shown in sorted(found, key=lambda one: _order(one[1].statement)):
         await grades.record(shown, 0.0, name)
     return found

@@ -167,7 +167,7 @@ interface IRunTerms {
     function gradingTerms(uint32 run) external view returns (GradeTerms memory);
     /// @notice All keys that the run has had, has and is announced to have, oldest first.
     function tenures(uint32 run) external view returns (Tenure[] memory);
-    /// @notice Whose signature a receipt of that second needs: before the run was created that of its first key.
+    /// @notice Whose signature a receipt of that second needs; zero before the run was created.
     function storageKeyAt(uint32 run, uint256 second) external view returns (address);
     /// @notice What leaves of `node` are judged by. The entropy is zero until its joined step is published.
     function drawTerms(address node) external view returns (DrawTerms memory);

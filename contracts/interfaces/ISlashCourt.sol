@@ -63,7 +63,8 @@ interface ISlashCourt {
     /// @param node The accused: of a wrong grade the validator, else whose commitment it is.
     /// @param run Its run.
     /// @param openedAt Second of opening.
-    /// @param kind What it is accused of, by a number of muster.protocol.kinds. Judges vote not guilty of one they do not know.
+    /// @param kind What it is accused of, by a number of muster.protocol.kinds. Judges vote not guilty of one they do not
+    /// know.
     /// @param outcome How the case ended.
     /// @param challenger Validator node that opened it.
     /// @param index Commitment.
@@ -210,8 +211,9 @@ interface ISlashCourt {
     /// @param hash `voteHash` of the vote and a salt that the judge keeps (a lost salt forfeits the deposit).
     function commitVote(uint256 caseId, bytes32 charge, bytes32 hash) external;
 
-    /// @notice Reveals a vote of a judge that was not convicted since. The deposit stays until the end. Possible when committing has ended or the whole jury has
-    /// committed; about missing data only when committing has ended, so that its cure has its time.
+    /// @notice Reveals a vote of a judge that was not convicted since. The deposit stays until the end. Possible when
+    /// committing has ended or the whole jury has committed; about missing data only when committing has ended, so that
+    /// its cure has its time.
     function revealVote(uint256 caseId, bool guilty, bytes32 salt) external;
 
     /// @notice Ends a case whose result cannot change any more. Anyone may call it. A verdict of guilty waits for the cases

@@ -30,9 +30,8 @@ class RunKeys:
     """Oldest first, as `RunTerms.tenures` returns them."""
 
     def at(self, second: int) -> Keys:
-        """Return the keys in force in a second, the first ones also before; NO_KEYS of no run."""
-        first = self.tenures[0].keys if self.tenures else NO_KEYS
-        return next((one.keys for one in reversed(self.tenures) if one.from_ <= second), first)
+        """Return the keys in force in a second; NO_KEYS before the run was created."""
+        return next((one.keys for one in reversed(self.tenures) if one.from_ <= second), NO_KEYS)
 
     def since(self, now: int) -> list[Tenure]:
         """Return the keys in force now, and then those that are announced; without the former for no run."""
@@ -43,4 +42,4 @@ class RunKeys:
 def check_keys(keys: Keys) -> None:
     """Raise ConfigError for keys that the contract would refuse as they are."""
     if ZERO_ADDRESS in (keys.trainer, keys.storage_key):
-        raise ConfigError("the terms name no trainer or no storage key", hint="muster run template --trainer ADDRESS")
+        raise ConfigError("the keys name no trainer or no storage key", hint="name both: --trainer and --storage-key")

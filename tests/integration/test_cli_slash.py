@@ -136,18 +136,20 @@ def test_a_case_of_a_kind_without_a_name_is_shown_by_its_number(stranger: Machin
 def test_a_receipt_ends_a_case_about_missing_data(stranger: Machine, run_fixture: RunFixture, tmp_path: Path) -> None:
     node, root = run_fixture.key("lost").address, hashlib.sha256(b"lost").digest()
 
-    async def accuse() -> int:
+    async def accuse() -> tuple[int, int]:
         await run_fixture.commit("lost", 0, hex_hash(root))
         async with run_fixture.chain("v1") as chain:
+            committed = await chain.call(runs.commitment(node, 0))
             opened = await chain.send(court.open_case(court.Target(node, 0, 0, root), Kind.DATA_MISSING, 0, bytes(32)))
-            return event_of(opened, CaseOpened).case_id
+            return event_of(opened, CaseOpened).case_id, committed.committed_at
 
     async def outcome() -> tuple[Outcome, int]:
         async with run_fixture.chain("stranger") as chain:
             return (await chain.call(court.case_of(case))).outcome, (await chain.call(runs.work(node))).open_cases
 
-    case = asyncio.run(accuse())
-    unsigned = receipt_of(run=run_fixture.run, node=node, root=hex_hash(root), size=12_345)
+    case, committed_at = asyncio.run(accuse())
+    work = {"run": run_fixture.run, "node": node, "root": hex_hash(root)}
+    unsigned = receipt_of(**work, size=12_345, stored_at=committed_at)
     path = tmp_path / "receipt.json"
     words = ("slash", "dismiss", case, "--receipt", path, "--operator", "./stranger.key")
 

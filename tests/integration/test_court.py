@@ -174,7 +174,8 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
         await defender.dismiss_open()
         assert (await chain.call(runs.work(node))).open_cases == 2, "nothing to show yet"
         work = {"run": run_fixture.run, "node": node, "root": hex_hash(root)}
-        unsigned = receipt_of(**work, file_hash=entry.file_hash, size=4)
+        committed_at = (await chain.call(runs.commitment(node, 0))).committed_at
+        unsigned = receipt_of(**work, file_hash=entry.file_hash, size=4, stored_at=committed_at)
         journal.uploaded(0, sign_message(run_fixture.key("missing"), run_fixture.domain, unsigned))
         with pytest.raises(TRANSIENT):  # which the loop of `watch` logs and tries again, beside those that work
             await defender.dismiss_open()

@@ -38,6 +38,7 @@ from testbed.chain.contracts import Deployment
 from testbed.runs.run_fixture import RunFixture
 from testbed.samples.commitments import upload_of
 from testbed.samples.court import take_turn
+from testbed.samples.terms import keys_of
 from validator.challenger import Challenger
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
@@ -159,7 +160,7 @@ async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, s
         rules,
         run_fixture.domain,
         {content_hash(data): data, content_hash(made): made},
-        await stranger.keys(run_fixture.run),
+        keys_of(run_fixture.key("storage").address),
     )
 
     async def shield(kind: int) -> int:

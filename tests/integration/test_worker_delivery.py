@@ -91,7 +91,9 @@ async def test_an_upload_is_hashed_once(
     sha256 = hashlib.sha256
     monkeypatch.setattr(hashlib, "sha256", lambda given=b"": hashed.append(len(given)) or sha256(given))
     work = {"run": run_fixture.run, "node": run_fixture.key("w3").address, "root": root}
-    receipt = receipt_of(**work, file_hash="0x" + sha256(data).hexdigest(), size=len(data), stored_at=0)
+    async with run_fixture.chain("w3") as chain:
+        now = (await chain.head()).timestamp
+    receipt = receipt_of(**work, file_hash="0x" + sha256(data).hexdigest(), size=len(data), stored_at=now)
     async with storage(run_fixture, receipt) as url, context_of(run_fixture, "w3", anvil.url, tmp_path, url) as context:
         await saved(context, root, data)
         assert await committer_of(context).poll() is AGAIN

@@ -92,7 +92,7 @@ contract ChangeKeysTest is House {
         keys.storageKey = stranger;
         uint256 third = _change(keys);
         for (uint256 i = 0; i < 2; i++) {
-            vm.assertEq(runTerms.storageKeyAt(run, 1), first);
+            vm.assertEq(runTerms.storageKeyAt(run, START - 1), address(0));
             vm.assertEq(runTerms.storageKeyAt(run, START), first);
             vm.assertEq(runTerms.storageKeyAt(run, second - 1), first);
             vm.assertEq(runTerms.storageKeyAt(run, second), NEW_STORAGE);
