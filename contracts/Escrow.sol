@@ -54,8 +54,8 @@ abstract contract Escrow is Guarded {
     // ------------------------------------------------------------------------------------------------ owners' calls
 
     /// @inheritdoc IRuns
-    function fund(uint32 run, uint256 amount) external {
-        _requireOpen(run);
+    function fund(uint32 run, bytes32 runHash, uint256 amount) external {
+        _requireRun(run, runHash);
         require(amount != 0, AmountZero());
 
         _infos[run].kept = _keptNow(run);
@@ -150,6 +150,12 @@ abstract contract Escrow is Guarded {
     function _requireOpen(uint32 run) internal view {
         require(_infos[run].owner != address(0), UnknownRun(run));
         _requireGoingOn(run, _states[run]);
+    }
+
+    /// @dev It is open, and the one that the caller means.
+    function _requireRun(uint32 run, bytes32 runHash) internal view {
+        _requireOpen(run);
+        TERMS.checkRun(run, runHash);
     }
 
     function _requireGoingOn(uint32 run, RunState storage state) internal view {

@@ -36,7 +36,8 @@ contract Registry is IRegistry {
     /// @dev Of an EIP-712 domain that has a name, a version, a chain id and a contract, and no salt; see EIP-5267.
     bytes1 private constant DOMAIN_FIELDS = 0x0f;
     bytes32 private constant CONSENT_TYPEHASH = keccak256(
-        "Consent(address operator,address node,uint32 run,uint8 role,uint8 workClass,bytes32 drawTip,uint256 deadline)"
+        "Consent(address operator,address node,uint32 run,bytes32 runHash,"
+        "uint8 role,uint8 workClass,bytes32 drawTip,uint256 deadline)"
     );
 
     // -------------------------------------------------------------------------------------------------- immutables
@@ -281,18 +282,8 @@ contract Registry is IRegistry {
 
     /// @inheritdoc IRegistry
     function consentDigest(address operator, Registration calldata registration) public view returns (bytes32) {
-        bytes32 hash = keccak256(
-            abi.encode(
-                CONSENT_TYPEHASH,
-                operator,
-                registration.node,
-                registration.run,
-                registration.role,
-                registration.workClass,
-                registration.drawTip,
-                registration.deadline
-            )
-        );
+        // A Consent has the fields of a Registration, in their order, after the operator.
+        bytes32 hash = keccak256(abi.encode(CONSENT_TYPEHASH, operator, registration));
         return MessageHashUtils.toTypedDataHash(domainSeparator(), hash);
     }
 
@@ -317,8 +308,8 @@ contract Registry is IRegistry {
 
         // Interaction: Runs, which is one of us, judges the registration and names the stake.
         uint256 stake = registration.role == Role.Worker
-            ? RUNS.enrolWorker(registration.run, key, msg.sender, registration.workClass)
-            : RUNS.enrolValidator(registration.run, key, msg.sender);
+            ? RUNS.enrolWorker(registration.run, registration.runHash, key, msg.sender, registration.workClass)
+            : RUNS.enrolValidator(registration.run, registration.runHash, key, msg.sender);
 
         // Effect.
         _lock(stake, incoming);

@@ -18,6 +18,9 @@ contract RunTerms is IRunTerms {
     /// @inheritdoc IRunTerms
     uint32 public runCount;
 
+    /// @inheritdoc IRunTerms
+    mapping(uint32 run => bytes32) public runHash;
+
     mapping(uint32 run => Terms) private _terms;
     mapping(uint32 run => Tenure[]) private _tenures;
     mapping(uint32 run => mapping(address operator => bool)) private _admitted;
@@ -40,6 +43,8 @@ contract RunTerms is IRunTerms {
         // Effect.
         run = ++runCount;
         _terms[run] = terms_;
+        Terms memory kept = _terms[run];
+        runHash[run] = keccak256(abi.encode(msg.sender, kept, keys));
         emit RunCreated(run, msg.sender);
         _appoint(run, keys, block.timestamp);
 
@@ -70,6 +75,12 @@ contract RunTerms is IRunTerms {
     /// @inheritdoc IRunTerms
     function terms(uint32 run) external view returns (Terms memory) {
         return _terms[run];
+    }
+
+    /// @inheritdoc IRunTerms
+    function checkRun(uint32 run, bytes32 runHash_) external view {
+        bytes32 expected = runHash[run];
+        require(runHash_ == expected, OtherRun(run, runHash_, expected));
     }
 
     /// @inheritdoc IRunTerms

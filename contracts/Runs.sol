@@ -176,12 +176,12 @@ contract Runs is Escrow {
     }
 
     /// @inheritdoc IRuns
-    function enrolWorker(uint32 run, address node, address operator, uint8 workClass)
+    function enrolWorker(uint32 run, bytes32 runHash, address node, address operator, uint8 workClass)
         external
         onlyRegistry
         returns (uint256 stake)
     {
-        _requireOpen(run);
+        _requireRun(run, runHash);
         uint256 pay;
         uint256 cover;
         (stake, pay, cover) = TERMS.workerTerms(run, workClass);
@@ -199,8 +199,12 @@ contract Runs is Escrow {
     }
 
     /// @inheritdoc IRuns
-    function enrolValidator(uint32 run, address node, address operator) external onlyRegistry returns (uint256 stake) {
-        _requireOpen(run);
+    function enrolValidator(uint32 run, bytes32 runHash, address node, address operator)
+        external
+        onlyRegistry
+        returns (uint256 stake)
+    {
+        _requireRun(run, runHash);
         stake = TERMS.validatorTerms(run, node, operator);
 
         RunState storage state = _states[run];

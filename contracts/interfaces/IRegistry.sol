@@ -29,6 +29,7 @@ interface IRegistry {
     /// @notice What an operator asks for and the node's key consents to.
     /// @param node Session key; serves one operator, one role, one work class and one run, once.
     /// @param run Run id.
+    /// @param runHash What the run is (IRunTerms.runHash): another run that has its number gets neither node nor stake.
     /// @param role Worker or Validator.
     /// @param workClass Index into the run's classes; zero for validators.
     /// @param drawTip Tip of a validator's hash chain (see muster.protocol.draws.chain_preimages); zero for workers.
@@ -36,6 +37,7 @@ interface IRegistry {
     struct Registration {
         address node;
         uint32 run;
+        bytes32 runHash;
         Role role;
         uint8 workClass;
         bytes32 drawTip;
@@ -130,8 +132,8 @@ interface IRegistry {
     function withdrawFree(uint256 amount) external;
 
     /// @notice Registers a node and locks the run's stake for its role out of the caller's free balance.
-    /// @param consent EIP-712 signature by the node's key over Consent(operator, node, run, role, workClass, drawTip,
-    /// deadline), where operator is the caller.
+    /// @param consent EIP-712 signature by the node's key over Consent(operator, node, run, runHash, role, workClass,
+    /// drawTip, deadline), where operator is the caller.
     function register(Registration calldata registration, bytes calldata consent) external;
 
     /// @notice `depositWithPermit` and `register` in one transaction; what exceeds the stake stays free.

@@ -142,6 +142,8 @@ interface IRunTerms {
     error OwnerOrKey(uint32 run, address account);
     /// @notice A key of a run is, was or belongs to a validator of the run.
     error KeyOfValidator(uint32 run, address account);
+    /// @notice The run of this number is another than the caller has read: a reorg, or who was faster, took the number.
+    error OtherRun(uint32 run, bytes32 runHash, bytes32 expected);
 
     // ------------------------------------------------------------------------------------------------ owners' calls
 
@@ -163,6 +165,10 @@ interface IRunTerms {
     /// @notice How many runs exist; their ids are 1 to this.
     function runCount() external view returns (uint32);
     function terms(uint32 run) external view returns (Terms memory);
+    /// @notice What a run is, beside its number: keccak256(abi.encode(owner, terms, keys)) of its creation. Zero for no run.
+    function runHash(uint32 run) external view returns (bytes32);
+    /// @notice Reverts with OtherRun unless the run of this number has this hash.
+    function checkRun(uint32 run, bytes32 runHash_) external view;
     function caseTerms(uint32 run) external view returns (CaseTerms memory);
     function gradingTerms(uint32 run) external view returns (GradeTerms memory);
     /// @notice All keys that the run has had, has and is announced to have, oldest first.

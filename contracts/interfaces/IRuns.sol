@@ -193,7 +193,8 @@ interface IRuns {
     // ------------------------------------------------------------------------------------------------ owners' calls
 
     /// @notice Adds `amount` of the caller's tokens (allowance needed) to a run's escrow. Anyone may.
-    function fund(uint32 run, uint256 amount) external;
+    /// @param runHash Of the run that the caller means (IRunTerms.runHash): another that has its number gets nothing.
+    function fund(uint32 run, bytes32 runHash, uint256 amount) external;
 
     /// @notice Announces that the owner will take money out of the escrow or close the run, after `noticePeriod` seconds
     /// (see `noticedAt`) and within `NOTICE_LAPSES` seconds from then. Not while an announcement stands, nor within
@@ -257,10 +258,14 @@ interface IRuns {
 
     /// @notice Enrols a node that is registering. Only Registry.
     /// @return stake What the node must lock.
-    function enrolWorker(uint32 run, address node, address operator, uint8 workClass) external returns (uint256 stake);
+    function enrolWorker(uint32 run, bytes32 runHash, address node, address operator, uint8 workClass)
+        external
+        returns (uint256 stake);
 
     /// @notice Enrols a validator that is registering. Only Registry.
-    function enrolValidator(uint32 run, address node, address operator) external returns (uint256 stake);
+    function enrolValidator(uint32 run, bytes32 runHash, address node, address operator)
+        external
+        returns (uint256 stake);
 
     /// @notice A worker retires: no more commitments. Only Registry.
     function leaveWorker(address node) external;

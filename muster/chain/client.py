@@ -41,7 +41,8 @@ CONSENT_SECONDS: Final = 3600
 
 
 CONSENT: Final = Struct.parse(
-    "Consent(address operator,address node,uint32 run,uint8 role,uint8 workClass,bytes32 drawTip,uint256 deadline)"
+    "Consent(address operator,address node,uint32 run,bytes32 runHash,uint8 role,uint8 workClass,bytes32 drawTip,"
+    "uint256 deadline)"
 )
 PERMIT: Final = Struct.parse("Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)")
 
@@ -52,6 +53,7 @@ def sign_consent(node: TypedSigner, registration: Registration, operator: str, c
         "operator": operator,
         "node": registration.node,
         "run": registration.run,
+        "runHash": registration.run_hash,
         "role": int(registration.role),
         "workClass": registration.work_class,
         "drawTip": registration.draw_tip,
@@ -198,14 +200,24 @@ class Chain(AsyncClosing, ChainReader):
         return await self.send(registry.deposit_with_permit(await self.permit(amount)))
 
     async def join(
-        self, node: Signer, run: int, role: Role, *, work_class: int = 0, draw_tip: bytes = NO_TIP
+        self,
+        node: Signer,
+        run: int,
+        role: Role,
+        *,
+        run_hash: bytes | None = None,
+        work_class: int = 0,
+        draw_tip: bytes = NO_TIP,
     ) -> TxReceipt:
-        """Register a node of the signer, with its stake from the free balance and the rest from the wallet."""
+        """Register a node of the signer, with its stake from the free balance and the rest from the wallet.
+
+        run_hash: of the run that was agreed to; None: the one that has the number now.
+        """
         terms = await self.terms(run)
         stake = terms.worker_stake if role == Role.WORKER else terms.validator_stake
         operator = self.signer.address
         registration, consent = await self.consent(
-            node, run, role, operator=operator, work_class=work_class, draw_tip=draw_tip
+            node, run, role, operator=operator, run_hash=run_hash, work_class=work_class, draw_tip=draw_tip
         )
         short = stake - await self.call(registry.free_balance(operator))
         if short <= 0:
@@ -221,10 +233,22 @@ class Chain(AsyncClosing, ChainReader):
     # Signatures
 
     async def consent(
-        self, node: Signer, run: int, role: Role, *, operator: str, work_class: int = 0, draw_tip: bytes = NO_TIP
+        self,
+        node: Signer,
+        run: int,
+        role: Role,
+        *,
+        operator: str,
+        run_hash: bytes | None = None,
+        work_class: int = 0,
+        draw_tip: bytes = NO_TIP,
     ) -> tuple[Registration, bytes]:
-        """Return a registration of `node` by `operator`, and the node's consent to it. Needs the node's key only."""
-        registration = Registration(node.address, run, role, work_class, draw_tip, await self._deadline())
+        """Return a registration of `node` by `operator`, and the node's consent to it. Needs the node's key only.
+
+        run_hash: as `join`.
+        """
+        run_hash = run_hash or await self.run_hash(run)
+        registration = Registration(node.address, run, run_hash, role, work_class, draw_tip, await self._deadline())
         return registration, sign_consent(node, registration, operator, self.chain_id, self.addresses.registry)
 
     async def permit(self, amount: int) -> Permit:

@@ -25,7 +25,7 @@ from muster.contracts.runs import Checkpoint
 from muster.errors import ChainError, ConfigError, MalformedError, MismatchError, UnreachableError, WrongChainError
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.keys import Keys, RunKeys
-from muster.protocol.terms import Terms, check_tools
+from muster.protocol.terms import Terms, check_tools, run_hash
 from muster.settings.schema import ChainSettings
 
 LOG_SPAN: Final = 10_000
@@ -241,6 +241,14 @@ class ChainReader:
                 raise ChainError(f"there is no run {run} on chain {self.chain_id}", hint="muster run list")
             self._terms[run] = Terms.from_chain(terms)
         return self._terms[run]
+
+    async def run_hash(self, run: int) -> bytes:
+        """Return the hash of a run, computed from what is read here. Raises as `terms`.
+
+        Money and nodes that name it go to the run of these terms only: a reorg may give its number to another.
+        """
+        terms, info = await self.terms(run), await self.call(runs.run_info(run))
+        return run_hash(info.owner, terms, (await self.keys(run)).tenures[0].keys)
 
     async def keys(self, run: int) -> RunKeys:
         """Return the keys of a run, past and announced ones too; none where there is no such run."""

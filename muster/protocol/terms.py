@@ -9,9 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Final
 
+from eth_abi.abi import encode
+
 from muster.constants import BASIS_POINTS, MAX_BUDGETS, MAX_CLASSES, MICRO
 from muster.contracts import run_terms
+from muster.contracts.codec import plain
 from muster.errors import ConfigError
+from muster.protocol.hashes import keccak
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,12 @@ class Terms:
         """Return the terms of a struct: the inverse of `to_chain`."""
         values = {one.name: getattr(terms, one.name) for one in fields(terms)}
         return cls(**{**values, "classes": tuple(unpack_class(word) for word in terms.classes)})
+
+
+def run_hash(owner: str, terms: Terms, keys: run_terms.Keys) -> bytes:
+    """Return the hash by which the chain knows a run beside its number: of its owner, terms and first keys."""
+    creation = run_terms.create_run(terms.to_chain(), keys)
+    return keccak(encode(("address", *creation.function.inputs), plain((owner, *creation.arguments))))
 
 
 def check_tools(terms: Terms) -> None:

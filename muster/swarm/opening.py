@@ -24,6 +24,7 @@ from muster.contracts.registry import Role, Status
 from muster.contracts.run_terms import RunCreated
 from muster.contracts.runs import Funded
 from muster.errors import ChainError, ConfigError
+from muster.protocol.terms import run_hash
 from muster.protocol.terms_file import NewRun
 from muster.runtime.failpoints import failpoint
 from muster.runtime.units import Tokens
@@ -33,7 +34,7 @@ LEAST_ETHER: Final = TOKEN
 """Wei below which a key on a local chain is given more."""
 
 RUNS_AT_ONCE: Final = 50
-"""Runs whose owners are read in one round trip."""
+"""Runs whose hashes are read in one round trip."""
 
 
 async def give_gas(settings: ChainSettings, addresses: Sequence[str]) -> None:
@@ -84,15 +85,13 @@ async def ensure_tokens(chain: Chain, wei: int) -> int:
 
 async def find_run(chain: Chain, owner: str, new: NewRun) -> int | None:
     """Return the newest run that this owner created with exactly these terms and keys; None if there is none."""
+    wanted = run_hash(owner, new.terms, new.keys)
     last = await chain.call(run_terms.run_count())
     while last > 0:
         numbers = range(last, max(0, last - RUNS_AT_ONCE), -1)
-        found = await chain.call_all([runs.run_info(number) for number in numbers])
-        for number, info in zip(numbers, found, strict=True):
-            if info.owner != owner or await chain.terms(number) != new.terms:
-                continue
-            if (await chain.keys(number)).tenures[0].keys == new.keys:
-                return number
+        hashes = await chain.call_all([run_terms.run_hash(number) for number in numbers])
+        if wanted in hashes:
+            return numbers[hashes.index(wanted)]
         last -= RUNS_AT_ONCE
     return None
 
@@ -112,10 +111,10 @@ async def funded(chain: Chain, run: int) -> int:
     return sum(event.amount for event in await chain.all_events(Funded) if event.run == run)
 
 
-async def ensure_escrow(chain: Chain, run: int, wei: int) -> int:
-    """Add what a run's escrow lacks of so many tokens in all, as far as the key that sends has them.
+async def ensure_escrow(chain: Chain, run: int, new: NewRun, wei: int) -> int:
+    """Add what the escrow of a run of the key that sends lacks of so many tokens in all, as far as the key has them.
 
-    Return what has been put into it ever.
+    Return what has been put into it ever. `new`: what the run was created from.
     """
     await chain.await_pending()
     there = await funded(chain, run)
@@ -126,7 +125,7 @@ async def ensure_escrow(chain: Chain, run: int, wei: int) -> int:
         return there
     if allowed < missing:
         await chain.send(token.approve(spender, missing))
-    await chain.send(runs.fund(run, missing))
+    await chain.send(runs.fund(run, run_hash(owner, new.terms, new.keys), missing))
     failpoint("owner.funded")
     return there + missing
 

@@ -142,5 +142,6 @@ async def open_run(swarm: RunningSwarm, request: SwarmRequest, task_set: TaskSet
     check_context(agreed, context_of(model))
     async with await Chain.connect(request.local.chain, keys["owner"]) as chain:
         first = Keys(keys["trainer"].address, keys["orchestrator"].address, ZERO_ADDRESS)
-        swarm.run = await ensure_run(chain, NewRun(agreed, first))
-        await asyncio.gather(ensure_escrow(chain, swarm.run, ESCROW), swarm.register())
+        new = NewRun(agreed, first)
+        swarm.run = await ensure_run(chain, new)
+        await asyncio.gather(ensure_escrow(chain, swarm.run, new, ESCROW), swarm.register())

@@ -18,7 +18,7 @@ from muster.protocol.draws import draw_base, group_draw
 from muster.protocol.hashes import keccak
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.kinds import Kind
-from muster.protocol.terms import Terms
+from muster.protocol.terms import Terms, run_hash
 from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, false_rows, sample_size
 from testbed.economy.assumptions import Assumptions
@@ -65,6 +65,7 @@ class World:
     owner: Signer
     trainer: Signer
     run: int = 0
+    run_hash: bytes = b""
     hour: int = 0
     """Hours since the first step."""
     workers: list[Worker] = field(default_factory=list[Worker])
@@ -102,8 +103,9 @@ class World:
         chain.mint(trainer.address, 0)
         keys = Keys(trainer.address, owner.address, ZERO_ADDRESS)
         world.run = chain.perform(owner.address, run_terms.create_run(terms.to_chain(), keys))
+        world.run_hash = run_hash(owner.address, terms, keys)
         chain.send(owner.address, token.approve(chain.book.runs, ESCROW * TOKEN))
-        chain.send(owner.address, runs.fund(world.run, ESCROW * TOKEN))
+        chain.send(owner.address, runs.fund(world.run, world.run_hash, ESCROW * TOKEN))
         chain.mine()
         # 2. Validators, who are to be senior by the first commitment; then the workers of step 0.
         for strategy in validators:
@@ -146,7 +148,7 @@ class World:
         stake = self.terms.worker_stake if role is Role.WORKER else self.terms.validator_stake
         tip = keccak(signer.address.encode()) if role is Role.VALIDATOR else bytes(32)
         until = self.chain.now + CONSENT_SECONDS
-        registration = Registration(signer.address, self.run, role, 0, tip, until)
+        registration = Registration(signer.address, self.run, self.run_hash, role, 0, tip, until)
         consent = sign_consent(signer, registration, operator.address, CHAIN_ANVIL, self.chain.book.registry)
         self.chain.mint(signer.address, 0)
         self.chain.perform(operator.address, registry.deposit(stake))

@@ -54,7 +54,7 @@ async def approve_and_fund(chain: Chain, run: int, amount: int) -> None:
     """Add to a run's escrow, with the allowance it needs."""
     if await chain.call(token.allowance(chain.signer.address, chain.addresses.runs)) < amount:
         await chain.send(token.approve(chain.addresses.runs, amount))
-    await chain.send(runs.fund(run, amount))
+    await chain.send(runs.fund(run, await chain.run_hash(run), amount))
 
 
 @dataclass

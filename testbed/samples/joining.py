@@ -10,7 +10,7 @@ from muster.console.node.nodes import Joining
 from muster.console.up.steps import SETUP_GAS, NodeFacts
 from muster.constants import CHAIN_ANVIL, TOKEN
 from muster.contracts.registry import Role, Status
-from muster.protocol.terms import WorkClass
+from muster.protocol.terms import WorkClass, run_hash
 from muster.protocol.terms_file import LOCAL_DEFAULTS, ZERO_ADDRESS
 from testbed.samples.terms import keys_of, terms_of
 
@@ -18,6 +18,7 @@ NODE, OPERATOR, OTHER = (f"0x{number:040d}" for number in (1, 2, 3))
 STAKES = {"worker_stake": 100 * TOKEN, "validator_stake": 200 * TOKEN, "case_fee": TOKEN}
 TERMS = terms_of(**{**LOCAL_DEFAULTS, **STAKES}, classes=(WorkClass(10_000, (8, 12)),))
 KEYS = keys_of(OTHER).since(0)
+RUN_HASH = run_hash(OTHER, TERMS, KEYS[0].keys)
 PRICE, GAS = 10**9, TOKEN // 50
 ETHER = 2 * SETUP_GAS * PRICE
 """What the operator's transactions may cost."""
@@ -28,7 +29,7 @@ def facts(role: Role = Role.WORKER, **changes: Any) -> NodeFacts:
     """Return a node whose keys are new and hold nothing."""
     stake = TERMS.worker_stake if role == Role.WORKER else TERMS.validator_stake
     numbers: dict[str, Any] = {"held": 0, "gas": GAS, "gas_days": 2, "short": GAS, "validators": 4}
-    joining = Joining(1, role, 0, NODE, OPERATOR, TERMS, KEYS, stake, **numbers)
+    joining = Joining(1, RUN_HASH, role, 0, NODE, OPERATOR, TERMS, KEYS, stake, **numbers)
     joining = replace(
         joining, **{name: changes.pop(name) for name in ("held", "short", "work_class") if name in changes}
     )

@@ -168,7 +168,7 @@ abstract contract House {
         _mint(owner, amount);
         vm.startPrank(owner);
         token.approve(address(runs), amount);
-        runs.fund(run_, amount);
+        runs.fund(run_, runTerms.runHash(run_), amount);
         vm.stopPrank();
     }
 
@@ -186,6 +186,7 @@ abstract contract House {
         return IRegistry.Registration({
             node: node(i),
             run: run,
+            runHash: runTerms.runHash(run),
             role: role,
             workClass: 0,
             drawTip: role == IRegistry.Role.Validator ? keccak256(abi.encode("tip", i)) : bytes32(0),

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, charge_of, event_of, vote_hash
 from muster.chain.cursor import EventCursor
+from muster.chain.keys import Signer
 from muster.constants import HOUR_SECONDS
 from muster.contracts import court, refutations, registry, run_terms, runs, token
 from muster.contracts.court import BallotState, CaseOpened, CaseResolved, Collected, Outcome
@@ -280,6 +282,39 @@ async def test_joining_and_leaving(chains: OpenChains) -> None:
     assert await chain.call(token.balance_of(chain.signer.address)) == before + 100 * TOKEN
 
 
+async def test_money_and_nodes_go_to_the_run_that_was_read_and_to_no_other(chains: OpenChains) -> None:
+    run = chains.run_fixture.run
+    owner, operator = await chains.chain("owner"), await chains.chain("operator of honest")
+    read = await owner.run_hash(run)
+    assert read == await owner.call(run_terms.run_hash(run))
+
+    # A run that differs from it in one number, or in one key.
+    terms, keys = await owner.terms(run), (await owner.keys(run)).tenures[0].keys
+    created = run_terms.create_run(replace(terms, slash_bps=terms.slash_bps + 1).to_chain(), keys)
+    other = event_of(await owner.send(created), RunCreated).run
+    created = run_terms.create_run(terms.to_chain(), replace(keys, trainer=Signer.random().address))
+    third = event_of(await owner.send(created), RunCreated).run
+    await owner.send(token.approve(owner.addresses.runs, TOKEN))
+    hashes = {number: await owner.run_hash(number) for number in (run, other, third)}
+    assert len(set(hashes.values())) == 3
+    for number in (other, third):
+        message = f"run {number} is 0x{hashes[number].hex()} and not 0x{read.hex()}: a reorg gave"
+        with pytest.raises(RevertError, match=message):
+            await owner.send(runs.fund(number, read, TOKEN))
+        with pytest.raises(RevertError, match=message):
+            await operator.join(Signer.random(), number, Role.WORKER, run_hash=read)
+        # The node consented to the first run: its operator cannot join the other by the same signature.
+        node = Signer.random()
+        agreed, consent = await operator.consent(
+            node, number, Role.WORKER, operator=operator.signer.address, run_hash=read
+        )
+        moved = replace(agreed, run_hash=hashes[number])
+        with pytest.raises(RevertError, match="the consent is signed by"):
+            await operator.send(registry.register(moved, consent))
+        assert (await owner.call(runs.run_state(number))).balance == 0
+    await owner.send(runs.fund(run, read, TOKEN))
+
+
 async def test_an_owner_s_money_comes_back_after_notice(chains: OpenChains) -> None:
     owner = await chains.chain("owner")
     terms, keys = await owner.terms(chains.run_fixture.run), await owner.keys_now(chains.run_fixture.run)
@@ -302,13 +337,13 @@ async def test_an_owner_s_money_comes_back_after_notice(chains: OpenChains) -> N
 
 async def test_a_preview_decodes_reverts_and_sends_nothing(chains: OpenChains) -> None:
     chain = await chains.chain("owner")
-    preview = chain.dry_run()
+    preview, run = chain.dry_run(), chains.run_fixture.run
     count = await chain.web3.eth.get_transaction_count(chain.signer.address, "pending")
     receipt = await preview.send(token.approve(chain.addresses.runs, 5))
     assert receipt.hash == b""
     assert receipt.gas_used > 21_000
     with pytest.raises(RevertError, match="may spend"):
-        await preview.send(runs.fund(chains.run_fixture.run, 10**25))
+        await preview.send(runs.fund(run, await chain.run_hash(run), 10**25))
     await preview.close()
     assert await chain.web3.eth.get_transaction_count(chain.signer.address, "pending") == count
 

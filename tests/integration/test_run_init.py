@@ -434,7 +434,7 @@ def test_a_public_run_is_sent_where_that_is_asked_for(public: tuple[Machine, Anv
         "faucet": token.faucet(),
         "create": run_terms.create_run((new := read_terms(folder / "run.toml")).terms.to_chain(), new.keys),
         "approve": token.approve(owner, 1),
-        "fund": runs.fund(1, 1),
+        "fund": runs.fund(1, bytes(32), 1),
     }
     named = {name: used["0x" + call.encode()[:4].hex()] for name, call in selectors.items()}
     measured = {

@@ -33,6 +33,7 @@ from muster.contracts import registry, token
 from muster.contracts.registry import Deposited, Registered, Role
 from muster.contracts.token import FaucetUsed
 from muster.errors import UnfundedError
+from muster.protocol.hashes import hex_hash
 from muster.protocol.terms_file import ZERO_ADDRESS
 from muster.runtime.journal import FolderLock, lock_holder
 from testbed.chain.anvil import Anvil
@@ -165,7 +166,9 @@ def test_a_dry_run_shows_everything_and_writes_nothing(world: World, newcomer: N
     done = newcomer.type("up", world.orchestrator.url, "--dry-run")
     assert (done.returncode, done.stdout) == (0, "nothing was written or sent\n")
     shown = {line[2:14].strip(): line[15:] for line in done.stderr.splitlines() if line.startswith("  ")}
+    read = on_chain(world, lambda chain: chain.run_hash(world.run_fixture.run))
     assert shown == {
+        "run hash": hex_hash(read),
         "node": "made when you go on",
         "operator": "made when you go on",
         "stake": "100 MUST; a conviction takes 50 MUST of it",
@@ -350,9 +353,8 @@ def test_while_it_is_open_it_sends_gas_up_to_what_was_agreed_to(
         ):
             await local.fund([operator.address], 10 * TOKEN)
             terms = await chain.terms(made["run"])
-            joining = Joining(
-                made["run"], Role.WORKER, 0, made["node"], made["operator"], terms, [], STAKE, 0, TOKEN, 2.0, 0, 4
-            )
+            number, run_hash, people = made["run"], await chain.run_hash(made["run"]), (made["node"], made["operator"])
+            joining = Joining(number, run_hash, Role.WORKER, 0, *people, terms, [], STAKE, 0, TOKEN, 2.0, 0, 4)
             await setup.keep_gas(replace(node, operator=None), chain, joining)  # a service cannot
             keeper = asyncio.create_task(setup.keep_gas(node, chain, joining))
             for left in (TOKEN // 1_000, 0):

@@ -19,6 +19,7 @@ from muster.contracts.registry import Node, Role
 from muster.contracts.run_terms import Tenure
 from muster.errors import ConfigError, MusterError, UsageError
 from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, name_problem
+from muster.protocol.hashes import hex_hash
 from muster.protocol.terms import Terms
 from muster.runtime.printable import printable
 from muster.runtime.units import Ether, Moment, Tokens
@@ -47,6 +48,7 @@ class Joining:
     """What joining a run takes, before anything is sent. Tokens and ether are in wei."""
 
     run: int
+    run_hash: bytes
     role: Role
     work_class: int
     node: str
@@ -69,6 +71,7 @@ class Joining:
     def at_stake(self) -> dict[str, object]:
         """Return what a person should see before it joins."""
         shown: dict[str, object] = {
+            "run hash": hex_hash(self.run_hash),
             "node": self.node,
             "stake": f"{Tokens(self.stake)}, of which a conviction takes {self.terms.slash_bps / 100:g}%",
             "unbonding": "the stake comes back some days after you retire; see docs/understand/trust.md",
@@ -99,6 +102,7 @@ async def prepare_join(
     free, wallet = await chain.call_all([registry.free_balance(operator), token.balance_of(operator)])
     return Joining(
         run=run,
+        run_hash=await chain.run_hash(run),
         role=role,
         work_class=work_class,
         node=node,
@@ -167,7 +171,9 @@ async def join(
             chain,
             f"Join run {run} as a {role.name.lower()}",
             joining.at_stake,
-            lambda chain: chain.join(hot, run, role, work_class=work_class, draw_tip=draw_tip),
+            lambda chain: chain.join(
+                hot, run, role, run_hash=joining.run_hash, work_class=work_class, draw_tip=draw_tip
+            ),
             document | {"stake": Tokens(joining.stake)},
             sends=joining.short,
         )

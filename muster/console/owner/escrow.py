@@ -16,6 +16,7 @@ from muster.contracts import masters as masters_contract
 from muster.contracts import runs, token
 from muster.contracts.runs import EscrowWithdrawn, Phase
 from muster.errors import ChainError, MismatchError, UsageError
+from muster.protocol.hashes import hex_hash
 from muster.protocol.masters import epochs_begun, epochs_over
 from muster.runtime.units import Duration, Moment, Tokens
 
@@ -29,6 +30,7 @@ async def fund(
     wei, number = parse_tokens(amount), run or session.settings.run
     async with session.operator() as chain:
         await require_tokens(chain, wei)
+        run_hash = await chain.run_hash(number)
 
         async def act(chain: Chain) -> TxReceipt:
             # A dry run does not see the allowance of a dry run, so it ends after that.
@@ -36,10 +38,11 @@ async def fund(
                 approval = await chain.send(token.approve(chain.addresses.runs, wei))
                 if not approval.hash:
                     return approval
-            return await chain.send(runs.fund(number, wei))
+            return await chain.send(runs.fund(number, run_hash, wei))
 
         title = f"Add {Tokens(wei)} to the escrow of run {number}"
-        await session.spend(chain, title, {"amount": Tokens(wei)}, act, {"run": number, "amount": Tokens(wei)})
+        preview = {"amount": Tokens(wei), "run hash": hex_hash(run_hash)}
+        await session.spend(chain, title, preview, act, {"run": number, "amount": Tokens(wei)})
 
 
 async def withdraw(

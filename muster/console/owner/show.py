@@ -11,6 +11,7 @@ from muster.chain.client import Chain
 from muster.console.session import RunArgument, Session
 from muster.contracts import run_terms, runs
 from muster.errors import CheckError
+from muster.protocol.hashes import hex_hash
 from muster.protocol.incentives import Incentives
 from muster.protocol.keys import ZERO_ADDRESS, Keys, RunKeys
 from muster.protocol.terms import Terms
@@ -64,6 +65,7 @@ async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
     latest = await chain.latest_checkpoint(run)
     return {
         **await _row(chain, run),
+        "run_hash": hex_hash(await chain.run_hash(run)),
         "reserved": Tokens((await chain.call(runs.run_state(run))).reserved),
         "withdrawable": Tokens(await chain.call(runs.withdrawable(run))),
         "kept": Tokens(info.kept),

@@ -135,7 +135,7 @@ async def open_run(
         # 3. Its escrow, as far as the faucet goes.
         if folder.progress.funded < escrow:
             held = await ensure_tokens(chain, escrow - folder.progress.funded)
-            total = await ensure_escrow(chain, run, escrow)
+            total = await ensure_escrow(chain, run, new, escrow)
             folder.record(funded=total)
             tell(f"the escrow of run {run} has been given {Tokens(total)}")
             if total < escrow:

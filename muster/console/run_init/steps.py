@@ -17,10 +17,10 @@ from muster.console.run_init.design import OwnerKeys, RunDesign
 from muster.runtime.units import Ether, decimal_amount
 
 GAS: Final = {
-    "deploy": 15_000_000,
+    "deploy": 15_200_000,
     "faucet": 92_000,
-    "create": 520_000,
-    "fund": 120_000,
+    "create": 560_000,
+    "fund": 130_000,
     "admit": 50_000,
     "publish": 150_000,
 }

@@ -14,6 +14,7 @@ from muster.contracts import registry, runs
 from muster.contracts.registry import Role
 from muster.errors import MusterError
 from muster.protocol.announcements import DayEarnings
+from muster.protocol.hashes import hex_hash
 from muster.runtime.printable import printable
 from muster.runtime.units import Duration, Ether, Tokens
 
@@ -46,6 +47,7 @@ def at_stake(
     unbonding, sealed, unsealed = windows
     lost = joining.stake * joining.terms.slash_bps // BASIS_POINTS
     rows: dict[str, object] = {
+        "run hash": hex_hash(joining.run_hash),
         "node": _address(joining.node),
         "operator": _address(joining.operator),
         "stake": f"{Tokens(joining.stake)}; a conviction takes {Tokens(lost)} of it",

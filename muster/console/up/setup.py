@@ -87,6 +87,7 @@ async def take_steps(
             await node.key(),
             joining.run,
             joining.role,
+            run_hash=joining.run_hash,
             work_class=joining.work_class,
             draw_tip=await node.draw_tip(),
         )

@@ -28,6 +28,9 @@ contract CreateRunTest is House {
         vm.assertEq(created, 2);
         vm.assertEq(runTerms.runCount(), 2);
         vm.assertEq(abi.encode(runTerms.terms(created)), abi.encode(terms));
+        bytes memory run_ = abi.encode(owner, terms, IRunTerms.Keys(address(1), address(2), address(3)));
+        vm.assertEq(runTerms.runHash(created), keccak256(run_));
+        vm.assertEq(runTerms.runHash(created + 1), bytes32(0));
         IRuns.RunState memory state = runs.runState(created);
         vm.assertEq(state.asyncLevel, 2);
         vm.assertEq(state.commitmentsPerHour, 3);

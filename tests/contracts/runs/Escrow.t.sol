@@ -29,9 +29,10 @@ contract EscrowTest is House {
         _mint(stranger, amount);
         vm.startPrank(stranger);
         token.approve(address(runs), amount);
+        bytes32 hash = runTerms.runHash(run);
         vm.expectEmit(address(runs));
         emit IRuns.Funded(run, stranger, amount);
-        runs.fund(run, amount);
+        runs.fund(run, hash, amount);
         vm.stopPrank();
         vm.assertEq(runs.runState(run).balance, FUNDS + amount);
         vm.assertEq(runs.withdrawable(run), FUNDS + amount);
@@ -39,12 +40,13 @@ contract EscrowTest is House {
     }
 
     function test_Fund_RevertWhen_Wrong() public {
+        bytes32 hash = runTerms.runHash(run);
         vm.expectRevert(abi.encodeWithSelector(IRuns.UnknownRun.selector, 7));
-        runs.fund(7, 1);
+        runs.fund(7, hash, 1);
         vm.expectRevert(abi.encodeWithSelector(IRuns.AmountZero.selector));
-        runs.fund(run, 0);
+        runs.fund(run, hash, 0);
         vm.expectRevert(abi.encodeWithSignature("SafeCastOverflowedUintDowncast(uint8,uint256)", 88, FUNDS + (1 << 88)));
-        runs.fund(run, 1 << 88);
+        runs.fund(run, hash, 1 << 88);
     }
 
     // ----------------------------------------------------------------------------------------------------- withdraw
@@ -175,6 +177,7 @@ contract EscrowTest is House {
 
         bytes memory closed = abi.encodeWithSelector(IRuns.RunIsClosed.selector, run);
         bytes32 anchor = runs.checkpoint(run, 0).anchor;
+        bytes32 hash = runTerms.runHash(run);
         vm.expectRevert(closed);
         vm.prank(node(WORKER));
         runs.commitWork(run, 0, anchor, 1, bytes32(0));
@@ -182,7 +185,7 @@ contract EscrowTest is House {
         vm.prank(trainer);
         runs.publishCheckpoint(run, 1, bytes32(0), bytes32(0));
         vm.expectRevert(closed);
-        runs.fund(run, 1);
+        runs.fund(run, hash, 1);
         vm.expectRevert(closed);
         vm.prank(owner);
         runs.close(run);

@@ -11,18 +11,21 @@ import { Kind } from "../Kind.sol";
 contract HouseCallsTest is House {
     uint256 private constant WORKS_SLOT = 4;
 
+    bytes32 private _hash;
+
     function setUp() public override {
         super.setUp();
         _open();
+        _hash = runTerms.runHash(run);
     }
 
     function test_HouseCalls_RevertWhen_NotRegistry() public {
         bytes memory refused = abi.encodeWithSelector(IRuns.NotRegistry.selector, stranger);
         vm.startPrank(stranger);
         vm.expectRevert(refused);
-        runs.enrolWorker(run, stranger, stranger, 0);
+        runs.enrolWorker(run, _hash, stranger, stranger, 0);
         vm.expectRevert(refused);
-        runs.enrolValidator(run, stranger, stranger);
+        runs.enrolValidator(run, _hash, stranger, stranger);
         vm.expectRevert(refused);
         runs.leaveWorker(node(WORKER));
         vm.expectRevert(refused);
@@ -49,29 +52,29 @@ contract HouseCallsTest is House {
     function test_EnrolWorker_AtItsFirstStep() public {
         uint32 fresh = _createRun(_terms());
         vm.startPrank(address(registry));
-        vm.assertEq(runs.enrolWorker(run, node(90), operator(90), 0), 100 ether);
-        vm.assertEq(runs.enrolWorker(fresh, node(91), operator(91), 1), 100 ether);
+        vm.assertEq(runs.enrolWorker(run, _hash, node(90), operator(90), 0), 100 ether);
+        vm.assertEq(runs.enrolWorker(fresh, _hash, node(91), operator(91), 1), 100 ether);
         vm.assertEq(runs.work(node(90)).joinedStep, 2);
         vm.assertEq(runs.work(node(91)).joinedStep, 0);
         vm.assertEq(runs.work(node(91)).pay, 2.5 ether);
         vm.assertEq(runs.work(node(90)).cover, 40);
         vm.assertEq(runs.work(node(91)).cover, 16);
         vm.expectRevert(abi.encodeWithSelector(IRuns.UnknownRun.selector, 9));
-        runs.enrolWorker(9, node(92), operator(92), 0);
+        runs.enrolWorker(9, _hash, node(92), operator(92), 0);
         vm.expectRevert(abi.encodeWithSelector(IRunTerms.WorkClassUnknown.selector, run, 2));
-        runs.enrolWorker(run, node(92), operator(92), 2);
+        runs.enrolWorker(run, _hash, node(92), operator(92), 2);
     }
 
     function test_EnrolValidator_CountsThem() public {
         vm.startPrank(address(registry));
-        vm.assertEq(runs.enrolValidator(run, node(90), operator(90)), 200 ether);
+        vm.assertEq(runs.enrolValidator(run, _hash, node(90), operator(90)), 200 ether);
         vm.assertEq(runs.runState(run).validators, 5);
         vm.expectRevert(abi.encodeWithSelector(IRuns.UnknownRun.selector, 9));
-        runs.enrolValidator(9, node(92), operator(92));
+        runs.enrolValidator(9, _hash, node(92), operator(92));
         vm.expectRevert(abi.encodeWithSelector(IRunTerms.OwnerOrKey.selector, run, owner));
-        runs.enrolValidator(run, node(92), owner);
+        runs.enrolValidator(run, _hash, node(92), owner);
         vm.expectRevert(abi.encodeWithSelector(IRunTerms.OwnerOrKey.selector, run, trainer));
-        runs.enrolValidator(run, trainer, operator(92));
+        runs.enrolValidator(run, _hash, trainer, operator(92));
         vm.warp(block.timestamp + 1 hours);
         runs.leaveValidator(run);
         vm.assertEq(runs.runState(run).validators, 4);
@@ -86,12 +89,12 @@ contract HouseCallsTest is House {
         vm.warp(since + 1);
         runs.leaveValidator(run);
         vm.assertEq(runs.runInfo(run).unworkableSince, since);
-        runs.enrolValidator(run, node(90), operator(90));
+        runs.enrolValidator(run, _hash, node(90), operator(90));
         vm.assertEq(runs.runInfo(run).workableSince, runs.runInfo(run).publishedAt);
         vm.warp(since + 2);
-        runs.enrolValidator(run, node(91), operator(91));
+        runs.enrolValidator(run, _hash, node(91), operator(91));
         vm.warp(since + 3);
-        runs.enrolValidator(run, node(92), operator(92));
+        runs.enrolValidator(run, _hash, node(92), operator(92));
         vm.assertEq(runs.runInfo(run).workableSince, since + 2);
     }
 
@@ -100,8 +103,9 @@ contract HouseCallsTest is House {
         IRunTerms.Terms memory terms = _terms();
         terms.pay = 10_000;
         uint32 fresh = _createRun(terms);
+        bytes32 hash = runTerms.runHash(fresh);
         vm.prank(address(registry));
-        runs.enrolWorker(fresh, node(90), operator(90), 0);
+        runs.enrolWorker(fresh, hash, node(90), operator(90), 0);
         vm.assertEq(runs.work(node(90)).cover, type(uint24).max);
     }
 

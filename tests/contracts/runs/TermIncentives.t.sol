@@ -69,8 +69,9 @@ contract TermIncentivesTest is House {
 
         // What a node may have unsettled, as the contract has it, costs it as much; one commitment is always covered.
         address key = address(uint160(uint256(keccak256(abi.encode("key", created, class)))));
+        bytes32 hash = runTerms.runHash(created);
         vm.prank(address(registry));
-        runs.enrolWorker(created, key, stranger, class);
+        runs.enrolWorker(created, hash, key, stranger, class);
         IRuns.Work memory work = runs.work(key);
         vm.assertEq(work.pay, stakes.pay);
         vm.assertGe(stakes.burned, stakes.pay, "a conviction costs less than a commitment pays");

@@ -15,8 +15,9 @@ from muster.constants import CHAIN_BASE_SEPOLIA, TOKEN
 from muster.contracts.registry import Role
 from muster.errors import MalformedError
 from muster.protocol.announcements import DayEarnings
+from muster.protocol.hashes import hex_hash
 from muster.runtime.units import Duration
-from testbed.samples.joining import NODE, OPERATOR, PRICE, facts
+from testbed.samples.joining import NODE, OPERATOR, PRICE, RUN_HASH, facts
 
 WINDOWS = (Duration(7 * 86_400), 24, 72)
 
@@ -25,6 +26,7 @@ def test_a_worker_s_preview() -> None:
     needed = facts()
     earned = DayEarnings(run=1, workers=5, low=10 * TOKEN, median=12 * TOKEN, high=14 * TOKEN)
     assert at_stake(needed, steps_left(needed), WINDOWS, earned) == {
+        "run hash": hex_hash(RUN_HASH),
         "node": NODE,
         "operator": OPERATOR,
         "stake": "100 MUST; a conviction takes 50 MUST of it",
@@ -47,6 +49,7 @@ def test_a_validator_s_preview_on_a_public_chain() -> None:
     needed = facts(Role.VALIDATOR, gas=GasBalance(NODE, CHAIN_BASE_SEPOLIA, 0, PRICE))
     unknown = replace(needed, joining=replace(needed.joining, node=UNKNOWN))
     assert at_stake(unknown, steps_left(unknown), WINDOWS, None) == {
+        "run hash": hex_hash(RUN_HASH),
         "node": "made when you go on",
         "operator": OPERATOR,
         "stake": "200 MUST; a conviction takes 100 MUST of it",
