@@ -185,7 +185,7 @@ class Session:
             print(to_json(document))
         else:
             shown = human if human is not None else as_table(document)
-            self.stdout.print(shown, soft_wrap=isinstance(human, str))
+            self.stdout.print(shown, soft_wrap=isinstance(human, str), markup=False)
 
     def preview(self, title: str, stake: Mapping[str, object]) -> bool:
         """Show what is at stake and ask. True to go on; False after a dry run, whose result the caller prints.

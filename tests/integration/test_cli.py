@@ -21,7 +21,8 @@ import muster
 from muster.chain.keys import Signer
 from muster.constants import REQUEST_LIFETIME_SECONDS
 from muster.errors import EXIT_CODES
-from muster.protocol.terms import WorkClass
+from muster.protocol.hashes import hex_hash
+from muster.protocol.terms import WorkClass, run_hash
 from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 from muster.settings.sources import known_keys
 from testbed.http import Reply, serving
@@ -45,6 +46,11 @@ def test_show_has_exact_money_in_json_and_tokens_for_people(machine: Machine, ru
     assert (shown["burned_by_a_conviction"], shown["bounty"]) == (400 * TOKEN, 100 * TOKEN)
     assert "from one conviction in 8,000 false commitments on" in text
     assert [row["run"] for row in machine.json("run", "list")] == [run]
+
+    # Its hash is of the owner and the terms file that it prints.
+    file = machine.folder / "shown.toml"
+    file.write_text(machine.type("run", "show", run, "--terms").stdout)
+    assert shown["run_hash"] == hex_hash(run_hash(shown["owner"], *read_terms(file)))
 
 
 def test_the_books_are_covered(machine: Machine, run: int) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.markup import escape
 
 from muster.chain.types import AddressBook
 from muster.console.run_init import owner
@@ -318,7 +317,7 @@ async def open_here(plan: RunInit) -> None:
         f"run {status.run} is on chain, its escrow was given {Tokens(status.funded)}\n"
         f"next: muster run init {plan.folder.path} --start; the long way is in {plan.folder.readme}"
     )
-    plan.session.result(plan.document(status), escape(text))
+    plan.session.result(plan.document(status), text)
 
 
 async def deploy_publicly(plan: RunInit, *, send: bool) -> None:
@@ -330,7 +329,7 @@ async def deploy_publicly(plan: RunInit, *, send: bool) -> None:
         if missing and plan.session.preview(title, stake):
             await plan.open()
             status = await plan.status()
-    plan.session.result(plan.document(status), escape(plan.deployment(status)))
+    plan.session.result(plan.document(status), plan.deployment(status))
 
 
 async def open_and_start(plan: RunInit, *, start: bool | None, send: bool) -> None:
