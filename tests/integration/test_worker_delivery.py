@@ -6,15 +6,17 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster.chain.client import Chain
+from muster.chain.client import Chain, event_of
 from muster.constants import TOKEN
-from muster.contracts import court, runs, token
-from muster.errors import ConfigError, RevertError, UnreachableError
+from muster.contracts import court, run_terms, runs, token
+from muster.contracts.run_terms import KeysChanged
+from muster.errors import ConfigError, MismatchError, RevertError, UnreachableError
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.kinds import Kind
@@ -75,9 +77,12 @@ async def saved(context: WorkerContext, root: str, data: bytes = b"finished work
 
 
 @asynccontextmanager
-async def storage(run_fixture: RunFixture, receipt: UploadReceipt) -> AsyncIterator[str]:
-    """Serve an orchestrator that takes an upload at the second attempt, with this receipt; yield its URL."""
-    signed = sign_message(run_fixture.key("storage"), run_fixture.domain, receipt).model_dump_json()
+async def storage(run_fixture: RunFixture, receipt: UploadReceipt, key: str = "storage") -> AsyncIterator[str]:
+    """Serve an orchestrator that takes an upload at the second attempt, with this receipt; yield its URL.
+
+    key: whose signature the receipt has.
+    """
+    signed = sign_message(run_fixture.key(key), run_fixture.domain, receipt).model_dump_json()
     stored = answer("201 Created", body=signed.encode())
     async with scripted(answer("503 Busy"), stored) as server:
         yield server.url
@@ -124,6 +129,41 @@ async def test_worker_does_not_commit_when_receipt_is_later_than_chain(
         entry = context.journal.entry(0)
         assert entry is not None
         assert entry.state == "uploaded"
+        assert (await context.chain.call(runs.work(context.node))).next == 0
+
+
+async def test_worker_does_not_commit_when_key_of_receipt_was_never_in_force(
+    deployment: Any, anvil: Anvil, tmp_path: Path
+) -> None:
+    """The receipt is of a second for which its key was announced; by that second the owner has taken that back.
+
+    The court dismisses no case by it, so the work would be defenceless.
+    """
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="replaced", workers=("w",))
+    await run_fixture.publish(0)
+    data, root = b"finished work", some_hash("ours")
+    async with run_fixture.chain("owner") as owner:
+        keys = await owner.keys_now(run_fixture.run)
+        announced = replace(keys, storage_key=run_fixture.key("next storage").address)
+        changed = event_of(await owner.send(run_terms.change_keys(run_fixture.run, announced)), KeysChanged)
+    work = {"run": run_fixture.run, "node": run_fixture.key("w").address, "root": root, "stored_at": changed.from_}
+    receipt = receipt_of(**work, file_hash="0x" + hashlib.sha256(data).hexdigest(), size=len(data))
+    async with (
+        storage(run_fixture, receipt, "next storage") as url,
+        context_of(run_fixture, "w", anvil.url, tmp_path, url) as context,
+        run_fixture.chain("owner") as owner,
+        run_fixture.local_chain() as clock,
+    ):
+        # 1. When the file is uploaded, the receipt is as good as what is announced. It waits for its second.
+        await saved(context, root, data)
+        committer = committer_of(context)
+        assert "the receipt is of second" in str(await committer.poll())
+
+        # 2. The owner announces the present key in place of that, so the receipt is of nobody's in its second.
+        await owner.send(run_terms.change_keys(run_fixture.run, keys))
+        await clock.advance_to(changed.from_)
+        with pytest.raises(MismatchError, match="not by the run's storage key"):
+            await committer.poll()
         assert (await context.chain.call(runs.work(context.node))).next == 0
 
 
