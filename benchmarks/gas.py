@@ -4,7 +4,8 @@
 
 Runs tests/contracts/Gas.t.sol, in which every call is a separate transaction. 10 operators with 10 nodes each commit
 once an hour for 30 hours, 16 groups of 8 samples, and claim as the work matures. Other cases measure one commitment
-after each event that can precede it. `claim_first` is the first claim to a wallet without tokens: 17,100 of it are the
+after each event that can precede it. `commit_beyond_cover` is one of a worker that has as much unsettled as its stake
+covers, while a case keeps matured pay from it: two further reads. `claim_first` is the first claim to a wallet without tokens: 17,100 of it are the
 token's new storage word. `ratio` is the limit over ours, 1 being the limit. The peer's medians are those of its nearest
 operations (registering a provider and adding a node for joining, invalidating work for a slash).
 
@@ -63,8 +64,9 @@ class Target:
 
 
 TARGETS = (
-    Target("commit_median", "commit", 72_000, 259_405),
-    Target("commit_max", "commit", 76_000, 327_805, worst=True),
+    Target("commit_median", "commit", 70_000, 259_405),
+    Target("commit_max", "commit", 74_000, 327_805, worst=True),
+    Target("commit_beyond_cover", "commit_beyond_cover", 74_000, 259_405),
     Target("claim_median", "claim", 62_000, 70_202),
     Target("claim_first", "claim_first", 70_000, 70_202, ceiling=75_000),
     Target("join", "join", 240_000, 181_265 + 302_140),

@@ -50,7 +50,7 @@ contract GasTest is House {
         for (uint256 hour = 0; hour < HOURS; hour++) {
             for (uint256 i = FIRST; i < FIRST + OPERATORS * NODES; i++) {
                 _commit(i);
-                _sample("commit", 72_000);
+                _sample("commit", 70_000);
             }
             vm.warp(block.timestamp + 1 hours);
             _seal(_firstHour() + uint24(hour));
@@ -132,9 +132,29 @@ contract GasTest is House {
         _tell("commit");
     }
 
+    /// @dev A worker with as much unsettled as its stake covers commits on while a case keeps matured pay from it: the
+    /// contract reads when the oldest that counts was committed, and when its hour matures.
+    function test_Gas_CommitBeyondTheCover() public {
+        _joinNode(FIRST);
+        _publishFor(FIRST);
+        uint32 cover = runs.work(node(FIRST)).cover;
+        for (uint32 index = 0; index < cover; index++) {
+            if (index != 0 && index % 3 == 0) vm.warp(block.timestamp + 1 hours);
+            _commit(FIRST);
+        }
+        _accuseLast(FIRST);
+        vm.warp(block.timestamp + 73 hours);
+        for (uint256 k = 0; k < 3; k++) {
+            _commit(FIRST);
+            _sample("commit_beyond_cover", 74_000);
+        }
+        vm.assertEq(runs.work(node(FIRST)).next - runs.work(node(FIRST)).settled, cover + 3);
+        _tell("commit_beyond_cover");
+    }
+
     function _commitSampled(uint256 i) private {
         _commit(i);
-        _sample("commit", 76_000);
+        _sample("commit", 74_000);
     }
 
     function _accuseLast(uint256 i) private returns (uint256) {
