@@ -20,6 +20,12 @@ abstract contract Books is House {
         uint256 madeAt;
     }
 
+    /// @dev Keys of the run that were announced for a second, by their number: `_trainerOf`, `_storageOf`.
+    struct Appointed {
+        uint256 from;
+        uint256 number;
+    }
+
     /// @dev What judges can do about an open case.
     enum Phase {
         Any,
@@ -52,6 +58,10 @@ abstract contract Books is House {
     uint256 public keptMoney;
     bool public closed;
 
+    /// @dev All that were in force or are announced, oldest first.
+    Appointed[] internal appointed;
+    uint256 internal changes;
+
     mapping(uint24 hour => uint256) public sealsSeen;
     /// @dev The latest hour that as many as the quorum were seen to seal.
     uint24 public watermark;
@@ -59,6 +69,28 @@ abstract contract Books is House {
     function _did(string memory action) internal {
         done[action]++;
         deeds++;
+    }
+
+    /// @dev Keys come into force at their second, in place of those that were only announced.
+    function _appointed(uint256 from, uint256 number) internal {
+        if (appointed.length != 0 && appointed[appointed.length - 1].from > block.timestamp) appointed.pop();
+        appointed.push(Appointed(from, number));
+    }
+
+    /// @dev The number of the keys that are in force in a second.
+    function _keysAt(uint256 second) internal view returns (uint256) {
+        uint256 k = appointed.length - 1;
+        while (appointed[k].from > second) k--;
+        return appointed[k].number;
+    }
+
+    function _trainerOf(uint256 number) internal pure returns (address) {
+        return address(uint160(0x7a1 + number));
+    }
+
+    /// @dev The private key of a storage key.
+    function _storageOf(uint256 number) internal pure returns (uint256) {
+        return STORAGE + number;
     }
 
     /// @dev A commitment's pay leaves what is not reserved.

@@ -82,6 +82,17 @@ abstract contract Duties is Books {
         }
     }
 
+    /// @notice Trainer and storage key are those that were announced for now, and of each second those that were in force.
+    function assertKeysAreAsAnnounced() external view {
+        vm.assertEq(runTerms.trainerOf(run), _trainerOf(_keysAt(block.timestamp)));
+        uint256 last = appointed.length - 1;
+        for (uint256 k = last < 3 ? 0 : last - 3; k <= last; k++) {
+            vm.assertEq(runTerms.storageKeyAt(run, appointed[k].from), vm.addr(_storageOf(appointed[k].number)));
+            if (k == 0) continue;
+            vm.assertEq(runTerms.storageKeyAt(run, appointed[k].from - 1), vm.addr(_storageOf(appointed[k - 1].number)));
+        }
+    }
+
     /// @notice What a worker has unsettled that has not matured is no more than its conviction would have burned of the
     /// lock that it had when it last committed. A fine, which is for a file that came late, leaves it nothing, and no more to commit.
     function assertWorkIsCovered() external view {

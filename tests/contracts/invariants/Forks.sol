@@ -25,6 +25,7 @@ abstract contract Forks is Graders {
         (bool found, uint256[2] memory accused) = _accusable(accusers, who, kind);
         if (!found) return;
 
+        trainer = _trainerOf(_keysAt(block.timestamp));
         uint256 fork = vm.snapshotState();
         Lost memory lost = _losing(accusers[0], accused[0], kind);
         vm.assertTrue(vm.revertToState(fork));

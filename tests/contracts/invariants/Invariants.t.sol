@@ -59,7 +59,7 @@ contract InvariantsTest {
             Swarm.announce.selector,
             Swarm.take.selector,
             Swarm.close.selector,
-            Swarm.admit.selector,
+            Swarm.appoint.selector,
             Swarm.join.selector,
             Swarm.depositWithPermit.selector,
             Swarm.retire.selector,
@@ -117,13 +117,15 @@ contract InvariantsTest {
         for (uint256 n = 0; n < STEPS; n += 500) {
             this.walk(n, n + 500);
         }
-        string[64] memory happened = [
+        string[67] memory happened = [
             "pass",
             "publish",
             "fund",
             "take",
             "announce",
             "close",
+            "change the keys",
+            "replace an announcement",
             "admit",
             "refuse",
             "join",
@@ -156,6 +158,7 @@ contract InvariantsTest {
             "cured",
             "dismiss",
             "dismiss too late",
+            "dismiss by another key",
             "collect",
             "report an absence",
             "report twice a day",
@@ -241,6 +244,7 @@ contract InvariantsTest {
         holds_OnlySilenceIsFined();
         holds_ReceiptsAreFromBefore();
         holds_WorkIsCovered();
+        holds_KeysAreAsAnnounced();
     }
 
     /// @notice Each contract's tokens are exactly what its books say.
@@ -332,6 +336,12 @@ contract InvariantsTest {
     function holds_WorkIsCovered() private view {
         swarms[0].assertWorkIsCovered();
         swarms[1].assertWorkIsCovered();
+    }
+
+    /// @notice A run's keys are those that its owner announced, from their second on, and what was in force stays on record.
+    function holds_KeysAreAsAnnounced() private view {
+        swarms[0].assertKeysAreAsAnnounced();
+        swarms[1].assertKeysAreAsAnnounced();
     }
 
     /// @dev Three words of chance, truth values where the action takes some.

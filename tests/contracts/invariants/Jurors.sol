@@ -140,6 +140,7 @@ abstract contract Jurors is Forks {
         uint256 late = pick % 8 < 4 ? 1 : 1 + (pick >> 8) % 7 days;
         _show(caseId, c, made, made.madeAt + late);
         if (pick % 4 == 1) return;
+        _showForged(caseId, c, made, pick >> 16);
         // But not from before the run had a storage key.
         uint256 early = (pick >> 8) % 2 * ((pick >> 9) % 7 days);
         _show(caseId, c, made, made.madeAt - early < START + 2 hours ? made.madeAt : made.madeAt - early);
@@ -158,7 +159,7 @@ abstract contract Jurors is Forks {
     function _show(uint256 caseId, ISlashCourt.Case memory c, Made memory made, uint256 storedAt) private {
         ISlashCourt.Receipt memory receipt =
             ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1, uint64(storedAt));
-        bytes memory signature = _stored(c, receipt);
+        bytes memory signature = _stored(c, receipt, _storageOf(_keysAt(storedAt)));
         vm.prank(stranger);
         try court.dismiss(caseId, receipt, signature) {
             _shownAt[caseId] = storedAt + 1;
@@ -171,12 +172,27 @@ abstract contract Jurors is Forks {
         }
     }
 
-    function _stored(ISlashCourt.Case memory c, ISlashCourt.Receipt memory receipt)
+    /// @dev A key of another time, past or announced, signs for the second of the commitment: that dismisses nothing.
+    function _showForged(uint256 caseId, ISlashCourt.Case memory c, Made memory made, uint256 pick) private {
+        uint256 right = _storageOf(_keysAt(made.madeAt));
+        uint256 forger = _storageOf(appointed[pick % appointed.length].number);
+        if (forger == right) return;
+        ISlashCourt.Receipt memory receipt =
+            ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1, uint64(made.madeAt));
+        bytes memory signature = _stored(c, receipt, forger);
+        vm.expectRevert(
+            abi.encodeWithSelector(ISlashCourt.ReceiptNotByStorage.selector, vm.addr(forger), vm.addr(right))
+        );
+        court.dismiss(caseId, receipt, signature);
+        _did("dismiss by another key");
+    }
+
+    function _stored(ISlashCourt.Case memory c, ISlashCourt.Receipt memory receipt, uint256 key)
         private
         view
         returns (bytes memory)
     {
-        (uint8 v, bytes32 r, bytes32 s) = vm.sign(STORAGE, court.receiptDigest(run, c.node, c.index, receipt));
+        (uint8 v, bytes32 r, bytes32 s) = vm.sign(key, court.receiptDigest(run, c.node, c.index, receipt));
         return abi.encodePacked(r, s, v);
     }
 

@@ -52,6 +52,7 @@ contract Swarm is Jurors {
             (terms.gradeTip, terms.gradeEpochs, terms.gradeEpochSteps) = (_master(0), EPOCHS, EPOCH_STEPS);
         }
         run = _createRun(terms, keys);
+        _appointed(block.timestamp, 0);
         _fund(run, 20 ether);
         ownersMoney = 20 ether;
         for (uint256 i = first; i < first + 4; i++) {
@@ -110,6 +111,7 @@ contract Swarm is Jurors {
     /// @dev Two steps, so that a run gets ahead of its masters although it is suspended now and then.
     function publish() external {
         for (uint256 k = 0; k < 2 && _mayPublish(); k++) {
+            trainer = _trainerOf(_keysAt(block.timestamp));
             _publish();
             _did("publish");
             vm.warp(block.timestamp + 60);
@@ -181,11 +183,16 @@ contract Swarm is Jurors {
         if (due) vm.assertGe(block.timestamp, runs.pausedUntil() + 1 hours, "before those at work could commit");
     }
 
-    // ------------------------------------------------------------------------------------------------------ admitter
+    // --------------------------------------------------------------------------------------------- owner and admitter
+
+    /// @dev The admitter changes its list, where there is one, or the owner the keys.
+    function appoint(uint256 pick) external {
+        if (listed && pick % 4 != 0) _admitNext();
+        else _changeKeys(pick >> 2);
+    }
 
     /// @dev Puts the next newcomer on the list or takes it off.
-    function admit() external {
-        if (!listed) return;
+    function _admitNext() private {
         uint256 i = first + FIRST_NEWCOMER + newcomers;
         _admit(i, !runTerms.isAdmitted(run, operator(i)));
         _did("admit");
@@ -195,6 +202,21 @@ contract Swarm is Jurors {
         vm.prank(admitter);
         runTerms.admit(run, operator(i), admitted);
         vm.assertTrue(runTerms.isAdmitted(run, operator(i)) == admitted);
+    }
+
+    /// @dev Announces another trainer and storage key, or takes back what it announced: mostly it lets them come into force.
+    function _changeKeys(uint256 pick) private {
+        bool announced = appointed[appointed.length - 1].from > block.timestamp;
+        if (announced && pick % 4 != 0) return;
+        uint256 number = announced && pick % 8 == 0 ? _keysAt(block.timestamp) : ++changes;
+        uint256 from = block.timestamp + NOTICE;
+        _appointed(from, number);
+        vm.prank(owner);
+        runTerms.changeKeys(
+            run, IRunTerms.Keys(_trainerOf(number), vm.addr(_storageOf(number)), listed ? admitter : address(0))
+        );
+        vm.assertEq(runTerms.tenures(run).length, appointed.length);
+        _did(announced ? "replace an announcement" : "change the keys");
     }
 
     // ------------------------------------------------------------------------------------------------------ guardian
