@@ -5,9 +5,10 @@
 Runs tests/contracts/Gas.t.sol, in which every call is a separate transaction. 10 operators with 10 nodes each commit
 once an hour for 30 hours, 16 groups of 8 samples, and claim as the work matures. Other cases measure one commitment
 after each event that can precede it. `commit_beyond_cover` is one of a worker that has as much unsettled as its stake
-covers, while a case keeps matured pay from it: two further reads. `claim_first` is the first claim to a wallet without tokens: 17,100 of it are the
-token's new storage word. `ratio` is the limit over ours, 1 being the limit. The peer's medians are those of its nearest
-operations (registering a provider and adding a node for joining, invalidating work for a slash).
+covers, while a case keeps matured pay from it: two further reads. `claim_first` is the first claim to a wallet without
+tokens: 17,100 of it are the token's new storage word. `ratio` is the limit over ours, 1 being the limit. The peer's
+medians are those of its nearest operations (registering a provider and adding a node for joining, invalidating work for
+a slash).
 
 --check fails when an operation costs 3% more than benchmarks/gas.snapshot.json says; --update writes that file.
 """
