@@ -28,6 +28,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from muster.runtime.connection_table import ConnectionTable, Owner, address_group
@@ -37,6 +38,10 @@ UNSENT_BYTES: Final = 256 * 1024
 
 PIPELINED: Final = 32
 """Requests of one connection that are not answered yet."""
+
+
+_UNHEARD: Final = asyncio.Event()
+"""Of requests that were taken early: nobody waits for their bodies."""
 
 
 @dataclass(frozen=True)
@@ -62,32 +67,36 @@ class ConnectionLimits:
 class BoundedProtocol(HttpToolsProtocol):
     """One connection, which is cut when it takes too long or too much. `bounded_config` makes the class of a server."""
 
+    __slots__ = (
+        *("address", "proxied", "owner", "busy", "since", "on_lost"),
+        *("_answer_bytes", "_answer_waited", "_body_arrived", "_broken", "_discarded", "_head_bytes", "_in_head"),
+        *("_lingering", "_paused_at", "_timer", "_unanswered"),
+    )  # a dictionary of them all would take another kilobyte
+
     table: ConnectionTable
     limits: ConnectionLimits
-    address = ""
-    proxied = False
-    owner: Owner | None = None
-    busy = False
-    since = 0.0
-    on_lost: Callable[[], object] | None = None
+    owner: Owner | None
+    on_lost: Callable[[], object] | None
     """Called when the connection is gone; the application sets it while it answers."""
     early: Callable[[BoundedProtocol, RequestResponseCycle], bool] = staticmethod(lambda *_: False)
     """Takes a request that it gives to `answer` or to `start` later, or returns False."""
 
-    _timer: asyncio.TimerHandle | None = None
-    _in_head = False
-    _head_bytes = 0
-    _body_arrived = True
-    _discarded = 0
-    _answer_bytes = 0
-    _answer_waited = 0.0
-    _paused_at = 0.0
-    _lingering = False
-    _broken = False
+    _timer: asyncio.TimerHandle | None
+    _unanswered: list[RequestResponseCycle]
+    """The request under way, and those that came with it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.address, self.proxied, self.owner, self.busy, self.since = "", False, None, False, 0.0
+        self.on_lost = self._timer = None
+        self._in_head, self._body_arrived, self._lingering, self._broken = False, True, False, False
+        self._head_bytes = self._discarded = self._answer_bytes = 0
+        self._answer_waited = self._paused_at = 0.0
+        self._unanswered = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._unanswered: list[RequestResponseCycle] = []  # the request under way, and those that came with it
+        self.flow, self.pipeline = _Flow(transport), _Queue()  # type: ignore[assignment]
         transport.set_write_buffer_limits(0)  # so `flow.drain` ends when everything has left
         # A socket that waits for room shows only when a third of its buffer, which may be megabytes, has been taken.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
@@ -179,9 +188,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self.flow.write_paused or not cycle.keep_alive or not self.early(self, cycle):
             super()._start_asgi_task(cycle, app)
+        else:
+            cycle.message_event = _UNHEARD
 
     def start(self, cycle: RequestResponseCycle) -> None:
         """Let the application answer a request that was taken early."""
+        cycle.message_event = asyncio.Event()
+        if cycle.body or not cycle.more_body:
+            cycle.message_event.set()
         super()._start_asgi_task(cycle, self.app)  # type: ignore[arg-type]
 
     # What goes out
@@ -301,6 +315,40 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
 
 
+class _Flow(FlowControl):
+    """uvicorn's, which makes its event when somebody waits for it: an event takes a kilobyte."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.read_paused = self.write_paused = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def drain(self) -> None:
+        while self.write_paused:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
+
+
+class _Queue(list):
+    """What uvicorn does with a deque, in a tenth of its memory."""
+
+    __slots__ = ()
+
+    def appendleft(self, item: Any) -> None:
+        self.insert(0, item)
+
+
 class AnswerTransport:
     """A connection's transport as an answer sees it: closing it does not lose the answer."""
 
@@ -330,7 +378,9 @@ def bounded_config(
     return uvicorn.Config(
         app,
         http=type(
-            "BoundedProtocol", (BoundedProtocol,), {"table": table, "limits": limits, "early": staticmethod(early)}
+            "BoundedProtocol",
+            (BoundedProtocol,),
+            {"table": table, "limits": limits, "early": staticmethod(early), "__slots__": ()},
         ),
         ws="none",  # a connection handed to another protocol would never leave the table
         interface="asgi3",
