@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks import service_members
+from benchmarks import service_chain, service_members
 from benchmarks.service import Round, allowed_share, hostile_figures, largest
 from benchmarks.service_load import tag_of
 from benchmarks.service_members import Counts, Wakes, demand_target
@@ -103,3 +103,8 @@ def test_a_members_second_question_is_one_that_is_held() -> None:
     path, _, query = demand_target(7, tag).partition("?")
     scope = {"method": "GET", "path": path, "query_string": query.encode()}
     assert wait_of(scope, 7) == (HELD_SECONDS, "5-1-0")
+
+
+def test_a_chain_is_followed_from_empty_and_back_over_a_reorg() -> None:
+    rate, seconds = service_chain.measure("sqlite", 100)
+    assert rate > 0 < seconds
