@@ -261,13 +261,6 @@ def test_there_is_a_kernel_and_nothing_depends_on_it() -> None:
     assert done.stdout.split() == [encode(TOPLOC, gaussian(70), 0).hex(), "0.0"]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_gpu_gives_the_same_bytes() -> None:
-    rows = gaussian(70, 4096)
-    assert encode(TOPLOC, rows.cuda(), 0) == encode(TOPLOC, rows, 0)
-    assert compare(TOPLOC, encode(TOPLOC, rows, 0), rows.cuda(), 0).error == 0
-
-
 # --- How far off
 
 
