@@ -277,6 +277,7 @@ async def _add_servers(swarm: Swarm, stack: AsyncExitStack, port: int) -> None:
     place, run = swarm.place, swarm.run
     await swarm.connect(ORCHESTRATOR, stack)
     settings: dict[str, Any] = {
+        "retention": "deadlines",
         "chain.rpc_url": swarm.endpoints[ORCHESTRATOR].url,
         "hosts": [line.url.removeprefix("http://") for line in swarm.lines.values()],
     }

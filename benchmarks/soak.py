@@ -7,8 +7,8 @@ HOUR_SECONDS, so that windows pass and pay is claimed. Every CHURN_SECONDS a wor
 before retires. Every SAMPLE_SECONDS memory and descriptors of the orchestrator, origin, relay and the members that stay
 are counted, and the bytes of all that is kept on disk, without logs, histories and the chain's state.
 
-`soak_growth_…` is the slope of the last half of the samples by least squares, in % of their mean an hour. Work that is
-kept for good grows on disk with the work: `bytes_per_commitment` is the growth of that half for each commitment.
+`soak_growth_…` is the slope of the last half of the samples by least squares, in % of their mean an hour. Work goes by
+the protocol's deadlines (`orchestrator.retention`): `bytes_per_commitment` is what stays of that half's commitments.
 """
 
 from __future__ import annotations
