@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -68,7 +69,7 @@ def signed_writes(database: Callable[[], str] = str, *, quick: bool = False, cou
         asyncio.run(run_fixture.publish(0))
         runs, url = [], ""
         for number in range(count):
-            used = {"database_url": url} if (url := database()) else {}
+            used: dict[str, Any] = {"database_url": url} if (url := database()) else {}
             run_fixture.used_links.clear()
             (run_folder := Path(folder) / f"run-{number}").mkdir()
             with Orchestrator(run_fixture, run_folder, **used) as orchestrator:

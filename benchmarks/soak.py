@@ -5,7 +5,7 @@
 The swarm of `chaos`, without faults, on SQLite and a folder. The chain's clock is moved on by an hour every
 HOUR_SECONDS, so that windows pass and pay is claimed. Every CHURN_SECONDS a worker joins, and the one that joined
 before retires. Every SAMPLE_SECONDS memory and descriptors of the orchestrator, origin, relay and the members that stay
-are counted, and the bytes of all that is kept on disk, without logs, histories and the chain's state.
+are counted, and the bytes that they keep on disk, without logs, histories and the chain's state.
 
 `soak_growth_…` is the slope of the last half of the samples by least squares, in % of their mean an hour. Work goes by
 the protocol's deadlines (`orchestrator.retention`): `bytes_per_commitment` is what stays of that half's commitments.
@@ -18,7 +18,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from benchmarks.report import Figure, figure, parser, show
 from benchmarks.watched import memory_of
 from muster.contracts import runs
 from muster.runtime import telemetry
+from testbed.processes import Process
 
 HOUR_SECONDS: Final = 10.0
 CHURN_SECONDS: Final = 90.0
@@ -123,8 +124,7 @@ async def soak(folder: Path, seconds: float) -> tuple[list[Sample], float]:
         samples, began = list[Sample](), time.monotonic()
         try:
             while (passed := time.monotonic() - began) < seconds:
-                pids = [process.pid for process in stays.values()]
-                samples.append(await _sample(swarm, pids, passed / 3600))
+                samples.append(await _sample(swarm, stays, passed / 3600))
                 print(samples[-1], file=sys.stderr)
                 for task in (supervisor, churn, clock):
                     if task.done():
@@ -164,22 +164,24 @@ async def _churn(swarm: Swarm, stack: AsyncExitStack, joining: asyncio.Lock) -> 
         previous = name
 
 
-async def _sample(swarm: Swarm, pids: Sequence[int], hours: float) -> Sample:
+async def _sample(swarm: Swarm, stays: Mapping[str, Process], hours: float) -> Sample:
+    pids, passing = [process.pid for process in stays.values()], swarm.nodes.keys() - stays.keys()
     async with swarm.run.chain("stranger") as chain:
         counts = [(await chain.call(runs.work(node))).next for node in swarm.nodes.values()]
     return Sample(
         hours=hours,
         memory=sum(memory_of(pid) for pid in pids),
         descriptors=sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
-        disk=await asyncio.to_thread(kept_bytes, swarm.place.folder),
+        disk=await asyncio.to_thread(kept_bytes, swarm.place.folder, passing),
         commitments=sum(counts),
     )
 
 
-def kept_bytes(folder: Path) -> int:
-    """Return the bytes of the files in a folder, without those of LEFT_OUT."""
+def kept_bytes(folder: Path, without: Set[str] = frozenset()) -> int:
+    """Return the bytes of the files in a folder, without those of LEFT_OUT and those in folders of these names."""
     total = 0
-    for within, _, names in os.walk(folder):  # which passes over folders that go meanwhile
+    for within, folders, names in os.walk(folder):  # which passes over folders that go meanwhile
+        folders[:] = set(folders) - without
         for name in set(names) - LEFT_OUT:
             with suppress(FileNotFoundError):
                 total += os.lstat(os.path.join(within, name)).st_size

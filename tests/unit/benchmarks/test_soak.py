@@ -38,3 +38,10 @@ def test_logs_and_histories_are_not_counted_as_kept(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).write_bytes(bytes(size))
     assert kept_bytes(tmp_path) == 300
+
+
+def test_what_a_member_that_passes_keeps_is_left_out(tmp_path: Path) -> None:
+    for name, size in (("w1", 300), ("w7", 50)):
+        (tmp_path / name / "state").mkdir(parents=True)
+        (tmp_path / name / "state" / "journal.sqlite").write_bytes(bytes(size))
+    assert kept_bytes(tmp_path, {"w7"}) == 300
