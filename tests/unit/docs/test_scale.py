@@ -25,7 +25,7 @@ def measured(figure: str) -> float:
 
 def test_page_says_what_was_measured() -> None:
     for text, figure in (
-        ("23.1 KiB", "rss_per_worker"),
+        ("11.5 KiB", "rss_per_worker"),
         ("68,168", "commit_median"),
         ("145", "delta_1pct"),
     ):
