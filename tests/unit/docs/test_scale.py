@@ -31,6 +31,9 @@ def test_page_says_what_was_measured() -> None:
     ):
         assert f"| {text} |" in PAGE
         assert measured(figure) == number(text)
+    for ours, unit in (("poll_cpu", "µs"), ("verdict_cpu", "ms")):
+        sqlite, server = measured(f"{ours}_sqlite"), measured(f"{ours}_postgresql")
+        assert f"| {sqlite:g} {unit}; {server:g} {unit} on PostgreSQL |" in PAGE
     assert len(ROWS) == 4
 
 
