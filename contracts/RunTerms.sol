@@ -98,9 +98,11 @@ contract RunTerms is IRunTerms {
     }
 
     /// @inheritdoc IRunTerms
-    function gradingTerms(uint32 run) external view returns (GradeTerms memory) {
+    function seriesTerms(uint32 run, Series series) external view returns (SeriesTerms memory) {
         Terms storage t = _terms[run];
-        return GradeTerms({ tip: t.gradeTip, epochs: t.gradeEpochs, epochSteps: t.gradeEpochSteps });
+        return series == Series.Grades
+            ? SeriesTerms({ tip: t.gradeTip, epochs: t.gradeEpochs, epochSteps: t.gradeEpochSteps })
+            : SeriesTerms({ tip: t.trapTip, epochs: t.trapEpochs, epochSteps: t.trapEpochSteps });
     }
 
     /// @inheritdoc IRunTerms

@@ -24,6 +24,7 @@ from muster.contracts.court import (
 from muster.contracts.masters import MasterRevealed
 from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
+from muster.contracts.run_terms import Series
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.protocol.kinds import kind_of_flaw, reason_of
 from orchestrator import tallies, undo
@@ -189,7 +190,7 @@ class _Piece:
                     self._note_in_case(event)
             case Refuted():
                 self._refuted(event)
-            case MasterRevealed():
+            case MasterRevealed(series=Series.GRADES):
                 self._insert(event.at, masters, {"epoch": event.epoch, "time": self._times[event.at.block]})
                 self.record("master revealed", {"epoch": event.epoch, "master": "0x" + event.master.hex()}, event.at)
             case Claimed():

@@ -60,7 +60,7 @@ class MasterDesk:
         if epoch > self._masters.epoch:
             raise problems.not_found(f"this orchestrator has masters up to epoch {self._masters.epoch}")
         step = await self._database.read(latest_step)
-        begun = epochs_begun(self._queries.terms, 0 if step is None else step + 1)
+        begun = epochs_begun(self._queries.terms.grade_series, 0 if step is None else step + 1)
         if epoch > begun:
             raise problems.too_early(f"epoch {epoch} has not begun; the run is in epoch {begun}")
         key = recover_public_key(self._where, caller.request)

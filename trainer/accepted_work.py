@@ -222,7 +222,7 @@ def with_grades(
     Raises CheckError unless there is a grade for each row of a sealed task, and for no other row.
     """
     grades = {grade.position: grade for grade in parse_grades(text)}
-    drawn = task_set.at(epoch_of(terms, step))
+    drawn = task_set.at(epoch_of(terms.grade_series, step))
     if not all(0 <= row.task < drawn.size for row in rollouts):
         raise MismatchError("a row names a task that the run does not have")
     sealed = {row.position for row in rollouts if drawn.part(row.task).sealed}

@@ -210,7 +210,7 @@ def unended_thinking(
     """
     found: list[bool] = []
     for file in files:
-        drawn = task_set.at(max(1, epoch_of(terms, file.ref.step)))
+        drawn = task_set.at(max(1, epoch_of(terms.grade_series, file.ref.step)))
         rows = [row for row in file.rollouts if 0 <= row.task < drawn.size and drawn.manifest(row.task).thinks]
         texts = (None if row.task_reward else completion_text(tokenizer, row.completion_tokens) for row in rows)
         found += [text is not None and THINK_END not in text for text in texts]
@@ -226,7 +226,7 @@ def reward_metrics(files: Sequence[WorkFile], task_set: TaskSet, terms: Terms) -
     by_part: dict[str, list[int]] = defaultdict(list)
     by_score: dict[str, list[int]] = defaultdict(list)
     for file in files:
-        drawn = task_set.at(max(1, epoch_of(terms, file.ref.step)))
+        drawn = task_set.at(max(1, epoch_of(terms.grade_series, file.ref.step)))
         for row in file.rollouts:
             if not 0 <= row.task < drawn.size:
                 continue

@@ -6,6 +6,12 @@ pragma solidity ^0.8.30;
 interface IRunTerms {
     // ------------------------------------------------------------------------------------------------------- types
 
+    /// @notice What a run has masters for (IMasters): its private tests, its traps.
+    enum Series {
+        Grades,
+        Traps
+    }
+
     /// @notice What a run promises and demands, for ever. Mirror of muster.protocol.terms.Terms.
     /// @param pay Token wei per commitment at a class weight of 10,000 basis points. In no class more than the bounty
     /// of a worker's slash, so that hiding a false commitment never pays more than accusing it.
@@ -40,6 +46,13 @@ interface IRunTerms {
     /// @param gradeTip Hash of the first master of the private tests (IMasters); zero: the run has none.
     /// @param gradeEpochs Epochs, so masters, of the private tests, at most 65,535; zero without any.
     /// @param gradeEpochSteps Steps of each epoch except the last, which never ends; zero without private tests.
+    /// @param trapEpochs Epochs, so masters, of the traps; zero without any.
+    /// @param trapEpochSteps Steps of each of these epochs except the last, which never ends; zero without traps.
+    /// @param trapEvery Of so many commitments one, on average, is a trap: 20 to 1,000; zero: the run has none, and
+    /// whoever looks is paid only where somebody cheats.
+    /// @param trapPrize Token wei for a validator that finds a trap, at a class weight of 10,000 basis points. At least
+    /// `pay`; at most `pay` times `trapEvery` by `acceptsRequired`. Zero without traps.
+    /// @param trapTip Hash of the first master of the traps (IMasters); zero: the run has none.
     /// @param classes Work classes packed by muster.protocol.terms.pack_class: weight in basis points in bits 0-15,
     /// number of budgets in bits 16-31, budget i in the 16 bits from 32 + 16 i.
     struct Terms {
@@ -72,6 +85,11 @@ interface IRunTerms {
         bytes32 gradeTip;
         uint16 gradeEpochs;
         uint32 gradeEpochSteps;
+        uint16 trapEpochs;
+        uint32 trapEpochSteps;
+        uint16 trapEvery;
+        uint96 trapPrize;
+        bytes32 trapTip;
         uint256[] classes;
     }
 
@@ -103,8 +121,8 @@ interface IRunTerms {
         uint32 jurySeniority;
     }
 
-    /// @notice The terms of the private tests: `gradeTip`, `gradeEpochs`, `gradeEpochSteps`.
-    struct GradeTerms {
+    /// @notice The terms of a series of masters: `gradeTip`, `gradeEpochs`, `gradeEpochSteps`, or the same of traps.
+    struct SeriesTerms {
         bytes32 tip;
         uint16 epochs;
         uint32 epochSteps;
@@ -170,7 +188,7 @@ interface IRunTerms {
     /// @notice Reverts with OtherRun unless the run of this number has this hash.
     function checkRun(uint32 run, bytes32 runHash_) external view;
     function caseTerms(uint32 run) external view returns (CaseTerms memory);
-    function gradingTerms(uint32 run) external view returns (GradeTerms memory);
+    function seriesTerms(uint32 run, Series series) external view returns (SeriesTerms memory);
     /// @notice All keys that the run has had, has and is announced to have, oldest first.
     function tenures(uint32 run) external view returns (Tenure[] memory);
     /// @notice Whose signature a receipt of that second needs; zero before the run was created.

@@ -1,8 +1,8 @@
 """Revert data into RevertError: the custom error's name, its values, and a message that a person can read.
 
 MESSAGES has one template per custom error of the contracts. Format specifications: `time` a moment, `tokens` an
-amount of token wei, `hour` an hour since the epoch, `text` ASCII in a bytes32, `status` and `outcome` the names of
-those enums. tests/unit/chain/test_tables.py holds the table and the ABIs equal.
+amount of token wei, `hour` an hour since the epoch, `text` ASCII in a bytes32, `status`, `outcome` and `series` the
+names of those enums. tests/unit/chain/test_tables.py holds the table and the ABIs equal.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts.abi import CONTRACTS, artifact, snake
 from muster.contracts.court import Outcome
 from muster.contracts.registry import Status
+from muster.contracts.run_terms import Series
 from muster.errors import RevertError
 from muster.protocol.terms_file import MONEY
 from muster.runtime.units import Moment, Tokens
@@ -153,11 +154,12 @@ MESSAGES: Final[dict[str, str]] = {
     "KindOfGrades": "a wrong grade is a validator's, and its own statement opens that case",
     "NotGrader": "{validator} is no validator of run {run}, where the commitment is",
     "GradeNotByValidator": "the grades are signed by {signer} and not by the validator {validator}",
-    # The masters of private tests, which SlashCourt keeps
-    "NoPrivateTests": "run {run} has no private tests",
-    "AllMastersRevealed": "run {run} has {epochs} epochs, and the masters of all are revealed",
-    "WrongMaster": "this is not the master of epoch {epoch} in run {run}: it hashes to {hash} and not to {expected}",
-    "MasterWithheld": "run {run} has not revealed the master of epoch {epoch}, which is due",
+    # The masters of private tests and of traps
+    "NoSeries": "run {run} has no {series:series}, so no masters of them",
+    "AllMastersRevealed": "run {run} has {epochs} epochs of {series:series}, and the masters of all are revealed",
+    "WrongMaster": "this is not the master of epoch {epoch} of run {run}'s {series:series}: "
+    "it hashes to {hash} and not to {expected}",
+    "MasterWithheld": "run {run} has not revealed the master of epoch {epoch} of {series:series}, which is due",
     # Solidity itself
     "Error": "{message}",
     "Panic": "the contract failed an internal check: {meaning}",
@@ -259,13 +261,15 @@ class _Shown:
             return _member(Status, self.value)
         if spec == "outcome":
             return _member(Outcome, self.value)
+        if spec == "series":
+            return _member(Series, self.value)
         return str(self)
 
     def __str__(self) -> str:
         return "0x" + self.value.hex() if isinstance(self.value, bytes) else str(self.value)
 
 
-def _member(enum: type[Status] | type[Outcome], value: int) -> str:
+def _member(enum: type[Status] | type[Outcome] | type[Series], value: int) -> str:
     try:
         return enum(value).name.lower().replace("_", " ")
     except ValueError:

@@ -106,7 +106,7 @@ class Rules:
 
     def at(self, step: int) -> Rules:
         """Return the rules as slots mean tasks at a step: in a run with private tests its epoch decides."""
-        epoch = max(1, epoch_of(self.terms, step))
+        epoch = max(1, epoch_of(self.terms.grade_series, step))
         if epoch == self.task_set.epoch:
             return self
         if epoch not in self._epochs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.protocol.hashes import keccak
-from muster.protocol.terms import Terms
+from muster.protocol.terms import NO_HASH, MasterSeries
 
 
 def opens_chain(tip: bytes, preimage: bytes, index: int) -> bool:
@@ -14,8 +14,8 @@ def opens_chain(tip: bytes, preimage: bytes, index: int) -> bool:
     return value == tip
 
 
-def epochs_to_publish(terms: Terms, step: int) -> int:
+def epochs_to_publish(series: MasterSeries, step: int) -> int:
     """Return how many masters must be public before `step` can be published: `Runs.publish`."""
-    if not terms.has_private_tests:
+    if series.tip == NO_HASH:
         return 0
-    return max(min(step // terms.grade_epoch_steps, terms.grade_epochs) - 1, 0)
+    return max(min(step // series.epoch_steps, series.epochs) - 1, 0)

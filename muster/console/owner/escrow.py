@@ -14,6 +14,7 @@ from muster.console.money.wallet import require_tokens
 from muster.console.session import RunArgument, Session, parse_tokens
 from muster.contracts import masters as masters_contract
 from muster.contracts import runs, token
+from muster.contracts.run_terms import Series
 from muster.contracts.runs import EscrowWithdrawn, Phase
 from muster.errors import ChainError, MismatchError, UsageError
 from muster.protocol.hashes import hex_hash
@@ -100,15 +101,15 @@ async def reveal_master(
         terms, state = await chain.terms(number), await chain.call(runs.run_state(number))
         if secret.tip != terms.grade_tip:
             raise MismatchError(f"{masters} holds the masters of another run than {number}", hint="muster run list")
-        shown = (await chain.call(masters_contract.masters(number))).epochs
-        last = epochs_over(terms, state.steps) if epoch is None else epoch
+        shown = (await chain.call(masters_contract.masters(number, Series.GRADES))).epochs
+        last = epochs_over(terms.grade_series, state.steps) if epoch is None else epoch
         if last <= shown:
             session.result(
                 {"run": number, "revealed": [], "epochs": shown},
                 f"nothing is due: {shown} of {terms.grade_epochs} masters are revealed; the last with --epoch",
             )
             return
-        begun = epochs_begun(terms, state.steps)
+        begun = epochs_begun(terms.grade_series, state.steps)
         if last > begun:
             raise UsageError(
                 f"epoch {last} has not begun; the run is in epoch {begun}", hint="reveal it when it is over"
@@ -117,11 +118,11 @@ async def reveal_master(
         # 2. In order.
         async def act(chain: Chain) -> TxReceipt:
             # A dry run does not see the master that a dry run revealed, so it ends after one.
-            receipt = await chain.send(masters_contract.reveal_master(number, secret.of(shown + 1)))
+            receipt = await chain.send(masters_contract.reveal_master(number, Series.GRADES, secret.of(shown + 1)))
             for later in range(shown + 2, last + 1):
                 if not receipt.hash:
                     break
-                receipt = await chain.send(masters_contract.reveal_master(number, secret.of(later)))
+                receipt = await chain.send(masters_contract.reveal_master(number, Series.GRADES, secret.of(later)))
             return receipt
 
         revealed = list(range(shown + 1, last + 1))

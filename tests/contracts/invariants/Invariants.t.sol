@@ -306,14 +306,14 @@ contract InvariantsTest {
 
     /// @notice What is shown of a run's masters is its hash chain, and never less than an epoch behind its steps.
     function holds_MastersLeadToTheTip() private view {
-        (uint256 epochs, bytes32 latest) = masters.masters(run[0]);
+        (uint256 epochs, bytes32 latest) = masters.masters(run[0], IRunTerms.Series.Grades);
         vm.assertEq(epochs, 0, "a run without private tests has no masters");
-        (epochs, latest) = masters.masters(run[1]);
+        (epochs, latest) = masters.masters(run[1], IRunTerms.Series.Grades);
         vm.assertEq(epochs, swarms[1].mastersShown(), "masters");
         for (uint256 e = 0; e < epochs; e++) {
             latest = keccak256(abi.encode(latest));
         }
-        IRunTerms.GradeTerms memory terms = runTerms.gradingTerms(run[1]);
+        IRunTerms.SeriesTerms memory terms = runTerms.seriesTerms(run[1], IRunTerms.Series.Grades);
         vm.assertEq(epochs == 0 ? terms.tip : latest, terms.tip);
         uint256 behind = uint256(runs.runState(run[1]).steps) / terms.epochSteps;
         if (behind > terms.epochs) behind = terms.epochs;

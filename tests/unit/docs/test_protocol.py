@@ -226,13 +226,13 @@ def the_masters(given: Values) -> Values:
     masters = chain_preimages(raw(given["last"]), given["grade_epochs"])
     terms = replace(terms_with(1, WorkClass(10_000, (8,))), grade_tip=keccak(masters[0]), **sealed)
     for epoch, master in enumerate(masters, 1):
-        check_master(terms, epoch, master)
+        check_master(terms.grade_series, epoch, master)
     return {
         "masters": [hexed(master) for master in masters],
         "grade_tip": hexed(terms.grade_tip),
-        "epochs": [epoch_of(terms, step) for step in given["steps"]],
-        "masters to pay after it": [epochs_begun(terms, step + 1) for step in given["steps"]],
-        "masters to publish it": [epochs_to_publish(terms, step) for step in given["steps"]],
+        "epochs": [epoch_of(terms.grade_series, step) for step in given["steps"]],
+        "masters to pay after it": [epochs_begun(terms.grade_series, step + 1) for step in given["steps"]],
+        "masters to publish it": [epochs_to_publish(terms.grade_series, step) for step in given["steps"]],
     }
 
 

@@ -17,6 +17,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts.court import Outcome
 from muster.contracts.masters import MasterRevealed
 from muster.contracts.registry import Role
+from muster.contracts.run_terms import Series
 from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.windows import RESOLVING_SECONDS, end_of, needed_until
 from orchestrator.database import Database
@@ -116,7 +117,8 @@ async def test_private_tests_keep_work_until_three_days_after_their_master(datab
     run.at(later)
     await retention.sweep()
     assert await rows(run, uploads.c.index) == [(0,), (1,)]
-    await run.happen(MasterRevealed, 1, 1, bytes(32))
+    await run.happen(MasterRevealed, 1, Series.TRAPS, 1, bytes(32))
+    await run.happen(MasterRevealed, 1, Series.GRADES, 1, bytes(32))
     shown = run.first_second + run.blocks * run.block_seconds
     run.at(max(later, shown + WINDOW + 1))
     await retention.sweep()
