@@ -1,0 +1,26 @@
+"""Say when the seals of an hour close, and what is hidden until then: the one home of these rules. Pure.
+
+Where a run has traps, validators are paid for what they find by themselves. So what one of them found is nobody else's
+to know until the seals of the commitment's hour have closed. `closes_at` is the twin of `Windows.sealsCloseAt`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.constants import HOUR_SECONDS
+from muster.protocol.terms import Terms
+from muster.protocol.windows import end_of
+
+CLOSING_HOURS: Final = 2
+"""Hours after the end of an hour in which its seals count as in time. Mirrors Windows.CLOSING_HOURS."""
+
+
+def closes_at(hour: int) -> int:
+    """Return the second from which a seal of an hour is late."""
+    return end_of(hour) + CLOSING_HOURS * HOUR_SECONDS
+
+
+def verdicts_hidden(terms: Terms, committed_at: int, now: int) -> bool:
+    """Return whether nothing public may depend on verdicts about a commitment yet. Seconds of the chain's clock."""
+    return terms.has_traps and now < closes_at(committed_at // HOUR_SECONDS)
