@@ -67,7 +67,6 @@ def signed_writes(database: str = "", *, quick: bool = False, count: int = 3) ->
         runs = []
         for number in range(count):
             used = {"database_url": database} if database else {}
-            run_fixture.used_links.clear()
             (run_folder := Path(folder) / f"run-{number}").mkdir()
             with Orchestrator(run_fixture, run_folder, **used) as orchestrator:
                 runs.append(asyncio.run(measure(run_fixture, orchestrator, files, polls, commit=number == 0)))

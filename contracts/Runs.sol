@@ -9,6 +9,7 @@ import { IMasters } from "./interfaces/IMasters.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
+import { Draws } from "./libraries/Draws.sol";
 import { Windows } from "./libraries/Windows.sol";
 
 /// @title The workers' half of Runs: checkpoints, commitments, the window, seals; see IRuns.
@@ -39,6 +40,8 @@ contract Runs is Escrow {
     mapping(address validator => mapping(uint24 hour => bytes32)) public vouchRoot;
     /// @inheritdoc IRuns
     mapping(address validator => uint24 hour) public lastSealed;
+    /// @dev Of the hour that it sealed last.
+    mapping(address validator => bytes32) private _links;
     /// @inheritdoc IRuns
     mapping(uint32 run => mapping(uint24 hour => uint256)) public sealCount;
 
@@ -145,17 +148,19 @@ contract Runs is Escrow {
     // --------------------------------------------------------------------------------------------- validators' calls
 
     /// @inheritdoc IRuns
-    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external {
+    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_, bytes32 link) external {
         // Check.
-        (uint256 quorum, uint256 since) = _checkSealer(run, hour);
+        (uint256 quorum, IRegistry.Node memory sealer) = _checkSealer(run, hour);
         _checkSealHour(hour);
+        _checkLink(sealer, hour, link);
 
         // Effect. The watermark passes all hours before: a seal counts if its author was there for them.
         RunState storage state = _states[run];
         lastSealed[msg.sender] = hour;
+        _links[msg.sender] = link;
         vouchRoot[msg.sender][hour] = vouchRoot_;
-        emit HourSealed(run, hour, msg.sender, vouchRoot_);
-        if (since >= Windows.endOf(_firstUnsealed(run, state))) return;
+        emit HourSealed(run, hour, msg.sender, vouchRoot_, link);
+        if (sealer.registeredAt >= Windows.endOf(_firstUnsealed(run, state))) return;
         if (++sealCount[run][hour] >= quorum && hour > state.sealedThrough) {
             state.sealedThrough = hour;
             emit SealedThrough(run, hour);
@@ -319,6 +324,13 @@ contract Runs is Escrow {
     }
 
     /// @inheritdoc IRuns
+    function linkOf(address validator, uint24 hour) external view returns (bytes32) {
+        uint24 last = lastSealed[validator];
+        require(hour <= last, LinkNotShown(validator, hour, last));
+        return Draws.earlierLink(_links[validator], last - hour);
+    }
+
+    /// @inheritdoc IRuns
     function sealedThrough(uint32 run) external view returns (uint24) {
         return _states[run].sealedThrough;
     }
@@ -418,16 +430,16 @@ contract Runs is Escrow {
     }
 
     /// @return quorum Validators that must seal an hour.
-    /// @return since Second in which this one registered.
-    function _checkSealer(uint32 run, uint24 hour) private view returns (uint256 quorum, uint256 since) {
+    /// @return sealer The caller.
+    function _checkSealer(uint32 run, uint24 hour) private view returns (uint256 quorum, IRegistry.Node memory sealer) {
         uint256 seniority;
         (quorum, seniority) = TERMS.sealTerms(run);
-        IRegistry.Node memory sealer = REGISTRY.node(msg.sender);
+        sealer = REGISTRY.node(msg.sender);
         bool serves = sealer.role == IRegistry.Role.Validator && sealer.status == IRegistry.Status.Active;
         require(serves && sealer.run == run, NotValidator(run, msg.sender));
         uint256 readyAt = sealer.registeredAt + seniority;
         require(block.timestamp >= readyAt, TooJunior(msg.sender, readyAt, block.timestamp));
-        since = sealer.registeredAt;
+        uint256 since = sealer.registeredAt;
         require(Windows.endOf(hour) > since, HourBeforeJoined(msg.sender, hour, since));
     }
 
@@ -439,6 +451,14 @@ contract Runs is Escrow {
         require(block.timestamp >= end, HourNotEnded(hour, end, block.timestamp));
         require(block.timestamp < deadline, SealTooLate(hour, deadline, block.timestamp));
         require(hour > last, SealNotRising(msg.sender, hour, last));
+    }
+
+    /// @dev There is a link for each hour, from that of the registration on, whether or not the hour is sealed.
+    function _checkLink(IRegistry.Node memory sealer, uint24 hour, bytes32 link) private view {
+        uint24 last = lastSealed[msg.sender];
+        (bytes32 known, uint24 from) =
+            last == 0 ? (sealer.drawTip, Windows.hourOf(sealer.registeredAt) - 1) : (_links[msg.sender], last);
+        require(Draws.earlierLink(link, hour - from) == known, WrongLink(msg.sender, hour, link));
     }
 
     function _hourOf(address node, uint32 index) private view returns (uint24) {

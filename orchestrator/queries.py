@@ -63,7 +63,6 @@ class NodeRecord:
     operator: str
     role: str
     status: str
-    draw_tip: str
 
     @property
     def active(self) -> bool:
@@ -289,9 +288,7 @@ def same_work(table: Any, work: Any) -> Any:
     return and_(table.c.node == work.node, table.c.index == work.index, table.c.root == work.root)
 
 
-_MEMBERS: Final = select(*nodes.c["address", "operator", "role", "status", "draw_tip"]).where(
-    nodes.c.address.in_(ANY_OF)
-)
+_MEMBERS: Final = select(*nodes.c["address", "operator", "role", "status"]).where(nodes.c.address.in_(ANY_OF))
 _LAST: Final = select(func.max(commitments.c.index)).where(commitments.c.node == bindparam("node"))
 """Made once, as others here: making a statement takes many times as long as running it."""
 

@@ -189,7 +189,8 @@ async def _restore_summaries(
 
 
 def _order(work: Verdict | Grade) -> tuple[Any, ...]:
-    return work.step, work.node, work.index, work.validator, getattr(work, "draw_index", 0)
+    """Sort by work, a verdict that the file was missing before the one that took its place."""
+    return work.step, work.node, work.index, work.validator, getattr(work, "reason", None) != "data_missing"
 
 
 async def documents_of(store: ContentStore, model: type[Document], check: Callable[[Document], None]) -> list[Document]:

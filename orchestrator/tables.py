@@ -29,7 +29,7 @@ from sqlalchemy.schema import SchemaItem
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "14"
+VERSION: Final = "15"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -69,7 +69,6 @@ nodes: Final = _table(
     Column("role", String(9), nullable=False),
     Column("work_class", Integer, nullable=False),
     Column("status", String(9), nullable=False),
-    Column("draw_tip", _HASH, nullable=False),
     Column("block", BigInteger, nullable=False),
     Column("first_step", BigInteger, nullable=False),
     Column("settled", BigInteger, nullable=False, default=0),
@@ -310,18 +309,15 @@ verdicts: Final = _table(
     Column("root", _HASH, nullable=False),
     Column("accepted", Boolean, nullable=False),
     Column("reason", String(24)),
-    Column("draw_index", BigInteger, nullable=False),
-    Column("preimage", _HASH, nullable=False),
     Column("document", Text, nullable=False),
     Column("received", Float, nullable=False),
     Column("stored", _HASH),
     UniqueConstraint("validator", "node", "index", "root"),
-    UniqueConstraint("validator", "draw_index"),
+    Index("verdicts_by_validator", "validator", literal_column("id DESC")),
     Index("verdicts_by_commitment", "node", "index", "root"),
     Index("verdicts_by_node", "node", "accepted", literal_column("id DESC")),
 )
-"""One judgement per validator and commitment, each with its own link of the validator's hash chain. `stored`: the file
-in storage that it is in."""
+"""One judgement per validator and commitment. `stored`: the file in storage that it is in."""
 
 grades: Final = _table(
     "grades",
@@ -440,14 +436,6 @@ outcomes: Final = _table(
     **_IN_ORDER,
 )
 """How the commitments of such days ended: of a node's, from `first` to `last`. `swept`: their rows are deleted."""
-
-used_links: Final = _table(
-    "used_links",
-    Column("validator", _ADDRESS, primary_key=True),
-    Column("draw_index", BigInteger, nullable=False),
-    Column("preimage", _HASH, nullable=False),
-)
-"""The last link of each validator's hash chain that a verdict of such a day used: earlier ones count as used too."""
 
 leaving: Final = _table(
     "leaving",

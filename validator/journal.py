@@ -1,8 +1,7 @@
 """A validator's journal on disk: commitments to inspect, verdicts to report and take to court, votes.
 
 The table of commitments is the inspector's queue, so a restart forgets nothing and memory holds a handful of rows.
-Order matters in three places: the link of the hash chain is taken before the sample is drawn from it, a verdict is
-written before it is reported, a vote's salt before the vote is committed.
+Order matters in two places: a verdict is written before it is reported, a vote's salt before the vote is committed.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class ValidatorJournal(Journal):
         """Reorgs that this process has recorded: what it sent before may be undone."""
         self.first_hour = 0
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
-        cannot seal these, and a link of its hash chain for each would use that up."""
+        has no links of its hash chain for these, and cannot seal them."""
 
     # Steps
 
@@ -160,7 +159,7 @@ class ValidatorJournal(Journal):
                 *(now + NO_QUORUM_SECONDS, MAX_CASES, event.case_id, self.validator),
             )
         if changed and event.outcome in _UNDECIDED:
-            self._inspect_again(event.case_id)
+            self._inspect_again(event)
 
     def _accuse_again(self, now: float) -> None:
         """Let accusations wait whose case or conviction a reorg may have dropped: the challenger sees what is so."""
@@ -172,20 +171,19 @@ class ValidatorJournal(Journal):
                 *(now, self.validator),
             )
 
-    def _inspect_again(self, case_id: int) -> None:
+    def _inspect_again(self, event: CaseResolved) -> None:
         """Queue a commitment whose case about missing data has ended: its file came late, or no juror had looked.
 
-        Its sample takes a new link of the hash chain: the verdict showed which rows the old one draws. A verdict
-        that is about to be taken to court once more stays.
+        Its sample takes the link of the hour in which that was: the seal of its own hour may have shown that hour's
+        before the file came. A verdict that is about to be taken to court once more stays.
         """
         self.execute(
-            """UPDATE commitments SET state = 'pending', retry_at = 0,
-                      draw_index = (SELECT MAX(draw_index) + 1 FROM commitments)
+            """UPDATE commitments SET state = 'pending', retry_at = 0, second_look = ?
                WHERE state = 'judged' AND reason = 'data_missing'
                  AND (node, idx, root) IN (SELECT node, idx, root FROM cases WHERE case_id = ? AND kind = ?)
                  AND (node, idx, root) NOT IN
                      (SELECT node, idx, root FROM verdicts WHERE court = 'waiting' AND opened > 0)""",
-            *(case_id, int(Kind.DATA_MISSING)),
+            *(event.at.block, event.case_id, int(Kind.DATA_MISSING)),
         )
 
     def _convicted(self, node: str) -> None:
@@ -214,15 +212,9 @@ class ValidatorJournal(Journal):
         query = "SELECT COUNT(*) FROM commitments WHERE state = 'pending' AND live = 1 AND hour >= ?"
         return self.value(query, self.first_hour)
 
-    def take_link(self, c: CommittedWork) -> int:
-        """Return the link of the hash chain that this commitment's sample is drawn with: its own, for ever."""
-        with self.transaction():
-            taken = self.value(f"SELECT draw_index FROM commitments WHERE {_KEY}", c.node, c.index, c.root)
-            if taken is not None:
-                return taken
-            link = self.value("SELECT COALESCE(MAX(draw_index) + 1, 0) FROM commitments")
-            self.execute(f"UPDATE commitments SET draw_index = ? WHERE {_KEY}", link, c.node, c.index, c.root)
-            return link
+    def second_look(self, c: CommittedWork) -> int | None:
+        """Return the block from which on a commitment is inspected again, as a case about its file has ended."""
+        return self.value(f"SELECT second_look FROM commitments WHERE {_KEY}", c.node, c.index, c.root)
 
     def postpone(self, c: CommittedWork, retry_at: float) -> None:
         """Inspect it again later."""

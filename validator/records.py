@@ -15,10 +15,11 @@ from validator.pool_journal import POOL_SCHEMA
 SCHEMA: Final = (
     # state: pending, judged, or skipped (its node is convicted). live: whether the chain still has it, after reorgs.
     # turn: this validator's own order, so that several are through a backlog sooner together.
+    # second_look: the block in which a case about its missing file ended, from which on it is inspected again.
     """CREATE TABLE IF NOT EXISTS commitments (
         node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, hour INTEGER NOT NULL,
         block INTEGER NOT NULL, live INTEGER NOT NULL DEFAULT 1, state TEXT NOT NULL DEFAULT 'pending',
-        turn INTEGER NOT NULL, draw_index INTEGER UNIQUE, seen_at REAL NOT NULL, retry_at REAL NOT NULL DEFAULT 0,
+        turn INTEGER NOT NULL, second_look INTEGER, seen_at REAL NOT NULL, retry_at REAL NOT NULL DEFAULT 0,
         accepted INTEGER, reason TEXT, PRIMARY KEY (node, idx, root)
     )""",
     "CREATE INDEX IF NOT EXISTS pending ON commitments (state, step)",

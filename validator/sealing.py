@@ -2,13 +2,13 @@
 
 Each hour with work is sealed by itself and in order, so that the validators' seals meet at the same hours and a quorum
 moves the watermark. It begins with the hour in which this validator registered, and skips one that can no longer be
-sealed. The vouch root commits to what this validator accepted: it is liable for that.
+sealed. The vouch root commits to what this validator accepted: it is liable for that. The link of its hash chain that
+it shows lets anyone draw which rows it replayed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
 
 from muster.chain.client import Chain
 from muster.chain.types import Block
@@ -23,9 +23,6 @@ from validator.journal import ValidatorJournal
 
 EMPTY_ROOT: bytes = bytes(32)
 """Vouch root of an hour in which nothing was accepted."""
-
-_PERMANENT: Final = frozenset({"SealTooLate", "HourBeforeJoined"})
-"""Reverts of a seal that the contract will not take at any other time either."""
 
 log = telemetry.logger("validator")
 SEALS = telemetry.counter("validator_seals", "Hours sealed")
@@ -52,8 +49,10 @@ def vouch_root(accepted: Sequence[CommittedWork], anchors: Mapping[int, bytes]) 
 class HourSealer:
     """Seals what can be sealed, one hour a poll."""
 
-    def __init__(self, chain: Chain, journal: ValidatorJournal, run: int) -> None:
+    def __init__(self, chain: Chain, journal: ValidatorJournal, run: int, link_of: Callable[[int], bytes]) -> None:
+        """`link_of`: returns the link of this validator's hash chain for an hour."""
         self._chain = chain
+        self._link_of = link_of
         self._journal = journal
         self._run = run
         self._last: int | None = None
@@ -85,7 +84,7 @@ class HourSealer:
         anchors = {step: (await self._chain.checkpoint(self._run, step)).anchor for step in steps}
         root = vouch_root(accepted, anchors)
         try:
-            mined = await self._chain.send(runs.seal(self._run, hour, root))
+            mined = await self._chain.send(runs.seal(self._run, hour, root, self._link_of(hour)))
         except RevertError as error:
             return await self._refused(hour, error)
         SEALS.inc()
@@ -94,7 +93,7 @@ class HourSealer:
         return AGAIN
 
     async def _refused(self, hour: int, error: RevertError) -> Next:
-        if error.name in _PERMANENT:
+        if error.name == "SealTooLate":
             return self._skip(hour, str(error))
         if error.name == "SealNotRising":  # an earlier process sealed it
             self._last = await self._chain.call(runs.last_sealed(self._chain.signer.address))

@@ -27,7 +27,7 @@ from muster.contracts.registry import Convicted, Retired, Role, Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import TRANSIENT, ConfigError, FinishedError, MusterError, UnreachableError
 from muster.models.matmul import choose_matmul
-from muster.protocol.draws import chain_preimages
+from muster.protocol.draws import chain_preimages, link_of
 from muster.protocol.hashes import keccak
 from muster.protocol.messages import Verdict
 from muster.rollouts.reader import RolloutReader
@@ -140,12 +140,12 @@ class Validator:
         """Follow, inspect, report, grade, judge and seal, until cancelled."""
         policy, stagger = self.settings.validator, self.settings.validator.stagger_seconds
         inspector = self.inspector_class(
-            context, self.chain.signer, self.links, policy, PoolJudge(context, self.journal.pools)
+            context, self.chain.signer, self.links[-1], policy, PoolJudge(context, self.journal.pools)
         )
         juror = Juror(self.chain, self.journal, context, stagger)
         challenger = Challenger(self.chain, self.journal, context, juror, stagger)
         grader = Grader(self.chain, self.journal.grades, context, stagger)
-        sealer = HourSealer(self.chain, self.journal, self.settings.run)
+        sealer = HourSealer(self.chain, self.journal, self.settings.run, self.link_of)
         poll = self.settings.chain.poll_seconds
         graded = [PollLoop(log, "grades", poll).run(grader.poll)] if context.rules.terms.has_private_tests else []
         await run_together(
@@ -193,6 +193,8 @@ class Validator:
     async def follow(self) -> Next:
         """Record the chain's next events."""
         batch = await self.cursor.poll()
+        if batch.rewound_to is not None:  # the registration may be in another hour now
+            await self.check_registration()
         self.journal.record(batch, time.time())
         await self.cursor.ack()
         if batch.last > self._seen:
@@ -215,13 +217,12 @@ class Validator:
         return AGAIN if len(items) == AT_ONCE else IDLE
 
     async def _judge(self, inspector: Inspector, c: CommittedWork, seen_at: float) -> None:
-        # 1. Take the link of the hash chain, then draw the sample from it and inspect.
+        # 1. Draw the sample by the link of its hour, and inspect.
         started, age = time.monotonic(), time.time() - seen_at
-        link = self.journal.take_link(c)
         try:
             inspection = await inspector.inspect(
                 c,
-                link,
+                self.link_of(await self.sampling_hour(c)),
                 suspect=self.journal.was_rejected(c.node),
                 missing_counts=age >= self.settings.validator.data_grace_seconds,
             )
@@ -231,7 +232,7 @@ class Validator:
             return
         failpoint("validator.fetched")
         # 2. Sign the verdict; write it down with this validator's turn to accuse.
-        verdict, evidence = inspector.conclude(c, inspection, link)
+        verdict, evidence = inspector.conclude(c, inspection)
         accuse_at = None
         if inspection.guilty:
             rank = turn_of(self.me, await self.chain.validators(self.settings.run), f"accuse {c.node}")
@@ -259,6 +260,15 @@ class Validator:
             rows=verdict.inspected,
             seconds=round(seconds, 3),
         )
+
+    def link_of(self, hour: int) -> bytes:
+        """Return the link of this validator's hash chain for an hour. Raises UnreachableError."""
+        return link_of(self.links, self.journal.first_hour, hour)
+
+    async def sampling_hour(self, c: CommittedWork) -> int:
+        """Return the hour by whose link a commitment is sampled: its own, or that from which it is inspected again."""
+        block = self.journal.second_look(c)
+        return c.hour if block is None else (await self.chain.block(block)).timestamp // HOUR_SECONDS
 
     async def report(self) -> Next:
         """Send verdicts to the orchestrator."""

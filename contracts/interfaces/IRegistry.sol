@@ -32,7 +32,8 @@ interface IRegistry {
     /// @param runHash What the run is (IRunTerms.runHash): another run that has its number gets neither node nor stake.
     /// @param role Worker or Validator.
     /// @param workClass Index into the run's classes; zero for validators.
-    /// @param drawTip Tip of a validator's hash chain (see muster.protocol.draws.chain_preimages); zero for workers.
+    /// @param drawTip Tip of a validator's hash chain (see muster.protocol.draws.chain_preimages): keccak256 of its first
+    /// link, which is for the hour of registration. Each link is keccak256 of that for the next hour. Zero for workers.
     /// @param deadline Second after which the consent is void.
     struct Registration {
         address node;

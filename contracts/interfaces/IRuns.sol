@@ -135,7 +135,9 @@ interface IRuns {
     event Claimed(uint32 indexed run, address indexed node, uint32 through, uint256 paid);
     /// @notice A conviction voided commitments `from` to `through` of `node`.
     event Voided(uint32 indexed run, address indexed node, uint32 from, uint32 through, uint256 amount);
-    event HourSealed(uint32 indexed run, uint24 indexed hour, address indexed validator, bytes32 vouchRoot);
+    event HourSealed(
+        uint32 indexed run, uint24 indexed hour, address indexed validator, bytes32 vouchRoot, bytes32 link
+    );
     /// @notice A quorum sealed every hour of `run` up to and with `hour`.
     event SealedThrough(uint32 indexed run, uint24 hour);
     /// @notice The guardian paused new commitments of all runs until `until`.
@@ -185,6 +187,8 @@ interface IRuns {
     error HourNotEnded(uint24 hour, uint256 endsAt, uint256 timestamp);
     error SealTooLate(uint24 hour, uint256 deadline, uint256 timestamp);
     error SealNotRising(address validator, uint24 hour, uint24 lastHour);
+    error WrongLink(address validator, uint24 hour, bytes32 link);
+    error LinkNotShown(address validator, uint24 hour, uint24 lastHour);
     error NotGuardian(address caller);
     error CommitmentsPaused(uint256 until, uint256 timestamp);
     error PauseTooSoon(uint256 readyAt, uint256 timestamp);
@@ -239,7 +243,10 @@ interface IRuns {
     /// if the caller registered before the end of the first hour that it would make mature earlier: a quorum moves the
     /// watermark past all hours before, also past those that its members cannot have inspected.
     /// @notice Warning: a sealer is liable for objectively refuted commitments under its vouch root.
-    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external;
+    /// @param link The link of the caller's hash chain for this hour, from which the rows follow that it replayed of the
+    /// hour's commitments. The caller did not choose it: its chain was fixed when it registered (IRegistry.Registration). No
+    /// worker could know it: nothing is committed in this hour any more.
+    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_, bytes32 link) external;
 
     // ------------------------------------------------------------------------------------------- the guardian's calls
 
@@ -309,6 +316,8 @@ interface IRuns {
     function sealedThrough(uint32 run) external view returns (uint24 hour);
     function vouchRoot(address validator, uint24 hour) external view returns (bytes32);
     function lastSealed(address validator) external view returns (uint24 hour);
+    /// @notice The link of a validator's hash chain for an hour, from that of its registration to that which it sealed last.
+    function linkOf(address validator, uint24 hour) external view returns (bytes32);
     function sealCount(uint32 run, uint24 hour) external view returns (uint256);
     /// @notice Escrow that is not reserved.
     function unreserved(uint32 run) external view returns (uint256);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// @title Draws: which task, budget and seed a position has. Twin of muster/protocol/draws.py.
+/// @title Draws: which task, budget and seed a position has, and validators' links. Twin of muster/protocol/draws.py.
 library Draws {
     string internal constant TAG = "muster.draw.v2";
 
@@ -32,5 +32,17 @@ library Draws {
     /// @notice Sampling seed of a position, below 2^63.
     function seed(bytes32 base_, uint32 position) internal pure returns (uint256) {
         return uint256(keccak256(abi.encodePacked(base_, "p", position))) & type(uint64).max >> 1;
+    }
+
+    /// @notice The link of a validator's hash chain for an hour that is `hoursBefore` the hour of `link`.
+    /// @dev Memory does not grow with the hours: an idle run's next seal may come years after the one before.
+    function earlierLink(bytes32 link, uint256 hoursBefore) internal pure returns (bytes32) {
+        for (uint256 i = 0; i < hoursBefore; i++) {
+            assembly ("memory-safe") {
+                mstore(0x00, link)
+                link := keccak256(0x00, 0x20)
+            }
+        }
+        return link;
     }
 }

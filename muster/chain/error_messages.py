@@ -114,6 +114,8 @@ MESSAGES: Final[dict[str, str]] = {
     "HourNotEnded": "the hour {hour:hour} ends at {endsAt:time}",
     "SealTooLate": "the hour {hour:hour} could be sealed until {deadline:time}",
     "SealNotRising": "{validator} has sealed through {lastHour:hour}, which is not before {hour:hour}",
+    "WrongLink": "this is not the link of {validator}'s hash chain for the hour {hour:hour}",
+    "LinkNotShown": "{validator} has shown the links of its hash chain through {lastHour:hour}, not for {hour:hour}",
     "NotGuardian": "{caller} is not the guardian",
     "CommitmentsPaused": "new commitments are paused until {until:time}",
     "PauseTooSoon": "commitments can be paused again from {readyAt:time}",

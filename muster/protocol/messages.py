@@ -145,9 +145,6 @@ class Verdict(Message):
     threshold: FiniteFloat | None = None
     evidence: Hash | None = None
     """Content hash of the evidence bundle, for a rejection."""
-    draw_index: UInt32
-    preimage: Hash
-    """Element `draw_index` of the validator's hash chain: lets anyone recompute which rows were re-run."""
     inspected: UInt32 = 0
     """Rows that went through the replay checks."""
     grades: Hash | None = None

@@ -6,9 +6,9 @@ from muster.protocol.hashes import keccak
 from muster.protocol.terms import NO_HASH, MasterSeries
 
 
-def opens_chain(tip: bytes, preimage: bytes, index: int) -> bool:
-    """Return whether `preimage` is element `index` of the hash chain whose tip is keccak(element 0)."""
-    value = preimage
+def opens_chain(tip: bytes, link: bytes, index: int) -> bool:
+    """Return whether `link` is element `index` of the hash chain whose tip is keccak(element 0): `Runs.seal`."""
+    value = link
     for _ in range(index + 1):
         value = keccak(value)
     return value == tip

@@ -24,6 +24,7 @@ abstract contract House {
     /// @dev A full hour, so that tests can count from it.
     uint256 internal constant START = 486_000 hours;
     uint24 internal constant HOUR = 486_000;
+    uint24 internal constant LAST_HOUR = HOUR + 10_000;
 
     uint256 internal constant WORKER = 4;
     uint256 internal constant OTHER_WORKER = 5;
@@ -189,7 +190,7 @@ abstract contract House {
             runHash: runTerms.runHash(run),
             role: role,
             workClass: 0,
-            drawTip: role == IRegistry.Role.Validator ? keccak256(abi.encode("tip", i)) : bytes32(0),
+            drawTip: role == IRegistry.Role.Validator ? _link(i, uint24(block.timestamp / 1 hours) - 1) : bytes32(0),
             deadline: block.timestamp + 1 hours
         });
     }
@@ -292,9 +293,18 @@ abstract contract House {
     /// @dev Two validators seal an hour.
     function _seal(uint24 hour) internal {
         for (uint256 i = 0; i < 2; i++) {
-            vm.prank(node(i));
-            runs.seal(run, hour, keccak256(abi.encode("vouch", i, hour)));
+            _sealAs(i, hour, keccak256(abi.encode("vouch", i, hour)));
         }
+    }
+
+    function _sealAs(uint256 i, uint24 hour, bytes32 vouched) internal {
+        vm.prank(node(i));
+        runs.seal(run, hour, vouched, _link(i, hour));
+    }
+
+    /// @dev Of validator i's hash chain, which ends at `LAST_HOUR`; its tip is the link of the hour before it registers.
+    function _link(uint256 i, uint24 hour) internal pure returns (bytes32) {
+        return Draws.earlierLink(keccak256(abi.encode("secret", i)), LAST_HOUR - hour);
     }
 
     // -------------------------------------------------------------------------------------------------- court steps

@@ -232,7 +232,7 @@ async def test_a_validator_answers_for_what_its_seal_vouched_for(scene: Scene) -
     async with run_fixture.local_chain() as dev:
         await dev.advance(HOUR_SECONDS)
     async with run_fixture.chain("v4") as sealer:
-        await sealer.send(runs.seal(run_fixture.run, hour, vouched.root))
+        await run_fixture.seal(sealer, "v4", hour, vouched.root)
 
     target = court.Target(scene.address("vouched"), 0, 0, tree.root)
     assert await chain.call(refutations.vouch_leaf(target, anchors[0])) == vouch_leaf(accepted[0], anchors[0])

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs
 from muster.contracts.registry import Role
+from muster.errors import RevertError
+from muster.protocol.draws import link_of
 from muster.runtime.loop import IDLE
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import RunFixture
@@ -65,7 +68,8 @@ class Newcomer:
             node = await chain.call(registry.node(chain.signer.address))
             assert node.registered_at // HOUR_SECONDS == hour
             journal = ValidatorJournal(folder, name, run_fixture.run, chain.signer.address)
-            yield cls(run_fixture, chain, journal, HourSealer(chain, journal, run_fixture.run), hour)
+            sealer = HourSealer(chain, journal, run_fixture.run, partial(link_of, run_fixture.links(name)[0], hour))
+            yield cls(run_fixture, chain, journal, sealer, hour)
             journal.close()
 
     def receive(self, *hours: int) -> None:
@@ -80,7 +84,7 @@ class Newcomer:
         """Judge what waits of these hours."""
         for c in pending(self.journal):
             if c.hour - self.joined in hours:
-                self.journal.judge(c, verdict(c, self.journal.take_link(c)), None, accuse_at=None)
+                self.journal.judge(c, verdict(c), None, accuse_at=None)
 
     async def at(self, hour: float, second: int = 0) -> None:
         """Move the clock there, from the beginning of `joined`."""
@@ -136,12 +140,17 @@ async def test_an_hour_that_ends_before_a_newcomer_may_seal_is_sealed_later(newc
     assert await newcomer.seals() == [0]
 
 
-async def test_an_hour_that_the_contract_will_never_take_is_passed_over(newcomer: Newcomer) -> None:
-    """As after a reorg that moved the registration."""
-    newcomer.receive(-2, -1, 0)
-    newcomer.accept(-2, -1, 0)
-    await newcomer.at(2)
-    assert await newcomer.seals() == [0]
+async def test_a_seal_shows_the_links_up_to_its_hour(newcomer: Newcomer) -> None:
+    """From the hour of the registration on, those of hours without work too: the rows of each can be drawn again."""
+    newcomer.receive(0, 3)
+    newcomer.accept(0, 3)
+    await newcomer.at(5)
+    assert await newcomer.seals() == [0, 3]
+    me, links = newcomer.chain.signer.address, newcomer.run_fixture.links(newcomer.journal.path.parent.name)[0]
+    hours = range(newcomer.joined, newcomer.joined + 4)
+    assert [await newcomer.chain.call(runs.link_of(me, hour)) for hour in hours] == links[:4]
+    with pytest.raises(RevertError, match="has shown the links of its hash chain through"):
+        await newcomer.chain.call(runs.link_of(me, newcomer.joined + 4))
 
 
 async def test_unjudgeable_work_delays_its_hour_until_deadline(newcomer: Newcomer) -> None:

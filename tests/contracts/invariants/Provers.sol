@@ -43,8 +43,7 @@ abstract contract Provers is Duties {
         if (n.registeredAt < (_firstUnsealed() + 1) * 1 hours && ++sealsSeen[hour] >= 2 && hour > watermark) {
             watermark = hour;
         }
-        vm.prank(node(i));
-        runs.seal(run, hour, root);
+        _sealAs(i, hour, root);
         vm.assertEq(runs.sealedThrough(run), watermark, "the watermark is the latest hour with a quorum");
         if (back > 8) _did("seal further back");
         _did("seal");
