@@ -55,6 +55,23 @@ contract TwinsTest {
         }
     }
 
+    function test_Twins_Calls() public {
+        json = vm.readFile("tests/contracts/vectors/calls.json");
+        uint256 count = vm.parseJsonUint(json, ".count");
+        vm.assertEq(count, 64);
+        uint256 called = 0;
+        for (uint256 i = 0; i < count; i++) {
+            bytes32 link = _bytes32("link", i);
+            vm.assertEq(Draws.earlierLink(link, _uint("hoursBefore", i)), _bytes32("earlier", i));
+            uint256 call = Draws.callHash(link, _bytes32("entropy", i), _address("node", i), _uint32("index", i));
+            vm.assertEq(call, _uint("call", i));
+            bool isCalled = Draws.isCalled(call, _uint("validators", i), _uint("acceptsRequired", i));
+            vm.assertEq(isCalled ? 1 : 0, _uint("called", i));
+            if (isCalled) called++;
+        }
+        vm.assertTrue(called > 8 && called < 56);
+    }
+
     function test_Twins_Leaves() public {
         json = vm.readFile("tests/contracts/vectors/leaves.json");
         uint256 count = vm.parseJsonUint(json, ".count");
