@@ -106,6 +106,19 @@ contract RunTerms is IRunTerms {
     }
 
     /// @inheritdoc IRunTerms
+    function trapTerms(uint32 run) external view returns (TrapTerms memory) {
+        Terms storage t = _terms[run];
+        return TrapTerms({
+            every: t.trapEvery,
+            prize: t.trapPrize,
+            pay: t.pay,
+            accepts: t.acceptsRequired,
+            epochs: t.trapEpochs,
+            epochSteps: t.trapEpochSteps
+        });
+    }
+
+    /// @inheritdoc IRunTerms
     function drawTerms(address node) external view returns (DrawTerms memory) {
         (uint32 run, uint8 workClass, bytes32 entropy) = RUNS.drawSource(node);
         Terms storage t = _terms[run];
@@ -134,13 +147,14 @@ contract RunTerms is IRunTerms {
     function workerTerms(uint32 run, uint8 workClass)
         external
         view
-        returns (uint256 stake, uint256 pay, uint256 cover)
+        returns (uint256 stake, uint256 pay, uint256 cover, uint256 premiumBps)
     {
         Terms storage t = _terms[run];
         require(workClass < t.classes.length, WorkClassUnknown(run, workClass));
         stake = t.workerStake;
         pay = TermBounds.payOf(t.pay, t.classes[workClass]);
         cover = Math.min(TermBounds.burned(stake, t.slashBps, t.bountyBps) / pay, type(uint24).max);
+        if (t.trapEvery != 0) premiumBps = TermBounds.premium(t.trapPrize, t.trapEvery, t.acceptsRequired, t.pay);
     }
 
     /// @inheritdoc IRunTerms

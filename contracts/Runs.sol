@@ -10,6 +10,7 @@ import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { Draws } from "./libraries/Draws.sol";
+import { TermBounds } from "./libraries/TermBounds.sol";
 import { Windows } from "./libraries/Windows.sol";
 
 /// @title The workers' half of Runs: checkpoints, commitments, the window, seals; see IRuns.
@@ -22,12 +23,18 @@ contract Runs is Escrow {
     uint256 public constant WINDOW_HOURS = Windows.SEALED_HOURS;
     /// @inheritdoc IRuns
     uint256 public constant UNSEALED_WINDOW_HOURS = Windows.UNSEALED_HOURS;
+    /// @inheritdoc IRuns
+    uint256 public constant SEED_PRIZES = 71;
+
+    /// @dev Hours that `Sealer.inTime` reaches back.
+    uint256 private constant INTIME_HOURS = 200;
 
     // -------------------------------------------------------------------------------------------------- immutables
 
     /// @inheritdoc IRuns
     IRegistry public immutable REGISTRY;
     address public immutable COURT;
+    address public immutable TRAPS;
 
     // ----------------------------------------------------------------------------------------------------- storage
 
@@ -39,7 +46,8 @@ contract Runs is Escrow {
     /// @inheritdoc IRuns
     mapping(address validator => mapping(uint24 hour => bytes32)) public vouchRoot;
     /// @inheritdoc IRuns
-    mapping(address validator => uint24 hour) public lastSealed;
+    mapping(address validator => mapping(uint24 hour => bytes32)) public rejections;
+    mapping(address validator => Sealer) private _sealers;
     /// @dev Of the hour that it sealed last.
     mapping(address validator => bytes32) private _links;
     /// @inheritdoc IRuns
@@ -52,17 +60,30 @@ contract Runs is Escrow {
     /// @param terms Where terms are, and runs are created.
     /// @param masters Where Masters is going to be.
     /// @param court Where SlashCourt is going to be.
+    /// @param traps Where Traps is going to be.
     /// @param guardian Who may pause commitments; zero disables pauses.
-    constructor(IERC20 token, IRegistry registry, IRunTerms terms, IMasters masters, address court, address guardian)
-        Escrow(token, terms, masters, guardian)
-    {
-        require(address(registry) != address(0) && court != address(0), ZeroAddress());
+    constructor(
+        IERC20 token,
+        IRegistry registry,
+        IRunTerms terms,
+        IMasters masters,
+        address court,
+        address traps,
+        address guardian
+    ) Escrow(token, terms, masters, guardian) {
+        require(address(registry) != address(0) && court != address(0) && traps != address(0), ZeroAddress());
+        TRAPS = traps;
         REGISTRY = registry;
         COURT = court;
     }
 
     modifier onlyRegistry() {
         _onlyRegistry();
+        _;
+    }
+
+    modifier onlyTraps() {
+        _onlyTraps();
         _;
     }
 
@@ -86,6 +107,7 @@ contract Runs is Escrow {
         uint256 readyAt = step == 0 ? 0 : info.publishedAt + info.minStepInterval;
         require(block.timestamp >= readyAt, StepTooSoon(run, readyAt, block.timestamp));
         MASTERS.checkPublishable(run, step);
+        if (step == 0) state.reserved = uint88(_checkEscrow(state, run, SEED_PRIZES * TERMS.trapTerms(run).prize));
 
         // Effect. Entropy is the block's: two manifests in one block get the same draws.
         bytes32 entropy = keccak256(abi.encode(blockhash(block.number - 1), block.prevrandao, run, step));
@@ -112,12 +134,12 @@ contract Runs is Escrow {
         _checkStep(work_, state, run, step, anchor);
         uint256 countInHour = _checkHour(work_, state, hour);
         _checkCover(work_, state, index);
-        uint256 reserved = _checkEscrow(state, run, work_.pay);
+        uint256 reserved = _checkEscrow(state, run, work_.pay + _premium(work_));
 
         // Effect: one new word; the other two change in place.
         _commitments[msg.sender][index] = Commitment(_digest(run, step, root), uint40(block.timestamp));
         work_.next = index + 1;
-        work_.lastStep = step;
+        work_.lastStep = uint24(step);
         work_.lastHour = hour;
         work_.countInHour = uint8(countInHour + 1);
         state.reserved = uint88(reserved);
@@ -148,7 +170,7 @@ contract Runs is Escrow {
     // --------------------------------------------------------------------------------------------- validators' calls
 
     /// @inheritdoc IRuns
-    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_, bytes32 link) external {
+    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_, bytes32 rejected, bytes32 link) external {
         // Check.
         (uint256 quorum, IRegistry.Node memory sealer) = _checkSealer(run, hour);
         _checkSealHour(hour);
@@ -156,10 +178,10 @@ contract Runs is Escrow {
 
         // Effect. The watermark passes all hours before: a seal counts if its author was there for them.
         RunState storage state = _states[run];
-        lastSealed[msg.sender] = hour;
+        _noteSeal(_sealers[msg.sender], hour, rejected);
         _links[msg.sender] = link;
         vouchRoot[msg.sender][hour] = vouchRoot_;
-        emit HourSealed(run, hour, msg.sender, vouchRoot_, link);
+        emit HourSealed(run, hour, msg.sender, vouchRoot_, rejected, link);
         if (sealer.registeredAt >= Windows.endOf(_firstUnsealed(run, state))) return;
         if (++sealCount[run][hour] >= quorum && hour > state.sealedThrough) {
             state.sealedThrough = hour;
@@ -189,14 +211,16 @@ contract Runs is Escrow {
         _requireRun(run, runHash);
         uint256 pay;
         uint256 cover;
-        (stake, pay, cover) = TERMS.workerTerms(run, workClass);
+        uint256 premiumBps;
+        (stake, pay, cover, premiumBps) = TERMS.workerTerms(run, workClass);
 
         // Every word that a commitment changes is made non-zero here, so that the first one costs what all cost.
         Work storage work_ = _works[node];
         work_.pay = uint96(pay);
         work_.cover = uint24(cover);
+        work_.premiumBps = uint16(premiumBps);
         // The builder of the block that publishes the next step may know its entropy already, but not the step's after.
-        uint32 steps = _states[run].steps;
+        uint24 steps = _states[run].steps;
         work_.joinedStep = steps == 0 ? 0 : steps + 1;
         work_.operator = operator;
         work_.run = run;
@@ -258,6 +282,21 @@ contract Runs is Escrow {
         _infos[run].kept = _keptNow(run) + uint96(amount);
         _states[run].reserved -= uint88(amount);
         emit Voided(run, node, from, next - 1, amount);
+    }
+
+    /// @inheritdoc IRuns
+    function payPrize(uint32 run, address operator, uint256 amount) external onlyTraps {
+        RunState storage state = _states[run];
+        (state.balance, state.reserved) = (uint88(state.balance - amount), uint88(state.reserved - amount));
+        emit PrizePaid(run, operator, amount);
+
+        TOKEN.safeTransfer(operator, amount);
+    }
+
+    /// @inheritdoc IRuns
+    function releasePot(uint32 run, uint256 amount) external onlyTraps {
+        _infos[run].kept = _keptNow(run);
+        _states[run].reserved -= uint88(amount);
     }
 
     // ------------------------------------------------------------------------------------------------------- views
@@ -325,9 +364,19 @@ contract Runs is Escrow {
 
     /// @inheritdoc IRuns
     function linkOf(address validator, uint24 hour) external view returns (bytes32) {
-        uint24 last = lastSealed[validator];
+        uint24 last = _sealers[validator].lastSealed;
         require(hour <= last, LinkNotShown(validator, hour, last));
         return Draws.earlierLink(_links[validator], last - hour);
+    }
+
+    /// @inheritdoc IRuns
+    function lastSealed(address validator) external view returns (uint24) {
+        return _sealers[validator].lastSealed;
+    }
+
+    /// @inheritdoc IRuns
+    function sealerOf(address validator) external view returns (Sealer memory) {
+        return _sealers[validator];
     }
 
     /// @inheritdoc IRuns
@@ -339,6 +388,10 @@ contract Runs is Escrow {
 
     function _onlyRegistry() private view {
         require(msg.sender == address(REGISTRY), NotRegistry(msg.sender));
+    }
+
+    function _onlyTraps() private view {
+        require(msg.sender == TRAPS, NotTraps(msg.sender));
     }
 
     function _onlyCourt() private view {
@@ -416,6 +469,11 @@ contract Runs is Escrow {
         require(countInHour < limit, HourFull(msg.sender, hour, limit));
     }
 
+    /// @dev What a commitment of the node reserves for who finds traps.
+    function _premium(Work storage work_) private view returns (uint256) {
+        return uint256(work_.pay) * work_.premiumBps / TermBounds.BASIS_POINTS;
+    }
+
     /// @return reserved What the run has reserved with this commitment.
     function _checkEscrow(RunState storage state, uint32 run, uint256 pay) private view returns (uint256 reserved) {
         reserved = state.reserved + pay;
@@ -443,11 +501,24 @@ contract Runs is Escrow {
         require(Windows.endOf(hour) > since, HourBeforeJoined(msg.sender, hour, since));
     }
 
+    /// @dev What is rejected counts, and can be shown, only if the hour was sealed before its seals closed.
+    function _noteSeal(Sealer storage sealer, uint24 hour, bytes32 rejected) private {
+        uint256 passed = hour - sealer.lastSealed;
+        uint256 inTime = passed < INTIME_HOURS ? uint256(sealer.inTime) << passed : 0;
+        if (block.timestamp < Windows.sealsCloseAt(hour)) {
+            inTime |= 1;
+            sealer.rejected += uint32(uint256(rejected));
+            rejections[msg.sender][hour] = rejected;
+        }
+        sealer.inTime = uint200(inTime);
+        sealer.lastSealed = hour;
+    }
+
     /// @dev An hour can be sealed from its end until it matures unsealed.
     function _checkSealHour(uint24 hour) private view {
         uint256 end = Windows.endOf(hour);
         uint256 deadline = Windows.challengeableUntil(hour);
-        uint24 last = lastSealed[msg.sender];
+        uint24 last = _sealers[msg.sender].lastSealed;
         require(block.timestamp >= end, HourNotEnded(hour, end, block.timestamp));
         require(block.timestamp < deadline, SealTooLate(hour, deadline, block.timestamp));
         require(hour > last, SealNotRising(msg.sender, hour, last));
@@ -455,7 +526,7 @@ contract Runs is Escrow {
 
     /// @dev There is a link for each hour, from that of the registration on, whether or not the hour is sealed.
     function _checkLink(IRegistry.Node memory sealer, uint24 hour, bytes32 link) private view {
-        uint24 last = lastSealed[msg.sender];
+        uint24 last = _sealers[msg.sender].lastSealed;
         (bytes32 known, uint24 from) =
             last == 0 ? (sealer.drawTip, Windows.hourOf(sealer.registeredAt) - 1) : (_links[msg.sender], last);
         require(Draws.earlierLink(link, hour - from) == known, WrongLink(msg.sender, hour, link));

@@ -19,6 +19,7 @@ from muster.protocol.calls import call_hash, is_called
 from muster.protocol.draws import chain_preimages, draw_base, group_draw, position_seed
 from muster.protocol.merkle import LeafTree
 from muster.protocol.terms import Terms, WorkClass, pack_class
+from muster.protocol.traps import is_picked, map_leaf, rejection_leaf, sealed_rejections
 from muster.rollouts.leaves import Leaf, leaf_hash
 
 TARGET = Path(__file__).resolve().parent.parent / "tests" / "contracts" / "vectors"
@@ -153,6 +154,29 @@ def leaf_case(chance: random.Random) -> dict[str, object]:
     }
 
 
+def trap_case(chance: random.Random) -> dict[str, object]:
+    """Return one turn of the lottery, one leaf of a map, and one list of rejections that begins with a leaf."""
+    master, entropy, root, salt = (chance.randbytes(32) for _ in range(4))
+    node, index, position, token = to_checksum_address(chance.randbytes(20)), *(random_uint32(chance) for _ in range(3))
+    every = chance.choice((1, 2, 20, 1_000))
+    leaves = [rejection_leaf(node, index, root, position, salt), *(chance.randbytes(32) for _ in range(position % 9))]
+    return {
+        "master": "0x" + master.hex(),
+        "entropy": "0x" + entropy.hex(),
+        "node": node,
+        "index": index,
+        "every": every,
+        "picked": int(is_picked(master=master, entropy=entropy, node=node, index=index, every=every)),
+        "position": position,
+        "token": token,
+        "root": "0x" + root.hex(),
+        "salt": "0x" + salt.hex(),
+        "mapLeaf": "0x" + map_leaf(position, token, salt).hex(),
+        "leaves": ["0x" + leaf.hex() for leaf in leaves],
+        "sealed": "0x" + sealed_rejections(leaves).hex(),
+    }
+
+
 def columns(rows: list[dict[str, object]]) -> Vectors:
     """Return one list per field, the simplest form in which forge reads a file of records."""
     return {name: [row[name] for row in rows] for name in rows[0]}
@@ -165,6 +189,7 @@ def vectors() -> dict[str, str]:
         "draws.json": [draw_case(chance) for _ in range(CASES)],
         "leaves.json": [leaf_case(chance) for _ in range(CASES)],
         "calls.json": [call_case(chance) for _ in range(CASES)],
+        "traps.json": [trap_case(chance) for _ in range(CASES)],
     }
     return {name: json.dumps({"count": len(rows)} | columns(rows), indent=1) + "\n" for name, rows in cases.items()}
 

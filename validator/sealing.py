@@ -16,6 +16,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts import runs
 from muster.errors import RevertError
 from muster.protocol.merkle import LeafTree, leaf_of_words
+from muster.protocol.terms import NO_HASH
 from muster.runtime import telemetry
 from muster.runtime.loop import AGAIN, IDLE, Next
 from muster.verification.rules import CommittedWork
@@ -84,7 +85,7 @@ class HourSealer:
         anchors = {step: (await self._chain.checkpoint(self._run, step)).anchor for step in steps}
         root = vouch_root(accepted, anchors)
         try:
-            mined = await self._chain.send(runs.seal(self._run, hour, root, self._link_of(hour)))
+            mined = await self._chain.send(runs.seal(self._run, hour, root, NO_HASH, self._link_of(hour)))
         except RevertError as error:
             return await self._refused(hour, error)
         SEALS.inc()

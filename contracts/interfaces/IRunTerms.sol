@@ -128,6 +128,16 @@ interface IRunTerms {
         uint32 epochSteps;
     }
 
+    /// @notice The terms of traps; `every` is zero without any.
+    struct TrapTerms {
+        uint16 every;
+        uint96 prize;
+        uint96 pay;
+        uint8 accepts;
+        uint16 epochs;
+        uint32 epochSteps;
+    }
+
     /// @notice What the leaves of one node are judged by.
     struct DrawTerms {
         uint32 run;
@@ -188,6 +198,7 @@ interface IRunTerms {
     /// @notice Reverts with OtherRun unless the run of this number has this hash.
     function checkRun(uint32 run, bytes32 runHash_) external view;
     function caseTerms(uint32 run) external view returns (CaseTerms memory);
+    function trapTerms(uint32 run) external view returns (TrapTerms memory);
     function seriesTerms(uint32 run, Series series) external view returns (SeriesTerms memory);
     /// @notice All keys that the run has had, has and is announced to have, oldest first.
     function tenures(uint32 run) external view returns (Tenure[] memory);
@@ -203,7 +214,12 @@ interface IRunTerms {
     /// @return stake What it locks.
     /// @return pay Token wei per commitment.
     /// @return cover Commitments that may be unsettled at a time.
-    function workerTerms(uint32 run, uint8 workClass) external view returns (uint256 stake, uint256 pay, uint256 cover);
+    /// @return premiumBps What a commitment reserves for those who find traps, in basis points of its pay: half more than
+    /// `trapPrize` times `acceptsRequired` by `trapEvery`. Zero without traps.
+    function workerTerms(uint32 run, uint8 workClass)
+        external
+        view
+        returns (uint256 stake, uint256 pay, uint256 cover, uint256 premiumBps);
 
     /// @notice What a validator locks; reverts unless its operator is admitted, and neither it nor its node is the run's
     /// owner or a key, in force or announced.

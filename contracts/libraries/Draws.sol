@@ -3,11 +3,12 @@ pragma solidity ^0.8.30;
 
 import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 
-/// @title Draws: which task, budget and seed a position has, validators' links, and who is called. Twin of
-/// muster/protocol/draws.py.
+/// @title Draws: which task, budget and seed a position has, validators' links, who is called, and which commitments are
+/// traps. Twin of muster/protocol/draws.py.
 library Draws {
     string internal constant TAG = "muster.draw.v2";
     string internal constant CALL_TAG = "muster.call.v1";
+    string internal constant TRAP_TAG = "muster.trap.v1";
 
     /// @notice The hash that all draws of one commitment follow from.
     /// @param entropy Of the node's joined step; see IRuns.Work.
@@ -36,6 +37,17 @@ library Draws {
     /// @notice Sampling seed of a position, below 2^63.
     function seed(bytes32 base_, uint32 position) internal pure returns (uint256) {
         return uint256(keccak256(abi.encodePacked(base_, "p", position))) & type(uint64).max >> 1;
+    }
+
+    /// @notice Whether the lottery picks a commitment as a trap: one in `every`.
+    /// @param master Of the trap epoch of the commitment's step (IMasters). Twin of muster/protocol/traps.py.
+    /// @param entropy Of the node's joined step; see IRuns.Work.
+    function isPicked(bytes32 master, bytes32 entropy, address node, uint32 index, uint256 every)
+        internal
+        pure
+        returns (bool)
+    {
+        return uint256(keccak256(abi.encode(TRAP_TAG, master, entropy, node, index))) % every == 0;
     }
 
     /// @notice The number by which a validator is called for a commitment. Twin of muster/protocol/calls.py.

@@ -49,6 +49,13 @@ library TermBounds {
         return pay * (class & 0xffff) / BASIS_POINTS;
     }
 
+    /// @notice What a commitment reserves for traps, in basis points of its pay. A trap is found by 1 + 1/e validators per
+    /// accept that is needed, at most, on average: those that are called, or one if chance called none. A tenth more is
+    /// for chance.
+    function premium(uint256 prize, uint256 every, uint256 accepts, uint256 pay) internal pure returns (uint256) {
+        return Math.ceilDiv(3 * accepts * prize * BASIS_POINTS, 2 * every * pay);
+    }
+
     /// @notice What a conviction takes from a stake for good: a convict may have the bounty paid to itself.
     function burned(uint256 stake, uint256 slashBps, uint256 bountyBps) internal pure returns (uint256) {
         uint256 slashed = stake * slashBps / BASIS_POINTS;

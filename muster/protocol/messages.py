@@ -314,6 +314,7 @@ class JoinDocument(Message):
     masters: Address
     court: Address
     refutations: Address
+    traps: Address
     from_block: Annotated[int, Field(ge=0, lt=1 << 63), SignedAs("uint64")]
     """The block of the deployment: where following events begins."""
     orchestrator: str = Field(max_length=300, pattern=r"^https?://")

@@ -19,7 +19,7 @@ from muster.protocol.draws import chain_preimages, draw_base, group_draw, link_o
 from muster.protocol.hashes import keccak
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.kinds import Kind
-from muster.protocol.terms import Terms, run_hash
+from muster.protocol.terms import NO_HASH, Terms, run_hash
 from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, false_rows, sample_size
 from testbed.economy.assumptions import Assumptions
@@ -392,7 +392,7 @@ class World:
             if validator.strategy.seals and not validator.gone:
                 vouched = keccak(f"{hour}".encode()) if validator.strategy.inspects else bytes(32)
                 link = link_of(_links(validator.address), validator.joined, hour)
-                self.chain.send(validator.address, runs.seal(self.run, hour, vouched, link))
+                self.chain.send(validator.address, runs.seal(self.run, hour, vouched, NO_HASH, link))
         self.chain.mine()
 
     def _proceed_until(self, timestamp: int) -> None:

@@ -86,6 +86,24 @@ contract TwinsTest {
         }
     }
 
+    function test_Twins_Traps() public {
+        json = vm.readFile("tests/contracts/vectors/traps.json");
+        uint256 count = vm.parseJsonUint(json, ".count");
+        vm.assertEq(count, 64);
+        for (uint256 i = 0; i < count; i++) {
+            (address node, uint32 index, bytes32 salt) = (_address("node", i), _uint32("index", i), _bytes32("salt", i));
+            uint32 position = _uint32("position", i);
+            bool picked = Draws.isPicked(_bytes32("master", i), _bytes32("entropy", i), node, index, _uint("every", i));
+            vm.assertEq(picked ? 1 : 0, _uint("picked", i));
+            bytes32 hash = keccak256(abi.encode(position, _uint32("token", i), salt));
+            vm.assertEq(keccak256(bytes.concat(hash)), _bytes32("mapLeaf", i));
+            bytes32[] memory leaves = vm.parseJsonBytes32Array(json, _key("leaves", i));
+            vm.assertEq(keccak256(abi.encode(node, index, _bytes32("root", i), position, salt)), leaves[0]);
+            bytes28 list = bytes28(keccak256(abi.encodePacked(leaves)));
+            vm.assertEq(bytes32(list) | bytes32(leaves.length), _bytes32("sealed", i));
+        }
+    }
+
     function _leaf(uint256 i) private view returns (Leaves.Leaf memory) {
         return Leaves.Leaf({
             position: _uint("position", i),

@@ -21,7 +21,7 @@ contract SealTest is House {
         uint24 hour = _firstHour();
         vm.warp(START + 25 hours);
         vm.expectEmit(address(runs));
-        emit IRuns.HourSealed(run, hour, node(0), VOUCH, _link(0, hour));
+        emit IRuns.HourSealed(run, hour, node(0), VOUCH, 0, _link(0, hour));
         _sealAs(0, hour);
         vm.assertEq(runs.vouchRoot(node(0), hour), VOUCH);
         vm.assertEq(runs.lastSealed(node(0)), hour);
@@ -29,7 +29,7 @@ contract SealTest is House {
         vm.assertEq(runs.sealedThrough(run), 0);
 
         vm.expectEmit(address(runs));
-        emit IRuns.HourSealed(run, hour, node(1), VOUCH, _link(1, hour));
+        emit IRuns.HourSealed(run, hour, node(1), VOUCH, 0, _link(1, hour));
         vm.expectEmit(address(runs));
         emit IRuns.SealedThrough(run, hour);
         _sealAs(1, hour);
@@ -69,7 +69,7 @@ contract SealTest is House {
         uint32 other = _createRun(_terms());
         vm.expectRevert(abi.encodeWithSelector(IRuns.NotValidator.selector, other, node(0)));
         vm.prank(node(0));
-        runs.seal(other, _firstHour(), VOUCH, 0);
+        runs.seal(other, _firstHour(), VOUCH, 0, 0);
 
         vm.prank(operator(0));
         registry.retire(node(0));
@@ -156,7 +156,7 @@ contract SealTest is House {
             for (uint256 i = 0; i < wrong.length; i++) {
                 vm.expectRevert(abi.encodeWithSelector(IRuns.WrongLink.selector, node(0), hour, wrong[i]));
                 vm.prank(node(0));
-                runs.seal(run, hour, VOUCH, wrong[i]);
+                runs.seal(run, hour, VOUCH, 0, wrong[i]);
             }
             _sealAs(0, hour);
             hour += 2;
@@ -168,7 +168,7 @@ contract SealTest is House {
         if (link == _link(0, _firstHour())) return;
         vm.expectRevert(abi.encodeWithSelector(IRuns.WrongLink.selector, node(0), _firstHour(), link));
         vm.prank(node(0));
-        runs.seal(run, _firstHour(), VOUCH, link);
+        runs.seal(run, _firstHour(), VOUCH, 0, link);
     }
 
     function test_Seal_RevertWhen_TheLinkIsNotShownYet() public {
@@ -189,7 +189,7 @@ contract SealTest is House {
         bytes32 link = _link(0, hour);
         vm.prank(node(0));
         uint256 before = gasleft();
-        runs.seal(run, hour, VOUCH, link);
+        runs.seal(run, hour, VOUCH, 0, link);
         vm.assertLe(before - gasleft(), 160_000 + 365 * 24 * 100, "an hour costs at most 100");
         vm.assertEq(runs.linkOf(node(0), hour), link);
     }

@@ -87,7 +87,7 @@ def history() -> list[Event]:
         lambda at: WorkCommitted(at, 1, WORKER, 0, 0, 5, bytes.fromhex(ROOT[2:])),
         lambda at: WorkCommitted(at, 1, WORKER, 0, 1, 5, b"\x0e" * 32),
         lambda at: Claimed(at, 1, WORKER, 0, 10**20),
-        lambda at: HourSealed(at, 1, 5, VALIDATOR, bytes(32), bytes(32)),
+        lambda at: HourSealed(at, 1, 5, VALIDATOR, bytes(32), bytes(32), bytes(32)),
         lambda at: CaseOpened(
             at, 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, Kind.WRONG_REWARD, 2, b"\x05" * 32, 3, 60, 90
         ),

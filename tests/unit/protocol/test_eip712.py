@@ -86,7 +86,7 @@ def test_receipt_signed_by_eth_account_recovers_by_hand():
         (
             JoinDocument,
             "Join(uint32 run,uint64 chainId,string rpcUrl,address token,address registry,address runTerms,address runs,"
-            "address masters,address court,address refutations,uint64 fromBlock,string orchestrator)",
+            "address masters,address court,address refutations,address traps,uint64 fromBlock,string orchestrator)",
         ),
     ],
 )

@@ -48,6 +48,7 @@ WORK = Work(
     left=False,
     open_cases=0,
     cover=9,
+    premium_bps=0,
 )
 STATE = RunState(
     balance=100,
