@@ -24,6 +24,7 @@ from orchestrator.database import Database
 from orchestrator.demand_board import DemandBoard
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
+from orchestrator.hidden import Release
 from orchestrator.lease import leading, only_process, own_spool
 from orchestrator.masters import MasterDesk, load_masters
 from orchestrator.page.announcements import Announcements
@@ -36,6 +37,7 @@ from orchestrator.reports import Reports
 from orchestrator.retention import Retention
 from orchestrator.run_facts import ChainState
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
+from orchestrator.tables import hidden_grades, hidden_steps, hidden_verdicts
 from orchestrator.upload_slots import UploadSlots
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
@@ -176,6 +178,9 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         )
         await stack.enter_async_context(leading(database))
         await stack.enter_async_context(follower.following())
+        if queries.hides:
+            shows = {hidden_verdicts: verdicts.show, hidden_grades: grades.show, hidden_steps: reports.show}
+            await stack.enter_async_context(Release(follower, database, shows).releasing())
         if ours.retention == "deadlines":
             log.info("detail of work is deleted once its deadlines are over", setting="orchestrator.retention")
             await stack.enter_async_context(retention.sweeping())

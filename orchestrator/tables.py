@@ -25,11 +25,12 @@ from sqlalchemy import (
     literal_column,
 )
 from sqlalchemy.schema import SchemaItem
+from sqlalchemy.sql.elements import quoted_name
 
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "15"
+VERSION: Final = "16"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -47,6 +48,14 @@ _IN_ORDER: Final = {"sqlite_with_rowid": False}
 
 def _table(name: str, *parts: SchemaItem, **options: Any) -> Table:
     return Table(name, metadata, *parts, **options)
+
+
+def _hidden(table: Table) -> Table:
+    """Return a table for rows of another one that are not public yet (`hidden.py`)."""
+    copy = table.to_metadata(metadata, name=f"hidden_{table.name}")
+    for index in copy.indexes:
+        index.name = quoted_name(f"hidden_{index.name}", quote=None)
+    return copy
 
 
 def _counts(name: str, *parts: SchemaItem) -> Table:
@@ -409,8 +418,8 @@ evidence: Final = _table(
     Column("hour", Integer, nullable=False, default=0),
     Index("evidence_by_hour", "hour"),
 )
-"""Evidence that validators posted. Until `expiry`, which is 0 once a verdict names it, it counts as unnamed. `hour`:
-the chain's, at which the sweep of `retention.py` saw it first; 0 before."""
+"""Evidence that validators posted. Until `expiry`, which is 0 once a public verdict names it and negative once a hidden
+one does, it counts as unnamed. `hour`: the chain's, at which the sweep of `retention.py` saw it first; 0 before."""
 
 # What is left of days whose detail goes (`retention.py`)
 
@@ -530,3 +539,10 @@ nonces: Final = _table(
     Index("nonces_by_expiry", "expiry"),
 )
 """Requests seen and not expired; a replay finds its nonce here, after a restart too."""
+
+# In a run with traps: what is not public yet, as the tables of these names have it later
+
+hidden_verdicts: Final = _hidden(verdicts)
+hidden_grades: Final = _hidden(grades)
+hidden_steps: Final = _hidden(steps)
+hidden_spent: Final = _hidden(spent)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, func, select, update
 
 from muster.clients.storage import ContentStore, DocumentStore
 from muster.constants import MAX_EVIDENCE_BYTES
@@ -33,7 +33,7 @@ from orchestrator.events import record_event
 from orchestrator.queries import NAMED, Queries, named, same_work
 from orchestrator.statements import add_all, insert_each, insert_once, row_of
 from orchestrator.summaries import gone_work, leave
-from orchestrator.tables import counts, evidence, uploads, verdicts
+from orchestrator.tables import cases, counts, evidence, hidden_verdicts, uploads, verdicts
 from orchestrator.uploads import full
 
 MAX_UNNAMED: Final = 256
@@ -67,7 +67,8 @@ class Verdicts:
         self._follower = follower
         self._database = database
         self._known = database.together(what_is_known, writes=False)
-        self._write = database.together(self._write_all)
+        hides = queries.hides
+        self._write = database.together(self._hide_all if hides else self.write_all, news=not hides)
         self.evidence = ContentStore(storage_url, "evidence")
         self.copies = DocumentStore(storage_url, "verdicts")
 
@@ -110,7 +111,9 @@ class Verdicts:
             known = await self._known(verdict)
         if known.earlier == verdict:
             if verdict.evidence is not None:  # it may have been posted again
-                await self._database.write(lambda connection: mark_named(connection, verdict), news=False)
+                await self._database.write(
+                    lambda connection: mark_named(connection, verdict, hidden=self._queries.hides), news=False
+                )
             return False
 
         # 3. The rules and the evidence.
@@ -138,34 +141,36 @@ class Verdicts:
         new, found = await self._write((verdict, received, stored))
         if not new:
             return False
-        VERDICTS.labels(verdict.reason or "accepted").inc()
         log.info(
             "verdict", node=verdict.node, index=verdict.index, accepted=verdict.accepted, status=found and found.state
         )
         return True
 
-    def _write_all(
+    def show(self, connection: Connection, rows: Sequence[Any]) -> None:
+        """Record verdicts that were hidden (`orchestrator.hidden`) for everybody."""
+        given = [(Verdict.model_validate_json(row.document), row.received, row.stored) for row in rows]
+        self.write_all(connection, given)
+
+    def _hide_all(
+        self, connection: Connection, given: Sequence[tuple[Verdict, float, str]]
+    ) -> list[tuple[bool, CommitmentStatus | None]]:
+        """Keep verdicts without any effect but for the trainer; return as `write_all`."""
+        kept, _ = _keep(connection, hidden_verdicts, given)
+        for verdict, *_ in given:
+            mark_named(connection, verdict, hidden=True)
+        return [(number is not None, None) for number in kept]
+
+    def write_all(
         self, connection: Connection, given: Sequence[tuple[Verdict, float, str]]
     ) -> list[tuple[bool, CommitmentStatus | None]]:
         """Record verdicts; return of each whether it is new, and what became of its commitment."""
-        # 1. The verdicts. One that is not new may take the place of an earlier one.
-        rows = [
-            row_of(verdicts, one, document=one.model_dump_json(), received=received, stored=stored)
-            for one, received, stored in given
-        ]
-        numbers, counted, kept = _insert(connection, rows), Counter[tuple[Any, ...]](), list[int | None]()
-        for row in rows:
-            key = tuple(row[name] for name in _KEY)
-            number = numbers.pop(key, None)
-            if number is None and _forget_missing(connection, row):
-                counted[row["validator"], "rejections"] -= 1
-                number = _insert(connection, [row]).get(key)
-            if number is None and row["stored"]:
-                leave(connection, [("verdicts", row["stored"])], 0)
-            kept.append(number)
+        # 1. The verdicts.
+        kept, counted = _keep(connection, verdicts, given)
 
         # 2. What follows from the new ones.
         new = [(number, verdict) for number, (verdict, *_) in zip(kept, given, strict=True) if number is not None]
+        for _, verdict in new:
+            VERDICTS.labels(verdict.reason or "accepted").inc()
         counted.update((verdict.validator, "accepts" if verdict.accepted else "rejections") for _, verdict in new)
         add_all(connection, counts, counted)
         for number, verdict in new:
@@ -177,6 +182,14 @@ class Verdicts:
         found = zip(kept, given, strict=True)
         return [(number is not None, states.get((one.node, one.index))) for number, (one, *_) in found]
 
+    async def shows(self, name: str) -> bool:
+        """Return whether a bundle may be read: once a verdict that names it is public, or a case asks jurors to."""
+        if not self._queries.hides:
+            return True
+        named = select(evidence.c.hash).where(evidence.c.hash == name, evidence.c.expiry == 0)
+        asked = select(cases.c.evidence).where(cases.c.evidence == name)
+        return await self._database.read(lambda connection: connection.execute(named.union(asked)).first() is not None)
+
     async def restore_evidence(self, runs: str) -> None:
         """Record which evidence about this run there is, in a new database. `runs`: the Runs contract."""
         ours = self._where.chain_id, runs.lower(), self._queries.run
@@ -185,7 +198,7 @@ class Verdicts:
                 about = _BundleHead.model_validate_json(await self.evidence.get(name, MAX_EVIDENCE_BYTES))
             except (ValidationError, CheckError, StorageError):
                 continue  # it may be another run's, so it stays
-            row = {"validator": about.accuser, "hash": name, "expiry": 0, "size": size}
+            row = {"validator": about.accuser, "hash": name, "expiry": -int(self._queries.hides), "size": size}
             if (about.chain_id, about.runs.lower(), about.run) == ours:
                 await self._database.write(partial(insert_once, table=evidence, row=row), news=False)
 
@@ -212,9 +225,10 @@ class Known:
 
 _KEY: Final = ("validator", "node", "index", "root")
 """Columns of a verdict that no other has all of."""
-_SAME: Final = [verdicts.c[name] == bindparam(name) for name in _KEY]
+_SAME: Final = {table: [table.c[name] == bindparam(name) for name in _KEY] for table in (verdicts, hidden_verdicts)}
 _FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in _KEY[1:]))
-_ABOUT: Final = select(select(verdicts.c.document).where(*_SAME).scalar_subquery(), _FILE.scalar_subquery())
+_EARLIER: Final = [select(table.c.document).where(*same).scalar_subquery() for table, same in _SAME.items()]
+_ABOUT: Final = select(func.coalesce(*reversed(_EARLIER)), _FILE.scalar_subquery())
 """Made once, as others here: making a statement takes many times as long as running it."""
 
 
@@ -260,28 +274,56 @@ def is_second_look(earlier: Verdict, verdict: Verdict) -> bool:
     return earlier.reason == "data_missing" and verdict.reason != earlier.reason
 
 
-def mark_named(connection: Connection, verdict: Verdict) -> None:
-    """Stop counting this verdict's evidence as posted without a verdict."""
+def mark_named(connection: Connection, verdict: Verdict, *, hidden: bool = False) -> None:
+    """Stop counting this verdict's evidence as posted without a verdict. hidden: it is not public yet."""
     if verdict.evidence is not None:
-        posted = evidence.c.validator == verdict.validator, evidence.c.hash == verdict.evidence
-        connection.execute(update(evidence).where(*posted).values(expiry=0))
+        posted = [evidence.c.validator == verdict.validator, evidence.c.hash == verdict.evidence]
+        posted += [evidence.c.expiry > 0] if hidden else []
+        connection.execute(update(evidence).where(*posted).values(expiry=-1 if hidden else 0))
 
 
-_MISSING: Final = delete(verdicts).where(*_SAME, verdicts.c.reason == "data_missing").returning(verdicts.c.stored)
+_MISSING: Final = {
+    table: delete(table).where(*same, table.c.reason == "data_missing").returning(table.c.stored)
+    for table, same in _SAME.items()
+}
 
 
-def _forget_missing(connection: Connection, row: Mapping[str, Any]) -> bool:
+def _keep(
+    connection: Connection, table: Table, given: Sequence[tuple[Verdict, float, str]]
+) -> tuple[list[int | None], Counter[tuple[Any, ...]]]:
+    """Write verdicts to a table, one that is not new perhaps in place of an earlier one.
+
+    Return the numbers of the new ones, and what those whose place was taken add to what is counted.
+    """
+    rows = [
+        row_of(table, one, document=one.model_dump_json(), received=received, stored=stored)
+        for one, received, stored in given
+    ]
+    numbers, counted, kept = _insert(connection, table, rows), Counter[tuple[Any, ...]](), list[int | None]()
+    for row in rows:
+        key = tuple(row[name] for name in _KEY)
+        number = numbers.pop(key, None)
+        if number is None and _forget_missing(connection, table, row):
+            counted[row["validator"], "rejections"] -= 1
+            number = _insert(connection, table, [row]).get(key)
+        if number is None and row["stored"]:
+            leave(connection, [("verdicts", row["stored"])], 0)
+        kept.append(number)
+    return kept, counted
+
+
+def _forget_missing(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
     """Delete the validator's earlier verdict on this commitment, if it was that the file is missing."""
     if row["reason"] == "data_missing":
         return False
-    files = connection.execute(_MISSING, {name: row[name] for name in _KEY}).scalars().all()
+    files = connection.execute(_MISSING[table], {name: row[name] for name in _KEY}).scalars().all()
     leave(connection, [("verdicts", name) for name in files if name], 0)
     return bool(files)
 
 
-def _insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], int]:
+def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], int]:
     """Insert verdicts; return the numbers of the new ones."""
-    return {tuple(key): number for number, *key in insert_each(connection, verdicts, rows, "id", *_KEY)}
+    return {tuple(key): number for number, *key in insert_each(connection, table, rows, "id", *_KEY)}
 
 
 def _record_rejection(connection: Connection, verdict: Verdict, number: int) -> None:

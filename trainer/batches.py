@@ -114,21 +114,24 @@ class Batch:
     step: int
     """Training step: the policy that is updated."""
     files: tuple[FileRef, ...]
+    salt: str = ""
+    """Of a run with traps, 0x-hex: without it few guesses would find the files that a root is of."""
 
     @property
     def root(self) -> bytes:
-        """Return the Merkle root over the files in order: what `publishCheckpoint` takes as batchRoot."""
-        return LeafTree.from_hashes([ref.leaf() for ref in self.files]).root
+        """Return the Merkle root over the salt, if any, and the files in order: what `publishCheckpoint` takes."""
+        salt = [leaf_of_words([hash_bytes(self.salt)])] if self.salt else []
+        return LeafTree.from_hashes([*salt, *(ref.leaf() for ref in self.files)]).root
 
     def to_json(self) -> str:
         files = [[ref.step, ref.node, ref.index, ref.file_hash, ref.root, ref.grades] for ref in self.files]
-        return json.dumps({"step": self.step, "files": files}, separators=(",", ":"))
+        return json.dumps({"step": self.step, "files": files, "salt": self.salt}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the inverse of `to_json`; for the trainer's own files."""
         value: dict[str, Any] = json.loads(text)
-        return cls(value["step"], tuple(FileRef(*row) for row in value["files"]))
+        return cls(value["step"], tuple(FileRef(*row) for row in value["files"]), value.get("salt", ""))
 
 
 def staleness(training_step: int, policy_step: int) -> int:

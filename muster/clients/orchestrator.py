@@ -124,8 +124,9 @@ class OrchestratorClient(SignedClient):
         return open_master(bytes.fromhex(answer.envelope[2:]), key, about_master(self.domain.separator, run, epoch))
 
     async def accepted(self, run: int, min_step: int = 0) -> list[AcceptedCommitment]:
-        """Return commitments fit for training, of `min_step` and later."""
-        return await self._get(Many[AcceptedCommitment], f"/v1/runs/{run}/accepted", min_step=min_step)  # type: ignore[arg-type]
+        """Return commitments fit for training, of `min_step` and later; signed by the run's trainer, all of them."""
+        target = f"/v1/runs/{run}/accepted?min_step={min_step}"
+        return await self._get(Many[AcceptedCommitment], target, signed=True)  # type: ignore[arg-type]
 
     async def demand(self, run: int, seen: Demand | None = None) -> Demand:
         """Return whether more work is wanted now.
@@ -133,7 +134,7 @@ class OrchestratorClient(SignedClient):
         seen: an earlier answer. The orchestrator may hold the next until it is of use to a worker, or HELD_SECONDS.
         """
         if seen is None:
-            return await self._get(Demand, f"/v1/runs/{run}/demand")
+            return await self._get(Demand, f"/v1/runs/{run}/demand", signed=True)
         wait = int(min(HELD_SECONDS, self.timeout / 2))
         return await self._get(Demand, f"/v1/runs/{run}/demand", wait=wait, seen=seen.tag)
 
@@ -199,8 +200,9 @@ class OrchestratorClient(SignedClient):
     # Reads
 
     async def node(self, address: str) -> NodeReport:
-        """Return what became of a node's work."""
-        return await self._get(NodeReport, f"/v1/nodes/{address}")
+        """Return what became of a node's work: of this client's own with what is hidden from others."""
+        own = self.signer is not None and self.signer.address == address
+        return await self._get(NodeReport, f"/v1/nodes/{address}", signed=own)
 
     async def join_document(self) -> JoinDocument:
         """Return where the orchestrator's run is. Check it with `muster.clients.join.check_run`."""

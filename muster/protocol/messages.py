@@ -257,10 +257,22 @@ class StepReport(Message):
     """File hashes of the batch's manifest."""
     dropped: Many[Hash] = Field(default_factory=list)
     """Files never to be used: they, or the claim that they were accepted, are not what they must be."""
+    salt: Hash | None = None
+    """The first leaf of the batch root, in a run with traps."""
     finished: bool = False
     """The trainer needs no more work after this: demand ends."""
     stages: dict[str, FiniteFloat] = Field(default_factory=dict)
     """Seconds by stage: wait, load, update, evaluate, write, publish."""
+
+
+class OwnInspection(Message):
+    """What one validator found of a commitment, without its name."""
+
+    index: UInt32
+    accepted: bool
+    reason: Reason | None = None
+    position: UInt32 | None = None
+    """As of a verdict."""
 
 
 class NodeReport(Message):
@@ -272,6 +284,8 @@ class NodeReport(Message):
     accepted: int
     rejected: dict[str, int]
     verdicts: Many[Verdict]
+    inspections: Many[OwnInspection] = Field(default_factory=list)
+    """For the node itself: what verdicts say that are hidden from others."""
     blocked: str = ""
     """Why the chain takes no work from this node now, as a sentence; empty when it would, and for a validator."""
     hourly_gas: FiniteFloat = Field(default=0.0, ge=0, le=1e12)

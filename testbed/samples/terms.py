@@ -37,6 +37,15 @@ SMALL: Final[dict[str, Any]] = {
     "classes": (WorkClass(10_000, (8, 16)),),
 }
 
+TRAPS: Final = {
+    "trap_tip": b"\x08" * 32,
+    "trap_epochs": 1,
+    "trap_epoch_steps": 1,
+    "trap_every": 20,
+    "trap_prize": 4 * TOKEN,
+}
+"""Of a run with traps."""
+
 
 def terms_of(**changes: Any) -> Terms:
     """Return terms with some of SMALL changed."""

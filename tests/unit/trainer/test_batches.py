@@ -78,6 +78,13 @@ def test_the_batch_root_is_the_tree_over_its_files():
     assert Batch.from_json(batch.to_json()) == batch
 
 
+def test_salt_is_a_leaf_of_the_batch_root():
+    batch = Batch(5, (work_file([1, 0, 1, 0]).ref,), salt="0x" + "07" * 32)
+    leaves = [leaf_of_words([b"\x07" * 32]), batch.files[0].leaf()]
+    assert batch.root == LeafTree.from_hashes(leaves).root
+    assert Batch.from_json(batch.to_json()) == batch
+
+
 def test_only_groups_that_teach_become_samples_and_their_advantages_are_exact():
     samples = samples_of([work_file([1, 0, 1, 1])], AdvantageTerms(length_weight=0.0))
     assert [(s.position, round(s.advantage, 4)) for s in samples] == [(0, 1.0), (1, -1.0)]
