@@ -35,6 +35,7 @@ from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.settings.schema import MatmulSetting
 from muster.verification.devices import check_device
+from muster.verification.planting import Rivals
 from muster.verification.profiles import Profile
 from muster.verification.rules import ModelFacts
 
@@ -125,6 +126,8 @@ class GenerationRequest:
     seed: int
     """The position's seed from the draw, 0 ≤ seed < 2^63."""
     max_tokens: int
+    plant: int | None = None
+    """Token index at which the runner-up is taken, in a call with `rivals`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +139,8 @@ class Generation:
     finish_reason: str
     """`stop` or `length`"""
     proof: bytes
+    rivals: Rivals | None = None
+    """The runners-up of its tokens, where they were asked for."""
 
 
 class Engine:
@@ -178,29 +183,35 @@ class Engine:
             raise ConfigError(f"this engine does not sample as a replay does: {problem}", hint=OTHER_ENGINE)
         self.forget()
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    def generate(self, requests: Sequence[GenerationRequest], *, rivals: bool = False) -> list[Generation]:
         """Complete all requests, in order. Blocks; call it from a separate thread.
 
-        Raises EngineError when `stop` is called meanwhile.
+        `rivals`: note each token's runner-up, which costs as much as sampling twice more. Raises EngineError when
+        `stop` is called meanwhile.
         """
         if not requests:
             return []
         _set_threads(self.limits.threads)  # of the calling thread, which need not be the one that made the engine
         for request in requests:
             self._check(request)
-        self.llm.collective_rpc("muster_begin")
+        self.llm.collective_rpc("muster_begin", args=(False, rivals))
         outputs = self._run(requests)
         lengths = [len(output.token_ids) for output in outputs]
         seeds = [request.seed for request in requests]
-        proofs, logprobs = self.llm.collective_rpc("muster_collect", args=(self.profile.codec, seeds, lengths))[0]
+        proofs, logprobs, columns = self.llm.collective_rpc(
+            "muster_collect", args=(self.profile.codec, seeds, lengths)
+        )[0]
         return [
             Generation(
                 tokens=np.asarray(output.token_ids, dtype=np.int32),
                 logprobs=np.frombuffer(values, dtype="<f4"),
                 finish_reason=str(output.finish_reason),
                 proof=proof,
+                rivals=Rivals.from_bytes(noted) if noted else None,
             )
-            for output, values, proof in zip(outputs, logprobs, proofs, strict=True)
+            for output, values, proof, noted in zip(
+                outputs, logprobs, proofs, columns or [b""] * len(outputs), strict=True
+            )
         ]
 
     def load_weights(self, model_dir: Path) -> None:
@@ -263,8 +274,9 @@ class Engine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        from worker.sampler import SEED, SLOT
+        from worker.sampler import PLANT, SEED, SLOT
 
+        plant = {} if request.plant is None else {PLANT: request.plant}
         return SamplingParams(
             temperature=0.0,
             max_tokens=request.max_tokens,
@@ -272,7 +284,7 @@ class Engine:
             ignore_eos=True,  # or vLLM also stops at what generation_config.json names, which no check knows of
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={SEED: request.seed, SLOT: slot},
+            extra_args={SEED: request.seed, SLOT: slot, **plant},
         )
 
 
