@@ -9,7 +9,7 @@ from datetime import date
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.datastructures import MutableHeaders
@@ -34,6 +34,11 @@ from muster.protocol.messages import (
     RunDescription,
     ShownGrades,
     StepReport,
+    TicketRequest,
+    TrapAnswer,
+    TrapPage,
+    TrapQuestion,
+    TrapTicket,
     Upload,
     UploadReceipt,
     Verdict,
@@ -318,6 +323,29 @@ async def grades(service: Here, _: OurRun, after: Annotated[str | None, Query(ma
 async def master(request: Request, service: Here, _: OurRun, caller: Signed) -> MasterEnvelope:
     """Send the master of an epoch of private tests, encrypted to the key of the active validator that asks."""
     return await service.masters.give(caller, (await read_message(MasterRequest, request, caller)).epoch)
+
+
+@runs.post("/runs/{run}/traps/question", responses=SIGNED | documented(425), openapi_extra=json_body(TrapQuestion))
+async def ask_for_trap(request: Request, service: Here, _: OurRun, caller: Signed) -> TrapAnswer:
+    """Answer whether a worker's next commitment is to be a trap, as only that worker can tell."""
+    return await service.traps.answer(caller, await read_message(TrapQuestion, request, caller))
+
+
+@runs.post("/runs/{run}/traps/ticket", responses=SIGNED | documented(425), openapi_extra=json_body(TicketRequest))
+async def give_ticket(request: Request, service: Here, _: OurRun, caller: Signed) -> TrapTicket:
+    """Give the ticket of a trap whose file is uploaded and not committed yet. Idempotent."""
+    return await service.traps.give(caller, await read_message(TicketRequest, request, caller))
+
+
+@runs.get("/runs/{run}/traps/{epoch}", responses=documented(425))
+async def opened_traps(
+    service: Here,
+    _: OurRun,
+    epoch: Annotated[int, Path(ge=1, lt=1 << 16)],
+    after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
+) -> TrapPage:
+    """Send the traps of an epoch whose master is shown, and the cursor to continue from."""
+    return await service.traps.opened(epoch, after)
 
 
 @runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])

@@ -46,6 +46,7 @@ from orchestrator.tables import (
     nodes,
     proofs,
     seals,
+    trap_masters,
     votes,
 )
 
@@ -193,6 +194,8 @@ class _Piece:
             case MasterRevealed(series=Series.GRADES):
                 self._insert(event.at, masters, {"epoch": event.epoch, "time": self._times[event.at.block]})
                 self.record("master revealed", {"epoch": event.epoch, "master": "0x" + event.master.hex()}, event.at)
+            case MasterRevealed(series=Series.TRAPS):
+                self._insert(event.at, trap_masters, {"epoch": event.epoch, "time": self._times[event.at.block]})
             case Claimed():
                 self._pay(event.at, event.node, "claim", event.paid)
                 self._settle(event.at, event.node, event.through)

@@ -38,6 +38,7 @@ from orchestrator.retention import Retention
 from orchestrator.run_facts import ChainState
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
 from orchestrator.tables import hidden_grades, hidden_steps, hidden_verdicts
+from orchestrator.traps import TrapDesk
 from orchestrator.upload_slots import UploadSlots
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
@@ -69,6 +70,7 @@ class OrchestratorService:
     verdicts: Verdicts
     grades: Grades
     masters: MasterDesk
+    traps: TrapDesk
     reports: Reports
     retention: Retention
     relay_directory: RelayDirectory
@@ -148,7 +150,9 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         reports = Reports(queries, database, storage_url=storage_url)
         owner = (await chain.call(runs.run_info(settings.run))).owner
         environments = Environments(where, settings.run, owner, database, ours)
-        masters = await asyncio.to_thread(load_masters, ours.masters, terms, ours.run_folder)
+        masters = await asyncio.to_thread(load_masters, ours.masters, terms.grade_series, ours.run_folder)
+        of_traps = await asyncio.to_thread(load_masters, ours.trap_masters, terms.trap_series, ours.run_folder)
+        traps = TrapDesk(where, signer, queries, database, of_traps, uploads.receipt_second, storage_url=storage_url)
         relays = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url)
         announcements = Announcements(where, owner, queries, database, relays, storage_url=storage_url)
         # 4. The run's own files, and whose tasks they are.
@@ -170,6 +174,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             uploads=uploads,
             verdicts=verdicts,
             grades=grades,
+            traps=traps,
             reports=reports,
             environments=environments,
             announcements=announcements,
@@ -210,6 +215,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             verdicts=verdicts,
             grades=grades,
             masters=MasterDesk(where, queries, database, masters),
+            traps=traps,
             reports=reports,
             retention=retention,
             relay_directory=relays,

@@ -30,7 +30,7 @@ from sqlalchemy.sql.elements import quoted_name
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "16"
+VERSION: Final = "17"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -257,6 +257,13 @@ masters: Final = _table(
 )
 """When the masters of private tests were shown: the chain's seconds."""
 
+trap_masters: Final = _table(
+    "trap_masters",
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("time", BigInteger, nullable=False),
+)
+"""The same of traps."""
+
 payments: Final = _table(
     "payments",
     Column("block", BigInteger, primary_key=True),
@@ -308,6 +315,21 @@ uploads: Final = _table(
     Index("uploads_by_file", "file_hash"),
 )
 """One file per (node, index, root), the first. `document` is a messages.Upload."""
+
+tickets: Final = _table(
+    "tickets",
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("node", _ADDRESS, nullable=False),
+    Column("index", BigInteger, nullable=False),
+    Column("root", _HASH, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("document", Text, nullable=False),
+    Column("received", Float, nullable=False),
+    UniqueConstraint("node", "index", "root"),
+    Index("tickets_by_epoch", "epoch", "id"),
+)
+"""Tickets of traps, one per (node, index, root), the first. Nothing that is public before an epoch's master is shown
+may depend on one. `document` is a traps.KeptTicket."""
 
 verdicts: Final = _table(
     "verdicts",

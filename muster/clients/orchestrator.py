@@ -34,6 +34,11 @@ from muster.protocol.messages import (
     RunDescription,
     ShownGrades,
     StepReport,
+    TicketRequest,
+    TrapAnswer,
+    TrapPage,
+    TrapQuestion,
+    TrapTicket,
     Upload,
     UploadReceipt,
     Verdict,
@@ -122,6 +127,21 @@ class OrchestratorClient(SignedClient):
         body = MasterRequest(epoch=epoch).model_dump_json().encode()
         answer = parse_answer(MasterEnvelope, await self._call("POST", f"/v1/runs/{run}/master", body))
         return open_master(bytes.fromhex(answer.envelope[2:]), key, about_master(self.domain.separator, run, epoch))
+
+    async def ask_for_trap(self, run: int, index: int, step: int) -> str:
+        """Return what answers whether a commitment is to be a trap (`muster.protocol.traps.check_promise`)."""
+        body = TrapQuestion(index=index, step=step).model_dump_json().encode()
+        answer = await self._call("POST", f"/v1/runs/{run}/traps/question", body)
+        return parse_answer(TrapAnswer, answer).signature
+
+    async def ticket(self, request: TicketRequest) -> TrapTicket:
+        """Return the ticket of a trap whose file is uploaded. Check it with `muster.protocol.traps.check_ticket`."""
+        body = request.model_dump_json().encode()
+        return parse_answer(TrapTicket, await self._call("POST", f"/v1/runs/{request.consent.run}/traps/ticket", body))
+
+    async def traps(self, run: int, epoch: int, after: int = 0) -> TrapPage:
+        """Return opened traps of an epoch. RefusedError with status 425 while its master is not shown."""
+        return await self._get(TrapPage, f"/v1/runs/{run}/traps/{epoch}", after=after)
 
     async def accepted(self, run: int, min_step: int = 0) -> list[AcceptedCommitment]:
         """Return commitments fit for training, of `min_step` and later; signed by the run's trainer, all of them."""

@@ -229,6 +229,100 @@ class Demand(Message):
         return f"{self.step}-{int(self.wanted)}-{int(self.waiting_groups > 0)}"
 
 
+class TrapQuestion(Message):
+    """A worker asks whether the commitment that it is about to make is to be a trap (`muster.protocol.traps`)."""
+
+    index: UInt32
+    step: UInt32
+    """Whose weights it is made with."""
+
+
+class TrapPromise(Message):
+    """The owner's promise to give a ticket. Every answer is one: where none is given, it is another node's.
+
+    So all answers are of one size and take the same time, and none proves that a commitment is no trap.
+    """
+
+    struct: ClassVar = "TrapPromise"
+
+    run: UInt32
+    node: Address
+    index: UInt32
+    step: UInt32
+    signature: Signature
+
+
+class TrapAnswer(Message):
+    """The signature of a promise to the node that asked, or one that is no promise to it."""
+
+    signature: Signature
+
+
+class TrapTicket(Message):
+    """That a commitment is a trap, and which rows are false: the root of its map. It ends a case about a row of that.
+
+    The node signs it, which is its consent, and then the storage key: the contract asks for both (ITraps.Ticket).
+    """
+
+    struct: ClassVar = "Ticket"
+
+    run: UInt32
+    node: Address
+    index: UInt32
+    root: Hash
+    map_root: Hash
+    stored_at: Annotated[int, Field(ge=0, lt=1 << 63), SignedAs("uint64")]
+    """As in the receipt of the file. It counts only if the commitment is later."""
+    signature: Signature
+
+
+class PlantedRow(Message):
+    """One false token."""
+
+    position: UInt32
+    token: UInt32
+    """Its index in the completion."""
+
+
+class TrapMap(Message):
+    """The false rows of a trap, in the order of their positions."""
+
+    salt: Hash
+    """Keeps the root from saying what the rows are."""
+    rows: Annotated[list[PlantedRow], FailFast(), Field(min_length=1, max_length=1 << 12)]
+
+
+class TicketRequest(Message):
+    """A worker asks for the ticket of a file that is uploaded and not committed yet."""
+
+    step: UInt32
+    consent: TrapTicket
+    """The ticket, signed by the node."""
+    map: TrapMap
+
+
+class OpenedTrap(Message):
+    """A trap whose epoch's master is shown. Check it with `muster.protocol.traps.check_opened`."""
+
+    ticket: TrapTicket
+    consent: TrapTicket
+    """The ticket, signed by the node."""
+    map: TrapMap
+
+    @property
+    def rows(self) -> set[int]:
+        """Return the positions of its false rows."""
+        return {row.position for row in self.map.rows}
+
+
+class TrapPage(Message):
+    """Opened traps in the order in which their tickets were given."""
+
+    traps: Many[OpenedTrap]
+    cursor: int
+    """What to ask for after this."""
+
+
 class AcceptedCommitment(Message):
     """A commitment that the run's required number of validators accepted and none rejected."""
 

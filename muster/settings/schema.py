@@ -88,6 +88,9 @@ class OrchestratorSettings(Section):
     """Folder with the run's task set, tokenizer and model configuration, offered to newcomers by content hash."""
     masters: Path | None = None
     """Secret file that muster tasks seal wrote: validators grade a run's private tests by it. Never in run_folder."""
+    trap_masters: Path | None = None
+    """Secret file that muster run masters wrote: by it workers are told which commitments are traps. Never in
+    run_folder."""
     batch_groups: int = Field(default=64, ge=1)
     """Groups the trainer puts in a batch; demand is counted in batches of this size."""
     demand_batches: float = Field(default=2, gt=0, le=100)

@@ -68,6 +68,7 @@ class Twins:
             "metric": list(METRICS),
             "day": [datetime.now(UTC).strftime("%Y-%m-%d")],
             "step": [0, 1],
+            "epoch": [1],
             "case": [0],
         }
         """What to ask for, by the name of a parameter."""
