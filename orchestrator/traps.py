@@ -127,7 +127,7 @@ class TrapDesk:
             raise problems.not_allowed(f"the trap is {consent.node}'s, the request {caller.address}'s")
         try:
             check_consent(self._where, consent)
-            check_map(self._terms, request.map, consent.map_root)
+            check_map(self._terms, consent.index, request.map, consent.map_root)
         except CheckError as error:
             raise problems.not_allowed(str(error)) from error
 

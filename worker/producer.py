@@ -113,10 +113,11 @@ class Producer:
         await tasks.ensure(draw, rules.at(checkpoint.step).task_set.epoch)
         assignment = Assignment(checkpoint.step, index, draw)
         requests = await asyncio.to_thread(make_requests, assignment, rules)
-        trap = await self._is_trap(index, checkpoint.step)
+        is_trap = await self._is_trap(index, checkpoint.step)
+        trap = planted_rows(rules.terms.positions, index) if is_trap else 0
         started = time.monotonic()
         with self._context.machine.rate.generating() as count:
-            generations, plants = await self._generate(requests, fetched.path, trap=trap)
+            generations, plants = await self._generate(requests, fetched.path, trap)
             tokens = sum(len(generation.tokens) for generation in generations)
             count(tokens)
         seconds = time.monotonic() - started
@@ -150,14 +151,13 @@ class Producer:
         return check_promise(context.client.domain, promise, await context.chain.keys(context.run), head.timestamp)
 
     async def _generate(
-        self, requests: Sequence[GenerationRequest], model: Path, *, trap: bool
+        self, requests: Sequence[GenerationRequest], model: Path, trap: int
     ) -> tuple[list[Generation], list[Plant]]:
-        """Generate what is requested; as a trap, with false rows where there is a place for all of them."""
+        """Generate what is requested; as a trap with so many false rows, if there is a place for all of them."""
         if not trap:
             return await self.weights.generate(requests), []
         generations = await self.weights.generate(requests, rivals=True)
-        count = planted_rows(self._context.terms.positions)
-        found = await plant(self.weights, model, self._context.profile, requests, generations, count)
+        found = await plant(self.weights, model, self._context.profile, requests, generations, trap)
         return found or (generations, [])
 
 

@@ -35,6 +35,8 @@ from muster.protocol.terms import Terms
 TRAP_TAG: Final = "muster.trap.v1"
 MAP_SHARE: Final = 8
 """A map has at most one in so many of a commitment's rows."""
+FIRST_COMMITMENTS: Final = 4
+"""A node's first commitments, of which validators replay twice as many rows."""
 HASH_BYTES: Final = 28
 """Of a list's hash in what is sealed; the other four hold the list's length."""
 
@@ -54,9 +56,12 @@ def map_leaf(position: int, token: int, salt: bytes) -> bytes:
     return leaf_of_words([position, token, salt])
 
 
-def planted_rows(positions: int) -> int:
-    """Return in how many of a commitment's rows a trap is false: an eighth of them, at least one."""
-    return max(1, positions // MAP_SHARE)
+def planted_rows(positions: int, index: int) -> int:
+    """Return in how many of its rows a node's commitment number `index` (from 0) is false, if it is a trap.
+
+    So many that a validator's sample has 1.5 of them on average: of 128 rows it has 12, and 24 of a newcomer's.
+    """
+    return max(1, positions // (MAP_SHARE * (2 if index < FIRST_COMMITMENTS else 1)))
 
 
 def row_salt(salt: str, position: int) -> bytes:
@@ -70,11 +75,11 @@ def map_tree(planted: TrapMap) -> LeafTree:
     return LeafTree.from_hashes(leaves)
 
 
-def check_map(terms: Terms, planted: TrapMap, map_root: str) -> None:
+def check_map(terms: Terms, index: int, planted: TrapMap, map_root: str) -> None:
     """Raise MalformedError unless a map names exactly as many rows as it must, MismatchError if its root is another."""
-    positions = [row.position for row in planted.rows]
-    if positions != sorted(set(positions)) or len(positions) != planted_rows(terms.positions):
-        raise MalformedError(f"a map names {planted_rows(terms.positions)} rows, each once and in order")
+    positions, count = [row.position for row in planted.rows], planted_rows(terms.positions, index)
+    if positions != sorted(set(positions)) or len(positions) != count:
+        raise MalformedError(f"a map names {count} rows, each once and in order")
     if positions[-1] >= terms.positions or any(row.token >= terms.max_completion_tokens for row in planted.rows):
         raise MalformedError("a map names a row, or a token, that no commitment has")
     if (found := hex_hash(map_tree(planted).root)) != map_root:
@@ -126,7 +131,7 @@ def check_opened(
     check_master(terms.trap_series, epoch, master)
     check_consent(where, opened.consent)
     check_ticket(where, opened.ticket, opened.consent, keys)
-    check_map(terms, opened.map, opened.ticket.map_root)
+    check_map(terms, opened.ticket.index, opened.map, opened.ticket.map_root)
     of_step = earlier_master(master, epoch, epoch_of(terms.trap_series, step))
     node, index = opened.ticket.node, opened.ticket.index
     if not is_picked(master=of_step, entropy=entropy, node=node, index=index, every=terms.trap_every):

@@ -93,7 +93,7 @@ async def test_worker_plants_where_it_was_asked_to_and_nowhere_else(traps: TrapW
         assert ticket is not None
         assert planted_map is not None
         assert entry is not None
-        assert len(planted_map.rows) == planted_rows(16) == 2
+        assert len(planted_map.rows) == planted_rows(16, trap)
         async with fixture.chain(name) as chain, fixture.client(world.orchestrator.url, name) as client:
             terms = await chain.terms(fixture.run)
             context = WorkerContext(Settings(run=fixture.run), chain, client, terms, CPU_FP32, journal)

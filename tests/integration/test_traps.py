@@ -58,7 +58,7 @@ class Place:
 
     def request(self, name: str, index: int, *, root: str, salt: int = 1, **changes: Any) -> TicketRequest:
         """Return what a worker asks a ticket by; `changes` of its signed consent."""
-        count = planted_rows(self.terms.positions)
+        count = planted_rows(self.terms.positions, index)
         planted = TrapMap(
             salt=hex_hash(bytes([salt] * 32)), rows=[PlantedRow(position=i, token=3) for i in range(count)]
         )

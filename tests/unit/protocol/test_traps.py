@@ -44,7 +44,7 @@ ENTROPY = b"\x03" * 32
 PLANTED = TrapMap(salt=HASH, rows=[PlantedRow(position=2, token=5), PlantedRow(position=9, token=0)])
 ROOT = hex_hash(map_tree(PLANTED).root)
 LOTTERY: Final = {"master": MASTERS.of(2), "entropy": ENTROPY, "node": OTHER.address, "every": TERMS.trap_every}
-PICKED = next(i for i in range(500) if is_picked(**LOTTERY, index=i))
+PICKED = next(i for i in range(4, 500) if is_picked(**LOTTERY, index=i))
 GIVEN: dict[str, Any] = {
     "terms": TERMS,
     "keys": keys_of(KEY.address),
@@ -78,9 +78,20 @@ def test_the_type_of_a_ticket_is_frozen() -> None:
     assert struct_of(TrapTicket).type_hash == keccak(text=f"Ticket({about},uint64 storedAt)")
 
 
-@pytest.mark.parametrize(("positions", "rows"), [(128, 16), (256, 32), (16, 2), (8, 1), (4, 1)])
-def test_an_eighth_of_the_rows_is_planted(positions: int, rows: int) -> None:
-    assert planted_rows(positions) == rows
+@pytest.mark.parametrize(
+    ("positions", "index", "rows"),
+    [(128, 4, 16), (128, 3, 8), (256, 9, 32), (256, 0, 16), (16, 4, 2), (16, 0, 1), (8, 4, 1), (4, 4, 1)],
+)
+def test_a_sample_has_one_and_a_half_planted_rows(positions: int, index: int, rows: int) -> None:
+    assert planted_rows(positions, index) == rows
+
+
+def test_a_newcomer_s_trap_has_half_as_many_rows() -> None:
+    """Since twice as many of its rows are replayed."""
+    planted = TrapMap(salt=HASH, rows=[PlantedRow(position=2, token=5)])
+    check_map(TERMS, 0, planted, hex_hash(map_tree(planted).root))
+    with pytest.raises(MalformedError, match="a map names 1 rows"):
+        check_map(TERMS, 0, PLANTED, ROOT)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
@@ -100,7 +111,7 @@ def test_a_leaf_hides_its_row(position: int, token: int) -> None:
 def test_a_map_has_exactly_its_rows(rows: list[tuple[int, int]]) -> None:
     planted = TrapMap(salt=HASH, rows=[PlantedRow(position=p, token=t) for p, t in rows])
     with pytest.raises(MalformedError, match="a map names"):
-        check_map(TERMS, planted, hex_hash(map_tree(planted).root))
+        check_map(TERMS, 4, planted, hex_hash(map_tree(planted).root))
 
 
 def test_an_opened_trap_is_what_owner_and_node_have_signed() -> None:
