@@ -3,8 +3,8 @@
 Who replays such a row finds one token whose gap lies beyond the limit that accuses; who does not, finds nothing. For
 without a forward pass a token's noise and its log-probability are all that tells of its gap, and in honest work their
 sum, the token's *height*, has one distribution whatever the model says: the standard Gumbel distribution. A runner-up
-is lower, as e^(-2h) against e^(-h). So a place is drawn in proportion to e^h of its runner-up, which makes up for just
-that, and from none that is lower than LOWEST: no sampled token is, in a row of usual length.
+is lower, as e^(-2h) against e^(-h). So a place is taken in proportion to e^h of its runner-up, which makes up for just
+that, and never one that is lower than LOWEST. Without this the lowest token of a file would tell nearly every trap.
 
 Rows are drawn in proportion to their tokens, the prompt's included: a chance per row would pay validators for
 replaying the shortest.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Final
 
@@ -27,6 +28,12 @@ from muster.verification.statistics import TokenErrors, scaled_errors
 
 LOWEST: Final = -1.0
 """Height below which no runner-up is taken: one sampled token in fifteen is lower."""
+
+TALL: Final = 3.0
+"""Height above which a place is always taken: one sampled token in twenty is taller, and few runners-up are."""
+
+TRIES: Final = 64
+"""Rows that are tried, for each row of a commitment, before places are taken whatever their height."""
 
 MARGIN: Final = 1.25
 """Times the accusing limit that a gap is here: another machine measures it a little smaller."""
@@ -100,13 +107,22 @@ def chances(rivals: Rivals, seed: int, apart: np.ndarray, profile: Profile) -> n
 
 
 def draw_plants(lengths: Sequence[int], proportions: Callable[[int], np.ndarray], random: Random) -> Iterator[Plant]:
-    """Draw false tokens, one row after the other, until no row is left that has a place for one.
+    """Draw false tokens, in rows that differ, until no row is left that has a place for one.
 
-    lengths: each row's tokens, prompt included: rows come in proportion to them, without replacement. proportions:
-    what `chances` returns for a row; asked when its turn comes.
+    lengths: each row's tokens, prompt included: rows are drawn in proportion to them. proportions: what `chances`
+    returns for a row; asked once. One of a row's places is drawn alike, and taken in proportion to its chance: in rows
+    of few places the proportion would otherwise be among these few.
     """
-    turns = [-math.log(1.0 - random.random()) / length for length in lengths]
-    for row in sorted(range(len(lengths)), key=turns.__getitem__):
-        found = proportions(row)
-        if found.any():
-            yield Plant(row, random.choices(range(len(found)), found.tolist())[0])
+    rows, left = range(len(lengths)), list(map(float, lengths))
+    known = cache(proportions)
+    for row in random.choices(rows, lengths, k=TRIES * len(lengths)):
+        places = np.flatnonzero(known(row))
+        if not left[row] or not len(places):
+            continue
+        token = int(random.choice(places))
+        if random.random() * math.exp(TALL) < known(row)[token]:
+            left[row] = 0.0
+            yield Plant(row, token)
+    for row in rows:
+        if left[row] and known(row).any():
+            yield Plant(row, random.choices(range(len(known(row))), known(row).tolist())[0])
