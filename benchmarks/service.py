@@ -351,7 +351,7 @@ def crowd_of(count: int, scale: Scale) -> Round:
 def both_writes(scale: Scale) -> list[Figure]:
     """Measure signed writes on SQLite and on PostgreSQL."""
     with service_pair.postgres() as server:
-        on_server = service_writes.signed_writes(server.create_database(), quick=scale.is_quick)
+        on_server = service_writes.signed_writes(server.create_database, quick=scale.is_quick)
     return [*service_writes.signed_writes(quick=scale.is_quick), *on_server]
 
 
