@@ -47,6 +47,7 @@ from muster.chain.keys import Signer
 from muster.constants import HOUR_SECONDS
 from muster.errors import MusterError
 from muster.protocol.messages import StepReport
+from muster.runtime import telemetry
 from orchestrator.tables import PAYMENTS, nodes
 from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.rows import NOTHING
@@ -374,6 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--commitments", type=int, default=1_600_000, help="of the run that strangers read")
     made.add_argument("--seconds", type=float, default=30.0, help="of one round")
     options = made.parse_args(arguments)
+    telemetry.configure("service", level="error")
     scale = Scale(options.commitments, options.seconds)
     if options.quick:
         scale = Scale(min(40_000, options.commitments), min(10.0, options.seconds), rounds=1, is_quick=True)

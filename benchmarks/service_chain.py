@@ -29,6 +29,7 @@ from muster.chain.types import AddressBook
 from muster.contracts.codec import Event
 from muster.contracts.registry import Registered, Role
 from muster.contracts.runs import CheckpointPublished, Phase, RunState, WorkCommitted
+from muster.runtime import telemetry
 from muster.settings.schema import ChainSettings
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
@@ -191,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--commitments", type=int, default=COMMITMENTS)
     made.add_argument("--quick", action="store_true", help=f"{QUICK} commitments")
     options = made.parse_args(arguments)
+    telemetry.configure("service", level="error")
     commitments = QUICK if options.quick else options.commitments
     return show(figures(commitments), as_json=options.json, about=[f"{commitments} commitments"])
 
