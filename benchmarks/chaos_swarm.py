@@ -99,7 +99,7 @@ class ChaosEndpoint(Balancer):
 
 @dataclass(frozen=True)
 class Place:
-    """Where the orchestrator of a run keeps what it has, as the machine and the seed have it."""
+    """Where the orchestrator of a run keeps what it has, as the machine and the seed have it, and for how long."""
 
     folder: Path
     """Of the run."""
@@ -107,6 +107,8 @@ class Place:
     """A small file system for database and files."""
     postgres: PostgresServer | None = None
     s3: Endpoint | None = None
+    retention: str = "forever"
+    """Chaos moves the clock beyond the deadlines too, and then asks for everything that was acknowledged."""
 
     def kinds(self) -> list[str]:
         """Return those of OF_SERVERS that can be inflicted."""
@@ -277,7 +279,7 @@ async def _add_servers(swarm: Swarm, stack: AsyncExitStack, port: int) -> None:
     place, run = swarm.place, swarm.run
     await swarm.connect(ORCHESTRATOR, stack)
     settings: dict[str, Any] = {
-        "retention": "deadlines",
+        "retention": place.retention,
         "chain.rpc_url": swarm.endpoints[ORCHESTRATOR].url,
         "hosts": [line.url.removeprefix("http://") for line in swarm.lines.values()],
     }

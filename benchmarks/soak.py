@@ -113,7 +113,7 @@ def figures(samples: Sequence[Sample]) -> list[Figure]:
 
 async def soak(folder: Path, seconds: float) -> tuple[list[Sample], float]:
     """Let a swarm work; return its samples and the weeks that passed on chain."""
-    async with running(Place(folder), 0, MAKE_SECONDS) as swarm, AsyncExitStack() as stack:
+    async with running(Place(folder, retention="deadlines"), 0, MAKE_SECONDS) as swarm, AsyncExitStack() as stack:
         stays = dict(swarm.processes)
         before = await _now(swarm)
         supervisor = asyncio.create_task(swarm.supervise())
