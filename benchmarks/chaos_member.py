@@ -229,7 +229,8 @@ class ChaosValidator(Validator):
         with closing(self.journal):
             await PollLoop(log, "registration", poll).until_done(self.check_registration)
             inspector = FileInspector.of(self)
-            sealer = HourSealer(self.chain, self.journal, self.settings.run, self.link_of)
+            terms = await self.chain.terms(self.settings.run)
+            sealer = HourSealer(self.chain, self.journal, self.settings.run, self.link_of, terms)
             await run_together(
                 PollLoop(log, "follow", poll).run(self.follow),
                 PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),

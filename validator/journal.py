@@ -26,6 +26,7 @@ from validator.grade_journal import GradeJournal
 from validator.outbox import Outbox
 from validator.pool_journal import PoolJournal
 from validator.records import SCHEMA, Ballot, CaseRecord, PendingCase
+from validator.trap_journal import TrapJournal
 
 MAX_CASES: Final = 2
 """Cases a validator opens about one commitment when no quorum judges the first."""
@@ -51,6 +52,7 @@ class ValidatorJournal(Journal):
         self.verdicts = Outbox(self, "verdicts", Verdict, self._commitment)
         self.grades = GradeJournal(self, self._commitment)
         self.pools = PoolJournal(self, self._commitment)
+        self.traps = TrapJournal(self, self._commitment)
         self.rewinds = 0
         """Reorgs that this process has recorded: what it sent before may be undone."""
         self.first_hour = 0
@@ -80,6 +82,7 @@ class ValidatorJournal(Journal):
                 )
                 self.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
                 self.pools.rewind(batch.rewound_to)
+                self.traps.rewind(batch.rewound_to)
                 self._accuse_again(now)
             graded = {event.case_id: event for event in batch if isinstance(event, GradeAccused)}
             for event in batch:
@@ -196,13 +199,13 @@ class ValidatorJournal(Journal):
     def pending(self, before_block: int, now: float, limit: int) -> list[tuple[CommittedWork, float]]:
         """Return commitments of blocks before this one, each with the wall-clock second at which it was first seen.
 
-        The newest step comes first: the trainer waits for it. Nodes that were rejected before come last: their work is
-        likely to be void soon.
+        What this validator is not called for comes last. The newest step comes first: the trainer waits for it. Nodes
+        that were rejected before come after others: their work is likely to be void soon.
         """
         rows = self.rows(
-            """SELECT * FROM commitments
+            f"""SELECT * FROM commitments LEFT JOIN turns USING (node, idx, root)
                WHERE state = 'pending' AND live = 1 AND hour >= ? AND block < ? AND retry_at <= ?
-               ORDER BY node IN (SELECT node FROM commitments WHERE accepted = 0), step DESC, turn LIMIT ?""",
+               ORDER BY called IS 0, node IN (SELECT node FROM {_REJECTED}), step DESC, turn LIMIT ?""",
             *(self.first_hour, before_block, now, limit),
         )
         return [(self._commitment(row), row["seen_at"]) for row in rows]
@@ -221,7 +224,8 @@ class ValidatorJournal(Journal):
         self.execute(f"UPDATE commitments SET retry_at = ? WHERE {_KEY}", retry_at, c.node, c.index, c.root)
 
     def was_rejected(self, node: str) -> bool:
-        return self.value("SELECT 1 FROM commitments WHERE node = ? AND accepted = 0 LIMIT 1", node) is not None
+        """Return whether a node is a suspect. A row that is planted, or may be, makes none."""
+        return self.value(f"SELECT 1 FROM {_REJECTED} AND node = ? LIMIT 1", node) is not None
 
     def judge(
         self,
@@ -230,14 +234,17 @@ class ValidatorJournal(Journal):
         evidence: bytes | None,
         *,
         accuse_at: float | None,
+        held: bool = False,
         pooled: Sequence[PooledRow] = (),
         shown: ShownGrades | None = None,
     ) -> None:
         """Record a verdict, in place of one about missing data: to be reported, and from `accuse_at` on for court.
 
-        Keep what pools take, and the grades that the verdict commits to.
+        Keep what pools take, and the grades that the verdict commits to. `held`: whether the accusation waits until
+        traps are opened.
         """
         key = (c.node, c.index, c.root)
+        court = None if accuse_at is None else "held" if held else "waiting"
         with self.transaction():
             if pooled:
                 self.pools.keep(c, pooled)
@@ -253,7 +260,7 @@ class ValidatorJournal(Journal):
             self.execute(
                 """INSERT OR REPLACE INTO verdicts (node, idx, root, document, evidence, court, due)
                    VALUES (?, ?, ?, ?, ?, ?, ?)""",
-                *(*key, verdict.model_dump_json(), evidence, None if accuse_at is None else "waiting", accuse_at),
+                *(*key, verdict.model_dump_json(), evidence, court, accuse_at),
             )
 
     def evidence(self, c: CommittedWork) -> bytes | None:
@@ -356,6 +363,9 @@ class ValidatorJournal(Journal):
 
 
 _KEY: Final = "node = ? AND idx = ? AND root = ?"
+
+_REJECTED: Final = """commitments WHERE accepted = 0 AND (node, idx, root) NOT IN
+    (SELECT node, idx, root FROM verdicts WHERE court IN ('held', 'trap'))"""
 
 _TABLES: Final = (("verdicts", "court", "node"), ("other_grades", "state", "validator"))
 """Of accusations about work, and about grades: the table, the column of its state, and that of the accused."""

@@ -68,7 +68,8 @@ class Newcomer:
             node = await chain.call(registry.node(chain.signer.address))
             assert node.registered_at // HOUR_SECONDS == hour
             journal = ValidatorJournal(folder, name, run_fixture.run, chain.signer.address)
-            sealer = HourSealer(chain, journal, run_fixture.run, partial(link_of, run_fixture.links(name)[0], hour))
+            terms, links = await chain.terms(run_fixture.run), partial(link_of, run_fixture.links(name)[0], hour)
+            sealer = HourSealer(chain, journal, run_fixture.run, links, terms)
             yield cls(run_fixture, chain, journal, sealer, hour)
             journal.close()
 

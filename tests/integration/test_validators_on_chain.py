@@ -224,7 +224,8 @@ async def test_late_validator_inspects_and_seals_from_its_joining(run_fixture: R
     settings = Settings.model_validate({"run": run_fixture.run, "validator": {"state_dir": tmp_path}})
     async with run_fixture.chain("v5") as chain:
         validator = Validator(settings, NodeSession(chain, None), None, run_fixture.links("v5")[0])  # type: ignore[arg-type]
-        journal, sealer = validator.journal, HourSealer(chain, validator.journal, run_fixture.run, validator.link_of)
+        journal, terms = validator.journal, await chain.terms(run_fixture.run)
+        sealer = HourSealer(chain, journal, run_fixture.run, validator.link_of, terms)
         await validator.check_registration()
         while await validator.follow() is AGAIN:
             pass
