@@ -43,6 +43,8 @@ from muster.protocol.messages import (
     UploadReceipt,
     Verdict,
     VerdictPage,
+    WaitAnswer,
+    WaitQuestion,
 )
 from muster.runtime import telemetry
 from orchestrator import problems
@@ -305,6 +307,14 @@ async def day_summary(service: Here, _: OurRun, day: date) -> StoredFileResponse
 async def verdicts(service: Here, _: OurRun, after: Annotated[str | None, Query(max_length=64)] = None) -> VerdictPage:
     """Send verdicts in order of arrival, and the cursor to continue from."""
     return await service.queries.verdict_page(after)
+
+
+@runs.post("/runs/{run}/waiting", tags=[PRIVATE], responses=SIGNED, openapi_extra=json_body(WaitQuestion))
+async def still_waits(request: Request, service: Here, _: OurRun, caller: Signed) -> WaitAnswer:
+    """Tell an active validator whether a commitment still waits for a verdict, and never what any says."""
+    asked = await read_message(WaitQuestion, request, caller)
+    caller.active_validator()
+    return await service.queries.still_waits(asked)
 
 
 @runs.post("/runs/{run}/grades", tags=[PRIVATE], **takes(ShownGrades, 425))

@@ -24,6 +24,8 @@ from muster.protocol.messages import (
     Upload,
     Verdict,
     VerdictPage,
+    WaitAnswer,
+    WaitQuestion,
 )
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason
@@ -128,6 +130,15 @@ class Queries:
         """Return verdicts after a cursor. A cursor of a database that was deleted since starts from the first one."""
         documents, cursor = await self._after(verdicts, after, MAX_VERDICTS)
         return VerdictPage(verdicts=[Verdict.model_validate_json(text) for text in documents], cursor=cursor)
+
+    async def still_waits(self, asked: WaitQuestion) -> WaitAnswer:
+        """Return whether fewer validators than the run needs have given a verdict on a commitment, hidden or not."""
+
+        def read(connection: Connection) -> set[str]:
+            said = [opinions_of(connection, asked.node, asked.index, asked.root, one) for one in (PUBLIC, HIDDEN)]
+            return {opinion.validator for opinions in said for opinion in opinions if opinion.trusted}
+
+        return WaitAnswer(waits=len(await self._database.read(read)) < self.terms.accepts_required)
 
     async def accepted(self, min_step: int) -> bytes:
         """Return accepted commitments that no report has used or left out, oldest first, as a JSON list.

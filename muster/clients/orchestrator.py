@@ -43,6 +43,8 @@ from muster.protocol.messages import (
     UploadReceipt,
     Verdict,
     VerdictPage,
+    WaitAnswer,
+    WaitQuestion,
 )
 from muster.protocol.receipts import upload_target
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES
@@ -112,6 +114,11 @@ class OrchestratorClient(SignedClient):
         """Return verdicts in order of arrival after a cursor (None: from the first), and the next cursor."""
         page = await self._get(VerdictPage, f"/v1/runs/{run}/verdicts", after=after)
         return page.verdicts, page.cursor
+
+    async def still_waits(self, run: int, node: str, index: int, root: bytes) -> bool:
+        """Return whether a commitment waits for a verdict, hidden ones counted; signed by an active validator."""
+        body = WaitQuestion(node=node, index=index, root=hex_hash(root)).model_dump_json().encode()
+        return parse_answer(WaitAnswer, await self._call("POST", f"/v1/runs/{run}/waiting", body)).waits
 
     async def show_grades(self, shown: ShownGrades) -> None:
         """Show grades of private tests. RefusedError with status 425 while too few validators have accepted."""

@@ -229,6 +229,20 @@ class Demand(Message):
         return f"{self.step}-{int(self.wanted)}-{int(self.waiting_groups > 0)}"
 
 
+class WaitQuestion(Message):
+    """A validator of a run with traps asks whether a commitment still waits for a verdict."""
+
+    node: Address
+    index: UInt32
+    root: Hash
+
+
+class WaitAnswer(Message):
+    """Whether fewer validators than the run needs have given a verdict. What they said stays hidden."""
+
+    waits: bool
+
+
 class TrapQuestion(Message):
     """A worker asks whether the commitment that it is about to make is to be a trap (`muster.protocol.traps`)."""
 

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 import requests
 
+from muster.errors import RefusedError
 from muster.grading.grades import grades_hash
 from muster.protocol.eip712 import sign_message
-from muster.protocol.hashes import content_hash, hex_hash
+from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.protocol.masters import grades_commitment
 from muster.protocol.messages import ShownGrades, StepReport
 from muster.protocol.requests import sign_request
@@ -283,6 +284,16 @@ async def seen_by_trainer_and_node(story: Story) -> None:
             node = await client.node(story.run_fixture.key("w3").address)
         judged = [(one.index, one.accepted, one.reason, one.position) for one in node.inspections]
         assert (judged, node.verdicts, node.rejected) == (found, [], {}), asking
+    assert [await waits(story, "v1", worker) for worker in WORKERS] == [False, True, False, False]
+    with pytest.raises(RefusedError, match="no active validator"):
+        await waits(story, "w1", "w1")
+
+
+async def waits(story: Story, name: str, worker: str) -> bool:
+    """Return whether a member is told that a worker's commitment waits for a verdict."""
+    node, (_, root) = story.run_fixture.key(worker).address, content_of(worker, 0)
+    async with story.client(name) as client:
+        return await client.still_waits(story.run, node, 0, hash_bytes(root))
 
 
 async def trainable(story: Story, name: str) -> list[str]:
