@@ -23,6 +23,7 @@ from typing import Final
 from eth_abi.abi import encode
 
 from muster.constants import BASIS_POINTS
+from muster.contracts.traps import Row
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import hash_bytes, hex_hash, keccak
@@ -73,6 +74,14 @@ def map_tree(planted: TrapMap) -> LeafTree:
     """Return the tree over a map's rows, in their order."""
     leaves = [map_leaf(row.position, row.token, row_salt(planted.salt, row.position)) for row in planted.rows]
     return LeafTree.from_hashes(leaves)
+
+
+def shown_row(planted: TrapMap, position: int) -> Row:
+    """Return a row of a map as the contract takes it. Raises MismatchError where the map does not have it."""
+    for place, row in enumerate(planted.rows):
+        if row.position == position:
+            return Row(position, row.token, row_salt(planted.salt, position), map_tree(planted).proof(place))
+    raise MismatchError(f"row {position} was not planted")
 
 
 def check_map(terms: Terms, index: int, planted: TrapMap, map_root: str) -> None:
