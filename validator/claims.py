@@ -28,12 +28,11 @@ from muster.contracts.registry import Status
 from muster.contracts.run_terms import Series
 from muster.errors import TRANSIENT, MismatchError, RevertError
 from muster.protocol.calls import call_hash, is_called
-from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import epoch_of
 from muster.protocol.messages import OpenedTrap
 from muster.protocol.seals import claims_end_at, closes_at, masters_due_at
 from muster.protocol.terms import Terms
-from muster.protocol.traps import is_picked, shown_row
+from muster.protocol.traps import is_picked, shown_row, ticket_call
 from muster.protocol.windows import end_of
 from muster.runtime import telemetry
 from muster.runtime.loop import IDLE, Next
@@ -178,7 +177,7 @@ class TrapClaimer:
 
     async def _show(self, c: CommittedWork, trap: OpenedTrap) -> None:
         try:
-            await self.chain.send(show_ticket(c, trap))
+            await self.chain.send(ticket_call(c.step, trap.ticket, trap.consent))
         except RevertError as error:
             if error.name != "TicketKnown":  # another finder was faster
                 raise
@@ -298,10 +297,3 @@ def finding_of(sealed: SealedHour, leaf: SealedLeaf, c: CommittedWork) -> traps.
     """Return a rejection as the contract takes it: with the whole list of its hour."""
     leaves = [one.leaf for one in sealed.rejected]
     return traps.Finding(target_of(c), leaf.position or 0, leaf.salt, leaves, leaf.place)
-
-
-def show_ticket(c: CommittedWork, trap: OpenedTrap) -> Transaction[None]:
-    """Return the call that keeps the ticket of a commitment."""
-    ticket = traps.Ticket(hash_bytes(trap.ticket.map_root), trap.ticket.stored_at)
-    signed = [bytes.fromhex(one.signature[2:]) for one in (trap.ticket, trap.consent)]
-    return traps.show_ticket(target_of(c), ticket, *signed)

@@ -23,7 +23,9 @@ from typing import Final
 from eth_abi.abi import encode
 
 from muster.constants import BASIS_POINTS
-from muster.contracts.traps import Row
+from muster.contracts.codec import Transaction
+from muster.contracts.court import Target
+from muster.contracts.traps import Row, Ticket, show_ticket
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import hash_bytes, hex_hash, keccak
@@ -74,6 +76,13 @@ def map_tree(planted: TrapMap) -> LeafTree:
     """Return the tree over a map's rows, in their order."""
     leaves = [map_leaf(row.position, row.token, row_salt(planted.salt, row.position)) for row in planted.rows]
     return LeafTree.from_hashes(leaves)
+
+
+def ticket_call(step: int, ticket: TrapTicket, consent: TrapTicket) -> Transaction[None]:
+    """Return the call that shows a ticket to the contract. `step`: of its commitment."""
+    target = Target(ticket.node, ticket.index, step, hash_bytes(ticket.root))
+    signed = [bytes.fromhex(one.signature[2:]) for one in (ticket, consent)]
+    return show_ticket(target, Ticket(hash_bytes(ticket.map_root), ticket.stored_at), *signed)
 
 
 def shown_row(planted: TrapMap, position: int) -> Row:

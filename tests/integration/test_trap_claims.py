@@ -6,7 +6,7 @@ The orchestrator's answers are made here, so that they can be wrong.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,9 @@ import pytest
 from muster.chain.client import Chain
 from muster.clients.opened_traps import OpenedTraps
 from muster.constants import HOUR_SECONDS, TOKEN
+from muster.contracts import court, registry, runs, token, traps
 from muster.contracts import masters as masters_contract
-from muster.contracts import registry, runs, token, traps
+from muster.contracts.court import Outcome
 from muster.contracts.run_terms import Series
 from muster.contracts.runs import WorkCommitted
 from muster.contracts.traps import LookPaid
@@ -27,11 +28,14 @@ from muster.grading.masters import Masters
 from muster.protocol.draws import link_of
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import hex_hash, keccak
+from muster.protocol.kinds import Kind
 from muster.protocol.messages import OpenedTrap, PlantedRow, TrapMap, TrapPage, TrapTicket
 from muster.protocol.seals import claims_end_at, closes_at, masters_due_at
 from muster.protocol.terms import Terms
 from muster.protocol.traps import fine, is_picked, map_tree, planted_rows
 from muster.runtime.loop import IDLE
+from muster.settings.schema import Settings
+from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import VALIDATORS, RunFixture
@@ -40,6 +44,9 @@ from validator.claims import TrapClaimer
 from validator.journal import ValidatorJournal
 from validator.sealing import CLOSING_SECONDS, HourSealer
 from validator.turns import Turns
+from worker.context import WorkerContext
+from worker.defender import Defender
+from worker.journal import WorkJournal
 
 PAY = TOKEN // 10
 PRIZE = TOKEN // 2
@@ -345,6 +352,29 @@ async def test_turns_go_by_the_link_of_the_hour_and_by_what_others_did(place: Pl
         due = [c for c in works if await one.turns.is_due(c)]
         assert due == called[name]
         assert one.journal.unjudged(works[0].hour) == len(due), "the others are passed over"
+
+
+async def test_worker_ends_cases_about_rows_that_it_planted_and_no_others(place: Place, tmp_path: Path) -> None:
+    index, fixture = 0, place.fixture
+    c = await place.commit(index, 0, picked=True, ticket=True)
+    trap = place.opened[index]
+    with closing(WorkJournal(tmp_path / "worker", "w1")) as journal:
+        journal.save(index, 0, bytes(32), c.root, b"file", trap=trap.map)
+        charges = [(Kind.SAMPLING_MISMATCH, 0), (Kind.SAMPLING_MISMATCH, 1), (Kind.WRONG_REWARD, 0)]
+        for name, (kind, position) in zip(VALIDATORS, charges, strict=False):
+            accuser = place.watchers[name].chain
+            await accuser.send(court.open_case(court.Target(c.node, index, 0, c.root), kind, position, bytes(32)))
+        async with fixture.chain("w1") as chain:
+            settings = Settings.model_validate({"run": fixture.run})
+            context = WorkerContext(settings, chain, place.pages, place.terms, CPU_FP32, journal)  # type: ignore[arg-type]
+            await Defender(context).dismiss_open()
+            assert await chain.call(traps.map_root(c.node, index)) == bytes(32), "there is no ticket to show yet"
+            journal.ticketed(index, trap.ticket)
+            for _ in range(2):
+                await Defender(context).dismiss_open()
+            last = await chain.call(court.case_count())
+            ended = [(await chain.call(court.case_of(last - back))).outcome for back in (2, 1, 0)]
+    assert ended == [Outcome.DISMISSED, Outcome.OPEN, Outcome.OPEN]
 
 
 async def test_traps_that_are_listed_in_a_circle_are_refused(place: Place) -> None:
