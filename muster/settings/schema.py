@@ -183,6 +183,8 @@ class TrainerSettings(Section):
     """Optimiser state, batches and resumable checkpoints."""
     model: Path = Path(".muster/run/model")
     """Folder of the model the run begins with; its hashes must be those of the run's terms."""
+    trap_masters: Path | None = None
+    """Secret file that muster run masters wrote: by it the trainer leaves traps out, and shows masters in time."""
     max_steps: int = Field(default=0, ge=0)
     """Updates after which training ends, republished weights not counted; 0: training runs until it is stopped."""
     batch_groups: int = Field(default=64, ge=1, le=100_000)

@@ -29,7 +29,7 @@ from muster.protocol.draws import link_of
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import hex_hash, keccak
 from muster.protocol.kinds import Kind
-from muster.protocol.messages import OpenedTrap, PlantedRow, TrapMap, TrapPage, TrapTicket
+from muster.protocol.messages import OpenedTrap, PlantedRow, TrapMap, TrapPage, TrapTicket, Verdict
 from muster.protocol.seals import claims_end_at, closes_at, masters_due_at
 from muster.protocol.terms import Terms
 from muster.protocol.traps import fine, is_picked, map_tree, planted_rows
@@ -40,6 +40,7 @@ from muster.verification.rules import CommittedWork
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import VALIDATORS, RunFixture
 from testbed.samples.validator import pending, receive, verdict
+from trainer.traps import TrapKeeper
 from validator.claims import TrapClaimer
 from validator.journal import ValidatorJournal
 from validator.sealing import CLOSING_SECONDS, HourSealer
@@ -61,6 +62,10 @@ class Pages:
     domain: Domain
     traps_of: dict[int, list[OpenedTrap]] = field(default_factory=dict)
     waiting: bool = True
+    said: list[Verdict] = field(default_factory=list)
+
+    async def verdicts(self, run: int, after: str | None) -> tuple[list[Verdict], str]:
+        return self.said[int(after or 0) :], str(len(self.said))
 
     async def traps(self, run: int, epoch: int, after: int = 0) -> TrapPage:
         found = self.traps_of.get(epoch, [])[after : after + 2]
@@ -352,6 +357,71 @@ async def test_turns_go_by_the_link_of_the_hour_and_by_what_others_did(place: Pl
         due = [c for c in works if await one.turns.is_due(c)]
         assert due == called[name]
         assert one.journal.unjudged(works[0].hour) == len(due), "the others are passed over"
+
+
+async def test_trainer_shows_masters_in_time_and_counts_misses(place: Place) -> None:
+    async with place.fixture.chain("trainer") as chain:
+        opened = OpenedTraps(chain, place.pages, place.fixture.run, place.terms)  # type: ignore[arg-type]
+        keeper = TrapKeeper(chain, place.pages, place.fixture.run, place.terms, place.masters, opened)  # type: ignore[arg-type]
+        for index in range(MOST):
+            picked = await keeper.is_picked(place.fixture.key("w1").address, index, 0)
+            c = await place.commit(index, 0, picked=picked, ticket=True)
+            if picked:
+                break
+        place.pages.traps_of[1] = [place.opened[c.index]]
+
+        # 1. Two judged the trap. While its master is secret nothing is counted, and it is not shown before it is due.
+        rejects = {"accepted": False, "reason": "sampling_mismatch", "position": 0, "evidence": "0x" + "09" * 32}
+        place.pages.said = [
+            place.fixture.verdict(name, "w1", c.index, hex_hash(c.root), "0x" + "07" * 32, **found)
+            for name, found in (("v1", {}), ("v2", rejects))
+        ]
+        forged = place.pages.said[0].model_copy(update={"validator": place.fixture.key("v3").address})
+        place.pages.said.append(forged)
+        await keeper.poll()
+        shown = masters_contract.masters(place.fixture.run, Series.TRAPS)
+        assert ((await chain.call(shown)).epochs, keeper.missed) == (0, {})
+
+        # 2. The next step needs it. Who accepted has missed the trap; its ticket is on chain although nobody claims.
+        await place.fixture.publish(1)
+        await keeper.poll()
+        assert (await chain.call(shown)).epochs == 1
+        addresses = [place.fixture.key(name).address for name in ("v1", "v2")]
+        assert keeper.missed == {(addresses[0], c.node, c.index): True, (addresses[1], c.node, c.index): False}
+        assert await chain.call(traps.map_root(c.node, c.index)) != bytes(32)
+
+
+async def test_masters_are_shown_once_their_last_seals_close(
+    own_anvil: Anvil, built_contracts: None, tmp_path: Path
+) -> None:
+    masters = Masters.make(3)
+    terms = {"trap_every": 20, "trap_prize": PRIZE, "trap_tip": masters.tip, "trap_epochs": 3, "trap_epoch_steps": 6}
+    fixture = await RunFixture.build_on(
+        own_anvil, tmp_path, seed="masters", workers=("w1",), **terms, pay=PAY, async_level=1
+    )
+    async with fixture.chain("trainer") as chain, fixture.local_chain() as dev:
+        run_terms, nothing = await chain.terms(fixture.run), Pages(fixture.domain)
+        opened = OpenedTraps(chain, nothing, fixture.run, run_terms)  # type: ignore[arg-type]
+        keeper = TrapKeeper(chain, nothing, fixture.run, run_terms, masters, opened)  # type: ignore[arg-type]
+        shown = masters_contract.masters(fixture.run, Series.TRAPS)
+        for step in range(10):
+            await fixture.publish(step)
+            await keeper.show()
+        hour = (await chain.call(runs.run_info(fixture.run))).published_at // HOUR_SECONDS
+        await dev.advance_to(closes_at(hour) - 5)
+        await keeper.show()
+        assert (await chain.call(shown)).epochs == 0
+        await dev.advance_to(closes_at(hour))
+        for _ in range(2):
+            await keeper.show()
+        assert await chain.call(shown) == (1, masters.of(1))
+
+        # The chain takes step 18 only with the master of the second epoch.
+        for step in range(10, 18):
+            await fixture.publish(step)
+        await keeper.show()
+        await fixture.publish(18)
+        assert (await chain.call(shown)).epochs == 2
 
 
 async def test_worker_ends_cases_about_rows_that_it_planted_and_no_others(place: Place, tmp_path: Path) -> None:
