@@ -59,7 +59,7 @@ LINKS: Final = 2_000
 
 
 @cache
-def _links(validator: str) -> list[bytes]:
+def validator_links(validator: str) -> list[bytes]:
     """Return a validator's hash chain."""
     return chain_preimages(keccak(validator.encode()), LINKS)
 
@@ -156,7 +156,7 @@ class World:
 
     def _register(self, operator: Operator, signer: Signer, role: Role) -> None:
         stake = self.terms.worker_stake if role is Role.WORKER else self.terms.validator_stake
-        tip = keccak(_links(signer.address)[0]) if role is Role.VALIDATOR else bytes(32)
+        tip = keccak(validator_links(signer.address)[0]) if role is Role.VALIDATOR else bytes(32)
         until = self.chain.now + CONSENT_SECONDS
         registration = Registration(signer.address, self.run, self.run_hash, role, 0, tip, until)
         consent = sign_consent(signer, registration, operator.address, CHAIN_ANVIL, self.chain.book.registry)
@@ -391,7 +391,7 @@ class World:
         for validator in self.validators:
             if validator.strategy.seals and not validator.gone:
                 vouched = keccak(f"{hour}".encode()) if validator.strategy.inspects else bytes(32)
-                link = link_of(_links(validator.address), validator.joined, hour)
+                link = link_of(validator_links(validator.address), validator.joined, hour)
                 self.chain.send(validator.address, runs.seal(self.run, hour, vouched, NO_HASH, link))
         self.chain.mine()
 
