@@ -7,6 +7,7 @@ succeed and every other revert, and then every account must hold just what the r
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from benchmarks.incentives_traps import (
     PRIZE_HOURS,
     SAMPLE,
     Acts,
+    Costs,
     Looking,
     Mask,
     Row,
@@ -55,7 +57,7 @@ from muster.protocol.traps import (
 )
 from testbed.economy.assumptions import Assumptions
 from testbed.economy.chain import WorldChain
-from testbed.economy.parties import FAITHFUL, HONEST
+from testbed.economy.parties import FAITHFUL, HONEST, tokens_of_gas
 from testbed.economy.world import World, validator_links
 
 MASTERS: Final = (keccak(keccak(b"traps")), keccak(b"traps"))
@@ -169,7 +171,7 @@ class Contracts:
         world = World.begin(chain, with_traps(terms), Assumptions(seed=seed), loyal, nodes)
         return cls(world, seed, strategies, [Books() for _ in strategies])
 
-    def play(self) -> list[Row]:
+    def check(self) -> list[Row]:
         """Play it, and compare. Raises CheckError where the contracts do otherwise than the rules say."""
         # 1. A day of seals; what everyone will do; then the hours of work.
         count = self._seal_a_day()
@@ -234,10 +236,14 @@ class Contracts:
 
     def _seal(self, validator: int, hour: int, vouched: bytes, rejected: bytes) -> None:
         own = self.world.validators[validator].address
-        self._do("seal", own, runs.seal(self.world.run, hour, vouched, rejected, self._link(validator, hour)))
+        self._do(
+            "seal" if any(vouched) else "idle_seal",
+            own,
+            runs.seal(self.world.run, hour, vouched, rejected, self._link(validator, hour)),
+        )
 
     def _seal_a_day(self) -> np.ndarray:
-        """Pass a day; return in how many hours before and with each hour of work who will have sealed. int [V, 1, H, 1]."""
+        """Pass a day. Return how many of the 24 hours up to each hour of work get seals in time: int [V, 1, H, 1]."""
         begun = self.chain.now // HOUR_SECONDS
         self.first = begun + PRIZE_HOURS - 1
         sealed = np.ones((len(self.books), PRIZE_HOURS - 1 + WORK_HOURS), dtype=int)
@@ -525,3 +531,27 @@ class Contracts:
             raise CheckError(f"the pot has {left}, and the rules say {pot}")
         return rows
 
+
+WORLDS: Final = 10
+"""Runs that are played: some eighty traps."""
+
+
+def check(chain: WorldChain, terms: Terms, seed: int) -> tuple[list[Row], Costs]:
+    """Play the contracts. Return what was compared, and what a validator pays by these terms for gas and capital."""
+    rows: list[Row] = []
+    gas: dict[str, list[int]] = defaultdict(list)
+    for number in range(WORLDS):
+        run = Contracts.begin(chain, terms, seed + number)
+        credits = run.check()
+        done = {name: len(values) for name, values in run.gas.items()}
+        rows.append({"kind": "contracts", "seed": seed + number, "credits": credits, "refused": run.refused, **done})
+        for name, values in run.gas.items():
+            gas[name] += values
+
+    def pay(name: str) -> float:
+        used = round(statistics.mean(gas[name]))
+        return tokens_of_gas(used, Assumptions.gas) * TOKEN / terms.pay
+
+    day = Assumptions.yearly / 365
+    capital = terms.validator_stake * day / terms.pay
+    return rows, Costs(pay("seal"), pay("ticket") + pay("claim"), pay("withdraw"), capital)

@@ -1,12 +1,12 @@
-"""What looking pays where traps are planted: the rules of contracts/Traps.sol played on random calls, without a chain.
+"""What looking pays where traps are planted: the rules of contracts/Traps.sol, played on random calls without a chain.
 
-Figures of `benchmarks/incentives.py`, part `traps`; `benchmarks/incentives_contracts.py` plays the same rules on the real
+Part `traps` of `benchmarks/incentives.py`. `benchmarks/incentives_contracts.py` plays the same rules on the real
 contracts and compares each credit.
 
-One validator, or a group, deviates among honest ones. Money is counted in *c*, what a look at a commitment costs, and by
-*call*: a commitment for which the validator was called. Which commitments are traps is averaged over instead of
-drawn: every commitment counts as one `trap_every`-th of a trap, and as true work for what its neighbours owe. That is
-exact for the mean, and needs a hundred times fewer commitments.
+One validator, or a group, deviates among honest ones. Money is in *c*, the cost of a look at a commitment, and by
+*call*: a commitment for which the validator was called. Which commitments are traps is not drawn but averaged over:
+each one counts as one `trap_every`-th of a trap, and as true work for what its neighbours owe. That is exact for the
+mean, and needs a hundred times fewer commitments.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks import report
 from muster.verification.planting import draw_plants
 from muster.verification.sample_policy import detection
 
@@ -35,7 +36,7 @@ LOOK: Final = 1 / 24
 SIZES: Final = (4, 6, 9)
 NODES, PER_HOUR, DAYS = 5, 4, 10
 CHEAP: Final = 0.7
-"""Looks below which a deviation counts as one that saves work."""
+"""Share of an honest validator's work below which a deviation counts as one that saves work."""
 SEEDS: Final = 60
 FEW_CHEATS, BOUNTY = 1e-4, 400 / LOOK
 """Share of commitments that are false without being traps, and what accusing one earns in c, by public terms."""
@@ -57,8 +58,8 @@ class Rules:
     unticketed: float = 0.75
     """Share of R for the called where no ticket was shown."""
     planted: int = PLANTED
-    in_turn: bool = True
-    """Whether a verdict counts only once it is its author's turn: the orchestrator takes none before."""
+    window: float = math.inf
+    """Turns are for hashes below so many times the share of the called, and so are the prizes for them."""
 
     @property
     def chance(self) -> float:
@@ -76,7 +77,7 @@ class Rules:
 
 
 def next_shown(called: Mask, leaf: Mask) -> Mask:
-    """Return where a validator can show what it made of its next call of that node and hour, or has none (`_checkNext`)."""
+    """Return where a validator can show a leaf about its next call of that node and hour, or has no such call."""
     fine, after = np.empty_like(called), np.ones(called.shape[:-1], dtype=bool)
     for place in reversed(range(called.shape[-1])):
         fine[..., place] = after
@@ -85,7 +86,7 @@ def next_shown(called: Mask, leaf: Mask) -> Mask:
 
 
 def winners(called: Mask, hashes: np.ndarray, claimed: Mask) -> tuple[Mask, Mask]:
-    """Return who has the prize of a trap: the called that claimed it; and where none did, the lowest hash of the others.
+    """Return who gets the prize of a trap: the called who claimed it; if there are none, the lowest hash of the others.
 
     hashes: float or int [V, N, H, P]. claimed: found, sealed in time, and with the next leaf.
     """
@@ -110,7 +111,7 @@ class Looking:
     turns: bool = True
     """Looks where nobody was called and its hash is the lowest."""
     jumps: bool = False
-    """Looks at every commitment at once, so that nobody takes a turn after it."""
+    """Looks before its turn, so that nobody takes one after it."""
     answers: bool = True
     """Gives verdicts."""
     vouches: bool = True
@@ -122,6 +123,8 @@ class Looking:
     """Or "late", or "finds": only hours in which it found something."""
 
 
+HONEST: Final = "honest"
+EARLY: Final = "looks before its turn"
 BLIND: Final = Looking("accepts all", finds=0.0, cost=0.0)
 
 
@@ -185,10 +188,10 @@ def decide(
         return np.array([getattr(one, name) for one in strategies]).reshape(-1, 1, 1, 1)
 
     # 1. Who gives a verdict: the called at once, then the lowest hash if none came.
-    at_once = (called | of("jumps")) & of("answers")
-    waiting = np.where(of("turns") & of("answers"), hashes, np.inf)
-    came = (called & of("answers") if rules.in_turn else at_once).any(axis=0)
-    turn = (waiting == waiting.min(axis=0)) & np.isfinite(waiting) & ~came
+    paid = hashes < rules.window * rules.chance
+    at_once = (called | (paid & of("jumps"))) & of("answers")
+    waiting = np.where(paid & of("turns") & of("answers"), hashes, np.inf)
+    turn = (waiting == waiting.min(axis=0)) & np.isfinite(waiting) & ~at_once.any(axis=0)
     judged = at_once | turn
 
     # 2. Who looks, and finds. Members of a group that share their looks make one, and find alike.
@@ -224,7 +227,8 @@ def play(rules: Rules, strategies: Sequence[Looking], seed: int, group: Group | 
             count[number] = (1 + before)[None, :, None]
 
     # 2. The prizes and fines.
-    full, standby = winners(called, hashes, acts.named & (count > 0) & next_shown(called, acts.leaf))
+    claimed = acts.named & (count > 0) & next_shown(called, acts.leaf) & (hashes < rules.window * rules.chance)
+    full, standby = winners(called, hashes, claimed)
     prizes = (full + rules.standby * standby) * (count / PRIZE_HOURS) * rules.worth
     rejects = np.array([one.rejects for one in strategies]).reshape(-1, 1, 1, 1)
     cost = np.array([one.cost for one in strategies]).reshape(-1, 1, 1, 1)
@@ -284,7 +288,7 @@ def best_cheap(rules: Rules, looks: Sequence[Looking]) -> Looking:
 @cache
 def deviations(rules: Rules) -> tuple[Looking, ...]:
     """Return what a single validator may do instead; the first is what it should do."""
-    honest = Looking("honest", finds=rules.found(SAMPLE))
+    honest = Looking(HONEST, finds=rules.found(SAMPLE))
     by_rows = [
         Looking(f"{rows} rows of {SAMPLE}", finds=rules.found(rows), cost=rows / SAMPLE) for rows in (1, 2, 4, 6, 8)
     ]
@@ -302,8 +306,8 @@ def deviations(rules: Rules) -> tuple[Looking, ...]:
         best_cheap(rules, starts),
         replace(honest, name="looks at half of its calls", share=0.5),
         replace(honest, name="the called only", turns=False),
-        replace(honest, name="looks at all", jumps=True),
-        replace(by_rows[3], name="looks at all, at half of the sample", jumps=True),
+        replace(honest, name=EARLY, jumps=True),
+        replace(by_rows[3], name=f"{EARLY}, at half of the sample", jumps=True),
         replace(honest, name="never vouches", vouches=False),
         replace(honest, name="seals late", seals="late"),
         replace(honest, name="seals only with a find", seals="finds"),
@@ -331,8 +335,7 @@ def alone(rules: Rules, seeds: int = SEEDS) -> list[Row]:
     for one in (honest, *others):
         worlds = base if one is honest else [play(rules, [one, *rest], seed) for seed in range(seeds)]
         row: Row = {"name": one.name, "validators": rules.validators}
-        row["cost"] = statistics.mean(float(w.looks[0] / w.calls[0]) for w in worlds)
-        row["saves"] = one.cost * one.share < CHEAP
+        row["cost"] = statistics.mean(float(w.looks[0] / b.looks[0]) for w, b in zip(worlds, base, strict=True))
         for key, cheats in (("none", 0.0), ("few", FEW_CHEATS)):
             income = [float(w.net(cheats)[0] / w.calls[0]) for w in worlds]
             lost = [float(b.net(cheats)[0] / b.calls[0]) - own for b, own in zip(base, income, strict=True)]
@@ -342,7 +345,7 @@ def alone(rules: Rules, seeds: int = SEEDS) -> list[Row]:
     return rows
 
 
-HONESTLY: Final = "honest"
+USUAL: Final = "gives tickets, and shows its masters"
 CARTELS: Final = ((1, 4), (2, 4), (3, 4), (4, 9))
 
 
@@ -359,7 +362,8 @@ class Coalition:
 def coalitions() -> list[Coalition]:
     """Return who may gain together: those who look, plant, buy tickets, and friends of the owner."""
     found = [
-        Coalition(f"{k} of {n} share their looks", n, Group(k, shares=True)) for k, n in ((2, 4), (2, 6), (2, 9), (4, 9))
+        Coalition(f"{k} of {n} share their looks", n, Group(k, shares=True))
+        for k, n in ((2, 4), (2, 6), (2, 9), (4, 9))
     ]
     found += [Coalition(f"{k} of {n} have a node that plants", n, Group(k, plants=True)) for k, n in CARTELS]
     for n in SIZES:
@@ -367,7 +371,9 @@ def coalitions() -> list[Coalition]:
             Coalition(f"1 of {n} buys half of the tickets, and looks", n, Group(1), lambda one: replace(one, knows=0.5))
         )
         found.append(
-            Coalition(f"1 of {n} buys half of the tickets, and is blind", n, Group(1), lambda _: replace(BLIND, knows=0.5))
+            Coalition(
+                f"1 of {n} buys half of the tickets, and is blind", n, Group(1), lambda _: replace(BLIND, knows=0.5)
+            )
         )
     for k, n in CARTELS:
         found.append(
@@ -377,7 +383,7 @@ def coalitions() -> list[Coalition]:
 
 
 def together(one: Coalition, rules: Rules, seeds: int = SEEDS) -> Row:
-    """Return what each of a coalition gains over looking honestly, in c a call, and what the owner pays more, in pay."""
+    """Return what each member gains over looking honestly, in c a call, and what the owner pays more, in pay."""
     honest, members = deviations(rules)[0], one.group.members
     gains: list[float] = []
     owner: list[float] = []
@@ -419,7 +425,7 @@ def owners(rules: Rules, seeds: int = SEEDS) -> list[Row]:
     unticketed = rules.unticketed * rules.worth * rules.accepts
     withheld = 1.5 * rules.worth * rules.accepts
     return [
-        row("gives tickets, and shows its masters", usual, prizes, 0.0),
+        row(USUAL, usual, prizes, 0.0),
         row("gives nobody a ticket", usual, lambda _: unticketed, unticketed),
         row("shows no master", usual, lambda _: withheld, withheld),
         row("gives tickets for true rows", pays(0.0), prizes, 0.0),
@@ -428,42 +434,64 @@ def owners(rules: Rules, seeds: int = SEEDS) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class Gas:
-    """What a validator's transactions cost, in pay."""
+class Costs:
+    """What a validator pays beside its looks, in pay."""
 
     seal: float
     claim: float
-    """Of one trap: the ticket is shown, the prize claimed, or settled, and withdrawn."""
+    """Of one trap: its ticket is shown, and the prize claimed."""
+    withdraw: float
+    """Once a day."""
+    capital: float
+    """What its stake would earn elsewhere in a day."""
 
     def by_day(self, claims: float) -> float:
         """Return what a day of hourly seals costs, with so many claims."""
-        return 24 * self.seal + claims * self.claim
+        return 24 * self.seal + claims * self.claim + self.withdraw + self.capital
 
 
-def incomes(rules: Rules, gas: Gas, capital: float, seeds: int = SEEDS) -> Row:
-    """Return an honest validator's income in pay a day after gas and capital, and the work at which it has none.
-
-    capital: what its stake would earn elsewhere in a day, in pay.
-    """
+def incomes(rules: Rules, costs: Costs, seeds: int = SEEDS) -> Row:
+    """Return an honest validator's pay a day after gas and capital, and the hourly work at which it is nothing."""
     worlds = [play(rules, [deviations(rules)[0]] * rules.validators, seed) for seed in range(seeds)]
     gross = [float(world.net().mean()) * LOOK / DAYS for world in worlds]
     claims = statistics.mean(float(world.claims.mean()) / DAYS for world in worlds)
-    income, within = spread([own - gas.by_day(claims) - capital for own in gross])
-    hourly, fixed = NODES * PER_HOUR, gas.by_day(0.0) + capital
-    least = hourly * fixed / (statistics.mean(gross) - claims * gas.claim)
-    return {"name": HONESTLY, "validators": rules.validators, "income": income, "income_within": within, "least": least}
+    income, within = spread([own - costs.by_day(claims) for own in gross])
+    least = NODES * PER_HOUR * costs.by_day(0.0) / (statistics.mean(gross) - claims * costs.claim)
+    return {"validators": rules.validators, "income": income, "income_within": within, "least": least}
 
 
-def tickets(rules: Rules) -> Row:
-    """Return the share of traps known from which looking at the others pays no more, and does not pay as being honest."""
-    found = rules.worth * rules.found(SAMPLE)
-    return {"prize": rules.prize, "blind_beats_looking": 1 - 1 / found, "blind_beats_honest": (found - 1) / rules.worth}
+def tickets(rules: Rules, seeds: int = SEEDS) -> Row:
+    """Return what a validator must know of the traps so that it earns by no look as much as by looking.
+
+    knows: share of traps from which looking at the others pays it no more. bought: from which it earns as much as an
+    honest validator that knows none.
+    """
+    honest = deviations(rules)[0]
+
+    def income(looking: Looking) -> float:
+        rest = [honest] * (rules.validators - 1)
+        return statistics.mean(
+            float(w.net()[0] / w.calls[0]) for w in (play(rules, [looking, *rest], s) for s in range(seeds))
+        )
+
+    # All is linear in what is known: two points make the line.
+    none, some = (
+        income(honest),
+        {q: (income(replace(honest, knows=q)), income(replace(BLIND, knows=q))) for q in (0.3, 0.8)},
+    )
+
+    def zero(low: float, high: float) -> float:
+        return 0.3 + 0.5 * low / (low - high)
+
+    knows = zero(*(looks - blind for looks, blind in some.values()))
+    bought = zero(*(none - blind for _, blind in some.values()))
+    return {"validators": rules.validators, "prize": rules.prize, "knows": knows, "bought": bought}
 
 
 def samples(rules: Rules) -> list[Row]:
     """Return what a look of each size earns in c: at most commitments, and at a node's first ones.
 
-    There half as many rows are false, and a sample has twice as many.
+    There half as many rows are false, and a sample has twice as many. `twice`: if twice as many of those were traps.
     """
     first = replace(rules, planted=rules.planted // 2)
     return [
@@ -471,6 +499,69 @@ def samples(rules: Rules) -> list[Row]:
             "rows": rows,
             "usual": rules.worth * rules.found(rows) - rows / SAMPLE,
             "first": first.worth * first.found(rows) - rows / SAMPLE,
+            "twice": 2 * first.worth * first.found(rows) - rows / SAMPLE,
         }
-        for rows in (1, 6, 8, 10, 12, 14, 16, 20, 24)
+        for rows in (1, 6, 8, 10, 12, 16, 20, 24, 32)
     ]
+
+
+# --- All of it
+
+PRESENT, PROPOSED = "as the contracts are", "turns for two shares"
+
+
+def rules_of(name: str, validators: int) -> Rules:
+    """Return the rules and terms of that name."""
+    present = Rules(validators)
+    return present if name == PRESENT else replace(present, window=2.0, prize=13.0, every=96)
+
+
+def study(costs: Costs, seeds: int = SEEDS) -> list[Row]:
+    """Return all rows, each with its kind and its rules."""
+    rows: list[Row] = []
+    for name in (PRESENT, PROPOSED):
+        found: dict[str, list[Row]] = {
+            "coalition": [together(one, rules_of(name, one.validators), seeds) for one in coalitions()]
+        }
+        for size in SIZES:
+            rules = rules_of(name, size)
+            found.setdefault("alone", []).extend(alone(rules, seeds))
+            found.setdefault("owner", []).extend(owners(rules, seeds))
+            found.setdefault("income", []).append(incomes(rules, costs, seeds))
+            found.setdefault("ticket", []).append(tickets(rules, seeds))
+        found["sample"] = samples(rules_of(name, SIZES[0]))
+        rows += [{"kind": kind, "rules": name, **row} for kind, own in found.items() for row in own]
+    return rows
+
+
+def figures(rows: Sequence[Row]) -> list[report.Figure]:
+    """Return the figures of the contracts as they are."""
+
+    def of(kind: str, key: str) -> list[float]:
+        return [row[key] for row in rows if (row["kind"], row.get("rules")) == (kind, PRESENT)]
+
+    def least(keep: Callable[[Row], bool]) -> list[float]:
+        found = [
+            (row["validators"], row["none_margin"])
+            for row in rows
+            if (row["kind"], row.get("rules")) == ("alone", PRESENT) and row["name"] != HONEST and keep(row)
+        ]
+        return [min(margin for own, margin in found if own == size) for size in SIZES]
+
+    usual = [row for row in rows if row["kind"] == "owner" and row["rules"] == PRESENT and row["name"] == USUAL]
+    limits = [1.1 * (row["honest"] + row["looks"]) * LOOK + 1 / EVERY for row in usual]
+    at_least: dict[str, Any] = {"ratio": min}
+    at_most: dict[str, Any] = {"ratio": max, "at_most": True}
+    call, share = "c a call", "of the traps"
+    half = f"{SAMPLE // 2} rows of {SAMPLE}"
+    shown: list[tuple[str, list[float], float, str, dict[str, Any]]] = [
+        ("honest_margin_zero", least(lambda r: r["cost"] < CHEAP), 0.25, call, at_least),
+        ("honest_margin_half", least(lambda r: r["name"] == half), 0.25, call, at_least),
+        ("turn_margin", least(lambda r: r["name"].startswith(EARLY)), 0.0, call, at_least),
+        ("honest_income_zero", of("income", "income"), 0.0, "pay a day", at_least),
+        ("owner_cost", [row["owner"] for row in usual], 0.15, "of the pay", at_most | {"limit": limits}),
+        ("ticket_price", of("ticket", "prize"), 13.0, "pay", at_most),
+        ("ticket_knows", of("ticket", "knows"), 0.45, share, at_least),
+        ("ticket_bought", of("ticket", "bought"), 0.45, share, at_least),
+    ]
+    return [report.figure(name, values, target=target, unit=unit, **more) for name, values, target, unit, more in shown]
