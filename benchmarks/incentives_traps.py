@@ -290,7 +290,7 @@ def deviations(rules: Rules) -> tuple[Looking, ...]:
     """Return what a single validator may do instead; the first is what it should do."""
     honest = Looking(HONEST, finds=rules.found(SAMPLE))
     by_rows = [
-        Looking(f"{rows} rows of {SAMPLE}", finds=rules.found(rows), cost=rows / SAMPLE) for rows in (1, 2, 4, 6, 8)
+        Looking(f"{rows} of {SAMPLE} rows", finds=rules.found(rows), cost=rows / SAMPLE) for rows in (1, 2, 4, 6, 8)
     ]
     counts = (1, 2, 4, 8, 12, 16, 20, 24, 32)
     short = [selective(rules, f"the {n} shortest rows", n, 1.0, shortest=True) for n in counts]
@@ -553,7 +553,7 @@ def figures(rows: Sequence[Row]) -> list[report.Figure]:
     at_least: dict[str, Any] = {"ratio": min}
     at_most: dict[str, Any] = {"ratio": max, "at_most": True}
     call, share = "c a call", "of the traps"
-    half = f"{SAMPLE // 2} rows of {SAMPLE}"
+    half = f"{SAMPLE // 2} of {SAMPLE} rows"
     shown: list[tuple[str, list[float], float, str, dict[str, Any]]] = [
         ("honest_margin_zero", least(lambda r: r["cost"] < CHEAP), 0.25, call, at_least),
         ("honest_margin_half", least(lambda r: r["name"] == half), 0.25, call, at_least),
@@ -564,4 +564,7 @@ def figures(rows: Sequence[Row]) -> list[report.Figure]:
         ("ticket_knows", of("ticket", "knows"), 0.45, share, at_least),
         ("ticket_bought", of("ticket", "bought"), 0.45, share, at_least),
     ]
-    return [report.figure(name, values, target=target, unit=unit, **more) for name, values, target, unit, more in shown]
+    return [
+        report.figure(name, values, target=target, unit=unit, part="traps", **more)
+        for name, values, target, unit, more in shown
+    ]
