@@ -89,7 +89,7 @@ def trap_seen() -> list[report.Figure]:
 COMMITMENTS, PLANTINGS = 100, 10
 """Commitments, and how often each is made a trap."""
 BINS = 8
-"""Of height, and of log-probability: what the best detector tells apart."""
+"""Of height, and of log-probability: what the likelihood tells apart."""
 
 Row = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
 """Of a row's tokens: height, log-probability, the same of the runners-up, and where these may stand; all its tokens."""
@@ -155,35 +155,43 @@ def auc(false: np.ndarray, true: np.ndarray) -> float:
 
 
 def best_detector(commitments: Sequence[Sequence[Row]], rule: Callable[[Row, Random], np.ndarray]) -> dict[str, float]:
-    """Return the AUC of each detector that has nothing but noise and log-probabilities."""
+    """Return the AUC of each detector that has nothing but noise and log-probabilities.
+
+    The likelihood is that of a file's tokens by height and log-probability, learnt from half of the commitments and
+    asked about the others.
+    """
     random = Random(1)
     true = [(np.concatenate([r[0] for r in rows]), np.concatenate([r[1] for r in rows])) for rows in commitments]
-    made = [planted(rows, rule, random) for rows in commitments for _ in range(PLANTINGS)]
-
-    # 1. How much more often a false token is of each height and log-probability than a true one.
+    made = [[planted(rows, rule, random)[0] for _ in range(PLANTINGS)] for rows in commitments]
     edges = [np.quantile(np.concatenate([one[i] for one in true]), np.linspace(0, 1, BINS + 1)[1:-1]) for i in (0, 1)]
 
     def bins(tokens: Tokens) -> np.ndarray:
         return np.digitize(tokens[0], edges[0]) * BINS + np.digitize(tokens[1], edges[1])
 
-    def shares(parts: Sequence[Tokens]) -> np.ndarray:
-        counts = np.bincount(np.concatenate([bins(one) for one in parts]), minlength=BINS**2) + 0.5
+    def shares(files: Sequence[Tokens]) -> np.ndarray:
+        counts = np.bincount(np.concatenate([bins(one) for one in files]), minlength=BINS**2) / len(files) + 0.5
         return counts / counts.sum()
 
-    ratio = shares([one for _, one in made]) / shares(true)
-    share = FALSE * len(true) / sum(len(one[0]) for one in true)
+    def learnt(known: slice, asked: slice) -> float:
+        """Return the AUC of what the one half says of the other."""
+        ratio = np.log(shares([one for files in made[known] for one in files]) / shares(true[known]))
+        scores = [
+            np.array([ratio[bins(one)].sum() for one in files])
+            for files in ([one for own in made[asked] for one in own], true[asked])
+        ]
+        return auc(*scores)
 
-    # 2. What that says of whole commitments, and what simpler looks do.
+    half = len(true) // 2
     looks: dict[str, Callable[[Tokens], float]] = {
-        "likelihood": lambda one: float(np.log1p(share * (ratio - 1))[bins(one)].sum()),
         "lowest height": lambda one: -float(one[0].min()),
         "mean height": lambda one: -float(one[0].mean()),
         "mean log-probability": lambda one: -float(one[1].mean()),
     }
-    return {
-        name: auc(np.array([look(one) for one, _ in made]), np.array([look(one) for one in true]))
+    found = {
+        name: auc(np.array([look(one) for files in made for one in files]), np.array([look(one) for one in true]))
         for name, look in looks.items()
     }
+    return found | {"likelihood": (learnt(slice(half), slice(half, None)) + learnt(slice(half, None), slice(half))) / 2}
 
 
 def trap_guess() -> list[report.Figure]:

@@ -5,6 +5,7 @@ without a forward pass a token's noise and its log-probability are all that tell
 sum, the token's *height*, has one distribution whatever the model says: the standard Gumbel distribution. A runner-up
 is lower, as e^(-2h) against e^(-h). So a place is taken in proportion to e^h of its runner-up, which makes up for just
 that, and never one that is lower than LOWEST. Without this the lowest token of a file would tell nearly every trap.
+And what is taken away was higher than what comes, by the gap: so small gaps are taken first, as e^(-gap / CLOSE).
 
 Rows are drawn in proportion to their tokens, the prompt's included: a chance per row would pay validators for
 replaying the shortest.
@@ -12,10 +13,8 @@ replaying the shortest.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from random import Random
 from typing import Final
 
@@ -30,10 +29,10 @@ LOWEST: Final = -1.0
 """Height below which no runner-up is taken: one sampled token in fifteen is lower."""
 
 TALL: Final = 3.0
-"""Height above which a place is always taken: one sampled token in twenty is taller, and few runners-up are."""
+"""Height up to which a taller runner-up is taken more often: one sampled token in twenty is taller."""
 
-TRIES: Final = 64
-"""Rows that are tried, for each row of a commitment, before places are taken whatever their height."""
+CLOSE: Final = 0.1
+"""Gap beyond which a place is taken less often. Each false token lowers a file's heights by its gap."""
 
 MARGIN: Final = 1.25
 """Times the accusing limit that a gap is here: another machine measures it a little smaller."""
@@ -66,7 +65,7 @@ class Rivals:
         return cls(*np.frombuffer(columns, dtype="<f4").reshape(6, -1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Plant:
     """One false token: the row's place in the commitment, and the token's in the completion."""
 
@@ -103,26 +102,23 @@ def chances(rivals: Rivals, seed: int, apart: np.ndarray, profile: Profile) -> n
     """Return in what proportion each token of a row may be the false one: float64 [T], 0 where it may not."""
     found = heights(rivals, seed).astype(np.float64)
     beyond = expected_gaps(rivals, apart, profile) > MARGIN * profile.gap_worst.accuse
-    return np.where(beyond & (found >= LOWEST), np.exp(found), 0.0)
+    near = np.minimum(found, TALL) - rivals.gaps / CLOSE
+    return np.where(beyond & (found >= LOWEST), np.exp(near), 0.0)
 
 
 def draw_plants(lengths: Sequence[int], proportions: Callable[[int], np.ndarray], random: Random) -> Iterator[Plant]:
     """Draw false tokens, in rows that differ, until no row is left that has a place for one.
 
-    lengths: each row's tokens, prompt included: rows are drawn in proportion to them. proportions: what `chances`
-    returns for a row; asked once. One of a row's places is drawn alike, and taken in proportion to its chance: in rows
-    of few places the proportion would otherwise be among these few.
+    lengths: each row's tokens, prompt included: rows are drawn in proportion to them, and to the mean chance of their
+    places. proportions: what `chances` returns for a row; asked once. Places race: the first of an exponential time at
+    each one's rate is the first drawn.
     """
-    rows, left = range(len(lengths)), list(map(float, lengths))
-    known = cache(proportions)
-    for row in random.choices(rows, lengths, k=TRIES * len(lengths)):
-        places = np.flatnonzero(known(row))
-        if not left[row] or not len(places):
-            continue
-        token = int(random.choice(places))
-        if random.random() * math.exp(TALL) < known(row)[token]:
-            left[row] = 0.0
-            yield Plant(row, token)
-    for row in rows:
-        if left[row] and known(row).any():
-            yield Plant(row, random.choices(range(len(known(row))), known(row).tolist())[0])
+    arrivals: list[tuple[float, Plant]] = []
+    for row, length in enumerate(lengths):
+        found = proportions(row)
+        rates = found * length / max(1, len(found))
+        places = np.flatnonzero(rates)
+        times = [random.expovariate(float(rates[place])) for place in places]
+        if times:
+            arrivals.append(min((time, Plant(row, int(place))) for time, place in zip(times, places, strict=True)))
+    return (plant for _, plant in sorted(arrivals))

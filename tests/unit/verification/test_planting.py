@@ -15,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.proofs.seeded_sampling import choose, gumbel, measure, noise_at, runners_up
-from muster.verification.planting import LOWEST, MARGIN, TALL, Rivals, chances, draw_plants, expected_gaps, heights
+from muster.verification.planting import (
+    CLOSE,
+    LOWEST,
+    MARGIN,
+    TALL,
+    Rivals,
+    chances,
+    draw_plants,
+    expected_gaps,
+    heights,
+)
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, Profile
 
 SEED = 123456789
@@ -80,15 +90,16 @@ def test_bfloat16_needs_a_wider_gap() -> None:
     assert fine > 100 * coarse > 0
 
 
-def test_place_is_drawn_in_proportion_to_its_height() -> None:
-    rivals, apart = rivals_of(300), np.full(300, 0.1, dtype=np.float32)
+def test_place_is_drawn_in_proportion_to_its_height_and_the_nearness_of_its_tie() -> None:
+    random_gaps = np.random.default_rng(1).uniform(0.05, 0.5, 300).astype(np.float32)
+    rivals, apart = replace(rivals_of(300), gaps=random_gaps), np.full(300, 0.1, dtype=np.float32)
     found, tall = chances(rivals, SEED, apart, CPU_FP32), heights(rivals, SEED)
-    assert np.allclose(found, np.where(tall >= LOWEST, np.exp(tall), 0))
+    near = np.exp(np.minimum(tall, TALL)) * np.exp(-random_gaps / CLOSE)
+    assert np.allclose(found, np.where(tall >= LOWEST, near, 0))
     assert 0 < (found > 0).sum() < 300
     random = Random(1)
     counts = Counter(next(draw_plants([400], lambda _: found, random)).token for _ in range(20_000))
-    taken = np.minimum(found, math.exp(TALL))
-    expected = 20_000 * taken / taken.sum()
+    expected = 20_000 * found / found.sum()
     assert set(counts) <= set(np.flatnonzero(found))
     for place in np.argsort(expected)[-10:]:
         assert counts[place] == pytest.approx(expected[place], abs=5 * math.sqrt(expected[place]))
@@ -104,7 +115,7 @@ def test_height_of_runners_up_becomes_that_of_sampled_tokens() -> None:
     first = (choice.logprobs + noise_at(seeds, positions, choice.tokens)).numpy()
     second = (replay.logprobs + noise_at(seeds, positions, tokens)).numpy().reshape(rows, length)
     found = np.where(second >= LOWEST, np.exp(second.astype(np.float64)), 0)
-    drawn = islice(draw_plants([9] * rows, found.__getitem__, Random(1)), rows // 8)
+    drawn = islice(draw_plants([9] * rows, found.__getitem__, Random(1)), rows // 16)
     heights_drawn = [second[one.row, one.token] for one in drawn]
     kept = first[first >= LOWEST]
     for quantile in (0.1, 0.25, 0.5, 0.75):
