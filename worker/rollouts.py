@@ -10,7 +10,8 @@ import numpy as np
 from muster.environments.manifest import Score
 from muster.environments.rewards import length_reward
 from muster.protocol.draws import Draw
-from muster.rollouts.schema import Rollout, one_span
+from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import one_span
 from muster.verification.rules import Rules
 from worker.engine import Generation, GenerationRequest
 

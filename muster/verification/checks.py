@@ -23,6 +23,7 @@ from muster.protocol.messages import Reason
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import sampled_length, termination_error
 from muster.verification.rules import CommittedWork, Rules
 
 if TYPE_CHECKING:
@@ -155,9 +156,10 @@ def check_bounds(row: CheckedRow) -> Finding | None:
         return row.finding("out_of_bounds", f"{len(tokens)} completion tokens", len(tokens), limit)
     if row.rollout.spans.tolist() != [len(tokens)]:
         return row.finding("out_of_bounds", "the spans are not one sampled span, the whole completion")
-    if len(logprobs) != len(tokens):
-        detail = f"{len(logprobs)} log-probabilities for {len(tokens)} tokens"
-        return row.finding("out_of_bounds", detail, len(logprobs), len(tokens))
+    sampled = sampled_length(row.rollout.spans)
+    if len(logprobs) != sampled:
+        detail = f"{len(logprobs)} log-probabilities for {sampled} tokens"
+        return row.finding("out_of_bounds", detail, len(logprobs), sampled)
     if tokens.min() < 0 or tokens.max() >= row.rules.model.vocabulary:
         worst = int(tokens.min() if tokens.min() < 0 else tokens.max())
         return row.finding(
@@ -171,20 +173,11 @@ def check_bounds(row: CheckedRow) -> Finding | None:
 
 
 def check_termination(row: CheckedRow) -> Finding | None:
-    """Check that the completion ends where and why it says.
-
-    `stop`: the last token ends the completion; `length`: the limit does. No earlier token would have ended it.
-    """
-    tokens = row.rollout.completion_tokens
-    stops = np.flatnonzero(np.isin(tokens, list(row.rules.model.stop_tokens)))
-    last, limit = len(tokens) - 1, row.rules.terms.max_completion_tokens
-    if len(stops) and stops[0] < last:
-        return row.finding("wrong_termination", f"goes on after an end token at {stops[0]}", len(tokens), stops[0] + 1)
-    if row.rollout.finish_reason == "stop" and not len(stops):
-        return row.finding("wrong_termination", f"says `stop` after {len(tokens)} tokens and no end token")
-    if row.rollout.finish_reason == "length" and (len(stops) or len(tokens) != limit):
-        return row.finding("wrong_termination", f"says `length` at {len(tokens)} tokens", len(tokens), limit)
-    return None
+    """Check that the completion ends where and why it says, by the rule of `muster.rollouts.spans`."""
+    r, rules = row.rollout, row.rules
+    limit = rules.terms.max_completion_tokens
+    error = termination_error(r.completion_tokens, r.spans, r.finish_reason, rules.model.stop_tokens, limit)
+    return None if error is None else row.finding("wrong_termination", *error)
 
 
 def check_reward(row: CheckedRow) -> Finding | None:
@@ -200,7 +193,7 @@ def check_reward(row: CheckedRow) -> Finding | None:
         finding = _check_native(row) if row.rules.task_set.manifest(slot).is_native else _check_score(row)
     if finding is not None and finding.accuse:
         return finding
-    expected = length_reward(row.drawn.budget, len(r.completion_tokens))
+    expected = length_reward(row.drawn.budget, sampled_length(r.spans))
     if r.length_reward != expected:
         return row.finding("wrong_reward", "the length reward is not the rule's", r.length_reward, expected)
     return finding

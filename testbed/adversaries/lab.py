@@ -23,7 +23,8 @@ from muster.models.init import init_model, load_model, save_model
 from muster.proofs.codecs import CODECS
 from muster.proofs.seeded_sampling import chosen_logprobs, scale
 from muster.protocol.draws import Draw, DrawSource
-from muster.rollouts.schema import Rollout, one_span
+from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import one_span
 from muster.swarm.plan import LOCAL_TERMS
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash

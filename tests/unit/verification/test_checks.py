@@ -17,7 +17,8 @@ from muster.environments.task import Task, ask
 from muster.errors import ConfigError, UnreachableError
 from muster.protocol.kinds import Kind, kind_of
 from muster.protocol.messages import Reason
-from muster.rollouts.schema import Rollout, one_span
+from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import one_span
 from muster.tasksets.build import NewPart, write_task_set
 from muster.verification.checks import LOGPROB_SLACK, REASONS, Finding, check_file
 from muster.verification.rules import ModelFacts
