@@ -135,6 +135,11 @@ def parse_turn(
     return Turn(tuple(calls), is_thinking)
 
 
+def thinking_is_open(tokens: Sequence[int], rules: CallRules) -> bool:
+    """Return whether a sampled span ends in thinking."""
+    return _blocks(tokens, rules)[1]
+
+
 def _blocks(tokens: Sequence[int], rules: CallRules) -> tuple[list[tuple[BadReason | None, Sequence[int]]], bool]:
     """Return what stands between markers, each with why it has no end, and whether the thinking has none."""
     markers = rules.markers
