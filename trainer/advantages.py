@@ -15,6 +15,7 @@ import numpy as np
 
 from muster.constants import MICRO
 from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import sampled_length
 from muster.settings.recipes import LengthUnit
 
 
@@ -41,7 +42,7 @@ def task_rewards(group: Sequence[Rollout]) -> np.ndarray:
 
 def length_parts(group: Sequence[Rollout], unit: LengthUnit) -> np.ndarray:
     """Return −|length − budget| in budgets or in tokens, the end of sequence counted: float64 [samples]."""
-    lengths = np.asarray([len(rollout.completion_tokens) for rollout in group], dtype=np.float64)
+    lengths = np.asarray([sampled_length(rollout.spans) for rollout in group], dtype=np.float64)
     budgets = np.asarray([rollout.budget for rollout in group], dtype=np.float64)
     return -np.abs(lengths - budgets) / (budgets if unit == "budget" else 1.0)
 

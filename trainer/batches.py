@@ -26,6 +26,7 @@ from muster.protocol.metric_names import LENGTH, LENGTH_ERROR, REWARD, UNENDED
 from muster.protocol.prompts import completion_text
 from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import last_turn, sampled_length, spans_error
 from muster.tasksets.taskset import TaskSet
 from trainer.advantages import AdvantageTerms, group_advantages, has_signal, length_parts, task_rewards
 from trainer.packing import Sample
@@ -79,8 +80,10 @@ def check_rows(rollouts: Sequence[Rollout], run: int, ref: FileRef, terms: Terms
         group, sample = divmod(position, terms.group_size)
         if (row.run, row.step, row.position, row.group, row.sample) != (run, ref.step, position, group, sample):
             raise MismatchError(f"row {position} says it is row {row.position} of step {row.step}, run {row.run}")
-        if not len(row.completion_tokens) or len(row.logprobs) != len(row.completion_tokens):
-            raise MismatchError(f"row {position} has {len(row.completion_tokens)} tokens, {len(row.logprobs)} logprobs")
+        if error := spans_error(row.spans, len(row.completion_tokens)):
+            raise MismatchError(f"row {position} has {error}")
+        if len(row.logprobs) != (sampled := sampled_length(row.spans)):
+            raise MismatchError(f"row {position} has {sampled} sampled tokens, {len(row.logprobs)} logprobs")
         if not len(row.prompt_tokens):
             raise MismatchError(f"row {position} has no prompt")
         if len(row.prompt_tokens) > terms.max_prompt_tokens or len(row.completion_tokens) > terms.max_completion_tokens:
@@ -181,7 +184,7 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
     rollouts = [rollout for file in files for rollout in file.rollouts]
     groups = [task_rewards(group) for file in files for group in file.groups()]
     rewards = np.concatenate(groups) / MICRO
-    lengths = np.asarray([len(rollout.completion_tokens) for rollout in rollouts])
+    lengths = np.asarray([sampled_length(rollout.spans) for rollout in rollouts])
     budgets = np.asarray([rollout.budget for rollout in rollouts])
     stale = [staleness(step, file.ref.step) for file in files]
     return {
@@ -215,7 +218,8 @@ def unended_thinking(
     for file in files:
         drawn = task_set.at(max(1, epoch_of(terms.grade_series, file.ref.step)))
         rows = [row for row in file.rollouts if 0 <= row.task < drawn.size and drawn.manifest(row.task).thinks]
-        texts = (None if row.task_reward else completion_text(tokenizer, row.completion_tokens) for row in rows)
+        turns = (None if row.task_reward else last_turn(row.completion_tokens, row.spans) for row in rows)
+        texts = (None if turn is None else completion_text(tokenizer, turn) for turn in turns)
         found += [text is not None and THINK_END not in text for text in texts]
     return {UNENDED: float(np.mean(found))} if found else {}
 

@@ -11,7 +11,7 @@ from muster.environments.manifest import Score
 from muster.environments.rewards import length_reward
 from muster.protocol.draws import Draw
 from muster.rollouts.schema import Rollout
-from muster.rollouts.spans import one_span
+from muster.rollouts.spans import last_turn, one_span, sampled_length
 from muster.verification.rules import Rules
 from worker.engine import Generation, GenerationRequest
 
@@ -82,7 +82,7 @@ def _scored(row: Rollout, assignment: Assignment, rules: Rules) -> Rollout:
     group, sample = divmod(row.position, rules.terms.group_size)
     drawn = assignment.draw.groups[group]
     sealed = rules.is_sealed(drawn.task)
-    score = Score(()) if sealed else rules.score(drawn.task, row.completion_tokens)
+    score = Score(()) if sealed else rules.score(drawn.task, last_turn(row.completion_tokens, row.spans))
     return replace(
         row,
         run=rules.run,
@@ -94,5 +94,5 @@ def _scored(row: Rollout, assignment: Assignment, rules: Rules) -> Rollout:
         task_reward=0 if sealed else score.reward(rules.task_set.manifest(drawn.task)),
         parts=np.array(score.parts, np.int64),
         fuel=score.fuel,
-        length_reward=length_reward(drawn.budget, len(row.completion_tokens)),
+        length_reward=length_reward(drawn.budget, sampled_length(row.spans)),
     )

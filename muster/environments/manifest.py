@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final
 
+from pydantic import Field
+
 from muster.constants import MICRO
+from muster.environments.tools.manifest import TurnsManifest
 from muster.errors import MalformedError
 from muster.runtime.documents import StrictDocument, canonical_json, few
 from muster.sandbox.scorer import NativeManifest, ScorerManifest
@@ -41,6 +44,8 @@ class EnvironmentManifest(StrictDocument):
     weights: Annotated[Mapping[str, int], few(MAX_PARTS)] = field(default_factory=dict)
     """Weight of each part of the score in millionths; they add up to MICRO."""
     scorer: ScorerManifest | NativeManifest | None = None
+    turns: Annotated[TurnsManifest | None, Field(exclude_if=lambda turns: turns is None)] = None
+    """Tools and turns. Without it a completion is one turn, and the document does not name it."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -49,6 +54,8 @@ class EnvironmentManifest(StrictDocument):
             raise MalformedError(f"environment {self.name}: its parts' weights must add up to {MICRO}")
         if any(not _NAME.fullmatch(part) or weight < 0 for part, weight in self.weights.items()):
             raise MalformedError(f"environment {self.name}: a part has a bad name or a negative weight")
+        if self.turns is not None and list(self.turns.tools) != sorted(set(self.turns.tools)):
+            raise MalformedError(f"environment {self.name}: its tools are not in order, or one stands there twice")
         canonical_json(dict(self.options))  # raises for what JSON lacks
 
     @property

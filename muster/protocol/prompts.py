@@ -110,9 +110,17 @@ def render(
     return text
 
 
-def prompt_tokens(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int, *, thinks: bool = True) -> np.ndarray:
+def prompt_tokens(
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    budget: int,
+    *,
+    thinks: bool = True,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> np.ndarray:
     """Return the token ids of the prompt, int32 [length]. `budget` is in tokens, as drawn. Raises as `prompt_text`."""
-    ids = tokenizer(prompt_text(tokenizer, task, budget, thinks=thinks), add_special_tokens=False)["input_ids"]
+    text = prompt_text(tokenizer, task, budget, thinks=thinks, tools=tools)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     return np.asarray(ids, dtype=np.int32)
 
 
@@ -127,8 +135,13 @@ def completion_text(
     ids = [int(token) for token in tokens]
     if ids and (ids[-1] == end_token(tokenizer) or ids[-1] in stop_tokens):
         ids.pop()
+    return tokens_text(tokenizer, ids)
+
+
+def tokens_text(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
+    """Decode tokens, special ones spelled out. Total as `completion_text`."""
     parts: list[list[int]] = [[]]
-    for token in ids:
+    for token in tokens:
         if 0 <= token < len(tokenizer):
             parts[-1].append(token)
         else:

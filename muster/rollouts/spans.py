@@ -9,15 +9,10 @@ activation proofs, the length reward and the loss know sampled tokens only. A co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-MAX_TURNS: Final = 64
-"""Most sampled spans of a completion. Changing this changes what is `out_of_bounds`."""
-
-MAX_CALLS: Final = 8
-"""Most calls of one turn that are run; more are answered by a notice. Changing this changes given tokens."""
+from muster.environments.tools.base import MAX_TURNS
 
 
 @dataclass(frozen=True)
@@ -68,6 +63,11 @@ def sampled_length(ends: np.ndarray) -> int:
     """Return how many tokens of a completion the policy sampled."""
     lengths = np.diff(ends, prepend=0)
     return int(lengths[::2].sum())
+
+
+def last_turn(tokens: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return the tokens of the last sampled span: what is scored."""
+    return tokens[spans_of(ends)[-1].start :]
 
 
 def termination_error(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.masters import epoch_of
 from muster.protocol.prompts import completion_text, end_token, prompt_text, prompt_tokens
 from muster.protocol.terms import Terms
+from muster.protocol.turns.conversation import TurnRules, turn_rules
 from muster.tasksets.taskset import TaskSet
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ class Rules:
     _prompts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
     _tasks: dict[int, Task] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The last tasks that were read: the rows of a group ask for the same one."""
+    _turns: dict[bytes, TurnRules] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By environment manifest."""
     _epochs: dict[int, Rules] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The rules of later epochs, once they were asked for."""
 
@@ -131,14 +134,33 @@ class Rules:
                 raise UnreachableError(f"task {slot} cannot be read here: {error}", hint=error.hint) from error
             if task is None:
                 raise MalformedError(f"task {slot} is of no use, as the set has it")
-            prompt_text(self.tokenizer, task, 1, thinks=self.task_set.manifest(slot).thinks)
+            thinks = self.task_set.manifest(slot).thinks
+            prompt_text(self.tokenizer, task, 1, thinks=thinks, tools=self._functions(slot))
             if len(self._tasks) >= _CACHED_TASKS:
                 self._tasks.clear()
             self._tasks[slot] = task
         return task
 
+    def turns(self, slot: int) -> TurnRules | None:
+        """Return how conversations about a drawn task go on; None where a completion is one turn.
+
+        Raises ConfigError where the model or this version cannot have several turns.
+        """
+        manifest = self.task_set.manifest(slot)
+        if manifest.turns is None:
+            return None
+        key = manifest.to_bytes()
+        if key not in self._turns:
+            stops = self.model.stop_tokens
+            self._turns[key] = turn_rules(self.tokenizer, manifest.turns, stops, thinks=manifest.thinks)
+        return self._turns[key]
+
+    def _functions(self, slot: int) -> list[dict[str, Any]]:
+        turns = self.turns(slot)
+        return [] if turns is None else turns.functions
+
     def score(self, slot: int, completion: np.ndarray) -> Score:
-        """Score a completion's tokens by the environment of a drawn task: 0 for an unusable task.
+        """Score a completion's last turn, by its tokens and the environment of a drawn task: 0 for an unusable task.
 
         Raises UnreachableError when that cannot be done here, and as `make_environment`.
         """
@@ -193,7 +215,7 @@ class Rules:
     def _prompt(self, slot: int, budget: int) -> np.ndarray:
         with suppress(MalformedError):
             task, thinks = self.task(slot), self.task_set.manifest(slot).thinks
-            tokens = prompt_tokens(self.tokenizer, task, budget, thinks=thinks)
+            tokens = prompt_tokens(self.tokenizer, task, budget, thinks=thinks, tools=self._functions(slot))
             if len(tokens) and tokens.max() < self.model.vocabulary:
                 return tokens
         return np.array([end_token(self.tokenizer)], np.int32)

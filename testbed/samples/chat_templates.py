@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from muster.environments.tools.base import CallStyle
 from muster.protocol.turns.bridge import TurnTemplate, turn_template
-from muster.protocol.turns.calls import CallRules, CallStyle, Markers
+from muster.protocol.turns.calls import CallRules, Markers
 from testbed.samples.calls import TOOLS
 from testbed.samples.texts import byte_pair_tokenizer
 

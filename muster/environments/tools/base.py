@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
+CallStyle = Literal["json", "xml"]
+"""How a policy writes calls: see `muster.protocol.turns.calls`."""
+
 ParameterType = Literal["string", "integer", "number", "boolean", "array", "object"]
+
+MAX_TURNS: Final = 64
+"""Most turns of a completion that the policy samples. Changing this changes what is `out_of_bounds`."""
 
 TOOL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}", re.ASCII)
 """Of tools and of their parameters."""

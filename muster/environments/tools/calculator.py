@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from muster.environments.tools.base import Parameter, ToolResult
 
@@ -36,9 +36,9 @@ class CalculationError(Exception):
 class Calculator:
     """The tool `calculator`. An operation costs one unit of fuel and one for each 64 bits of its operands."""
 
-    name: ClassVar[str] = "calculator"
-    description: ClassVar[str] = "Works out an arithmetic expression exactly."
-    parameters: ClassVar[Mapping[str, Parameter]] = MappingProxyType(
+    name = "calculator"
+    description = "Works out an arithmetic expression exactly."
+    parameters: Mapping[str, Parameter] = MappingProxyType(
         {
             "expression": Parameter(
                 "string", "The expression, with + - * / // % ** and parentheses, such as (17 + 4) * 3"

@@ -21,16 +21,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from muster.environments.answers import THINK_END
-from muster.environments.tools.base import function_schema
+from muster.environments.tools.base import Tool, function_schema
+from muster.environments.tools.manifest import TurnsManifest
+from muster.environments.tools.registry import TOOLS
 from muster.errors import ConfigError, MalformedError
-from muster.protocol.prompts import render
-from muster.protocol.turns.calls import CallRules, thinking_is_open
+from muster.protocol.prompts import render, tokens_text
+from muster.protocol.turns.calls import CallRules, Markers, thinking_is_open
 from muster.protocol.turns.results import cut, escape, escape_pattern
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-THINK_BEGIN: Final = "<think>"
+CALL_BEGIN, CALL_END, THINK_BEGIN = "<tool_call>", "</tool_call>", "<think>"
 HIDDEN: Final = "[this result cannot be shown]"
 """Given in place of messages that would spell a token of the template even when escaped."""
 
@@ -94,6 +96,10 @@ class TurnTemplate:
             raise MalformedError(f"behind an assistant's message the template writes no {self.end_text}")
         return end + len(self.end_text)
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of some of a turn's tokens, without cleaning. Total on hostile ids."""
+        return tokens_text(self.tokenizer, tokens)
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text that stands behind the end marker."""
         ids = [int(one) for one in self.tokenizer(self.end_text + text, add_special_tokens=False)["input_ids"]]
@@ -153,6 +159,30 @@ def _turns(mark: str, messages: Sequence[GivenMessage]) -> list[dict[str, Any]]:
 
 
 # The door
+
+
+def call_rules(
+    tokenizer: PreTrainedTokenizerBase, manifest: TurnsManifest, tools: Mapping[str, Tool] = TOOLS
+) -> CallRules:
+    """Return how calls are read with a tokenizer. Raises ConfigError where it, or this version, cannot do so."""
+    unknown = [name for name in manifest.tools if name not in tools]
+    if unknown:
+        raise ConfigError(f"this version has no tool {unknown[0]}", hint="use the release that the run's terms name")
+    ids = {text: _single(tokenizer, text) for text in (CALL_BEGIN, CALL_END, THINK_BEGIN, THINK_END)}
+    call_open, call_close = ids[CALL_BEGIN], ids[CALL_END]
+    if call_open is None or call_close is None:
+        raise ConfigError(
+            f"the tokenizer has no token for {CALL_BEGIN} or {CALL_END}",
+            hint="tools need a model that was made for calls in this form",
+        )
+    markers = Markers(call_open, call_close, ids[THINK_BEGIN], ids[THINK_END])
+    own = {name: tools[name] for name in manifest.tools}
+    return CallRules(manifest.calls, markers, own, call_ends_thinking=manifest.call_ends_thinking)
+
+
+def _single(tokenizer: PreTrainedTokenizerBase, text: str) -> int | None:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return int(ids[0]) if len(ids) == 1 and tokens_text(tokenizer, ids) == text else None
 
 
 def turn_template(

@@ -19,10 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn
 
-from muster.environments.tools.base import TOOL_NAME, Tool, arguments_error
-from muster.rollouts.spans import MAX_CALLS
-
-CallStyle = Literal["json", "xml"]
+from muster.environments.tools.base import TOOL_NAME, CallStyle, Tool, arguments_error
 
 BadReason = Literal[
     "unclosed",
@@ -44,8 +41,11 @@ BadReason = Literal[
     "wrong_arguments",
 ]
 
+MAX_CALLS: Final = 8
+"""Most calls of one turn that are run; more are answered by a notice. Changing this, or one of the next three, changes
+given tokens."""
 MAX_CALL_CHARACTERS: Final = 32_768
-"""Of what stands between two markers. Changing this, or one of the next two, changes given tokens."""
+"""Of what stands between two markers."""
 MAX_DEPTH: Final = 32
 """Deepest nesting of brackets in a call."""
 MAX_DIGITS: Final = 300
@@ -82,7 +82,7 @@ class Markers:
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A call that can be run: of a known tool, with arguments of the right types."""
 
     name: str
@@ -99,10 +99,10 @@ class BadCall:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ParsedTurn:
     """What a sampled turn asks for."""
 
-    calls: tuple[Call | BadCall, ...]
+    calls: tuple[ToolCall | BadCall, ...]
     """In order, at most MAX_CALLS and one. None means that the turn was the last one."""
     is_thinking: bool
     """Whether its thinking was not closed."""
@@ -123,16 +123,16 @@ class CallRules:
 
 def parse_turn(
     tokens: Sequence[int], rules: CallRules, decode: Callable[[Sequence[int]], str], stop_tokens: Collection[int]
-) -> Turn:
+) -> ParsedTurn:
     """Read a sampled span. decode: from ids to text, special tokens spelled out, without any cleaning."""
     body = list(tokens[:-1]) if len(tokens) and tokens[-1] in stop_tokens else list(tokens)
     blocks, is_thinking = _blocks(body, rules)
-    calls: list[Call | BadCall] = []
+    calls: list[ToolCall | BadCall] = []
     for end_reason, block in blocks[:MAX_CALLS]:
         calls.append(_bad(end_reason) if end_reason else read_call(decode(block), rules.style, rules.tools))
     if len(blocks) > MAX_CALLS:
         calls.append(_bad("too_many"))
-    return Turn(tuple(calls), is_thinking)
+    return ParsedTurn(tuple(calls), is_thinking)
 
 
 def thinking_is_open(tokens: Sequence[int], rules: CallRules) -> bool:
@@ -167,7 +167,7 @@ def _blocks(tokens: Sequence[int], rules: CallRules) -> tuple[list[tuple[BadReas
     return found, is_thinking
 
 
-def read_call(text: str, style: CallStyle, tools: Mapping[str, Tool]) -> Call | BadCall:
+def read_call(text: str, style: CallStyle, tools: Mapping[str, Tool]) -> ToolCall | BadCall:
     """Read what stands between two markers."""
     try:
         _check_text(text)
@@ -178,7 +178,7 @@ def read_call(text: str, style: CallStyle, tools: Mapping[str, Tool]) -> Call | 
     if tool is None:
         return BadCall("unknown_tool", f"error: there is no tool of that name; there are {', '.join(sorted(tools))}")
     wrong = arguments_error(tool, arguments)
-    return BadCall("wrong_arguments", f"error: {wrong}") if wrong else Call(name, arguments)
+    return BadCall("wrong_arguments", f"error: {wrong}") if wrong else ToolCall(name, arguments)
 
 
 class _BadCallError(Exception):

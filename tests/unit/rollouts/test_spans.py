@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.environments.tools.base import MAX_TURNS
 from muster.errors import MalformedError
 from muster.rollouts.leaves import leaf_of, row_hash
 from muster.rollouts.parquet import Columns, FileLimits, read_columns, read_rollouts, write_rollouts
 from muster.rollouts.schema import SCHEMA, TURNS_SCHEMA, Rollout
 from muster.rollouts.spans import (
-    MAX_TURNS,
     sampled_length,
     sampled_mask,
     spans_error,

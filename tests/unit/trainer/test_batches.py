@@ -166,11 +166,19 @@ VOCABULARY = 4
     [
         ({"position": 2}, "row 1 says it is row 2"),
         ({"step": 6}, "of step 6"),
-        ({"completion_tokens": np.zeros(0, np.int32)}, "0 tokens"),
+        ({"completion_tokens": np.zeros(0, np.int32)}, "the spans end at 4, the completion at 0"),
+        ({"spans": np.array([1, 4], np.int32)}, "2 spans"),
         ({"logprobs": np.zeros(3, np.float32)}, "3 logprobs"),
         ({"prompt_tokens": np.zeros(0, np.int32)}, "no prompt"),
         ({"prompt_tokens": np.zeros(4, np.int32)}, "4 and 4 tokens, more than"),
-        ({"completion_tokens": np.zeros(5, np.int32), "logprobs": np.zeros(5, np.float32)}, "3 and 5 tokens, more"),
+        (
+            {
+                "completion_tokens": np.zeros(5, np.int32),
+                "spans": np.array([5], np.int32),
+                "logprobs": np.zeros(5, np.float32),
+            },
+            "3 and 5 tokens, more",
+        ),
         ({"budget": 0}, "a thinking budget of 0"),
         ({"task_reward": 1_000_001}, "a task reward of 1000001"),
         ({"task_reward": -1}, "a task reward of -1"),

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.environments.tools.base import CallStyle
 from muster.protocol.turns.calls import (
     MAX_CALL_CHARACTERS,
     BadReason,
-    Call,
     CallRules,
-    CallStyle,
-    Turn,
+    ParsedTurn,
+    ToolCall,
     parse_turn,
     read_call,
 )
@@ -25,11 +26,11 @@ VECTORS = vectors()
 NAMES = [vector["id"] for vector in VECTORS]
 
 
-def outcomes(turn: Turn) -> list[Any]:
-    return [[one.name, dict(one.arguments)] if isinstance(one, Call) else one.reason for one in turn.calls]
+def outcomes(turn: ParsedTurn) -> list[Any]:
+    return [[one.name, dict(one.arguments)] if isinstance(one, ToolCall) else one.reason for one in turn.calls]
 
 
-def parsed(vector: dict[str, Any]) -> Turn:
+def parsed(vector: dict[str, Any]) -> ParsedTurn:
     ids = ids_of(turn_of(vector)) + ([STOP] if vector.get("stop", True) else [])
     return parse_turn(ids, rules_of(vector), decode, {STOP})
 
@@ -40,7 +41,7 @@ def test_vector(vector: dict[str, Any]) -> None:
     assert outcomes(turn) == vector["calls"]
     assert turn.is_thinking == vector.get("thinking", False)
     for one in turn.calls:
-        assert isinstance(one, Call) or (one.text.startswith("error: ") and len(one.text) < 200)
+        assert isinstance(one, ToolCall) or (one.text.startswith("error: ") and len(one.text) < 200)
 
 
 def test_the_vectors_are_many_and_meet_every_outcome() -> None:
@@ -50,10 +51,15 @@ def test_the_vectors_are_many_and_meet_every_outcome() -> None:
     assert met == set(get_args(BadReason))
 
 
+def test_the_page_explains_every_difference_to_other_parsers() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "understand" / "turns.md").read_text(encoding="utf-8")
+    assert {f"| `{vector['differs']}` |" in page for vector in VECTORS if "differs" in vector} == {True}
+
+
 def test_types_in_vectors_are_those_of_the_arguments() -> None:
     """JSON equality in Python takes 1, 1.0 and true for one value."""
     turns = {vector["id"]: parsed(vector) for vector in VECTORS if vector["id"] in ("true", "an integer", "a float")}
-    arguments = {name: turn.calls[0].arguments for name, turn in turns.items() if isinstance(turn.calls[0], Call)}
+    arguments = {name: turn.calls[0].arguments for name, turn in turns.items() if isinstance(turn.calls[0], ToolCall)}
     assert arguments["true"]["exact"] is True
     assert type(arguments["an integer"]["limit"]) is int
     assert type(arguments["a float"]["threshold"]) is float
@@ -62,9 +68,9 @@ def test_types_in_vectors_are_those_of_the_arguments() -> None:
 def test_a_call_may_be_as_large_as_its_bound_and_no_larger() -> None:
     frame = '{"name":"search","arguments":{"query":""}}'
     room = MAX_CALL_CHARACTERS - len(frame)
-    for letters, outcome in ((room, Call), (room + 1, str)):
+    for letters, outcome in ((room, ToolCall), (room + 1, str)):
         found = read_call(frame.replace('""', f'"{"a" * letters}"'), "json", TOOLS)
-        assert isinstance(found, Call) == (outcome is Call)
+        assert isinstance(found, ToolCall) == (outcome is ToolCall)
 
 
 def test_the_end_token_belongs_to_no_call_and_a_turn_without_it_is_read_alike() -> None:
