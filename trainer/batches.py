@@ -18,6 +18,7 @@ import numpy as np
 
 from muster.constants import MICRO
 from muster.environments.answers import THINK_END
+from muster.environments.rewards import length_reward
 from muster.errors import MismatchError
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import epoch_of
@@ -91,6 +92,9 @@ def check_rows(rollouts: Sequence[Rollout], run: int, ref: FileRef, terms: Terms
             raise MismatchError(f"row {position} has {lengths}, more than the run's terms allow")
         if row.budget < 1:
             raise MismatchError(f"row {position} has a thinking budget of {row.budget}")
+        most = max(row.budget, terms.max_completion_tokens)
+        if not length_reward(row.budget, row.budget + most) <= row.length_reward <= 0:
+            raise MismatchError(f"row {position} has a length reward of {row.length_reward}")
         if not 0 <= row.task_reward <= MICRO:
             raise MismatchError(f"row {position} has a task reward of {row.task_reward}; it is 0 to {MICRO}")
         tokens = np.concatenate([row.prompt_tokens, row.completion_tokens])
@@ -196,7 +200,8 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
         "completions/min_length": float(lengths.min()),
         "completions/max_length": float(lengths.max()),
         "completions/clipped_ratio": float(np.mean([rollout.finish_reason == "length" for rollout in rollouts])),
-        LENGTH_ERROR: float(np.mean(np.abs(lengths - budgets) / budgets)),
+        LENGTH_ERROR: float(-length_parts(rollouts, "budget").mean()),
+        "tools/call_frequency": float(np.mean([len(rollout.call_fuel) for rollout in rollouts])),
         **{f"staleness/{n}": stale.count(n) / len(stale) for n in range(max(stale) + 1)},  # shares of the files
         "staleness/mean": float(np.mean(stale)),
         "staleness/max": float(max(stale)),

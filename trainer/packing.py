@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from muster.rollouts.schema import Rollout
-from muster.rollouts.spans import sampled_length, sampled_mask
 
 
 def _no_spans() -> np.ndarray:
@@ -52,13 +51,21 @@ class Sample:
 
     @property
     def mask(self) -> np.ndarray:
-        """Which tokens of the completion are trained on, since the policy sampled them: bool [completion tokens]."""
-        return sampled_mask(self.spans) if len(self.spans) else np.ones(len(self.completion), bool)
+        """Which tokens of the completion are trained on, since the policy sampled them: bool [completion tokens].
+
+        It has the completion's length whatever the spans say.
+        """
+        return np.searchsorted(self.spans, np.arange(len(self.completion)), side="right") % 2 == 0
 
     @property
     def completion_length(self) -> int:
         """Return how many tokens of the completion the policy sampled."""
-        return sampled_length(self.spans) if len(self.spans) else len(self.completion)
+        return int(self.mask.sum())
+
+    @property
+    def given_length(self) -> int:
+        """Return how many tokens of the completion the policy was given."""
+        return len(self.completion) - self.completion_length
 
 
 @dataclass(frozen=True)
@@ -72,9 +79,9 @@ class MicroBatch:
     boundaries: tuple[int, ...]
     """Where each sequence begins, and the width: ascending, one more than there are sequences"""
     places: torch.Tensor
-    """int64 [tokens]: index of the state whose logits predict each sampled token"""
+    """int64 [tokens + given tokens]: index of the state whose logits predict each sampled token, then each given one"""
     targets: torch.Tensor
-    """int64 [tokens]: the sampled tokens, rollout after rollout"""
+    """int64 [tokens + given tokens]: the sampled tokens, rollout after rollout, then the given ones"""
     behaviour_logprobs: torch.Tensor
     """float32 [tokens]"""
     advantages: torch.Tensor
@@ -83,6 +90,8 @@ class MicroBatch:
     """float32 [tokens]: share of each token in the global batch"""
     rollouts: torch.Tensor
     """int64 [tokens]: which sequence each sampled token belongs to"""
+    given_rollouts: torch.Tensor
+    """int64 [given tokens]: which sequence each given token belongs to; empty where given tokens are not trained on"""
     members: tuple[int, ...]
     """Which samples of the batch these are, by place in it"""
 
@@ -134,33 +143,39 @@ def share_out(rows: Sequence[Sequence[int]], lengths: Sequence[int], ranks: int)
     return shares
 
 
-def collate(samples: Sequence[Sample], weights: Sequence[float], members: Sequence[int]) -> MicroBatch:
+def collate(
+    samples: Sequence[Sample], weights: Sequence[float], members: Sequence[int], *, given: bool = False
+) -> MicroBatch:
     """Return a micro-batch of the samples at `members`, whose tokens have their sample's weight.
 
-    Of no members it is one token that trains nothing.
+    given: whether given tokens are trained on as well. Of no members it is one token that trains nothing.
     """
     chosen = [samples[place] for place in members]
     if not chosen:
         return _empty()
-    ids, positions, places, boundaries = [], [], [], [0]
+    ids, positions, places, answers, boundaries = [], [], [], [], [0]
     for sample in chosen:
         start, begin = boundaries[-1], len(sample.prompt)
         ids += [sample.prompt, sample.completion]
         positions.append(np.arange(sample.length))
-        places.append(np.arange(start + begin - 1, start + sample.length - 1)[sample.mask])
+        predicting = np.arange(start + begin - 1, start + sample.length - 1)
+        places.append(predicting[sample.mask])
+        answers.append(predicting[~sample.mask])
         boundaries.append(start + sample.length)
-    counts = [sample.completion_length for sample in chosen]
+    counts, given_counts = [len(row) for row in places], [len(row) if given else 0 for row in answers]
+    predicted = _int64([*places, *(answers if given else [])])
     advantages = np.asarray([sample.advantage for sample in chosen], dtype=np.float32)
     return MicroBatch(
-        ids=_int64(ids)[None],
+        ids=(row := _int64(ids))[None],
         positions=_int64(positions)[None],
         boundaries=tuple(boundaries),
-        places=_int64(places),
-        targets=_int64([sample.completion[sample.mask] for sample in chosen]),
+        places=predicted,
+        targets=row[predicted + 1],
         behaviour_logprobs=torch.from_numpy(np.concatenate([sample.logprobs for sample in chosen])),
         advantages=torch.from_numpy(np.repeat(advantages, counts)),
         weights=torch.from_numpy(np.repeat(np.asarray([weights[place] for place in members], np.float32), counts)),
         rollouts=torch.from_numpy(np.repeat(np.arange(len(chosen)), counts)),
+        given_rollouts=torch.from_numpy(np.repeat(np.arange(len(chosen)), given_counts)),
         members=tuple(members),
     )
 
@@ -168,7 +183,7 @@ def collate(samples: Sequence[Sample], weights: Sequence[float], members: Sequen
 def _empty() -> MicroBatch:
     one, none = torch.zeros(1, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
     empty = torch.zeros(0)
-    return MicroBatch(one, one, (0, 1), none, none, empty, empty, empty, none, ())
+    return MicroBatch(one, one, (0, 1), none, none, empty, empty, empty, none, none, ())
 
 
 def _int64(parts: Sequence[np.ndarray]) -> torch.Tensor:

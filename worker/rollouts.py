@@ -10,8 +10,9 @@ import numpy as np
 from muster.environments.manifest import Score
 from muster.environments.rewards import length_reward
 from muster.protocol.draws import Draw
+from muster.protocol.turns.conversation import counted_length
 from muster.rollouts.schema import Rollout
-from muster.rollouts.spans import last_turn, one_span, sampled_length
+from muster.rollouts.spans import last_turn, one_span
 from muster.verification.rules import Rules
 from worker.engine import Generation, GenerationRequest
 
@@ -82,6 +83,7 @@ def _scored(row: Rollout, assignment: Assignment, rules: Rules) -> Rollout:
     group, sample = divmod(row.position, rules.terms.group_size)
     drawn = assignment.draw.groups[group]
     sealed = rules.is_sealed(drawn.task)
+    counted = counted_length(rules.turns(drawn.task), row.completion_tokens, row.spans)
     score = Score(()) if sealed else rules.score(drawn.task, last_turn(row.completion_tokens, row.spans))
     return replace(
         row,
@@ -94,5 +96,5 @@ def _scored(row: Rollout, assignment: Assignment, rules: Rules) -> Rollout:
         task_reward=0 if sealed else score.reward(rules.task_set.manifest(drawn.task)),
         parts=np.array(score.parts, np.int64),
         fuel=score.fuel,
-        length_reward=length_reward(drawn.budget, sampled_length(row.spans)),
+        length_reward=length_reward(drawn.budget, counted),
     )

@@ -246,6 +246,8 @@ class TrainerSettings(Section):
     """Weight of the entropy bonus."""
     kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the divergence from the model the run began with; above 0 that model is kept in memory too."""
+    given_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the cross-entropy on tokens that tools and users gave."""
     mismatch_bound: float = Field(default=1.0, gt=0)
     """Rollouts whose log-probabilities differ from the trainer's by more, in nats per token, are left out."""
     mask_ratio_low: float = Field(default=0.0, ge=0)

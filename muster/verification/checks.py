@@ -21,7 +21,7 @@ from muster.grading.grades import RowGrade
 from muster.protocol.draws import Draw, GroupDraw
 from muster.protocol.messages import Reason
 from muster.protocol.terms import Terms
-from muster.protocol.turns.conversation import conversation_error
+from muster.protocol.turns.conversation import conversation_error, counted_length
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import last_turn, sampled_length, spans_error, termination_error
@@ -208,7 +208,8 @@ def check_reward(row: CheckedRow) -> Finding | None:
         finding = _check_native(row) if row.rules.task_set.manifest(slot).is_native else _check_score(row)
     if finding is not None and finding.accuse:
         return finding
-    expected = length_reward(row.drawn.budget, sampled_length(r.spans))
+    counted = counted_length(row.rules.turns(row.drawn.task), r.completion_tokens, r.spans)
+    expected = length_reward(row.drawn.budget, counted)
     if r.length_reward != expected:
         return row.finding("wrong_reward", "the length reward is not the rule's", r.length_reward, expected)
     return finding

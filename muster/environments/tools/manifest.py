@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -27,5 +27,7 @@ class TurnsManifest:
     """Most that all calls of a conversation use together."""
     result_characters: Annotated[int, Field(ge=64, le=1 << 16)] = 2048
     """Most of one result; the rest is cut before it is tokenised."""
+    budget: Literal["sampled", "thinking"] = "sampled"
+    """What the thinking budget counts: all sampled tokens, or those of the turns' thinking."""
     call_ends_thinking: bool = False
     """Whether a call that is opened in unclosed thinking ends it; otherwise it is a draft, which is not run."""

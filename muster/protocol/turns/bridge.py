@@ -176,6 +176,8 @@ def call_rules(
             hint="tools need a model that was made for calls in this form",
         )
     markers = Markers(call_open, call_close, ids[THINK_BEGIN], ids[THINK_END])
+    if manifest.budget == "thinking" and markers.think_close is None:
+        raise ConfigError(f"budgets count thinking, and the tokenizer has no token for {THINK_END}")
     own = {name: tools[name] for name in manifest.tools}
     return CallRules(manifest.calls, markers, own, call_ends_thinking=manifest.call_ends_thinking)
 

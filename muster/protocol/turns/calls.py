@@ -126,7 +126,7 @@ def parse_turn(
 ) -> ParsedTurn:
     """Read a sampled span. decode: from ids to text, special tokens spelled out, without any cleaning."""
     body = list(tokens[:-1]) if len(tokens) and tokens[-1] in stop_tokens else list(tokens)
-    blocks, is_thinking = _blocks(body, rules)
+    blocks, is_thinking, _ = _blocks(body, rules)
     calls: list[ToolCall | BadCall] = []
     for end_reason, block in blocks[:MAX_CALLS]:
         calls.append(_bad(end_reason) if end_reason else read_call(decode(block), rules.style, rules.tools))
@@ -140,11 +140,16 @@ def thinking_is_open(tokens: Sequence[int], rules: CallRules) -> bool:
     return _blocks(tokens, rules)[1]
 
 
-def _blocks(tokens: Sequence[int], rules: CallRules) -> tuple[list[tuple[BadReason | None, Sequence[int]]], bool]:
-    """Return what stands between markers, each with why it has no end, and whether the thinking has none."""
+def thinking_length(tokens: Sequence[int], rules: CallRules) -> int:
+    """Return how many tokens of a sampled span are thinking, its markers included."""
+    return _blocks(tokens, rules)[2]
+
+
+def _blocks(tokens: Sequence[int], rules: CallRules) -> tuple[list[tuple[BadReason | None, Sequence[int]]], bool, int]:
+    """Return what stands between markers, each with why it has no end; whether thinking has none; its length."""
     markers = rules.markers
     found: list[tuple[BadReason | None, Sequence[int]]] = []
-    is_thinking, may_think, opened = rules.opens_thinking, not rules.opens_thinking, -1
+    is_thinking, may_think, opened, thought = rules.opens_thinking, not rules.opens_thinking, -1, 0
     for place, token in enumerate(tokens):
         if opened >= 0:
             if token == markers.call_close:
@@ -154,17 +159,18 @@ def _blocks(tokens: Sequence[int], rules: CallRules) -> tuple[list[tuple[BadReas
                 found.append(("nested", ()))
                 opened = place + 1
         elif is_thinking:
-            if token == markers.think_close:
-                is_thinking = False
-            elif token == markers.call_open and rules.call_ends_thinking:
+            if token == markers.call_open and rules.call_ends_thinking:
                 is_thinking, opened = False, place + 1
+                continue
+            thought += 1
+            is_thinking = token != markers.think_close
         elif token == markers.call_open:
             may_think, opened = False, place + 1
         elif may_think and token in (markers.think_open, markers.think_close):
-            may_think, is_thinking = False, token == markers.think_open
+            may_think, is_thinking, thought = False, token == markers.think_open, 1
     if opened >= 0:
         found.append(("unclosed", ()))
-    return found, is_thinking
+    return found, is_thinking, thought
 
 
 def read_call(text: str, style: CallStyle, tools: Mapping[str, Tool]) -> ToolCall | BadCall:

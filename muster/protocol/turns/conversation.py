@@ -15,7 +15,7 @@ import numpy as np
 from muster.environments.tools.base import ToolResult, function_schema
 from muster.environments.tools.manifest import TurnsManifest
 from muster.protocol.turns.bridge import GivenMessage, TurnTemplate, bridge, call_rules, turn_template
-from muster.protocol.turns.calls import BadCall, ToolCall, parse_turn
+from muster.protocol.turns.calls import BadCall, ToolCall, parse_turn, thinking_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,6 +44,14 @@ def turn_rules(
     rules = call_rules(tokenizer, manifest)
     limit = manifest.result_characters
     return TurnRules(manifest, turn_template(tokenizer, rules, stop_tokens, thinks=thinks, limit=limit))
+
+
+def counted_length(rules: TurnRules | None, tokens: np.ndarray, ends: np.ndarray) -> int:
+    """Return how many tokens of a completion count against its budget; without rules, all that were sampled."""
+    turns = np.split(tokens, ends[:-1])[::2]
+    if rules is None or rules.manifest.budget == "sampled":
+        return sum(map(len, turns))
+    return sum(thinking_length(turn.tolist(), rules.template.rules) for turn in turns)
 
 
 @dataclass(frozen=True, eq=False)

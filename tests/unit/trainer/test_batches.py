@@ -179,6 +179,8 @@ VOCABULARY = 4
             },
             "3 and 5 tokens, more",
         ),
+        ({"length_reward": 1}, "length reward of 1"),
+        ({"budget": 4, "length_reward": -(1 << 62)}, "length reward of -46"),
         ({"budget": 0}, "a thinking budget of 0"),
         ({"task_reward": 1_000_001}, "a task reward of 1000001"),
         ({"task_reward": -1}, "a task reward of -1"),

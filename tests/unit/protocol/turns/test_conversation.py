@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from muster.environments.tools.manifest import TurnsManifest
 from muster.errors import ConfigError
 from muster.models.init import make_tokenizer
-from muster.protocol.turns.conversation import TurnRules, conversation_error, next_given, turn_rules
+from muster.protocol.turns.bridge import call_rules
+from muster.protocol.turns.conversation import TurnRules, conversation_error, counted_length, next_given, turn_rules
 from muster.rollouts.spans import termination_error
 from testbed.samples.chat_templates import FAMILIES, family_tokenizer
 
@@ -171,3 +175,44 @@ def test_a_tokenizer_without_marker_tokens_and_an_unknown_tool_are_refused_in_wo
         turn_rules(make_tokenizer(), TurnsManifest(("calculator",)), frozenset({1}), thinks=True)
     with pytest.raises(ConfigError, match="no tool shell"):
         turn_rules(family_tokenizer("Qwen3"), TurnsManifest(("shell",)), frozenset({1}), thinks=True)
+
+
+# What a thinking budget counts
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "thought"),
+    [
+        ("Qwen3", ["<think>ab</think>" + call("1+1"), "<think>c</think>2"], ["<think>ab</think>", "<think>c</think>"]),
+        ("Qwen3", [call("1+1"), "2 <think>"], ["<think><|im_end|>"]),
+        ("Qwen3", ["<think>" + call("1+1") + "</think></think>2"], ["<think>" + call("1+1") + "</think>"]),
+        ("Qwen3.5", ["ab</think><tool_call>{</tool_call>", "c"], ["ab</think>", "c<|im_end|>"]),
+        ("Qwen3", ["no more </think> than this"], ["</think>"]),
+    ],
+)
+def test_a_budget_counts_thinking_or_all_that_was_sampled(name: str, texts: list[str], thought: list[str]) -> None:
+    for budget in ("thinking", "sampled"):
+        rules = rules_of(name, budget=budget, calls=FAMILIES[name].style)
+        row = Row(rules, *texts)
+        tokens = np.array([one for span in row.spans for one in span], np.int32)
+        ends = np.cumsum([len(span) for span in row.spans])
+        thinking = sum(len(sampled(rules, text)) - 1 for text in thought)
+        expected = thinking if budget == "thinking" else sum(map(len, row.spans[::2]))
+        assert counted_length(rules, tokens, ends) == expected
+        assert counted_length(None, tokens, ends) == sum(map(len, row.spans[::2]))
+
+
+def test_a_call_that_ends_thinking_is_not_counted() -> None:
+    rules = rules_of("Qwen3", budget="thinking", call_ends_thinking=True)
+    tokens = np.array(sampled(rules, "<think>hm" + call("1+1")), np.int32)
+    assert counted_length(rules, tokens, np.array([len(tokens)])) == len(sampled(rules, "<think>hm")) - 1
+
+
+def test_budgets_of_thinking_need_a_model_that_marks_it() -> None:
+    words = {text: number for number, text in enumerate(("<unk>", "<tool_call>", "</tool_call>"))}
+    made = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    made.add_tokens(list(words))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+    assert call_rules(tokenizer, TurnsManifest(("calculator",))).markers.think_close is None
+    with pytest.raises(ConfigError, match="budgets count thinking"):
+        call_rules(tokenizer, TurnsManifest(("calculator",), budget="thinking"))
