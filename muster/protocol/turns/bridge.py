@@ -26,13 +26,13 @@ from muster.environments.tools.manifest import TurnsManifest
 from muster.environments.tools.registry import TOOLS
 from muster.errors import ConfigError, MalformedError
 from muster.protocol.prompts import render, tokens_text
-from muster.protocol.turns.calls import CallRules, Markers, thinking_is_open
+from muster.protocol.turns.calls import CALL_BEGIN, CALL_END, CallRules, Markers, thinking_is_open
 from muster.protocol.turns.results import cut, escape, escape_pattern
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CALL_BEGIN, CALL_END, THINK_BEGIN = "<tool_call>", "</tool_call>", "<think>"
+THINK_BEGIN: Final = "<think>"
 HIDDEN: Final = "[this result cannot be shown]"
 """Given in place of messages that would spell a token of the template even when escaped."""
 

@@ -41,6 +41,10 @@ BadReason = Literal[
     "wrong_arguments",
 ]
 
+CALL_BEGIN: Final = "<tool_call>"
+CALL_END: Final = "</tool_call>"
+"""How the marker tokens are spelled."""
+
 MAX_CALLS: Final = 8
 """Most calls of one turn that are run; more are answered by a notice. Changing this, or one of the next three, changes
 given tokens."""
