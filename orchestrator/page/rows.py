@@ -34,6 +34,8 @@ MAX_PIECES: Final = 500
 PieceKind = Literal["said", "call", "result", "given"]
 
 _RESULT: Final = re.compile("(<tool_response>.*?</tool_response>)", re.DOTALL)
+_GIVEN: Final[tuple[PieceKind, PieceKind]] = "given", "result"
+"""What a given text is split into by _RESULT, in turns."""
 
 
 class ShownText(Message):
@@ -180,7 +182,7 @@ def conversation(tokenizer: Tokenizer, tokens: list[int], ends: np.ndarray) -> l
     for number, part in enumerate(np.split(np.asarray(tokens, np.int64), ends[:-1])):
         if number % 2:
             texts = _RESULT.split(decoded(tokenizer, part.tolist()))
-            found += [("result" if place % 2 else "given", text) for place, text in enumerate(texts)]
+            found += [(_GIVEN[place % 2], text) for place, text in enumerate(texts)]
             continue
         calls: list[tuple[PieceKind, list[int]]] = [("said", [])]
         for token in part.tolist():
