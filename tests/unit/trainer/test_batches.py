@@ -19,6 +19,7 @@ from muster.rollouts.schema import Rollout
 from muster.tasksets.build import NewPart, write_task_set
 from testbed.samples.commitments import tokens_of
 from testbed.samples.task_sets import ARITHMETIC, SOURCE, numbered, write_numbered
+from testbed.samples.terms import terms_of
 from testbed.samples.trainer import work_file, work_row
 from trainer.advantages import AdvantageTerms
 from trainer.batches import (
@@ -150,7 +151,7 @@ def test_completions_without_a_reward_are_looked_at_for_the_end_of_their_thinkin
     assert unended_thinking([], thinks, UNSEALED, tokenizer) == {}
 
 
-UNSEALED: Any = SimpleNamespace(has_private_tests=False)
+UNSEALED = terms_of()
 
 
 def four_rows() -> tuple[Rollout, ...]:
