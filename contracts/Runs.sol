@@ -134,7 +134,9 @@ contract Runs is Escrow {
         _checkStep(work_, state, run, step, anchor);
         uint256 countInHour = _checkHour(work_, state, hour);
         _checkCover(work_, state, index);
-        uint256 reserved = _checkEscrow(state, run, work_.pay + _premium(work_));
+        uint256 premium = _premium(work_);
+        if (premium != 0) _checkOwn(run, premium);
+        uint256 reserved = _checkEscrow(state, run, work_.pay + premium);
 
         // Effect: one new word; the other two change in place.
         _commitments[msg.sender][index] = Commitment(_digest(run, step, root), uint40(block.timestamp));
@@ -288,7 +290,6 @@ contract Runs is Escrow {
     function payPrize(uint32 run, address operator, uint256 amount) external onlyTraps {
         RunState storage state = _states[run];
         (state.balance, state.reserved) = (uint88(state.balance - amount), uint88(state.reserved - amount));
-        emit PrizePaid(run, operator, amount);
 
         TOKEN.safeTransfer(operator, amount);
     }
@@ -472,6 +473,12 @@ contract Runs is Escrow {
     /// @dev What a commitment of the node reserves for who finds traps.
     function _premium(Work storage work_) private view returns (uint256) {
         return uint256(work_.pay) * work_.premiumBps / TermBounds.BASIS_POINTS;
+    }
+
+    /// @dev No premium comes out of voided pay: it goes to those who convicted, or back to the owner.
+    function _checkOwn(uint32 run, uint256 premium) private view {
+        uint256 own = withdrawable(run);
+        require(premium <= own, EscrowShort(run, own, premium));
     }
 
     /// @return reserved What the run has reserved with this commitment.

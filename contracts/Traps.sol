@@ -2,6 +2,7 @@
 pragma solidity ^0.8.30;
 
 import { ECDSA } from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
+import { Hashes } from "@openzeppelin/contracts/utils/cryptography/Hashes.sol";
 import { MerkleProof } from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
 import { MessageHashUtils } from "@openzeppelin/contracts/utils/cryptography/MessageHashUtils.sol";
 import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
@@ -36,11 +37,26 @@ contract Traps is ITraps {
         IRunTerms.TrapTerms terms;
     }
 
+    /// @dev What prizes of a run are paid out of: what came in, and what of it was asked for and has left.
+    struct Pot {
+        uint128 income;
+        uint128 asked;
+        uint128 left;
+    }
+
+    /// @dev What a validator asked for and waits for: it is paid when all that was asked for up to then has come in.
+    struct Wait {
+        uint128 amount;
+        uint128 until;
+    }
+
     /// @dev Who found a trap: whether one that was called did; and who of the others has the lowest hash, and its prize.
+    /// `rank` is that hash from above, so that nobody's is zero.
     struct Found {
         bool called;
         address lowest;
         uint88 prize;
+        uint256 rank;
     }
 
     // --------------------------------------------------------------------------------------------------- constants
@@ -66,12 +82,11 @@ contract Traps is ITraps {
 
     /// @inheritdoc ITraps
     mapping(address node => mapping(uint32 index => bytes32)) public mapRoot;
-    /// @inheritdoc ITraps
-    mapping(uint32 run => uint256) public pot;
-    mapping(uint32 run => bool) private _seeded;
+    mapping(uint32 run => Pot) private _pots;
     /// @dev Commitments of a node whose premium is in the pot.
     mapping(address node => uint32) private _collected;
     mapping(address validator => Account) private _accounts;
+    mapping(address validator => Wait) private _waits;
     mapping(address validator => mapping(address node => mapping(uint32 index => uint256))) private _marks;
     mapping(address node => mapping(uint32 index => Found)) private _found;
     /// @dev Commitments of a node below this index are paid for to the validator as withheld.
@@ -154,7 +169,8 @@ contract Traps is ITraps {
         if (_isCalled(look, node, index)) {
             found.called = true;
             _reward(validator, node, index, look.prize);
-        } else if (found.lowest == address(0) || _hash(look, node, index) < _hashOf(found.lowest, look, node, index)) {
+        } else if (~_call(look, node, index) > found.rank) {
+            found.rank = ~_call(look, node, index);
             (found.lowest, found.prize) = (validator, look.prize.toUint88());
         }
         collect(node);
@@ -163,10 +179,10 @@ contract Traps is ITraps {
     /// @inheritdoc ITraps
     function settle(address node, uint32 index) external {
         _requireClaimsOver(Windows.hourOf(RUNS.commitment(node, index).committedAt));
-        Found memory found = _found[node][index];
+        Found storage found = _found[node][index];
         require(!found.called && found.lowest != address(0), NothingOwed(node));
 
-        _found[node][index].called = true;
+        found.called = true;
         _reward(found.lowest, node, index, found.prize);
     }
 
@@ -209,7 +225,7 @@ contract Traps is ITraps {
         require(one, NotOneHour(from, through));
         uint256 dueAt = Windows.mastersDueAt(look.hour);
         require(block.timestamp >= dueAt, TooEarly(dueAt, block.timestamp));
-        require(!_isShown(look), MasterNotWithheld(look.run, first.step));
+        require(_masterOf(look) == 0, MasterNotWithheld(look.run, first.step));
         require(from >= _withheld[validator][node], AlreadyPaid(validator, node, from));
 
         // Effect.
@@ -221,11 +237,21 @@ contract Traps is ITraps {
     /// @inheritdoc ITraps
     function withdraw(address validator) external returns (uint256 amount) {
         IRegistry.Node memory node = REGISTRY.node(validator);
-        amount = Math.min(owed(validator), pot[node.run]);
-        require(amount != 0, NothingOwed(validator));
+        Pot storage pot_ = _potOf(node.run);
+        Wait storage wait = _waits[validator];
+        uint256 due = owed(validator);
+        require(due != 0, NothingOwed(validator));
 
-        _accounts[validator].paid += amount.toUint112();
-        pot[node.run] -= amount;
+        // Effect: it takes its place behind all that was asked for before, and is paid as far as what came in reaches it.
+        if (wait.amount == 0) {
+            pot_.asked += uint128(due);
+            (wait.amount, wait.until) = (uint128(due), pot_.asked);
+        }
+        uint256 reached = Math.saturatingSub(uint256(pot_.income) + wait.amount, wait.until);
+        amount = Math.min(Math.min(due, wait.amount), reached);
+        wait.amount -= uint128(amount);
+        _accounts[validator].paid += uint112(amount);
+        pot_.left += uint128(amount);
         emit Withdrawn(validator, amount);
 
         RUNS.payPrize(node.run, node.operator, amount);
@@ -236,11 +262,7 @@ contract Traps is ITraps {
     /// @inheritdoc ITraps
     function collect(address node) public {
         IRuns.Work memory work = RUNS.work(node);
-        if (!_seeded[work.run] && work.next != 0) {
-            _seeded[work.run] = true;
-            pot[work.run] += RUNS.SEED_PRIZES() * TERMS.trapTerms(work.run).prize;
-        }
-        pot[work.run] += uint256(work.next - _collected[node]) * _premium(work);
+        _potOf(work.run).income += uint128(uint256(work.next - _collected[node]) * _premium(work));
         _collected[node] = work.next;
     }
 
@@ -250,13 +272,20 @@ contract Traps is ITraps {
         uint256 readyAt = closedAt == 0 ? type(uint256).max : closedAt + RELEASE_REST;
         require(block.timestamp >= readyAt, TooEarly(readyAt, block.timestamp));
 
-        uint256 amount = pot[run];
-        pot[run] = 0;
+        Pot storage pot_ = _potOf(run);
+        uint256 amount = Math.saturatingSub(pot_.income, pot_.asked);
+        pot_.asked += uint128(amount);
+        pot_.left += uint128(amount);
 
         RUNS.releasePot(run, amount);
     }
 
     // ------------------------------------------------------------------------------------------------------- views
+
+    /// @inheritdoc ITraps
+    function pot(uint32 run) external view returns (uint256) {
+        return _pots[run].income - _pots[run].left;
+    }
 
     /// @inheritdoc ITraps
     function account(address validator) external view returns (Account memory) {
@@ -324,14 +353,15 @@ contract Traps is ITraps {
         }
     }
 
-    function _isShown(Look memory look) private view returns (bool) {
-        uint256 shownAt = MASTERS.masterOf(look.run, IRunTerms.Series.Traps, look.epoch).shownAt;
-        return shownAt != 0 && shownAt < Windows.mastersDueAt(look.hour);
+    /// @dev The master of its epoch, if it was shown in time; else zero.
+    function _masterOf(Look memory look) private view returns (bytes32) {
+        IMasters.Master memory master = MASTERS.masterOf(look.run, IRunTerms.Series.Traps, look.epoch);
+        return master.shownAt < Windows.mastersDueAt(look.hour) ? master.master : bytes32(0);
     }
 
     function _checkPicked(Look memory look, address node, uint32 index) private view {
-        bytes32 master = MASTERS.masterOf(look.run, IRunTerms.Series.Traps, look.epoch).master;
-        bool picked = _isShown(look) && Draws.isPicked(master, look.entropy, node, index, look.terms.every);
+        bytes32 master = _masterOf(look);
+        bool picked = master != 0 && Draws.isPicked(master, look.entropy, node, index, look.terms.every);
         require(picked, NotPicked(node, index));
     }
 
@@ -362,7 +392,7 @@ contract Traps is ITraps {
         uint256 rows = uint256(terms.groupSize) * terms.groupsPerCommitment / 8;
         bytes32 leaf = keccak256(bytes.concat(keccak256(abi.encode(row.position, row.token, row.salt))));
         bytes32 root = mapRoot[node][index];
-        bool planted = root != 0 && row.position == position && row.proof.length <= Math.log2(rows)
+        bool planted = root != 0 && row.position == position && row.proof.length <= Math.log2(rows, Math.Rounding.Ceil)
             && MerkleProof.verifyCalldata(row.proof, root, leaf);
         require(planted, NotInMap(node, index, position));
     }
@@ -383,7 +413,7 @@ contract Traps is ITraps {
             target.node == node && target.index == next && RUNS.isCommitted(node, next, target.step, target.root);
         if (shown && other.vouched) {
             bytes32 anchor = RUNS.checkpoint(look.run, target.step).anchor;
-            bytes32 leaf = keccak256(abi.encode(REFUTATIONS.vouchLeaf(target, anchor), other.salt));
+            bytes32 leaf = Hashes.commutativeKeccak256(REFUTATIONS.vouchLeaf(target, anchor), other.salt);
             shown = MerkleProof.verifyCalldata(other.proof, RUNS.vouchRoot(validator, look.hour), leaf);
         } else if (shown) {
             shown = _isListed(finding.rejected, other.place, target, other.position, other.salt);
@@ -392,15 +422,11 @@ contract Traps is ITraps {
     }
 
     function _isCalled(Look memory look, address node, uint32 index) private pure returns (bool) {
-        return Draws.isCalled(_hash(look, node, index), look.validators, look.terms.accepts);
+        return Draws.isCalled(_call(look, node, index), look.validators, look.terms.accepts);
     }
 
-    function _hash(Look memory look, address node, uint32 index) private pure returns (uint256) {
+    function _call(Look memory look, address node, uint32 index) private pure returns (uint256) {
         return Draws.callHash(look.link, look.entropy, node, index);
-    }
-
-    function _hashOf(address other, Look memory look, address node, uint32 index) private view returns (uint256) {
-        return Draws.callHash(RUNS.linkOf(other, look.hour), look.entropy, node, index);
     }
 
     function _requireClaimsOver(uint24 hour) private view {
@@ -427,6 +453,14 @@ contract Traps is ITraps {
     function _pay(address validator, address node, uint32 from, uint32 through, uint256 amount) private {
         _accounts[validator].credit += amount.toUint112();
         emit LookPaid(validator, node, from, through, amount);
+    }
+
+    /// @dev The pot of a run, which begins with what the first checkpoint reserved.
+    function _potOf(uint32 run) private returns (Pot storage pot_) {
+        pot_ = _pots[run];
+        if (pot_.income == 0 && RUNS.runState(run).steps != 0) {
+            pot_.income = uint128(RUNS.SEED_PRIZES() * TERMS.trapTerms(run).prize);
+        }
     }
 
     function _premium(IRuns.Work memory work) private pure returns (uint256) {

@@ -149,8 +149,6 @@ interface IRuns {
     event Claimed(uint32 indexed run, address indexed node, uint32 through, uint256 paid);
     /// @notice A conviction voided commitments `from` to `through` of `node`.
     event Voided(uint32 indexed run, address indexed node, uint32 from, uint32 through, uint256 amount);
-    /// @notice Traps paid `amount` to a validator's operator.
-    event PrizePaid(uint32 indexed run, address indexed operator, uint256 amount);
     event HourSealed(
         uint32 indexed run,
         uint24 indexed hour,

@@ -19,8 +19,9 @@ interface ISlashCourt {
     // ------------------------------------------------------------------------------------------------------- types
 
     /// @notice Open until resolved. Moot: the node was convicted in another case before this one ended. Dismissed: the
-    /// storage's receipt from before the commitment was shown, or the row that it is about was planted (ITraps). Cured: without such a receipt, missing data was there
-    /// when the jury looked, or half of the jury did not deny it; the challenger was right, and the node was late.
+    /// storage's receipt from before the commitment was shown, or the row that it is about was planted (ITraps). Cured:
+    /// without such a receipt, missing data was there when the jury looked, or half of the jury did not deny it; the
+    /// challenger was right, and the node was late.
     enum Outcome {
         Open,
         Guilty,

@@ -8,7 +8,7 @@ import { ISlashCourt } from "./ISlashCourt.sol";
 /// the owner knows which before the master is shown (IMasters). A node that the owner tells takes a ticket, signed by
 /// the run's storage key and by the node itself, and plants. The ticket protects it from sampling cases about the rows of
 /// its map, and from no other case.
-/// @notice A validator seals an hidden list of what it rejected (IRuns.seal), each leaf with the row that it found false.
+/// @notice A validator seals a hidden list of what it rejected (IRuns.seal), each leaf with the row that it found false.
 /// It is fined `trapPrize` by `trapEvery` for every leaf, and paid `trapPrize` for one that names a row of a map. A fine
 /// is given back where there was a ticket, a case, or a conviction: only the rejection of true work costs anything, and
 /// who looked and found nothing pays nothing.
@@ -17,8 +17,9 @@ import { ISlashCourt } from "./ISlashCourt.sol";
 /// @notice The prize is in proportion to the node's pay and to how many of the last 24 hours the validator sealed before
 /// their seals closed. It asks for one more leaf: about the next commitment of that node and hour for which the validator
 /// was called, if there is one.
-/// @notice Prizes come out of a pot that is reserved with every commitment (IRuns.Work.premiumBps). Where it is empty
-/// they wait, and are paid before the owner gets back what is left.
+/// @notice Prizes come out of a pot that is reserved with every commitment (IRuns.Work.premiumBps), and never out of
+/// voided pay. Where it is empty they wait, in the order in which they were asked for, and are paid before the owner gets
+/// back what is left.
 /// @notice Warning: the owner knows all traps. It can tell friends, and a node can sell a ticket: docs/understand/trust.md.
 interface ITraps {
     // ------------------------------------------------------------------------------------------------------- types
@@ -26,7 +27,7 @@ interface ITraps {
     /// @notice That a node may plant. Signed by the run's storage key and by the node, under the Registry's EIP-712 domain,
     /// as Ticket(uint32 run,address node,uint32 index,bytes32 root,bytes32 mapRoot,uint64 storedAt).
     /// @param mapRoot Merkle root over a leaf for each planted row: the standard leaf of (position, token, salt). A map
-    /// has an eighth of a commitment's rows at most.
+    /// has an eighth of a commitment's rows at most, rounded up to a power of two.
     /// @param storedAt Second, before the commitment, at which it was given.
     struct Ticket {
         bytes32 mapRoot;
@@ -54,8 +55,8 @@ interface ITraps {
     }
 
     /// @notice One more leaf of the hour.
-    /// @param vouched Whether it is under the vouch root: keccak256(abi.encode(IRefutations.vouchLeaf, salt)); else it is
-    /// in the same list, at `place`.
+    /// @param vouched Whether it is under the vouch root: IRefutations.vouchLeaf, with `salt` as its sibling, so that in
+    /// IRefutations.proveVouched its proof begins with the salt; else it is in the same list, at `place`.
     struct Other {
         ISlashCourt.Target target;
         bool vouched;
@@ -146,7 +147,8 @@ interface ITraps {
     function claimWithheld(address validator, ISlashCourt.Target calldata first, ISlashCourt.Target calldata last)
         external;
 
-    /// @notice Pays a validator's operator what it has earned beyond its fines, as far as the pot reaches.
+    /// @notice Asks for what a validator has earned beyond its fines, unless it still waits for what it asked for before,
+    /// and pays its operator as much as has come in beyond what was asked for earlier. Anyone may call it.
     function withdraw(address validator) external returns (uint256 amount);
 
     // ------------------------------------------------------------------------------------------------------- the pot
@@ -154,16 +156,17 @@ interface ITraps {
     /// @notice Adds to the pot what the commitments of a node have reserved since the last time.
     function collect(address node) external;
 
-    /// @notice Gives the owner what is left, a week after the run was closed.
+    /// @notice Gives the owner what nobody has asked for, a week after the run was closed.
     function release(uint32 run) external;
 
     // ------------------------------------------------------------------------------------------------------- views
 
+    /// @notice What was collected for prizes and has not left, for whoever it is asked for.
     function pot(uint32 run) external view returns (uint256);
     /// @notice Of the ticket that was shown; zero if none was.
     function mapRoot(address node, uint32 index) external view returns (bytes32);
     function account(address validator) external view returns (Account memory);
-    /// @notice What `withdraw` would pay if the pot is full.
+    /// @notice What a validator has earned beyond its fines, and was not paid.
     function owed(address validator) external view returns (uint256);
     function ticketDigest(ISlashCourt.Target calldata target, Ticket calldata ticket) external view returns (bytes32);
 }

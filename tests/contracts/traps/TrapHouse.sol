@@ -116,9 +116,7 @@ abstract contract TrapHouse is House {
 
     function _ticket() internal view returns (ITraps.Ticket memory) {
         bytes32 leaf = keccak256(bytes.concat(keccak256(abi.encode(PLANTED, uint32(3), ROW_SALT))));
-        bytes32 root =
-            leaf < SIBLING ? keccak256(abi.encodePacked(leaf, SIBLING)) : keccak256(abi.encodePacked(SIBLING, leaf));
-        return ITraps.Ticket(root, uint64(runs.commitment(node(WORKER), trap).committedAt - 1));
+        return ITraps.Ticket(_pair(leaf, SIBLING), uint64(runs.commitment(node(WORKER), trap).committedAt - 1));
     }
 
     function _signed(uint256 key, uint32 index, ITraps.Ticket memory ticket) internal view returns (bytes memory) {
@@ -135,7 +133,11 @@ abstract contract TrapHouse is House {
 
     function _vouchedLeaf(uint32 index) internal view returns (bytes32) {
         bytes32 plain = refutations.vouchLeaf(_target(index), runs.checkpoint(run, 0).anchor);
-        return keccak256(abi.encode(plain, keccak256("salt of a vouch")));
+        return _pair(plain, keccak256("salt of a vouch"));
+    }
+
+    function _pair(bytes32 a, bytes32 b) internal pure returns (bytes32) {
+        return a < b ? keccak256(abi.encode(a, b)) : keccak256(abi.encode(b, a));
     }
 
     /// @dev Validator i vouches for the next commitment that it is called for, and rejects the trap for a row.

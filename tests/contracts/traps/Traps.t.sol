@@ -389,23 +389,95 @@ contract TrapsTest is TrapHouse {
         runs.publishCheckpoint(run, 0, bytes32(0), bytes32(0));
     }
 
-    /// @dev A prize that finds the pot empty waits, and is paid when commitments have filled it.
+    /// @dev A prize that finds the pot empty waits; who asked first is paid first, though others ask for less meanwhile.
     function test_Pot_EmptyWaits() public {
         uint256 i = _first(true);
+        uint256 other = _first(false);
         _sealTrap(i, PLANTED);
         _showTicket();
         _showMaster();
         _claim(i);
-        bytes32 slot = keccak256(abi.encode(run, uint256(1)));
-        vm.store(address(traps), slot, bytes32(uint256(1 ether)));
-        vm.assertEq(traps.pot(run), 1 ether);
+        _earn(other, 2 * PREMIUM);
+        _leave(1 ether);
         vm.assertEq(traps.withdraw(node(i)), 1 ether);
         vm.assertEq(traps.owed(node(i)), PRIZE - 1 ether);
-        vm.expectRevert(abi.encodeWithSelector(ITraps.NothingOwed.selector, node(i)));
-        traps.withdraw(node(i));
+        vm.assertEq(traps.withdraw(node(other)), 0);
+        uint256 income = 1 ether;
+        for (; income + PREMIUM < PRIZE; income += PREMIUM) {
+            _commit(WORKER);
+            traps.collect(node(WORKER));
+            vm.assertEq(traps.withdraw(node(other)), 0, "after who came first");
+            vm.assertEq(traps.withdraw(node(i)), PREMIUM);
+        }
         _commit(WORKER);
         traps.collect(node(WORKER));
-        vm.assertEq(traps.withdraw(node(i)), PREMIUM);
+        uint256 beyond = income + PREMIUM - PRIZE;
+        vm.assertEq(traps.withdraw(node(other)), beyond);
+        vm.assertEq(traps.withdraw(node(i)), PRIZE - income);
+        vm.assertEq(traps.pot(run), 0);
+        _commit(WORKER);
+        _commit(WORKER);
+        traps.collect(node(WORKER));
+        vm.assertEq(traps.withdraw(node(other)), 2 * PREMIUM - beyond);
+        vm.assertEq(traps.pot(run), beyond);
+        vm.expectRevert(abi.encodeWithSelector(ITraps.NothingOwed.selector, node(other)));
+        traps.withdraw(node(other));
+    }
+
+    /// @dev Who waits is paid by what comes in after the owner was given the rest.
+    function test_Pot_TheOwnerIsGivenNothingThatOthersWaitFor() public {
+        _earn(0, PRIZE);
+        traps.collect(node(WORKER));
+        _leave(PREMIUM);
+        vm.assertEq(traps.withdraw(node(0)), PREMIUM);
+        _showMaster();
+        _commit(WORKER);
+        _close();
+        vm.warp(block.timestamp + 7 days);
+        traps.collect(node(WORKER));
+        traps.release(run);
+        vm.assertEq(traps.withdraw(node(0)), PREMIUM);
+        vm.assertEq(traps.pot(run), 0);
+    }
+
+    /// @dev A run in which nothing was committed gives its first prizes back too.
+    function test_Pot_TheFirstPrizesOfAnIdleRun() public {
+        run = _createRun(runTerms.terms(run));
+        _fund(run, 71 * uint256(PRIZE));
+        for (uint256 i = 20; i < 24; i++) {
+            _join(i, IRegistry.Role.Validator, 0);
+        }
+        vm.warp(block.timestamp + 1);
+        _publish();
+        masters.revealMaster(run, TRAPS_SERIES, FIRST_MASTER);
+        _close();
+        vm.assertEq(runs.withdrawable(run), 0);
+        vm.warp(block.timestamp + 7 days);
+        traps.release(run);
+        vm.assertEq(runs.withdrawable(run), 71 * uint256(PRIZE));
+    }
+
+    /// @dev Voided pay pays others for work, and no premium: that is the owner's to bring.
+    function test_Pot_NeverOutOfVoidedPay() public {
+        vm.prank(address(court));
+        uint256 voided = runs.voidWork(node(WORKER));
+        vm.assertEq(voided, uint256(count) * 1 ether);
+        _showMaster();
+        vm.startPrank(owner);
+        runs.announceWithdrawal(run);
+        vm.warp(block.timestamp + NOTICE);
+        runs.withdrawEscrow(run, type(uint256).max);
+        vm.stopPrank();
+        _join(30, IRegistry.Role.Worker, 0);
+        _publishFor(30);
+        vm.assertEq(runs.unreserved(run), voided);
+        _expectNoCommitment(30, 0);
+        _fund(run, PREMIUM - 1);
+        _expectNoCommitment(30, PREMIUM - 1);
+        _fund(run, 1);
+        _commit(30);
+        vm.assertEq(runs.unreserved(run), voided - 1 ether);
+        vm.assertEq(runs.withdrawable(run), 0);
     }
 
     /// @dev The rest is the owner's, a week after it closed the run.
@@ -414,10 +486,7 @@ contract TrapsTest is TrapHouse {
         vm.expectRevert(abi.encodeWithSelector(ITraps.TooEarly.selector, type(uint256).max, block.timestamp));
         traps.release(run);
         _showMaster();
-        vm.startPrank(owner);
-        runs.announceWithdrawal(run);
-        vm.warp(block.timestamp + NOTICE);
-        runs.close(run);
+        _close();
         vm.warp(block.timestamp + 7 days - 1);
         vm.expectRevert(abi.encodeWithSelector(ITraps.TooEarly.selector, block.timestamp + 1, block.timestamp));
         traps.release(run);
@@ -426,13 +495,43 @@ contract TrapsTest is TrapHouse {
         traps.release(run);
         vm.assertEq(traps.pot(run), 0);
         vm.assertEq(runs.withdrawable(run), pot);
-        vm.stopPrank();
         vm.expectRevert(abi.encodeWithSelector(IRuns.NotTraps.selector, stranger));
         vm.prank(stranger);
         runs.releasePot(run, 1);
         vm.expectRevert(abi.encodeWithSelector(IRuns.NotTraps.selector, stranger));
         vm.prank(stranger);
         runs.payPrize(run, stranger, 1);
+    }
+
+    function _close() private {
+        vm.startPrank(owner);
+        runs.announceWithdrawal(run);
+        vm.warp(block.timestamp + NOTICE);
+        runs.close(run);
+        vm.stopPrank();
+    }
+
+    function _expectNoCommitment(uint256 i, uint256 own) private {
+        bytes32 anchor = runs.checkpoint(run, _latest()).anchor;
+        uint32 step = _latest();
+        vm.expectRevert(abi.encodeWithSelector(IRuns.EscrowShort.selector, run, own, PREMIUM));
+        vm.prank(node(i));
+        runs.commitWork(run, step, anchor, 0, _root(i, 0));
+    }
+
+    /// @dev As if a validator had earned it: slot 3 of Traps is what accounts are in.
+    function _earn(uint256 i, uint256 amount) private {
+        vm.store(address(traps), keccak256(abi.encode(node(i), uint256(3))), bytes32(amount));
+        vm.assertEq(traps.owed(node(i)), amount);
+    }
+
+    /// @dev As if all but that had been asked for and paid: slot 1 of Traps is what pots are in.
+    function _leave(uint256 amount) private {
+        uint256 slot = uint256(keccak256(abi.encode(run, uint256(1))));
+        uint256 gone = traps.pot(run) - amount;
+        vm.store(address(traps), bytes32(slot), bytes32(traps.pot(run) | (gone << 128)));
+        vm.store(address(traps), bytes32(slot + 1), bytes32(gone));
+        vm.assertEq(traps.pot(run), amount);
     }
 
     function _accuse2(uint256 challenger, uint32 index, uint32 position) private returns (uint256) {
