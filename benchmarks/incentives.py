@@ -25,7 +25,7 @@ share of unfounded cases follows from the two.
     copycat         share of the bounties that a validator gets who opens a copy of each finder's case
     throttle        pay that an honest worker at full rate cannot earn in 8 days since two of four validators open
                     unfounded cases against it one after another, over what the two lose
-    rotation        tokens paid for false work of which nobody complained before all validators had changed their keys
+    rotation        tokens paid for false work without complaint before all validators had changed their keys
     silence         tokens that a judge with a receipt earns more by a verdict than by showing the receipt
     bait_cost       tokens that a validator loses per file that comes only when it is accused, gas aside
     junk_ratio      tokens of an owner that junk binds per token that its author loses
@@ -46,7 +46,7 @@ unless every account agrees:
     owner_cost      what traps and looking cost an owner, as a share of the pay
     ticket_price    the prize for a trap, in pay
     ticket_knows    share of traps that a validator must know before it gains nothing by looking at the others
-    ticket_bought   share of which a validator that never looks must be told to earn as much as an honest one
+    ticket_bought   share of which a validator that never looks must know to earn as much as an honest one
 """
 
 from __future__ import annotations

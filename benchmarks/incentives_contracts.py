@@ -61,7 +61,7 @@ from testbed.economy.parties import FAITHFUL, HONEST, tokens_of_gas
 from testbed.economy.world import World, validator_links
 
 MASTERS: Final = (keccak(keccak(b"traps")), keccak(b"traps"))
-"""Of epochs 1 and 2, each of one step. The second is shown to nobody in time."""
+"""Of epochs 1 and 2, each of one step. The second is not shown in time."""
 EVERY: Final = 20
 NODES: Final = 3
 """The last asks for no ticket."""
@@ -105,7 +105,7 @@ def with_traps(terms: Terms) -> Terms:
 
 
 @dataclass
-class Books:
+class Accounts:
     """What the rules say that a validator has: token wei, and rejections."""
 
     credit: int = 0
@@ -149,7 +149,7 @@ class Contracts:
     world: World
     seed: int
     strategies: list[Looking]
-    books: list[Books]
+    books: list[Accounts]
     gas: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """By what was done, of each time."""
     refused: int = 0
@@ -169,7 +169,7 @@ class Contracts:
         strategies = played(Rules(1))
         loyal, nodes = [FAITHFUL] * len(strategies), [HONEST] * NODES
         world = World.begin(chain, with_traps(terms), Assumptions(seed=seed), loyal, nodes)
-        return cls(world, seed, strategies, [Books() for _ in strategies])
+        return cls(world, seed, strategies, [Accounts() for _ in strategies])
 
     def check(self) -> list[Row]:
         """Play it, and compare. Raises CheckError where the contracts do otherwise than the rules say."""
@@ -185,7 +185,7 @@ class Contracts:
         acts = replace(acts, named=acts.named & planted)
         self._plant(planted)
         self._work(acts)
-        # 2. Claims, while they last: those of the last hour are about a master that nobody has shown.
+        # 2. Claims, while they last: those of the last hour are about a master that was not shown.
         self._show(planted)
         shown = planted.copy()
         shown[:, -1] = False
@@ -472,7 +472,7 @@ class Contracts:
                 self._refuse(sender, settle, "NothingOwed")
 
     def _claim_unticketed(self, called: Mask, picked: Mask, count: np.ndarray) -> None:
-        """Claim a look at each picked commitment, which is paid where nobody has shown a ticket."""
+        """Claim a look at each picked commitment, which is paid where no ticket was shown."""
         for place in self._those(picked):
             target = self.targets[place]
             paid = place.node == NODES - 1 and place.hour != WORK_HOURS - 1
@@ -487,7 +487,7 @@ class Contracts:
                     self._refuse(self.world.owner.address, claim, *names)
 
     def _claim_withheld(self, count: np.ndarray) -> None:
-        """Claim the premiums of the last hour, whose master nobody has shown."""
+        """Claim the premiums of the last hour, whose master was not shown."""
         premium = self.terms.pay * premium_bps(self.terms) // BASIS_POINTS
         for node in range(NODES):
             for number, one in enumerate(self.world.validators):

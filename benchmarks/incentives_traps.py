@@ -109,16 +109,16 @@ class Looking:
     share: float = 1.0
     """Of the commitments that it should look at; it accepts the others unseen."""
     turns: bool = True
-    """Looks where nobody was called and its hash is the lowest."""
+    """Looks where none was called and its hash is the lowest."""
     jumps: bool = False
-    """Looks before its turn, so that nobody takes one after it."""
+    """Looks before its turn, so that no one takes one after it."""
     answers: bool = True
     """Gives verdicts."""
     vouches: bool = True
     rejects: bool = False
     """Rejects all for a row that it guesses."""
     knows: float = 0.0
-    """Share of traps of which it was told a row, whoever is called."""
+    """Share of traps of which it knows a row, called or not."""
     seals: str = "always"
     """Or "late", or "finds": only hours in which it found something."""
 
@@ -181,7 +181,7 @@ def decide(
 ) -> Acts:
     """Let each validator act by its strategy. hashes: of the calls, in proportion; float [V, N, H, P]."""
     luck, chosen, guesses = (random.random(called.shape) for _ in range(3))
-    told = random.random(called.shape[1:])
+    hints = random.random(called.shape[1:])
     members = slice(0, group.members if group else 0)
 
     def of(name: str) -> np.ndarray:
@@ -205,7 +205,7 @@ def decide(
         looks[members] &= np.cumsum(looks[members], axis=0) == 1
         luck[members] = luck[0]
     named = (seen & (luck < of("finds"))) | (judged & of("rejects") & (guesses < rules.planted / ROWS))
-    return Acts(judged, looks, named | (told < of("knows")) | own, judged & (of("vouches") | of("rejects")))
+    return Acts(judged, looks, named | (hints < of("knows")) | own, judged & (of("vouches") | of("rejects")))
 
 
 def play(rules: Rules, strategies: Sequence[Looking], seed: int, group: Group | None = None) -> Tally:
@@ -377,7 +377,7 @@ def coalitions() -> list[Coalition]:
         )
     for k, n in CARTELS:
         found.append(
-            Coalition(f"{k} of {n} are told all traps by the owner", n, Group(k), lambda _: replace(BLIND, knows=1.0))
+            Coalition(f"{k} of {n} know all traps from the owner", n, Group(k), lambda _: replace(BLIND, knows=1.0))
         )
     return found
 
@@ -426,7 +426,7 @@ def owners(rules: Rules, seeds: int = SEEDS) -> list[Row]:
     withheld = 1.5 * rules.worth * rules.accepts
     return [
         row(USUAL, usual, prizes, 0.0),
-        row("gives nobody a ticket", usual, lambda _: unticketed, unticketed),
+        row("gives no ticket", usual, lambda _: unticketed, unticketed),
         row("shows no master", usual, lambda _: withheld, withheld),
         row("gives tickets for true rows", pays(0.0), prizes, 0.0),
         row("gives tickets for one false row", pays(detection(ROWS, 1, SAMPLE)), prizes, 0.0),

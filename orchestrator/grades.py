@@ -82,7 +82,7 @@ class Grades:
     def _known(self, connection: Connection, shown: ShownGrades) -> tuple[Verdict | None, int | None, bool, int | None]:
         """Return the verdict, how many trusted validators accept, if its grades are known, the commitment's hour.
 
-        How many accept is None while nobody may know.
+        How many accept is None while that is hidden.
         """
         statement = shown.statement
         hidden = verdict_of(connection, statement.validator, statement, HIDDEN)

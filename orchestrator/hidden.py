@@ -3,7 +3,7 @@
 There verdicts, grades and the trainer's reports wait in tables of their own, which nothing reads that answers
 strangers. Once the seals are closed (`muster.protocol.seals`), the process with the lease moves them to the tables
 that everything is read from, where they have the effect that they have at once in other runs. So a new answer needs no
-rule of its own, and a process that ends leaves the next one what is not moved.
+more rules, and a process that ends leaves the next one what is not moved.
 
 Until then the trainer reads them by its signature (`Queries.trainable`), and a node what was said of its own work.
 """

@@ -10,7 +10,7 @@ answer to a question is a signature of one size, made in one way, be it a promis
 4. once: the same request gets the same ticket, another map for the same root none;
 5. while its epoch's master is secret.
 
-Tickets and maps are kept in storage too. They are nobody's to read before their epoch's master is on chain.
+Tickets and maps are kept in storage too. They are secret before their epoch's master is on chain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Traps at the trainer: it knows them before others do, shows their masters in time, and counts who misses them.
 
 A commitment that is picked trains nothing. The master of an epoch is shown when no work of the epoch can be committed
-any more and the seals of its last hour have closed, so that nobody could still use it; sooner only where the chain
+any more and the seals of its last hour have closed, so that it is of no more use; sooner only where the chain
 takes no further step without it. Then each trap says something of who judged it: a validator that misses more of them
 than one that inspects by policy would (MISSES_LIKELY) counts no more.
 """
@@ -192,7 +192,7 @@ class TrapKeeper:
         trap = await self.opened.get(c, self._entropies[verdict.node], epoch, self.masters.of(epoch))
         if trap is None:
             return  # without a ticket it is true work
-        # A pick without a ticket pays who was called, whatever it did: so traps that nobody found need theirs shown.
+        # A pick without a ticket pays who was called, whatever it did: so traps that were not found need theirs shown.
         if await self.chain.call(traps.map_root(c.node, c.index)) == bytes(32):
             try:
                 await self.chain.send(ticket_call(c.step, trap.ticket, trap.consent))

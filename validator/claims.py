@@ -38,7 +38,7 @@ from muster.runtime import telemetry
 from muster.runtime.loop import IDLE, Next
 from muster.verification.rules import CommittedWork
 from validator.journal import ValidatorJournal
-from validator.trap_journal import Act, SealedHour, SealedLeaf
+from validator.trap_journal import SealedHour, SealedLeaf, TrapCall
 from validator.turns import Turns
 
 POLL_SECONDS: Final = 30.0
@@ -237,7 +237,7 @@ class TrapClaimer:
                 finished = False
         return finished
 
-    async def _act(self, c: CommittedWork, act: Act, transaction: Transaction[None]) -> bool:
+    async def _act(self, c: CommittedWork, act: TrapCall, transaction: Transaction[None]) -> bool:
         """Do something once about a commitment; return whether it was done now."""
         kept = self.journal.traps
         if kept.done(c.node, c.index, act):

@@ -43,7 +43,7 @@ TRAP_SCHEMA: Final = (
 RECENT_HOURS: Final = 96
 """Hours whose seals are looked at again after a reorg: more than claims take."""
 
-Act = Literal["claim", "settle", "excuse", "unticketed", "withheld"]
+TrapCall = Literal["claim", "settle", "excuse", "unticketed", "withheld"]
 """What a validator does once about a commitment (`validator.claims`)."""
 
 
@@ -90,7 +90,7 @@ class SealedHour:
 def seal_hour(
     hour: int, vouched: Sequence[tuple[CommittedWork, bytes]], rejected: Sequence[tuple[CommittedWork, int]]
 ) -> SealedHour:
-    """Return the lists of an hour, each leaf with a salt of its own: who sees the roots can guess no leaf of them.
+    """Return the lists of an hour, each leaf with its own salt: who sees the roots can guess no leaf of them.
 
     `vouched`: with the leaf that is hidden (`validator.sealing.vouch_leaf`). `rejected`: with the false row.
     """
@@ -204,12 +204,12 @@ class TrapJournal:
         rows = self._journal.rows("SELECT * FROM commitments WHERE live = 1 AND hour = ? ORDER BY node, idx", hour)
         return [self._commitment(row) for row in rows]
 
-    def done(self, node: str, index: int, act: Act) -> bool:
+    def done(self, node: str, index: int, act: TrapCall) -> bool:
         """Return whether an act about a commitment needs no other try."""
         query = "SELECT 1 FROM trap_acts WHERE node = ? AND idx = ? AND act = ?"
         return self._journal.row(query, node, index, act) is not None
 
-    def did(self, node: str, index: int, act: Act, why: str) -> None:
+    def did(self, node: str, index: int, act: TrapCall, why: str) -> None:
         """Note that an act was done, or `why` it can never be."""
         self._journal.execute("INSERT OR REPLACE INTO trap_acts VALUES (?, ?, ?, ?)", node, index, act, why)
 

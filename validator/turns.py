@@ -1,6 +1,6 @@
 """In a run with traps: whom a validator inspects first, and what it leaves to others.
 
-It inspects first what it is called for (`muster.protocol.calls`): there a look is paid, whoever else looks. Of the rest
+It inspects first what it is called for (`muster.protocol.calls`): there a look is paid, alone or not. Of the rest
 each has its turn after a time that its call hash says, and is inspected then if it still waits for a verdict.
 """
 
@@ -21,7 +21,7 @@ from muster.verification.rules import CommittedWork
 from validator.journal import ValidatorJournal
 
 PLANTED_REASON: Final = "sampling_mismatch"
-"""What a planted row is rejected for. Such a rejection accuses nobody before traps are opened."""
+"""What a planted row is rejected for. Such a rejection accuses no node before traps are opened."""
 
 AT_ONCE: Final = 64
 """Commitments whose turns are taken at a time."""
@@ -38,7 +38,7 @@ class Turns:
     journal: ValidatorJournal
     terms: Terms
     link_of: Callable[[int], bytes]
-    """Returns the link of this validator's hash chain for an hour. Nobody may learn it before that is sealed."""
+    """Returns the link of this validator's hash chain for an hour. It is secret until that is sealed."""
 
     async def take(self, before_block: int) -> None:
         """Find out of all new commitments whether this validator is called for them. Raises TRANSIENT errors."""
@@ -60,7 +60,7 @@ class Turns:
     async def is_due(self, c: CommittedWork) -> bool:
         """Return whether to inspect a commitment whose turn has come; pass over it if others did meanwhile.
 
-        A file that came late is inspected again by whoever missed it. Raises TRANSIENT errors.
+        A file that came late is inspected again by those that missed it. Raises TRANSIENT errors.
         """
         if self.journal.traps.is_called(c) or self.journal.second_look(c) is not None:
             return True

@@ -3,7 +3,7 @@
 Each hour has a link of the chain, which helps to draw the rows that are re-run of the hour's commitments
 (`muster.protocol.draws`), and is shown when the hour is sealed. So neither the worker nor the validator chooses them. A
 validator that loses the secret can no longer inspect or seal, and must register another key. With a leaked secret,
-whoever builds the block after a commitment can predict its sample.
+the builder of the block after a commitment can predict its sample.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An *environment manifest* names an environment and its version, its options, the weights of its score's parts and,
 where scoring runs code on a stranger's text, the *scorer*: a WebAssembly component by its hash, its function, and the
 fuel and memory that one call may use; or an image for native programs by its hash, and the time and memory of one run.
-The manifests of a run stand in its task set's document, whose hash the terms name, so whoever knows the terms knows
+The manifests of a run stand in its task set's document, whose hash the terms name, so the terms say
 exactly what scores.
 """
 
@@ -65,7 +65,7 @@ class EnvironmentManifest(StrictDocument):
 
     @property
     def is_native(self) -> bool:
-        """Return whether scores may differ between machines and from one time to the next: nobody is accused of one."""
+        """Return whether scores may differ between machines and from one time to the next: they accuse no node."""
         return isinstance(self.scorer, NativeManifest)
 
     @property

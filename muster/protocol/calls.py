@@ -1,7 +1,7 @@
 """Who is called to inspect a commitment, and from when on the others take their turn. Pure.
 
 In a run with traps a look is paid. So each validator is called for a share of the commitments, as many of them as the
-run needs accepts, and knows at once which: from its link of the commitment's hour, which nobody else knows until the
+run needs accepts, and knows at once which: from its link of the commitment's hour, which is secret until the
 hour is sealed. `call_hash` and `is_called` are twins of `contracts/libraries/Draws.sol`.
 """
 

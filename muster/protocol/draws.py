@@ -98,7 +98,7 @@ def draw_sample(*, block_hash: bytes, link: bytes, node: str, index: int, positi
     """Draw the positions that one validator re-runs: `count` distinct ones, ascending.
 
     `block_hash` is that of a block after the commitment, and `link` is the validator's for the commitment's hour
-    (`link_of`), which nobody else knows in that hour. So the worker cannot know the sample. Both are given, so the
+    (`link_of`), which is secret in that hour. So the worker cannot know the sample. Both are given, so the
     validator cannot choose it; once the link is shown, with the seal of the hour, anyone can draw it again.
     """
     return sorted(_shuffled(SAMPLE_TAG + block_hash + link, node, index, positions, count))

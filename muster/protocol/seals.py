@@ -1,7 +1,7 @@
 """Say when the seals of an hour close, and what is hidden until then: the one home of these rules. Pure.
 
-Where a run has traps, validators are paid for what they find by themselves. So what one of them found is nobody else's
-to know until the seals of the commitment's hour have closed. `closes_at` and the two functions after it are
+Where a run has traps, validators are paid for what they find by themselves. So what one of them found is secret
+until the seals of the commitment's hour have closed. `closes_at` and the two functions after it are
 twins of `contracts/libraries/Windows.sol`.
 """
 

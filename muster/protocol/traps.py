@@ -1,15 +1,15 @@
-"""Traps: commitments whose node was asked to plant false rows, so that validators find something where nobody cheats.
+"""Traps: commitments whose node was asked to plant false rows, so that validators find something where all are honest.
 
 A lottery that only the owner can draw decides which commitments are asked for; it says so to the node alone, by a
 *promise* that the storage key signs. The node plants in exactly `planted_rows` rows (`muster.verification.planting`)
 and writes a *map* of them. Under the map's root both sign one *ticket*: the node once it has the receipt of its file,
 whose second is the ticket's (that signature is its *consent*), and the storage key after it, only before the
-commitment. The ticket ends a case about a row of the map. When the master of the step's epoch is shown, everybody sees
+commitment. The ticket ends a case about a row of the map. When the master of the step's epoch is shown, everyone sees
 which commitments were picked, and maps are public: a trap is *opened*.
 
-What follows from an opened trap: its planted rows are evidence against nobody. They enter no pool and no tally of a
+What follows from an opened trap: its planted rows are no evidence. They enter no pool and no tally of a
 node, make it no suspect, and lead to no case; all other rows of the commitment, and its true rows in pools, count as
-anybody's (`OpenedTrap.rows`). A rejection for a row of the map is right, and counts for the validator.
+in other work (`OpenedTrap.rows`). A rejection for a row of the map is right, and counts for the validator.
 
 Each function here is pure. `is_picked` is the twin of `contracts/libraries/Draws.sol`, what is signed, `map_leaf`,
 `rejection_leaf` and `sealed_rejections` of `contracts/Traps.sol`; forge holds the four equal by vectors.

@@ -89,7 +89,7 @@ class OrchestratorSettings(Section):
     masters: Path | None = None
     """Secret file that muster tasks seal wrote: validators grade a run's private tests by it. Never in run_folder."""
     trap_masters: Path | None = None
-    """Secret file that muster run masters wrote: by it workers are told which commitments are traps. Never in
+    """Secret file that muster run masters wrote: by it workers learn which commitments are traps. Never in
     run_folder."""
     batch_groups: int = Field(default=64, ge=1)
     """Groups the trainer puts in a batch; demand is counted in batches of this size."""

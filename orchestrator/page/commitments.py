@@ -209,7 +209,7 @@ def _why_now(
     if (day := closed_day(connection, row.node, row.index)) is not None:
         return ended_why(row.status, row.reason, day)
     if row.status == "pending" and verdicts_hidden(source.terms, row.hour * HOUR_SECONDS, source.chain.now):
-        return "Pending: in this run nobody sees a verdict before the seals of its hour close, two hours after its end."
+        return "Pending: in this run verdicts are hidden until the seals of its hour close, two hours after its end."
     return why(row.status, row.reason, given, accused, source.terms, has_file=has_file)
 
 

@@ -46,7 +46,7 @@ class ShownText(Message):
     """Characters; more than `text` has where it was cut."""
 
 
-class Piece(ShownText):
+class ConversationPiece(ShownText):
     """A stretch of a completion of several turns."""
 
     kind: PieceKind
@@ -104,7 +104,7 @@ class RowText(Message):
     """What stands before the end of the thinking, where the task asks for any."""
     answer: ShownText
     """Of several turns the last one's, as `thinking`: what is scored."""
-    pieces: list[Piece] = Field(default_factory=list)
+    pieces: list[ConversationPiece] = Field(default_factory=list)
     """Of several turns all that follows the prompt, in order; texts are cut to MAX_TEXT together."""
     given: int = 0
     """Tokens of the completion that tools and the template gave."""
@@ -171,7 +171,7 @@ def reference_text(task: Task) -> str:
             return json.dumps(reference, ensure_ascii=False, indent=1, sort_keys=True)
 
 
-def conversation(tokenizer: Tokenizer, tokens: list[int], ends: np.ndarray) -> list[Piece]:
+def conversation(tokenizer: Tokenizer, tokens: list[int], ends: np.ndarray) -> list[ConversationPiece]:
     """Return a completion of several turns in pieces, at most MAX_PIECES. ends: as `spans_error` finds right.
 
     A call begins and ends with the marker tokens, since markers that a policy spells are text. In what is given the
@@ -196,7 +196,7 @@ def conversation(tokenizer: Tokenizer, tokens: list[int], ends: np.ndarray) -> l
     shown = [(kind, text) for kind, text in found if text]
     for number, (kind, text) in enumerate(shown[:MAX_PIECES], start=1):
         more = sum(len(other) for _, other in shown[MAX_PIECES:]) if number == MAX_PIECES else 0
-        pieces.append(Piece(kind=kind, text=text[:room], whole=len(text) + more))
+        pieces.append(ConversationPiece(kind=kind, text=text[:room], whole=len(text) + more))
         room -= len(pieces[-1].text)
     return pieces
 

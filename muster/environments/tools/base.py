@@ -35,7 +35,7 @@ class ToolResult:
     """What a call came to."""
 
     text: str
-    """What the policy is told; an error too is a text."""
+    """What the policy reads; an error too is a text."""
     fuel: int
     """What the call used, 0 to its limit: the same number on every machine."""
 

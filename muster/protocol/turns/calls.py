@@ -99,7 +99,7 @@ class BadCall:
 
     reason: BadReason
     text: str
-    """What the policy is told in place of a result."""
+    """What the policy reads in place of a result."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What follows a sampled turn: its calls are run and bridged to the next one, or the conversation ends.
 
-`next_given` is all that a worker needs to go on, and `conversation_error` all that anybody needs to check what a worker
+`next_given` is all that a worker needs to go on, and `conversation_error` all that a check needs of what a worker
 did: the same function over the same ids, compared token by token.
 """
 
