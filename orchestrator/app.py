@@ -347,7 +347,7 @@ async def give_ticket(request: Request, service: Here, _: OurRun, caller: Signed
     return await service.traps.give(caller, await read_message(TicketRequest, request, caller))
 
 
-@runs.get("/runs/{run}/traps/{epoch}", responses=documented(425))
+@runs.get("/runs/{run}/traps/{epoch:int}", responses=documented(425))
 async def opened_traps(
     service: Here,
     _: OurRun,

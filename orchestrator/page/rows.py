@@ -182,7 +182,7 @@ def conversation(tokenizer: Tokenizer, tokens: list[int], ends: np.ndarray) -> l
     for number, part in enumerate(np.split(np.asarray(tokens, np.int64), ends[:-1])):
         if number % 2:
             texts = _RESULT.split(decoded(tokenizer, part.tolist()))
-            found += [(_GIVEN[place % 2], text) for place, text in enumerate(texts)]
+            found.extend((_GIVEN[place % 2], text) for place, text in enumerate(texts))
             continue
         calls: list[tuple[PieceKind, list[int]]] = [("said", [])]
         for token in part.tolist():
@@ -191,9 +191,9 @@ def conversation(tokenizer: Tokenizer, tokens: list[int], ends: np.ndarray) -> l
             calls[-1][1].append(token)
             if token == end and calls[-1][0] == "call":
                 calls.append(("said", []))
-        found += [(kind, decoded(tokenizer, ids)) for kind, ids in calls]
+        found.extend((kind, decoded(tokenizer, ids)) for kind, ids in calls)
     pieces, room = [], MAX_TEXT
-    shown = [(kind, text) for kind, text in found if text]
+    shown = [piece for piece in found if piece[1]]
     for number, (kind, text) in enumerate(shown[:MAX_PIECES], start=1):
         more = sum(len(other) for _, other in shown[MAX_PIECES:]) if number == MAX_PIECES else 0
         pieces.append(ConversationPiece(kind=kind, text=text[:room], whole=len(text) + more))
