@@ -305,6 +305,7 @@ class PrivateStory:
             "root": [hex_hash(work.root)],
             "case": [0],
             "metric": ["reward"],
+            "epoch": [1],
             "step": [0, 1],
             "day": ["2026-01-01"],
             "name": files,

@@ -70,6 +70,7 @@ def paths_of(big: BigRun, app: FastAPI) -> list[str]:
         "case": [1],
         "day": ["2026-01-01"],
         "metric": ["reward"],
+        "epoch": [1],
         "metric:path": ["reward"],
         "version": ["1"],
         "path:path": ["page.css"],
