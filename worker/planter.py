@@ -41,7 +41,10 @@ async def plant(
         assert made.rivals is not None
         return chances(made.rivals, requests[row].seed, apart(head, made.rivals, profile), profile)
 
-    lengths = [len(one.prompt_tokens) + len(made.tokens) for one, made in zip(requests, generations, strict=True)]
+    lengths = [  # the mean chance of a row's tokens is that of its sampled ones
+        (len(one.prompt_tokens) + len(made.tokens)) * len(made.tokens) / len(made.logprobs)
+        for one, made in zip(requests, generations, strict=True)
+    ]
     draws = draw_plants(lengths, lambda row: proportions(row, generations[row]), SystemRandom())
     found, plants = list(generations), []
     while missing := count - len(plants):

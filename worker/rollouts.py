@@ -12,7 +12,7 @@ from muster.environments.rewards import length_reward
 from muster.protocol.draws import Draw
 from muster.protocol.turns.conversation import counted_length
 from muster.rollouts.schema import Rollout
-from muster.rollouts.spans import last_turn, one_span
+from muster.rollouts.spans import last_turn
 from muster.verification.rules import Rules
 from worker.engine import Generation, GenerationRequest
 
@@ -34,7 +34,8 @@ def make_requests(assignment: Assignment, rules: Rules) -> list[GenerationReques
     for position, seed in enumerate(assignment.draw.seeds):
         group = assignment.draw.groups[position // terms.group_size]
         prompt = rules.prompt(group.task, group.budget)
-        requests.append(GenerationRequest(prompt_tokens=prompt, seed=seed, max_tokens=terms.max_completion_tokens))
+        turns = rules.turns(group.task)
+        requests.append(GenerationRequest(prompt, seed, terms.max_completion_tokens, turns))
     return requests
 
 
@@ -65,7 +66,8 @@ def bare_rows(
             budget=8,
             prompt_tokens=request.prompt_tokens,
             completion_tokens=generation.tokens,
-            spans=one_span(len(generation.tokens)),
+            spans=generation.spans,
+            call_fuel=generation.call_fuel,
             logprobs=generation.logprobs,
             task_reward=0,
             parts=np.array([0], np.int64),

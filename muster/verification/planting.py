@@ -44,7 +44,10 @@ rows are further off once in a hundred times, and only by that is a gap licensed
 
 @dataclass(frozen=True, eq=False)
 class Rivals:
-    """The runners-up of one completion: what the sampler would have taken in each token's stead. float32 [T] each."""
+    """The runners-up of one completion: what the sampler would have taken in each token's stead. float32 [T] each.
+
+    Zeros where a token was given: its gap of 0 is never planted.
+    """
 
     sampled: np.ndarray
     """The tokens that were sampled."""
@@ -60,9 +63,14 @@ class Rivals:
     """As in `TokenErrors`, if the runner-up were claimed."""
 
     @classmethod
-    def from_bytes(cls, columns: bytes) -> Rivals:
-        """Return what the engine recorded: the fields in order, little-endian."""
-        return cls(*np.frombuffer(columns, dtype="<f4").reshape(6, -1))
+    def from_bytes(cls, columns: bytes, sampled: np.ndarray) -> Rivals:
+        """Return what the engine recorded of the sampled tokens: the fields in order, little-endian.
+
+        sampled: which tokens were, bool [T].
+        """
+        fields = np.zeros((6, len(sampled)), np.float32)
+        fields[:, sampled] = np.frombuffer(columns, dtype="<f4").reshape(6, -1)
+        return cls(*fields)
 
 
 @dataclass(frozen=True, order=True)
@@ -106,7 +114,7 @@ def chances(rivals: Rivals, seed: int, apart: np.ndarray, profile: Profile) -> n
     return np.where(beyond & (found >= LOWEST), np.exp(near), 0.0)
 
 
-def draw_plants(lengths: Sequence[int], proportions: Callable[[int], np.ndarray], random: Random) -> Iterator[Plant]:
+def draw_plants(lengths: Sequence[float], proportions: Callable[[int], np.ndarray], random: Random) -> Iterator[Plant]:
     """Draw false tokens, in rows that differ, until no row is left that has a place for one.
 
     lengths: each row's tokens, prompt included: rows are drawn in proportion to them, and to the mean chance of their

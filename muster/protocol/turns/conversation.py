@@ -7,7 +7,7 @@ did: the same function over the same ids, compared token by token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,6 +85,52 @@ def next_given(
         fuel.append(result.fuel)
     tokens = bridge(template, prompt, spans, messages)
     return Given(tokens, tuple(fuel)) if len(tokens) < room else None
+
+
+@dataclass(eq=False)
+class Conversation:
+    """A conversation under way. `add` what the policy samples, then `go_on`, until that is False."""
+
+    rules: TurnRules | None
+    """None: it has a single turn."""
+    prompt: list[int]
+    limit: int
+    """Most tokens of the completion."""
+    spans: list[list[int]] = field(default_factory=list)
+    """Sampled and given in turn."""
+    fuel: list[int] = field(default_factory=list)
+    """Of each call that was answered."""
+
+    @property
+    def length(self) -> int:
+        """Return the tokens of the completion so far: the index of the next one."""
+        return sum(map(len, self.spans))
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return the completion so far."""
+        return [token for span in self.spans for token in span]
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Return the spans as a row has them: int32 [spans]."""
+        return np.cumsum([len(span) for span in self.spans], dtype=np.int32)
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Append a sampled turn."""
+        self.spans.append(list(tokens))
+
+    def go_on(self) -> bool:
+        """Run the calls of the last turn and append what is given. Return whether another turn follows. May block."""
+        if self.rules is None:
+            return False
+        room, used = self.limit - self.length, sum(self.fuel)
+        given = next_given(self.rules, self.prompt, self.spans, room=room, used=used)
+        if given is None:
+            return False
+        self.spans.append(given.tokens.tolist())
+        self.fuel += given.fuel
+        return True
 
 
 def _answer(call: ToolCall | BadCall, rules: TurnRules, fuel: int) -> ToolResult:

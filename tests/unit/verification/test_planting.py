@@ -66,10 +66,14 @@ def test_noise_of_one_token_is_that_of_the_whole_row(places: list[tuple[int, int
     assert torch.equal(noise_at(seeds, positions, tokens), whole)
 
 
-def test_rivals_survive_their_bytes() -> None:
-    rivals = rivals_of(7)
+def test_rivals_survive_their_bytes_and_given_tokens_are_never_planted() -> None:
+    rivals, sampled = rivals_of(7), np.array([1, 1, 0, 0, 1, 1, 1, 0, 1, 1], bool)
     columns = np.stack(list(vars(rivals).values())).astype("<f4").tobytes()
-    assert all(np.array_equal(one, vars(rivals)[name]) for name, one in vars(Rivals.from_bytes(columns)).items())
+    read = Rivals.from_bytes(columns, sampled)
+    assert all(np.array_equal(one[sampled], vars(rivals)[name]) for name, one in vars(read).items())
+    found = chances(read, 5, np.full(10, 0.5, np.float32), CPU_FP32)
+    assert found[sampled].any()
+    assert not found[~sampled].any()
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
