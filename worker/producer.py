@@ -29,7 +29,7 @@ from worker.step_check import StepCheck
 from worker.weights import CurrentWeights, FetchedStep, NewestCheckpoint
 
 log = telemetry.logger("worker")
-TOKENS = telemetry.counter("worker_tokens", "Completion tokens generated")
+TOKENS = telemetry.counter("worker_tokens", "Tokens sampled")
 
 
 class Producer:
@@ -118,7 +118,7 @@ class Producer:
         started = time.monotonic()
         with self._context.machine.rate.generating() as count:
             generations, plants = await self._generate(requests, fetched.path, trap)
-            tokens = sum(len(generation.tokens) for generation in generations)
+            tokens = sum(len(generation.logprobs) for generation in generations)
             count(tokens)
         seconds = time.monotonic() - started
         rollouts = await asyncio.to_thread(make_rollouts, assignment, rules, requests, generations)
