@@ -146,7 +146,7 @@ async def serve(settings: Settings) -> None:
 
 
 async def _work(settings: Settings, session: NodeSession, folder: Path, history: History) -> None:
-    terms = await session.chain.served_terms(settings.run)
+    terms = await session.chain.terms(settings.run)
     RecordedJournal.history, RecordedJournal.node = history, session.node
     with closing(RecordedJournal(folder / "state", session.identity)) as journal:
         context = WorkerContext(settings, session.chain, session.client, terms, CPU_FP32, journal)
@@ -250,7 +250,7 @@ async def _validate(settings: Settings, session: NodeSession, folder: Path, _: H
 
 
 async def _train(settings: Settings, session: NodeSession, folder: Path, history: History) -> None:
-    terms = await session.chain.served_terms(settings.run)
+    terms = await session.chain.terms(settings.run)
     publisher = Publisher(settings, session.chain, session.client, terms)
     trainer = Trainer(settings, session, publisher, folder, history)
     await PollLoop(log, "train", PAUSE_SECONDS).run(trainer.poll)

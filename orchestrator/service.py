@@ -125,7 +125,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         # 1. The chain, and whether this key is the run's storage key.
         chain = await Chain.connect(settings.chain)
         stack.push_async_callback(chain.close)
-        terms, keys, head = await chain.served_terms(settings.run), await chain.keys(settings.run), await chain.head()
+        terms, keys, head = await chain.terms(settings.run), await chain.keys(settings.run), await chain.head()
         if signer.address != (trusted := keys.at(head.timestamp).storage_key):
             raise ConfigError(
                 f"this key is {signer.address}, but run {settings.run} trusts receipts of {trusted} only",

@@ -63,7 +63,7 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
     """Train with these settings until `trainer.max_steps`, or until cancelled."""
     async with node_session(settings, settings.trainer.state_dir) as session, RolloutReader() as reader:
         chain, client = session.chain, session.client
-        terms = await chain.served_terms(settings.run)
+        terms = await chain.terms(settings.run)
         if (trained_by := (await chain.keys_now(settings.run)).trainer) != session.node:
             raise ConfigError(
                 f"run {settings.run} is trained by {trained_by}, this key is {session.node}",

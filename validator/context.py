@@ -156,7 +156,7 @@ async def make_context(
     Raises UnreachableError while the orchestrator, a relay or a first checkpoint is missing, CheckError when one of
     them is not what the terms name.
     """
-    terms = await chain.served_terms(settings.run)
+    terms = await chain.terms(settings.run)
     profile = await fetch_profile(client, terms, folder)
     if step is None:
         latest = await chain.latest_checkpoint(settings.run)

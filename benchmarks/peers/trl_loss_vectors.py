@@ -76,7 +76,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
-from muster.environments.tools.registry import TOOLS
+from muster.environments.tools.calculator import Calculator
 from testbed.samples.chat_templates import family_tokenizer
 
 FILE = Path(__file__).resolve().parents[2] / "tests/unit/vectors/trl_loss.json"
@@ -311,7 +311,7 @@ def calculator(expression: str) -> str:
     Args:
         expression: The expression.
     """
-    return TOOLS["calculator"].run({"expression": expression}, 1_000_000).text
+    return Calculator().run({"expression": expression}, 1_000_000).text
 
 
 class Scripted(Qwen2ForCausalLM):

@@ -69,6 +69,12 @@ class EnvironmentManifest(StrictDocument):
         return isinstance(self.scorer, NativeManifest)
 
     @property
+    def components(self) -> tuple[str, ...]:
+        """Return the hashes of the files that nodes need to score, and to run its tools."""
+        named = (self.scorer, self.turns and self.turns.sandbox)
+        return tuple(one.component for one in named if one is not None)
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """Return the names of the score's parts, in the order in which rows carry them."""
         return tuple(sorted(self.weights))

@@ -44,8 +44,9 @@ Reason = Literal[
     "wrong_logprobs",
     "wrong_tool",
     "wrong_grade",
+    "wrong_span",
 ]
-"""Why a commitment is rejected. `ISlashCourt.Kind` lists the same in this order: a new one is the last in both.
+"""Why a commitment is rejected. `muster.protocol.kinds.Kind` has the same in this order: a new one is last.
 
 No verdict has `wrong_grade`: it accuses a validator that graded private tests wrongly."""
 

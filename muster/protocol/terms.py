@@ -124,7 +124,7 @@ class Terms:
     """Verification profile: keccak of its name in `muster.verification.profiles`, or the hash of the run's own
     calibration (`muster.verification.calibration`)."""
     tools_root: bytes = field(default=NO_HASH, kw_only=True)
-    """Root of the tools that rollouts may call; 32 zero bytes: none, and this version knows none."""
+    """Hash of the tools that rollouts may call (`muster.environments.tools.registry.tools_root`); zero: none."""
     grade_tip: bytes = field(default=NO_HASH, kw_only=True)
     """Hash of the first master of the private tests (`muster.protocol.masters`); 32 zero bytes: the run has none."""
     grade_epochs: int = field(default=0, kw_only=True)
@@ -225,15 +225,6 @@ def run_hash(owner: str, terms: Terms, keys: run_terms.Keys) -> bytes:
     """Return the hash by which the chain knows a run beside its number: of its owner, terms and first keys."""
     creation = run_terms.create_run(terms.to_chain(), keys)
     return keccak(encode(("address", *creation.function.inputs), plain((owner, *creation.arguments))))
-
-
-def check_tools(terms: Terms) -> None:
-    """Raise ConfigError when rollouts of the run may call tools: this version can neither run nor check them."""
-    if terms.tools_root != NO_HASH:
-        raise ConfigError(
-            f"the run has tools (tools_root 0x{terms.tools_root.hex()}), and this version knows none",
-            hint="take part with the version that the run's owner names",
-        )
 
 
 def check_context(terms: Terms, context: int | None) -> None:

@@ -148,8 +148,8 @@ def check_prompt(row: CheckedRow) -> Finding | None:
 def check_bounds(row: CheckedRow) -> Finding | None:
     """Check lengths and values of tokens and log-probabilities.
 
-    There are 1 to the limit tokens, all in the vocabulary, in one span or in several of a task with tools. There are as
-    many log-probabilities as tokens that were sampled, each finite and at most zero.
+    There are 1 to the limit tokens, all in the vocabulary, in one span or in several of a task with tools: else it is
+    a `wrong_span`. There are as many log-probabilities as tokens that were sampled, each finite and at most zero.
     """
     tokens, logprobs = row.rollout.completion_tokens, row.rollout.logprobs
     limit = row.rules.terms.max_completion_tokens
@@ -159,7 +159,7 @@ def check_bounds(row: CheckedRow) -> Finding | None:
     if not error and len(row.rollout.spans) > 1 and row.rules.turns(row.drawn.task) is None:
         error = "the spans are not one sampled span, the whole completion"
     if error:
-        return row.finding("out_of_bounds", error)
+        return row.finding("wrong_span", error)
     sampled = sampled_length(row.rollout.spans)
     if len(logprobs) != sampled:
         detail = f"{len(logprobs)} log-probabilities for {sampled} tokens"
@@ -185,14 +185,19 @@ def check_termination(row: CheckedRow) -> Finding | None:
 
 
 def check_turns(row: CheckedRow) -> Finding | None:
-    """Check that every call was run, and that what was given is what the calls lead to, token by token."""
+    """Check that every call was run, and that what was given is what the calls lead to, token by token.
+
+    What another machine could have come to otherwise is no ground for a case. Raises UnreachableError when this machine
+    cannot run a tool.
+    """
     r, rules = row.rollout, row.rules
     turns = rules.turns(row.drawn.task)
     if turns is None:
         return None
     limit, prompt = rules.terms.max_completion_tokens, r.prompt_tokens.tolist()
-    error = conversation_error(turns, prompt, r.completion_tokens, r.spans.tolist(), r.call_fuel.tolist(), limit)
-    return row.finding("wrong_tool", error) if error else None
+    fuel = r.call_fuel.tolist()
+    error, unsure = conversation_error(turns, prompt, r.completion_tokens, r.spans.tolist(), fuel, limit)
+    return replace(row.finding("wrong_tool", error), accuse=not unsure) if error else None
 
 
 def check_reward(row: CheckedRow) -> Finding | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from muster.contracts.runs import WorkCommitted
-from muster.environments.manifest import Score
+from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.scoring import Scorers, worthless
 from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
@@ -146,14 +146,29 @@ class Rules:
 
         Raises ConfigError where the model or this version cannot have several turns.
         """
-        manifest = self.task_set.manifest(slot)
+        return self._turns_of(self.task_set.manifest(slot))
+
+    def _turns_of(self, manifest: EnvironmentManifest) -> TurnRules | None:
         if manifest.turns is None:
             return None
         key = manifest.to_bytes()
         if key not in self._turns:
-            stops = self.model.stop_tokens
-            self._turns[key] = turn_rules(self.tokenizer, manifest.turns, stops, thinks=manifest.thinks)
+            stops, sandbox = self.model.stop_tokens, self.scorers.sandbox.call
+            made = turn_rules(self.tokenizer, manifest.turns, stops, thinks=manifest.thinks, sandbox=sandbox)
+            self._turns[key] = made
         return self._turns[key]
+
+    def check_tools(self) -> None:
+        """Check that the terms name the tools of the task set, and that the model can have its conversations.
+
+        Raises MismatchError, and ConfigError where the model or this version cannot have several turns.
+        """
+        document = self.task_set.document
+        if document.tools_root != self.terms.tools_root:
+            named, found = self.terms.tools_root.hex(), document.tools_root.hex()
+            raise MismatchError(f"the run's terms name the tools 0x{named}, its task set has 0x{found}")
+        for part in (*document.parts, *document.held_out):
+            self._turns_of(part.environment)
 
     def _functions(self, slot: int) -> list[dict[str, Any]]:
         turns = self.turns(slot)

@@ -29,7 +29,7 @@ _PIECES: Final = re.compile("⟦([^⟧]*)⟧|([^⟦]+)")
 class Search:
     """Finds nothing; it is there for its parameters, one of each type."""
 
-    name = "search"
+    name, code = "search", "1"
     description = "Searches the corpus."
     parameters: Mapping[str, Parameter] = {
         "query": Parameter("string", "what to look for"),
@@ -40,18 +40,18 @@ class Search:
         "filter": Parameter("object", "what results must have", is_required=False),
     }
 
-    def run(self, arguments: Mapping[str, Any], fuel: int) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
         return ToolResult("nothing found", min(fuel, len(arguments)))
 
 
 class Clock:
     """Always noon: a tool without parameters."""
 
-    name = "clock"
+    name, code = "clock", "1"
     description = "Tells the time."
     parameters: Mapping[str, Parameter] = {}
 
-    def run(self, arguments: Mapping[str, Any], fuel: int) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
         return ToolResult("12:00", 0)
 
 

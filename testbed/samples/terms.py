@@ -62,5 +62,5 @@ def made_terms(values: Mapping[str, Any], tasks: TaskSet | None = None, **change
     hashes = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32))
     made = {"task_count": 1_000, **hashes, **values}
     if tasks is not None:
-        made |= {"task_count": tasks.size, "task_root": tasks.root}
+        made |= {"task_count": tasks.size, "task_root": tasks.root, "tools_root": tasks.document.tools_root}
     return Terms(**{**made, **changes})

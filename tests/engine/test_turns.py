@@ -125,7 +125,7 @@ def test_a_slow_tool_holds_up_its_own_conversation_only(
     lock, started, done, slept = threading.Lock(), [], [], 2.0
     plain, step = Calculator.run, talking.llm.step
 
-    def slow(self, arguments, fuel):
+    def slow(self, arguments, fuel, earlier):
         with lock:
             started.append(1)
             first = len(started) == 1
@@ -151,7 +151,7 @@ def test_a_slow_tool_holds_up_its_own_conversation_only(
 def test_a_tool_that_fails_here_ends_the_call_and_leaves_the_engine_whole(
     talking: Engine, work: tuple, rows: list[Rollout], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self, arguments, fuel) -> ToolResult:
+    def fail(self, arguments, fuel, earlier) -> ToolResult:
         raise RuntimeError("no sandbox here")
 
     monkeypatch.setattr(Calculator, "run", fail)
@@ -165,7 +165,7 @@ def test_a_tool_that_fails_here_ends_the_call_and_leaves_the_engine_whole(
 def test_stop_does_not_wait_for_a_tool(talking: Engine, work: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     hold = threading.Event()
 
-    def wait_for_ever(self, arguments, fuel) -> ToolResult:
+    def wait_for_ever(self, arguments, fuel, earlier) -> ToolResult:
         hold.wait(60)
         return ToolResult("late", 0)
 

@@ -73,6 +73,7 @@ def template(
         **fit_context(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS, context),
         task_count=task_set.size,
         task_root=task_set.root,
+        tools_root=task_set.document.tools_root,
         model_hash=model_hash(model),
         tokenizer_hash=tokenizer_hash(model),
         profile=profile_hash(profile),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
@@ -38,10 +38,12 @@ class ToolResult:
     """What the policy reads; an error too is a text."""
     fuel: int
     """What the call used, 0 to its limit: the same number on every machine."""
+    unsure: bool = False
+    """Whether another machine could have come to something else: nobody is accused by it."""
 
 
 class Tool(Protocol):
-    """A pure function of its arguments, its fuel and nothing else: no clock, no chance, no state, no network.
+    """A pure function of its arguments, its fuel and the conversation's earlier calls: no clock, chance or network.
 
     It never raises for what a policy wrote, and it is bounded by its fuel. Out of fuel is a result.
     """
@@ -49,9 +51,15 @@ class Tool(Protocol):
     name: str
     description: str
     parameters: Mapping[str, Parameter]
+    code: str
+    """What its results depend on besides: a version, or hashes of code and data. A part of `Terms.tools_root`."""
 
-    def run(self, arguments: Mapping[str, Any], fuel: int) -> ToolResult:
-        """Run a call whose arguments `arguments_error` has found to be right, with at most so much fuel."""
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+        """Run a call whose arguments `arguments_error` has found to be right, with at most so much fuel.
+
+        earlier: the arguments of the conversation's earlier calls of this tool, in order. Raises UnreachableError where
+        this machine cannot tell.
+        """
         ...
 
 

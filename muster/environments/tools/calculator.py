@@ -6,7 +6,7 @@ An expression has numbers in ASCII digits with an optional point, `+ - * / // % 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
@@ -37,6 +37,7 @@ class Calculator:
     """The tool `calculator`. An operation costs one unit of fuel and one for each 64 bits of its operands."""
 
     name = "calculator"
+    code = "1"
     description = "Works out an arithmetic expression exactly."
     parameters: Mapping[str, Parameter] = MappingProxyType(
         {
@@ -46,7 +47,7 @@ class Calculator:
         }
     )
 
-    def run(self, arguments: Mapping[str, Any], fuel: int) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
         """Return the value of `expression`, or what is wrong with it."""
         work = _Calculation(fuel)
         try:

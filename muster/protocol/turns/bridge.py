@@ -23,7 +23,7 @@ import numpy as np
 from muster.environments.answers import THINK_END
 from muster.environments.tools.base import Tool, function_schema
 from muster.environments.tools.manifest import TurnsManifest
-from muster.environments.tools.registry import TOOLS
+from muster.environments.tools.registry import make_tools
 from muster.errors import ConfigError, MalformedError
 from muster.protocol.prompts import render, tokens_text
 from muster.protocol.turns.calls import CALL_BEGIN, CALL_END, CallRules, Markers, thinking_is_open
@@ -162,12 +162,13 @@ def _turns(mark: str, messages: Sequence[GivenMessage]) -> list[dict[str, Any]]:
 
 
 def call_rules(
-    tokenizer: PreTrainedTokenizerBase, manifest: TurnsManifest, tools: Mapping[str, Tool] = TOOLS
+    tokenizer: PreTrainedTokenizerBase, manifest: TurnsManifest, tools: Mapping[str, Tool] | None = None
 ) -> CallRules:
-    """Return how calls are read with a tokenizer. Raises ConfigError where it, or this version, cannot do so."""
-    unknown = [name for name in manifest.tools if name not in tools]
-    if unknown:
-        raise ConfigError(f"this version has no tool {unknown[0]}", hint="use the release that the run's terms name")
+    """Return how calls are read with a tokenizer. Raises ConfigError where it, or this version, cannot do so.
+
+    tools: those of the manifest by name; without them they cannot run code.
+    """
+    tools = make_tools(manifest) if tools is None else tools
     ids = {text: _single(tokenizer, text) for text in (CALL_BEGIN, CALL_END, THINK_BEGIN, THINK_END)}
     call_open, call_close = ids[CALL_BEGIN], ids[CALL_END]
     if call_open is None or call_close is None:
@@ -178,8 +179,7 @@ def call_rules(
     markers = Markers(call_open, call_close, ids[THINK_BEGIN], ids[THINK_END])
     if manifest.budget == "thinking" and markers.think_close is None:
         raise ConfigError(f"budgets count thinking, and the tokenizer has no token for {THINK_END}")
-    own = {name: tools[name] for name in manifest.tools}
-    return CallRules(manifest.calls, markers, own, call_ends_thinking=manifest.call_ends_thinking)
+    return CallRules(manifest.calls, markers, tools, call_ends_thinking=manifest.call_ends_thinking)
 
 
 def _single(tokenizer: PreTrainedTokenizerBase, text: str) -> int | None:

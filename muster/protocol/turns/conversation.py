@@ -14,6 +14,8 @@ import numpy as np
 
 from muster.environments.tools.base import ToolResult, function_schema
 from muster.environments.tools.manifest import TurnsManifest
+from muster.environments.tools.registry import make_tools
+from muster.environments.tools.sandboxed import SandboxCall
 from muster.protocol.turns.bridge import GivenMessage, TurnTemplate, bridge, call_rules, turn_template
 from muster.protocol.turns.calls import BadCall, ToolCall, parse_turn, thinking_length
 
@@ -35,13 +37,19 @@ class TurnRules:
 
 
 def turn_rules(
-    tokenizer: PreTrainedTokenizerBase, manifest: TurnsManifest, stop_tokens: frozenset[int], *, thinks: bool
+    tokenizer: PreTrainedTokenizerBase,
+    manifest: TurnsManifest,
+    stop_tokens: frozenset[int],
+    *,
+    thinks: bool,
+    sandbox: SandboxCall | None = None,
 ) -> TurnRules:
     """Return the rules of an environment's conversations with a model's tokenizer.
 
-    Raises ConfigError in words where its chat template or its tokens do not allow several turns.
+    sandbox: what tools run code by. Raises ConfigError in words where its chat template or its tokens do not allow
+    several turns.
     """
-    rules = call_rules(tokenizer, manifest)
+    rules = call_rules(tokenizer, manifest, make_tools(manifest, sandbox) if sandbox else None)
     limit = manifest.result_characters
     return TurnRules(manifest, turn_template(tokenizer, rules, stop_tokens, thinks=thinks, limit=limit))
 
@@ -62,6 +70,8 @@ class Given:
     """int32 [given tokens]"""
     fuel: tuple[int, ...]
     """Of each call that was answered, in order; 0 of those that could not be run."""
+    unsure: bool = False
+    """Whether another machine could have come to other results."""
 
 
 def next_given(
@@ -72,19 +82,31 @@ def next_given(
     room: how many tokens the completion may still have. used: fuel of the conversation's earlier calls. It ends where
     nothing is called, the turns are used up, or no token could be sampled behind what would be given.
     """
+    found = _answers(rules, prompt, spans, used) if room > 1 else None
+    return found if found is not None and len(found.tokens) < room else None
+
+
+def _answers(rules: TurnRules, prompt: Sequence[int], spans: Sequence[Sequence[int]], used: int) -> Given | None:
     manifest, template = rules.manifest, rules.template
-    if len(spans) >= 2 * manifest.turns - 1 or room <= 1:
+    if len(spans) >= 2 * manifest.turns - 1:
         return None
-    turn = parse_turn([int(one) for one in spans[-1]], template.rules, template.decode, template.stop_tokens)
-    if not turn.calls:
+    turn = _calls(spans[-1], template)
+    if not turn:
         return None
-    messages, fuel = [], []
-    for call in turn.calls:
-        result = _answer(call, rules, manifest.fuel - used - sum(fuel))
+    earlier = [one for span in spans[:-1:2] for one in _calls(span, template)]
+    messages, fuel, unsure = [], [], False
+    for call in turn:
+        result = _answer(call, rules, manifest.fuel - used - sum(fuel), earlier)
         messages.append(GivenMessage("tool", result.text, call.name if isinstance(call, ToolCall) else "call"))
         fuel.append(result.fuel)
+        earlier.append(call)
+        unsure |= result.unsure
     tokens = bridge(template, prompt, spans, messages)
-    return Given(tokens, tuple(fuel)) if len(tokens) < room else None
+    return Given(tokens, tuple(fuel), unsure)
+
+
+def _calls(span: Sequence[int], template: TurnTemplate) -> Sequence[ToolCall | BadCall]:
+    return parse_turn([int(one) for one in span], template.rules, template.decode, template.stop_tokens).calls
 
 
 @dataclass(eq=False)
@@ -133,10 +155,11 @@ class Conversation:
         return True
 
 
-def _answer(call: ToolCall | BadCall, rules: TurnRules, fuel: int) -> ToolResult:
+def _answer(call: ToolCall | BadCall, rules: TurnRules, fuel: int, earlier: Sequence[ToolCall | BadCall]) -> ToolResult:
     if isinstance(call, BadCall):
         return ToolResult(call.text, 0)
-    return rules.template.rules.tools[call.name].run(call.arguments, fuel)
+    before = [one.arguments for one in earlier if isinstance(one, ToolCall) and one.name == call.name]
+    return rules.template.rules.tools[call.name].run(call.arguments, fuel, before)
 
 
 def conversation_error(
@@ -146,26 +169,31 @@ def conversation_error(
     ends: Sequence[int],
     call_fuel: Sequence[int],
     limit: int,
-) -> str:
+) -> tuple[str, bool]:
     """Return in words what of a completion is not what its sampled spans lead to; empty if nothing is.
 
-    ends: of spans that `spans_error` has found to be right. limit: the most tokens of a completion.
+    And whether another machine could have come to something else. ends: of spans that `spans_error` has found to be
+    right. limit: the most tokens of a completion.
     """
     starts = [0, *list(ends)[:-1]]
     spans = [tokens[start:end].tolist() for start, end in zip(starts, ends, strict=True)]
     fuel: list[int] = []
+    unsure = False
     for index in range(0, len(spans), 2):
         room = limit - int(ends[index])
-        expected = next_given(rules, prompt, spans[: index + 1], room=room, used=sum(fuel))
+        expected = _answers(rules, prompt, spans[: index + 1], sum(fuel)) if room > 1 else None
+        unsure |= expected is not None and expected.unsure
+        if expected is not None and len(expected.tokens) >= room:
+            expected = None
         given = spans[index + 1] if index + 1 < len(spans) else None
         if expected is None and given is not None:
-            return f"the conversation goes on after its last turn, number {index // 2}"
+            return f"the conversation goes on after its last turn, number {index // 2}", unsure
         if expected is not None and given is None:
-            return f"the conversation ends though turn {index // 2} has calls"
+            return f"the conversation ends though turn {index // 2} has calls", unsure
         if expected is not None:
             if expected.tokens.tolist() != given:
-                return f"what is given after turn {index // 2} is not what its calls lead to"
+                return f"what is given after turn {index // 2} is not what its calls lead to", unsure
             fuel += expected.fuel
     if list(call_fuel) != fuel:
-        return "the fuel of the calls is not what they use"
-    return ""
+        return "the fuel of the calls is not what they use", unsure
+    return "", unsure

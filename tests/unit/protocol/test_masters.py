@@ -23,7 +23,7 @@ from muster.protocol.masters import (
     grades_commitment,
 )
 from muster.protocol.messages import Grade
-from muster.protocol.terms import Terms, WorkClass, check_tools
+from muster.protocol.terms import Terms, WorkClass
 from scripts.contract_vectors import terms_with
 from testbed.chain.rules import epochs_to_publish
 from testbed.samples.messages import ELSEWHERE, HASH, HERE, KEY, OTHER, Key, a_verdict
@@ -226,9 +226,3 @@ def test_traps_have_all_of_their_terms_or_none(missing: str) -> None:
     for changes in ({name: TRAPS[name] for name in TRAPS if name != missing}, {missing: TRAPS[missing]}):
         with pytest.raises(ConfigError, match="do not go together"):
             replace(PLAIN, **changes)
-
-
-def test_a_run_with_tools_is_refused() -> None:
-    check_tools(PLAIN)
-    with pytest.raises(ConfigError, match=f"tools_root 0x{'07' * 32}"):
-        check_tools(replace(PLAIN, tools_root=b"\x07" * 32))

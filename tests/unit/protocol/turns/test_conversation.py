@@ -57,7 +57,7 @@ class Row:
     def error(self) -> str:
         tokens = np.array([one for span in self.spans for one in span], np.int32)
         ends = np.cumsum([len(span) for span in self.spans]).tolist()
-        return conversation_error(self.rules, [], tokens, ends, self.fuel, self.limit)
+        return conversation_error(self.rules, [], tokens, ends, self.fuel, self.limit)[0]
 
     def text(self, span: int) -> str:
         return self.rules.template.decode(self.spans[span])
