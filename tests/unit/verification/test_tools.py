@@ -20,8 +20,9 @@ from muster.protocol.turns.conversation import Conversation
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import one_span
 from muster.tasksets.taskset import TaskSet
-from muster.verification.checks import CheckedRow, check_bounds, check_turns
+from muster.verification.checks import CheckedRow, check_bounds, check_rows, check_turns
 from muster.verification.rules import Rules
+from testbed.adversaries.tool_code import CODE_ADVERSARIES, TALKS, code_rules, rows_by
 from testbed.samples.tool_model import STOP_TEXT, TURNS, call_text, tool_rules, tool_tasks, tool_terms, tool_tokenizer
 from worker.engine import Generation
 from worker.rollouts import Assignment, make_requests, make_rollouts
@@ -124,3 +125,35 @@ def test_an_unanswered_call_is_a_lie_even_in_one_span(rules: Rules) -> None:
     finding = check_turns(cut)
     assert finding is not None
     assert (finding.reason, finding.detail) == ("wrong_tool", "the conversation ends though turn 0 has calls")
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rules]:
+    found = code_rules(tmp_path_factory.mktemp("code"))
+    yield found
+    found.scorers.close()
+
+
+def test_conversations_with_code_and_a_corpus_pass(code: Rules) -> None:
+    code.check_tools()
+    rows, draw = rows_by(code)
+    assert [check_rows([row], draw, code) for row in rows] == [None] * len(TALKS)
+    texts = [code.tokenizer.decode(row.completion_tokens) for row in rows]
+    for text, result in zip(
+        texts, ("\n42\n", "ape: An ape eats fruit.", "NameError: name 'a' is not defined"), strict=True
+    ):
+        assert result in text
+
+
+@pytest.mark.parametrize("name", CODE_ADVERSARIES)
+def test_a_lie_about_what_a_tool_runs_by_is_caught_in_each_row(name: str, code: Rules) -> None:
+    honest, draw = rows_by(code)
+    rows, _ = rows_by(code, CODE_ADVERSARIES[name])
+    changed = [
+        a for a, b in zip(rows, honest, strict=True) if a.completion_tokens.tolist() != b.completion_tokens.tolist()
+    ]
+    assert changed
+    for row in changed:
+        finding = check_rows([row], draw, code)
+        assert finding is not None
+        assert (finding.reason, finding.position, finding.accuse) == ("wrong_tool", row.position, True)
