@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -107,6 +107,6 @@ def other_source(tool: Tool) -> Tool:
 CODE_ADVERSARIES: Final[Mapping[str, Callable[[Tool], Tool]]] = {
     "another corpus": other_corpus,
     "authored tool by another source": other_source,
-    "state carried across conversations": Carrying,
+    "state carried across conversations": lambda tool: cast(Tool, Carrying(tool)),
 }
 """By name: what each puts in a tool's place."""

@@ -48,11 +48,19 @@ class Tool(Protocol):
     It never raises for what a policy wrote, and it is bounded by its fuel. Out of fuel is a result.
     """
 
-    name: str
-    description: str
-    parameters: Mapping[str, Parameter]
-    code: str
-    """What its results depend on besides: a version, or hashes of code and data. A part of `Terms.tools_root`."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]: ...
+
+    @property
+    def code(self) -> str:
+        """What its results depend on besides: a version, or hashes of code and data. A part of `Terms.tools_root`."""
+        ...
 
     def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
         """Run a call whose arguments `arguments_error` has found to be right, with at most so much fuel.

@@ -43,7 +43,7 @@ def make_tools(manifest: TurnsManifest, call: SandboxCall = _no_sandbox) -> dict
     """Return the tools of an environment by name. Raises ConfigError for one that this version does not have."""
     if unknown := [name for name in manifest.tools if name not in TOOLS]:
         raise ConfigError(f"this version has no tool {unknown[0]}", hint="use the release that the run's terms name")
-    made = [TOOLS[name](manifest, call) for name in manifest.tools]
+    made: list[Tool] = [TOOLS[name](manifest, call) for name in manifest.tools]
     if manifest.sandbox is not None:
         made += [SourceTool(one, manifest.sandbox, call) for one in manifest.authored]
     return {tool.name: tool for tool in made}

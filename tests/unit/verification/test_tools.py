@@ -59,7 +59,7 @@ def test_terms_name_the_tools_of_their_task_set(rules: Rules, tasks: TaskSet) ->
 
 def test_a_model_that_cannot_have_conversations_is_refused_before_any_work(rules: Rules) -> None:
     tokenizer = tool_tokenizer()
-    tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", "")
+    tokenizer.chat_template = str(tokenizer.chat_template).replace("<|im_end|>", "")
     with pytest.raises(ConfigError, match="not fit for several turns"):
         replace(rules, tokenizer=tokenizer).check_tools()
 
