@@ -377,7 +377,7 @@ def coalitions() -> list[Coalition]:
         )
     for k, n in CARTELS:
         found.append(
-            Coalition(f"{k} of {n} know all traps from the owner", n, Group(k), lambda _: replace(BLIND, knows=1.0))
+            Coalition(f"{k} of {n} are told all traps by the owner", n, Group(k), lambda _: replace(BLIND, knows=1.0))
         )
     return found
 
@@ -426,7 +426,7 @@ def owners(rules: Rules, seeds: int = SEEDS) -> list[Row]:
     withheld = 1.5 * rules.worth * rules.accepts
     return [
         row(USUAL, usual, prizes, 0.0),
-        row("gives no ticket", usual, lambda _: unticketed, unticketed),
+        row("gives nobody a ticket", usual, lambda _: unticketed, unticketed),
         row("shows no master", usual, lambda _: withheld, withheld),
         row("gives tickets for true rows", pays(0.0), prizes, 0.0),
         row("gives tickets for one false row", pays(detection(ROWS, 1, SAMPLE)), prizes, 0.0),
