@@ -190,7 +190,8 @@ class Contracts:
         shown = planted.copy()
         shown[:, -1] = False
         leaf = acts.leaf | acts.named
-        claimed = acts.named & shown & (count > 0) & next_shown(called, leaf)
+        near = np.vectorize(lambda one: is_called(one, len(self.books), 2))(hashes).astype(bool)
+        claimed = acts.named & shown & (count > 0) & next_shown(called, leaf) & near
         self._claim(called, claimed, count)
         self._excuse(planted, claimed)
         # 3. What is paid when they are over.
@@ -437,7 +438,7 @@ class Contracts:
                     if called[at]:
                         self.books[validator].credit += self._prize(validator, place, count)
                 else:
-                    self._refuse(sender, claim, "NotSealed", "NotPicked", "NextLeafMissing", "NotInMap")
+                    self._refuse(sender, claim, "NotSealed", "NotPicked", "NextLeafMissing", "NotInMap", "NotCalled")
 
     def _prize(self, validator: int, place: Place, count: np.ndarray) -> int:
         return self.terms.trap_prize * int(count[validator, 0, place.hour, 0]) // PRIZE_HOURS

@@ -133,7 +133,7 @@ def economics_parts(document: dict[str, Any]) -> dict[str, str]:
 
 
 def looking_parts(document: dict[str, Any]) -> dict[str, str]:
-    """Return the parts that are about traps: present rules, and those of the page's proposal."""
+    """Return the parts that are about traps: by present rules, and by those that the page compares with them."""
     rows = document["worlds"]["public"][TRAPS]
     rules = list(dict.fromkeys(row["rules"] for row in rows if "rules" in row))
 
@@ -164,7 +164,7 @@ def looking_parts(document: dict[str, Any]) -> dict[str, str]:
         for row in rows
         if row["kind"] == "sample" and row["rules"] == rules[0]
     ]
-    proposed = [
+    compared = [
         ("an honest validator's pay a day", [row["income"] for row in rows if row["kind"] == "income"], 1),
         (
             "`owner_cost`",
@@ -177,7 +177,7 @@ def looking_parts(document: dict[str, Any]) -> dict[str, str]:
     return {
         "looking": part([document | {"figures": figures}]),
         "looks": table(["strategy", "work", *heads], alone),
-        "rules": table(["what", *heads], [[name, *(money(v, digits) for v in own)] for name, own, digits in proposed]),
+        "rules": table(["what", *heads], [[name, *(money(v, digits) for v in own)] for name, own, digits in compared]),
         "coalitions": table(["who", *rules], together),
         "owners": table(["an owner that", "pays", "a look earns", "a blind accept earns"], owners),
         "samples": table(

@@ -64,6 +64,8 @@ contract Traps is ITraps {
     bytes32 private constant TICKET_TYPEHASH =
         keccak256("Ticket(uint32 run,address node,uint32 index,bytes32 root,bytes32 mapRoot,uint64 storedAt)");
     uint256 private constant PRIZE_HOURS = 24;
+    /// @dev Whoever looks is paid only below this many shares: else looking before one's turn would pay, at others' cost.
+    uint256 private constant STANDBY_SHARES = 2;
     uint256 private constant RELEASE_REST = 7 days;
     /// @dev Bits of `_marks`.
     uint256 private constant PAID = 1;
@@ -158,6 +160,7 @@ contract Traps is ITraps {
         uint256 ended = Windows.claimsEndAt(look.hour);
         require(block.timestamp < ended, ClaimsOver(ended, block.timestamp));
         _checkPicked(look, node, index);
+        require(_isCalled(look, node, index, STANDBY_SHARES), NotCalled(validator, node, index));
         _checkRejected(validator, look.hour, finding);
         _checkInMap(node, index, finding.position, row);
         _checkNext(validator, look, finding, next);
@@ -166,7 +169,7 @@ contract Traps is ITraps {
         _mark(validator, node, index, PAID);
         if (_marks[validator][node][index] & EXCUSED == 0) _excuse(validator, node, index);
         Found storage found = _found[node][index];
-        if (_isCalled(look, node, index)) {
+        if (_isCalled(look, node, index, 1)) {
             found.called = true;
             _reward(validator, node, index, look.prize);
         } else if (~_call(look, node, index) > found.rank) {
@@ -204,7 +207,7 @@ contract Traps is ITraps {
         Look memory look = _look(validator, target);
         _requireClaimsOver(look.hour);
         _checkPicked(look, target.node, target.index);
-        require(_isCalled(look, target.node, target.index), NotCalled(validator, target.node, target.index));
+        require(_isCalled(look, target.node, target.index, 1), NotCalled(validator, target.node, target.index));
         require(mapRoot[target.node][target.index] == 0, TicketKnown(target.node, target.index));
 
         // Effect.
@@ -405,7 +408,7 @@ contract Traps is ITraps {
         address node = finding.target.node;
         uint32 next = finding.target.index + 1;
         uint32 end = RUNS.work(node).next;
-        while (next < end && !_isCalled(look, node, next)) next++;
+        while (next < end && !_isCalled(look, node, next, 1)) next++;
         if (next == end || Windows.hourOf(RUNS.commitment(node, next).committedAt) != look.hour) return;
 
         ISlashCourt.Target calldata target = other.target;
@@ -421,8 +424,8 @@ contract Traps is ITraps {
         require(shown, NextLeafMissing(validator, node, next));
     }
 
-    function _isCalled(Look memory look, address node, uint32 index) private pure returns (bool) {
-        return Draws.isCalled(_call(look, node, index), look.validators, look.terms.accepts);
+    function _isCalled(Look memory look, address node, uint32 index, uint256 shares) private pure returns (bool) {
+        return Draws.isCalled(_call(look, node, index), look.validators, shares * look.terms.accepts);
     }
 
     function _call(Look memory look, address node, uint32 index) private pure returns (uint256) {

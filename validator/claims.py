@@ -173,7 +173,8 @@ class TrapClaimer:
         if await self.chain.call(traps.map_root(c.node, c.index)) == bytes(32):
             await self._show(c, trap)
         row = shown_row(trap.map, leaf.position)
-        await self._act(c, "claim", traps.claim(self.me, finding_of(sealed, leaf, c), row, following))
+        if not await self._act(c, "claim", traps.claim(self.me, finding_of(sealed, leaf, c), row, following)):
+            await self._act(c, "excuse", traps.excuse(self.me, finding_of(sealed, leaf, c), 0))
 
     async def _show(self, c: CommittedWork, trap: OpenedTrap) -> None:
         try:

@@ -13,7 +13,7 @@ import { ISlashCourt } from "./ISlashCourt.sol";
 /// is given back where there was a ticket, a case, or a conviction: only the rejection of true work costs anything, and
 /// who looked and found nothing pays nothing.
 /// @notice Paid is who was called: who drew a low hash of its link of the hour (Draws.callHash). If no such validator
-/// found the trap, the lowest hash among the others that did is.
+/// found the trap, the lowest hash among those that did and stand by is: a hash below twice the share of the called.
 /// @notice The prize is in proportion to the node's pay and to how many of the last 24 hours the validator sealed before
 /// their seals closed. It asks for one more leaf: about the next commitment of that node and hour for which the validator
 /// was called, if there is one.
@@ -125,9 +125,9 @@ interface ITraps {
 
     // --------------------------------------------------------------------------------------------- a validator's account
 
-    /// @notice Credits a validator with the prize for a trap that it found: at once if it was called; else it stands by until
-    /// claims are over (`settle`). The trap's master was shown within 24 hours of the hour's end; claims are over 24 hours
-    /// after that. Anyone may call it, as all that follow.
+    /// @notice Credits a validator with the prize for a trap that it found: at once if it was called; else, if its hash is
+    /// below twice the share, it stands by until claims are over (`settle`). The trap's master was shown within 24 hours of
+    /// the hour's end; claims are over 24 hours after that. Anyone may call it, as all that follow.
     function claim(address validator, Finding calldata finding, Row calldata row, Other calldata next) external;
 
     /// @notice Credits the lowest hash among those that found a trap, when claims are over and none of them was called.

@@ -19,7 +19,7 @@ abstract contract TrapHouse is House {
     uint32 internal constant TRUE_ROW = 8;
     bytes32 internal constant ROW_SALT = keccak256("row salt");
     bytes32 internal constant SIBLING = keccak256("the other rows");
-    bytes32 internal constant FIRST_MASTER = keccak256(abi.encode(keccak256("trap master 26")));
+    bytes32 internal constant FIRST_MASTER = keccak256(abi.encode(keccak256("trap master 138")));
     IRunTerms.Series internal constant TRAPS_SERIES = IRunTerms.Series.Traps;
 
     /// @dev The hour of the commitments, the index that the lottery picked, and how many there are.
@@ -31,7 +31,7 @@ abstract contract TrapHouse is House {
     function setUp() public virtual override {
         super.setUp();
         IRunTerms.Terms memory terms = _terms();
-        terms.commitmentsPerHour = 40; // the entropy of this run is known, and the masters chosen to pick early
+        terms.commitmentsPerHour = 40; // entropy and links are known: one is called, two stand by
         (terms.trapEvery, terms.trapPrize, terms.trapEpochs, terms.trapEpochSteps) = (EVERY, PRIZE, 2, 1_000);
         terms.trapTip = keccak256(abi.encode(FIRST_MASTER));
         run = _createRun(terms);
@@ -69,6 +69,16 @@ abstract contract TrapHouse is House {
 
     function _isCalled(uint256 i, uint32 index) internal view returns (bool) {
         return _call(i, index) < type(uint256).max / 4 + 1;
+    }
+
+    /// @dev Whether it has a prize to wait for: its hash is below two of the four shares.
+    function _standsBy(uint256 i) internal view returns (bool) {
+        return !_isCalled(i, trap) && _call(i, trap) < type(uint256).max / 2 + 1;
+    }
+
+    /// @dev The first validator that stands by for the trap.
+    function _standby() internal view returns (uint256 i) {
+        while (!_standsBy(i)) i++;
     }
 
     /// @dev The first validator that is, or is not, called for the trap.

@@ -49,7 +49,7 @@ contract TrapsTest is TrapHouse {
         _expectNoClaim(i, abi.encodeWithSelector(ITraps.NotSealed.selector, node(i), hour));
     }
 
-    /// @dev If no validator that was called found it, the lowest hash among those that did is paid, when claims are over.
+    /// @dev If no validator that was called found it, the lowest hash among those that stand by is paid, when claims are over.
     function test_Settle_TheLowestOfTheOthers() public {
         uint256 lowest = type(uint256).max;
         uint256 winner;
@@ -57,7 +57,7 @@ contract TrapsTest is TrapHouse {
         _showMaster();
         uint256 claims;
         for (uint256 i = 0; i < 4; i++) {
-            if (_isCalled(i, trap)) continue;
+            if (!_standsBy(i)) continue;
             _sealTrap(i, PLANTED);
             if (_call(i, trap) < lowest) (lowest, winner) = (_call(i, trap), i);
             _claim(i);
@@ -80,7 +80,7 @@ contract TrapsTest is TrapHouse {
     }
 
     function test_Settle_NobodyElseWhereACalledOneFoundIt() public {
-        (uint256 called, uint256 other) = (_first(true), _first(false));
+        (uint256 called, uint256 other) = (_first(true), _standby());
         _showTicket();
         _showMaster();
         _sealTrap(other, PLANTED);
@@ -91,6 +91,18 @@ contract TrapsTest is TrapHouse {
         vm.expectRevert(abi.encodeWithSelector(ITraps.NothingOwed.selector, node(WORKER)));
         traps.settle(node(WORKER), trap);
         vm.assertEq(traps.owed(node(other)), 0);
+    }
+
+    /// @dev Whoever has neither a call nor a turn looks unpaid: its fine is given back, and no more.
+    function test_Claim_RevertWhen_NeitherCalledNorStandingBy() public {
+        uint256 i;
+        while (_isCalled(i, trap) || _standsBy(i)) i++;
+        _sealTrap(i, PLANTED);
+        _showTicket();
+        _showMaster();
+        _expectNoClaim(i, abi.encodeWithSelector(ITraps.NotCalled.selector, node(i), node(WORKER), trap));
+        traps.excuse(node(i), _finding(_listOf(trap, PLANTED), trap, PLANTED), 0);
+        vm.assertEq(traps.account(node(i)).excused, 1);
     }
 
     // --------------------------------------------------------------------------------------------- what is asked for
@@ -398,11 +410,11 @@ contract TrapsTest is TrapHouse {
         _showMaster();
         _claim(i);
         _earn(other, 2 * PREMIUM);
-        _leave(1 ether);
-        vm.assertEq(traps.withdraw(node(i)), 1 ether);
-        vm.assertEq(traps.owed(node(i)), PRIZE - 1 ether);
+        _leave(10 ether);
+        vm.assertEq(traps.withdraw(node(i)), 10 ether);
+        vm.assertEq(traps.owed(node(i)), PRIZE - 10 ether);
         vm.assertEq(traps.withdraw(node(other)), 0);
-        uint256 income = 1 ether;
+        uint256 income = 10 ether;
         for (; income + PREMIUM < PRIZE; income += PREMIUM) {
             _commit(WORKER);
             traps.collect(node(WORKER));
