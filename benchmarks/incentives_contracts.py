@@ -15,7 +15,6 @@ from random import Random
 from typing import Any, Final
 
 import numpy as np
-from eth_abi.abi import encode
 
 from benchmarks.incentives_traps import (
     BLIND,
@@ -47,6 +46,7 @@ from muster.protocol.messages import PlantedRow, TrapMap, TrapTicket
 from muster.protocol.terms import Terms
 from muster.protocol.traps import (
     check_map,
+    hidden_vouch,
     is_picked,
     map_tree,
     planted_rows,
@@ -181,7 +181,7 @@ class Contracts:
         planted = picked.copy()
         planted[NODES - 1] = False
         rules = Rules(len(self.books), every=EVERY)
-        acts = decide(rules, self.strategies, called, hashes.astype(float), np.random.default_rng(self.seed))
+        acts = decide(rules, self.strategies, called, hashes.astype(float) / 2**256, np.random.default_rng(self.seed))
         acts = replace(acts, named=acts.named & planted)
         self._plant(planted)
         self._work(acts)
@@ -363,7 +363,7 @@ class Contracts:
             elif one.vouches:
                 plain = self.chain.read(refutations.vouch_leaf(target, self._anchor(target.step)))
                 own.vouched[place] = len(own.vouches)
-                own.vouches.append(keccak(encode(["bytes32", "bytes32"], [plain, target.root])))
+                own.vouches.append(hidden_vouch(plain, target.root))
         return own
 
     def _seal_hour(self, validator: int, hour: int) -> None:

@@ -27,14 +27,16 @@ contract Masters is IMasters {
 
     /// @inheritdoc IMasters
     function revealMaster(uint32 run, IRunTerms.Series series, bytes32 master) external {
-        IRunTerms.SeriesTerms memory terms = TERMS.seriesTerms(run, series);
+        bytes32 tip = TERMS.tipOf(run, series);
+        (IRunTerms.SeriesTerms memory grades, IRunTerms.SeriesTerms memory traps) = TERMS.seriesTerms(run);
+        uint256 epochs = series == IRunTerms.Series.Grades ? grades.epochs : traps.epochs;
         uint256 epoch = _shown[run][series] + 1;
 
         // Check.
-        require(terms.tip != 0, NoSeries(run, series));
-        require(epoch <= terms.epochs, AllMastersRevealed(run, series, terms.epochs));
+        require(tip != 0, NoSeries(run, series));
+        require(epoch <= epochs, AllMastersRevealed(run, series, epochs));
         bytes32 hash = keccak256(abi.encode(master));
-        bytes32 expected = epoch == 1 ? terms.tip : _masters[run][series][epoch - 1].master;
+        bytes32 expected = epoch == 1 ? tip : _masters[run][series][epoch - 1].master;
         require(hash == expected, WrongMaster(run, series, epoch, hash, expected));
 
         // Effect.
@@ -58,26 +60,32 @@ contract Masters is IMasters {
 
     /// @inheritdoc IMasters
     function checkPublishable(uint32 run, uint32 step) external view {
-        _checkPublishable(run, IRunTerms.Series.Grades, step);
-        _checkPublishable(run, IRunTerms.Series.Traps, step);
+        (IRunTerms.SeriesTerms memory grades, IRunTerms.SeriesTerms memory traps) = TERMS.seriesTerms(run);
+        _checkPublishable(run, IRunTerms.Series.Grades, grades, step);
+        _checkPublishable(run, IRunTerms.Series.Traps, traps, step);
     }
 
     /// @inheritdoc IMasters
     function checkPayable(uint32 run, uint32 steps) external view {
-        _checkPayable(run, IRunTerms.Series.Grades, steps);
-        _checkPayable(run, IRunTerms.Series.Traps, steps);
+        (IRunTerms.SeriesTerms memory grades, IRunTerms.SeriesTerms memory traps) = TERMS.seriesTerms(run);
+        _checkPayable(run, IRunTerms.Series.Grades, grades, steps);
+        _checkPayable(run, IRunTerms.Series.Traps, traps, steps);
     }
 
     // ---------------------------------------------------------------------------------------------------- internal
 
-    function _checkPublishable(uint32 run, IRunTerms.Series series, uint32 step) private view {
-        IRunTerms.SeriesTerms memory terms = TERMS.seriesTerms(run, series);
-        if (terms.tip != 0) _requireShown(run, series, Epochs.neededFor(step, terms.epochSteps, terms.epochs));
+    function _checkPublishable(uint32 run, IRunTerms.Series series, IRunTerms.SeriesTerms memory terms, uint32 step)
+        private
+        view
+    {
+        if (terms.epochs != 0) _requireShown(run, series, Epochs.neededFor(step, terms.epochSteps, terms.epochs));
     }
 
-    function _checkPayable(uint32 run, IRunTerms.Series series, uint32 steps) private view {
-        IRunTerms.SeriesTerms memory terms = TERMS.seriesTerms(run, series);
-        if (terms.tip != 0) _requireShown(run, series, Epochs.begun(steps, terms.epochSteps, terms.epochs));
+    function _checkPayable(uint32 run, IRunTerms.Series series, IRunTerms.SeriesTerms memory terms, uint32 steps)
+        private
+        view
+    {
+        if (terms.epochs != 0) _requireShown(run, series, Epochs.begun(steps, terms.epochSteps, terms.epochs));
     }
 
     function _requireShown(uint32 run, IRunTerms.Series series, uint256 epochs) private view {

@@ -98,11 +98,20 @@ contract RunTerms is IRunTerms {
     }
 
     /// @inheritdoc IRunTerms
-    function seriesTerms(uint32 run, Series series) external view returns (SeriesTerms memory) {
+    function seriesTerms(uint32 run) external view returns (SeriesTerms memory grades, SeriesTerms memory traps) {
         Terms storage t = _terms[run];
-        return series == Series.Grades
-            ? SeriesTerms({ tip: t.gradeTip, epochs: t.gradeEpochs, epochSteps: t.gradeEpochSteps })
-            : SeriesTerms({ tip: t.trapTip, epochs: t.trapEpochs, epochSteps: t.trapEpochSteps });
+        grades = SeriesTerms({ epochs: t.gradeEpochs, epochSteps: t.gradeEpochSteps });
+        traps = SeriesTerms({ epochs: t.trapEpochs, epochSteps: t.trapEpochSteps });
+    }
+
+    /// @inheritdoc IRunTerms
+    function tipOf(uint32 run, Series series) external view returns (bytes32) {
+        return series == Series.Grades ? _terms[run].gradeTip : _terms[run].trapTip;
+    }
+
+    /// @inheritdoc IRunTerms
+    function firstPrizes(uint32 run) external view returns (uint256) {
+        return TermBounds.FIRST_PRIZES * _terms[run].trapPrize;
     }
 
     /// @inheritdoc IRunTerms
@@ -134,8 +143,9 @@ contract RunTerms is IRunTerms {
     }
 
     /// @inheritdoc IRunTerms
-    function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority) {
-        return (_terms[run].sealQuorum, _terms[run].jurySeniority);
+    function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority, bool traps) {
+        Terms storage t = _terms[run];
+        return (t.sealQuorum, t.jurySeniority, t.trapEvery != 0);
     }
 
     /// @inheritdoc IRunTerms

@@ -23,8 +23,6 @@ contract Runs is Escrow {
     uint256 public constant WINDOW_HOURS = Windows.SEALED_HOURS;
     /// @inheritdoc IRuns
     uint256 public constant UNSEALED_WINDOW_HOURS = Windows.UNSEALED_HOURS;
-    /// @inheritdoc IRuns
-    uint256 public constant SEED_PRIZES = 71;
 
     /// @dev Hours that `Sealer.inTime` reaches back.
     uint256 private constant INTIME_HOURS = 200;
@@ -107,7 +105,7 @@ contract Runs is Escrow {
         uint256 readyAt = step == 0 ? 0 : info.publishedAt + info.minStepInterval;
         require(block.timestamp >= readyAt, StepTooSoon(run, readyAt, block.timestamp));
         MASTERS.checkPublishable(run, step);
-        if (step == 0) state.reserved = uint88(_checkEscrow(state, run, SEED_PRIZES * TERMS.trapTerms(run).prize));
+        if (step == 0) state.reserved = uint88(_checkEscrow(state, run, TERMS.firstPrizes(run)));
 
         // Effect. Entropy is the block's: two manifests in one block get the same draws.
         bytes32 entropy = keccak256(abi.encode(blockhash(block.number - 1), block.prevrandao, run, step));
@@ -174,17 +172,18 @@ contract Runs is Escrow {
     /// @inheritdoc IRuns
     function seal(uint32 run, uint24 hour, bytes32 vouchRoot_, bytes32 rejected, bytes32 link) external {
         // Check.
-        (uint256 quorum, IRegistry.Node memory sealer) = _checkSealer(run, hour);
-        _checkSealHour(hour);
-        _checkLink(sealer, hour, link);
+        (uint256 quorum, uint256 since, bool traps) = _checkSealer(run, hour);
+        Sealer storage sealer = _sealers[msg.sender];
+        _checkSealHour(sealer, hour);
+        if (traps) _checkLink(sealer, hour, since, link);
 
         // Effect. The watermark passes all hours before: a seal counts if its author was there for them.
+        if (traps) _noteLooks(sealer, hour, rejected, link);
         RunState storage state = _states[run];
-        _noteSeal(_sealers[msg.sender], hour, rejected);
-        _links[msg.sender] = link;
+        sealer.lastSealed = hour;
         vouchRoot[msg.sender][hour] = vouchRoot_;
         emit HourSealed(run, hour, msg.sender, vouchRoot_, rejected, link);
-        if (sealer.registeredAt >= Windows.endOf(_firstUnsealed(run, state))) return;
+        if (since >= Windows.endOf(_firstUnsealed(run, state))) return;
         if (++sealCount[run][hour] >= quorum && hour > state.sealedThrough) {
             state.sealedThrough = hour;
             emit SealedThrough(run, hour);
@@ -365,14 +364,9 @@ contract Runs is Escrow {
 
     /// @inheritdoc IRuns
     function linkOf(address validator, uint24 hour) external view returns (bytes32) {
-        uint24 last = _sealers[validator].lastSealed;
-        require(hour <= last, LinkNotShown(validator, hour, last));
-        return Draws.earlierLink(_links[validator], last - hour);
-    }
-
-    /// @inheritdoc IRuns
-    function lastSealed(address validator) external view returns (uint24) {
-        return _sealers[validator].lastSealed;
+        (uint24 last, bytes32 link) = (_sealers[validator].lastSealed, _links[validator]);
+        require(hour <= last && link != 0, LinkNotShown(validator, hour, last));
+        return Draws.earlierLink(link, last - hour);
     }
 
     /// @inheritdoc IRuns
@@ -495,21 +489,38 @@ contract Runs is Escrow {
     }
 
     /// @return quorum Validators that must seal an hour.
-    /// @return sealer The caller.
-    function _checkSealer(uint32 run, uint24 hour) private view returns (uint256 quorum, IRegistry.Node memory sealer) {
+    /// @return since Second in which the caller registered.
+    /// @return traps Whether the run has traps.
+    function _checkSealer(uint32 run, uint24 hour) private view returns (uint256 quorum, uint256 since, bool traps) {
         uint256 seniority;
-        (quorum, seniority) = TERMS.sealTerms(run);
-        sealer = REGISTRY.node(msg.sender);
-        bool serves = sealer.role == IRegistry.Role.Validator && sealer.status == IRegistry.Status.Active;
-        require(serves && sealer.run == run, NotValidator(run, msg.sender));
-        uint256 readyAt = sealer.registeredAt + seniority;
+        (quorum, seniority, traps) = TERMS.sealTerms(run);
+        since = REGISTRY.validatesSince(msg.sender, run);
+        require(since != 0, NotValidator(run, msg.sender));
+        uint256 readyAt = since + seniority;
         require(block.timestamp >= readyAt, TooJunior(msg.sender, readyAt, block.timestamp));
-        uint256 since = sealer.registeredAt;
         require(Windows.endOf(hour) > since, HourBeforeJoined(msg.sender, hour, since));
     }
 
+    /// @dev An hour can be sealed from its end until it matures unsealed.
+    function _checkSealHour(Sealer storage sealer, uint24 hour) private view {
+        uint256 end = Windows.endOf(hour);
+        uint256 deadline = Windows.challengeableUntil(hour);
+        uint24 last = sealer.lastSealed;
+        require(block.timestamp >= end, HourNotEnded(hour, end, block.timestamp));
+        require(block.timestamp < deadline, SealTooLate(hour, deadline, block.timestamp));
+        require(hour > last, SealNotRising(msg.sender, hour, last));
+    }
+
+    /// @dev There is a link for each hour, from that of the registration on, whether or not the hour is sealed.
+    function _checkLink(Sealer storage sealer, uint24 hour, uint256 since, bytes32 link) private view {
+        uint24 last = sealer.lastSealed;
+        (bytes32 known, uint24 from) =
+            last == 0 ? (REGISTRY.node(msg.sender).drawTip, Windows.hourOf(since) - 1) : (_links[msg.sender], last);
+        require(Draws.earlierLink(link, hour - from) == known, WrongLink(msg.sender, hour, link));
+    }
+
     /// @dev What is rejected counts, and can be shown, only if the hour was sealed before its seals closed.
-    function _noteSeal(Sealer storage sealer, uint24 hour, bytes32 rejected) private {
+    function _noteLooks(Sealer storage sealer, uint24 hour, bytes32 rejected, bytes32 link) private {
         uint256 passed = hour - sealer.lastSealed;
         uint256 inTime = passed < INTIME_HOURS ? uint256(sealer.inTime) << passed : 0;
         if (block.timestamp < Windows.sealsCloseAt(hour)) {
@@ -518,25 +529,7 @@ contract Runs is Escrow {
             rejections[msg.sender][hour] = rejected;
         }
         sealer.inTime = uint200(inTime);
-        sealer.lastSealed = hour;
-    }
-
-    /// @dev An hour can be sealed from its end until it matures unsealed.
-    function _checkSealHour(uint24 hour) private view {
-        uint256 end = Windows.endOf(hour);
-        uint256 deadline = Windows.challengeableUntil(hour);
-        uint24 last = _sealers[msg.sender].lastSealed;
-        require(block.timestamp >= end, HourNotEnded(hour, end, block.timestamp));
-        require(block.timestamp < deadline, SealTooLate(hour, deadline, block.timestamp));
-        require(hour > last, SealNotRising(msg.sender, hour, last));
-    }
-
-    /// @dev There is a link for each hour, from that of the registration on, whether or not the hour is sealed.
-    function _checkLink(IRegistry.Node memory sealer, uint24 hour, bytes32 link) private view {
-        uint24 last = _sealers[msg.sender].lastSealed;
-        (bytes32 known, uint24 from) =
-            last == 0 ? (sealer.drawTip, Windows.hourOf(sealer.registeredAt) - 1) : (_links[msg.sender], last);
-        require(Draws.earlierLink(link, hour - from) == known, WrongLink(msg.sender, hour, link));
+        _links[msg.sender] = link;
     }
 
     function _hourOf(address node, uint32 index) private view returns (uint24) {

@@ -125,11 +125,13 @@ contract Traps is ITraps {
         bytes calldata byNode
     ) external {
         // Check.
+        uint32 run = RUNS.work(target.node).run;
+        _trapsOf(run);
         uint256 committedAt = _committedAt(target);
         require(ticket.storedAt < committedAt, TicketTooLate(ticket.storedAt, committedAt));
         require(mapRoot[target.node][target.index] == 0, TicketKnown(target.node, target.index));
         bytes32 digest = ticketDigest(target, ticket);
-        address storageKey = TERMS.storageKeyAt(RUNS.work(target.node).run, ticket.storedAt);
+        address storageKey = TERMS.storageKeyAt(run, ticket.storedAt);
         address signer = ECDSA.recoverCalldata(digest, byStorage);
         require(signer == storageKey, TicketNotBy(signer, storageKey));
         signer = ECDSA.recoverCalldata(digest, byNode);
@@ -327,6 +329,7 @@ contract Traps is ITraps {
         uint256 committedAt = _committedAt(target);
         address node = target.node;
         (look.run,, look.entropy) = RUNS.drawSource(node);
+        look.terms = _trapsOf(look.run);
         look.hour = Windows.hourOf(committedAt);
         bool own = REGISTRY.operatorOf(validator) == REGISTRY.operatorOf(node);
         require(!own && REGISTRY.wasValidator(validator, look.run, committedAt), NotInspector(validator, node));
@@ -337,11 +340,15 @@ contract Traps is ITraps {
         require(sealed_ & 1 != 0, NotSealed(validator, look.hour));
         look.link = RUNS.linkOf(validator, look.hour);
 
-        look.terms = TERMS.trapTerms(look.run);
         look.epoch = Epochs.begun(uint256(target.step) + 1, look.terms.epochSteps, look.terms.epochs);
         look.validators = REGISTRY.validatorsAt(look.run, committedAt);
         uint256 prize = uint256(look.terms.prize) * RUNS.work(node).pay / look.terms.pay;
         look.prize = prize * _count(sealed_) / PRIZE_HOURS;
+    }
+
+    function _trapsOf(uint32 run) private view returns (IRunTerms.TrapTerms memory terms) {
+        terms = TERMS.trapTerms(run);
+        require(terms.every != 0, NoTraps(run));
     }
 
     function _committedAt(ISlashCourt.Target calldata t) private view returns (uint256) {
@@ -462,7 +469,7 @@ contract Traps is ITraps {
     function _potOf(uint32 run) private returns (Pot storage pot_) {
         pot_ = _pots[run];
         if (pot_.income == 0 && RUNS.runState(run).steps != 0) {
-            pot_.income = uint128(RUNS.SEED_PRIZES() * TERMS.trapTerms(run).prize);
+            pot_.income = uint128(TERMS.firstPrizes(run));
         }
     }
 

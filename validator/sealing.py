@@ -82,7 +82,8 @@ class HourSealer:
             self._rewinds, self._last = self._journal.rewinds, None
         last = self._last
         if last is None:
-            last = self._last = await self._chain.call(runs.last_sealed(self._chain.signer.address))
+            sealer = await self._chain.call(runs.sealer_of(self._chain.signer.address))
+            last = self._last = sealer.last_sealed
         if self._window is None:
             self._window = await self._chain.call(runs.unsealed_window_hours())
         hour = self._next_hour(last, head.timestamp)
@@ -134,10 +135,10 @@ class HourSealer:
 
     async def _has_sealed(self, hour: int) -> bool:
         """Return whether the chain has a seal of this hour, or of a later one; go on from there if so."""
-        last = await self._chain.call(runs.last_sealed(self._chain.signer.address))
-        if last >= hour:
-            self._last = last
-        return last >= hour
+        sealer = await self._chain.call(runs.sealer_of(self._chain.signer.address))
+        if sealer.last_sealed >= hour:
+            self._last = sealer.last_sealed
+        return sealer.last_sealed >= hour
 
     def _skip(self, hour: int, reason: str) -> Next:
         """Go on to the next hour: what could not be judged in time must not hold up what can."""

@@ -196,6 +196,9 @@ interface IRegistry {
     /// @notice How many validators of a run were active at `timestamp`.
     function validatorsAt(uint32 run, uint256 timestamp) external view returns (uint256);
 
+    /// @notice Second in which an active validator of `run` registered; zero for any other key.
+    function validatesSince(address key, uint32 run) external view returns (uint256);
+
     /// @notice Whether `key` was an active validator of `run` at `timestamp`.
     function wasValidator(address key, uint32 run, uint256 timestamp) external view returns (bool);
 

@@ -30,6 +30,8 @@ interface IRunTerms {
     /// @param acceptsRequired Validators that must accept a rollout before it is trained on.
     /// @param sealQuorum Validators that must seal an hour to move the watermark, at least 2.
     /// @param minStepInterval Seconds between two checkpoints.
+    /// @param trapEvery Of so many commitments one, on average, is a trap: 20 to 1,000; zero: the run has none, and
+    /// whoever looks is paid only where somebody cheats.
     /// @param commitPhase Seconds in which judges commit their votes.
     /// @param revealPhase Seconds in which judges reveal them.
     /// @param jurySeniority Seconds a validator must have served before a case opens to judge it, and before it seals. It
@@ -48,8 +50,6 @@ interface IRunTerms {
     /// @param gradeEpochSteps Steps of each epoch except the last, which never ends; zero without private tests.
     /// @param trapEpochs Epochs, so masters, of the traps; zero without any.
     /// @param trapEpochSteps Steps of each of these epochs except the last, which never ends; zero without traps.
-    /// @param trapEvery Of so many commitments one, on average, is a trap: 20 to 1,000; zero: the run has none, and
-    /// whoever looks is paid only where somebody cheats.
     /// @param trapPrize Token wei for a validator that finds a trap, at a class weight of 10,000 basis points. At least
     /// `pay`; at most `pay` times `trapEvery` by `acceptsRequired`. Zero without traps.
     /// @param trapTip Hash of the first master of the traps (IMasters); zero: the run has none.
@@ -70,6 +70,7 @@ interface IRunTerms {
         uint8 acceptsRequired;
         uint8 sealQuorum;
         uint32 minStepInterval;
+        uint16 trapEvery;
         uint32 commitPhase;
         uint32 revealPhase;
         uint32 jurySeniority;
@@ -87,7 +88,6 @@ interface IRunTerms {
         uint32 gradeEpochSteps;
         uint16 trapEpochs;
         uint32 trapEpochSteps;
-        uint16 trapEvery;
         uint96 trapPrize;
         bytes32 trapTip;
         uint256[] classes;
@@ -121,9 +121,8 @@ interface IRunTerms {
         uint32 jurySeniority;
     }
 
-    /// @notice The terms of a series of masters: `gradeTip`, `gradeEpochs`, `gradeEpochSteps`, or the same of traps.
+    /// @notice The epochs of a series of masters: `gradeEpochs` and `gradeEpochSteps`, or the same of traps.
     struct SeriesTerms {
-        bytes32 tip;
         uint16 epochs;
         uint32 epochSteps;
     }
@@ -199,7 +198,11 @@ interface IRunTerms {
     function checkRun(uint32 run, bytes32 runHash_) external view;
     function caseTerms(uint32 run) external view returns (CaseTerms memory);
     function trapTerms(uint32 run) external view returns (TrapTerms memory);
-    function seriesTerms(uint32 run, Series series) external view returns (SeriesTerms memory);
+    function seriesTerms(uint32 run) external view returns (SeriesTerms memory grades, SeriesTerms memory traps);
+    /// @notice Hash of a series' first master; zero without any.
+    function tipOf(uint32 run, Series series) external view returns (bytes32);
+    /// @notice What a run reserves for prizes with its first checkpoint, so that chance leaves nobody unpaid: 71 of them.
+    function firstPrizes(uint32 run) external view returns (uint256);
     /// @notice All keys that the run has had, has and is announced to have, oldest first.
     function tenures(uint32 run) external view returns (Tenure[] memory);
     /// @notice Whose signature a receipt of that second needs; zero before the run was created.
@@ -229,5 +232,5 @@ interface IRunTerms {
     function votingSeconds(uint32 run) external view returns (uint256);
 
     /// @notice How many validators seal an hour, and how long each must have served.
-    function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority);
+    function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority, bool traps);
 }

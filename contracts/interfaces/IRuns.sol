@@ -112,8 +112,8 @@ interface IRuns {
 
     /// @notice What a validator sealed: one word.
     /// @param lastSealed The latest hour that it sealed.
-    /// @param rejected Rejections in all hours that it sealed before their seals closed.
-    /// @param inTime Bit i: whether it sealed hour `lastSealed` - i before that.
+    /// @param rejected Rejections in all hours that it sealed before their seals closed; zero in a run without traps.
+    /// @param inTime Bit i: whether it sealed hour `lastSealed` - i before that; zero in a run without traps.
     struct Sealer {
         uint24 lastSealed;
         uint32 rejected;
@@ -269,6 +269,7 @@ interface IRuns {
     /// @param link The link of the caller's hash chain for this hour, from which the rows follow that it replayed of the
     /// hour's commitments. The caller did not choose it: its chain was fixed when it registered (IRegistry.Registration). No
     /// worker could know it: nothing is committed in this hour any more.
+    /// In a run without traps neither this nor `rejected` is read or kept.
     function seal(uint32 run, uint24 hour, bytes32 vouchRoot_, bytes32 rejected, bytes32 link) external;
 
     // ------------------------------------------------------------------------------------------- the guardian's calls
@@ -346,8 +347,8 @@ interface IRuns {
     function vouchRoot(address validator, uint24 hour) external view returns (bytes32);
     function rejections(address validator, uint24 hour) external view returns (bytes32);
     function sealerOf(address validator) external view returns (Sealer memory);
-    function lastSealed(address validator) external view returns (uint24 hour);
-    /// @notice The link of a validator's hash chain for an hour, from that of its registration to that which it sealed last.
+    /// @notice In a run with traps: the link of a validator's hash chain for an hour, from that of its registration to that
+    /// which it sealed last.
     function linkOf(address validator, uint24 hour) external view returns (bytes32);
     function sealCount(uint32 run, uint24 hour) external view returns (uint256);
     /// @notice Escrow that is not reserved.
@@ -379,8 +380,6 @@ interface IRuns {
     function MIN_VALIDATORS() external view returns (uint256);
     /// @notice Where nodes and stakes are.
     function REGISTRY() external view returns (IRegistry);
-    /// @notice Prizes that a run with traps reserves with its first checkpoint, so that chance leaves nobody unpaid.
-    function SEED_PRIZES() external view returns (uint256);
     /// @notice Who may pause; zero disables pauses.
     function GUARDIAN() external view returns (address);
     /// @notice Seconds that a pause lasts at most.

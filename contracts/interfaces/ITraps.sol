@@ -87,6 +87,7 @@ interface ITraps {
     // ------------------------------------------------------------------------------------------------------ errors
 
     error ZeroAddress();
+    error NoTraps(uint32 run);
     error NotCommitted(address node, uint32 index, uint32 step, bytes32 root);
     error TicketTooLate(uint64 storedAt, uint256 committedAt);
     error TicketNotBy(address signer, address expected);

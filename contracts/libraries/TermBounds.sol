@@ -20,6 +20,7 @@ library TermBounds {
     /// @dev With fewer traps, too few are found in a day to tell who looks; with more, too much work trains nothing.
     uint256 internal constant MAX_TRAP_EVERY = 1_000;
     uint256 internal constant MIN_TRAP_EVERY = 20;
+    uint256 internal constant FIRST_PRIZES = 71;
 
     /// @dev A phase is long enough that no operator must stay awake, and two of them fit the unbonding time (Registry).
     uint256 internal constant MIN_PHASE = 13 hours;

@@ -167,6 +167,11 @@ def rejection_leaf(node: str, index: int, root: bytes, position: int, salt: byte
     return keccak(encode(["address", "uint32", "bytes32", "uint32", "bytes32"], [node, index, root, position, salt]))
 
 
+def hidden_vouch(bare: bytes, salt: bytes) -> bytes:
+    """Return the hidden leaf by which a validator vouches. A proof of the `bare` leaf begins with the salt."""
+    return keccak(min(bare, salt) + max(bare, salt))
+
+
 def sealed_rejections(leaves: Sequence[bytes]) -> bytes:
     """Return what `seal` takes of an hour's list of rejections: 28 bytes of its hash, and its length.
 

@@ -69,7 +69,7 @@ abstract contract Graders is Provers, Statements {
     }
 
     function _isSealed() internal view returns (bool) {
-        return runTerms.seriesTerms(run, GRADES_SERIES).tip != 0;
+        return runTerms.tipOf(run, GRADES_SERIES) != 0;
     }
 
     // -------------------------------------------------------------------------------------------------------- graders

@@ -218,9 +218,9 @@ contract CreateRunTest is House {
         (terms.gradeEpochs, terms.gradeEpochSteps) = (1, 0);
         _expectOutOfBounds(terms, "gradeEpochSteps", 0, 1, type(uint32).max);
         terms.gradeEpochSteps = 1;
-        IRunTerms.SeriesTerms memory kept =
-            runTerms.seriesTerms(runTerms.createRun(terms, _keys()), IRunTerms.Series.Grades);
-        vm.assertEq(kept.tip, keccak256("tip"));
+        uint32 created = runTerms.createRun(terms, _keys());
+        (IRunTerms.SeriesTerms memory kept,) = runTerms.seriesTerms(created);
+        vm.assertEq(runTerms.tipOf(created, IRunTerms.Series.Grades), keccak256("tip"));
         vm.assertEq(kept.epochs, 1);
         vm.assertEq(kept.epochSteps, 1);
     }
@@ -254,11 +254,11 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "trapPrize", most + 1, terms.pay, most);
         terms.trapPrize = uint96(most);
         uint32 run = runTerms.createRun(terms, _keys());
-        IRunTerms.SeriesTerms memory kept = runTerms.seriesTerms(run, IRunTerms.Series.Traps);
-        vm.assertEq(kept.tip, keccak256("tip"));
+        (, IRunTerms.SeriesTerms memory kept) = runTerms.seriesTerms(run);
+        vm.assertEq(runTerms.tipOf(run, IRunTerms.Series.Traps), keccak256("tip"));
         vm.assertEq(kept.epochs, 7);
         vm.assertEq(kept.epochSteps, 9);
-        vm.assertEq(runTerms.seriesTerms(run, IRunTerms.Series.Grades).tip, bytes32(0));
+        vm.assertEq(runTerms.tipOf(run, IRunTerms.Series.Grades), bytes32(0));
     }
 
     /// @dev A local run may use seconds; a public one may not.

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.30;
 
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { House } from "../House.sol";
 
@@ -24,7 +25,7 @@ contract SealTest is House {
         emit IRuns.HourSealed(run, hour, node(0), VOUCH, 0, _link(0, hour));
         _sealAs(0, hour);
         vm.assertEq(runs.vouchRoot(node(0), hour), VOUCH);
-        vm.assertEq(runs.lastSealed(node(0)), hour);
+        vm.assertEq(runs.sealerOf(node(0)).lastSealed, hour);
         vm.assertEq(runs.sealCount(run, hour), 1);
         vm.assertEq(runs.sealedThrough(run), 0);
 
@@ -122,7 +123,51 @@ contract SealTest is House {
         _sealAs(0, hour + 4);
     }
 
-    // -------------------------------------------------------------------------------------------------------- links
+    /// @dev In a run without traps only the vouch root is kept, whatever else is given.
+    function test_Seal_WithoutTrapsKeepsNoLink() public {
+        uint24 hour = _firstHour();
+        vm.warp(START + 25 hours);
+        vm.prank(node(0));
+        runs.seal(run, hour, VOUCH, bytes32(uint256(7)), keccak256("any link"));
+        IRuns.Sealer memory sealer = runs.sealerOf(node(0));
+        vm.assertEq(sealer.lastSealed, hour);
+        vm.assertEq(sealer.rejected, 0);
+        vm.assertEq(sealer.inTime, 0);
+        vm.assertEq(runs.rejections(node(0), hour), bytes32(0));
+        vm.expectRevert(abi.encodeWithSelector(IRuns.LinkNotShown.selector, node(0), hour, hour));
+        runs.linkOf(node(0), hour);
+    }
+
+    function test_Seal_InAClosedRun() public {
+        _commit(WORKER);
+        vm.startPrank(owner);
+        runs.announceWithdrawal(run);
+        vm.warp(block.timestamp + NOTICE);
+        runs.close(run);
+        vm.stopPrank();
+        _sealAs(0, _firstHour());
+        _sealAs(1, _firstHour());
+        vm.assertEq(runs.maturesAt(node(WORKER), 0), START + 49 hours);
+    }
+}
+
+/// @title Seals of a run with traps, which show links.
+contract SealLinksTest is House {
+    bytes32 private constant VOUCH = keccak256("vouch");
+
+    function setUp() public override {
+        super.setUp();
+        IRunTerms.Terms memory terms = _terms();
+        (terms.trapEvery, terms.trapPrize, terms.trapEpochs, terms.trapEpochSteps) = (20, 12 ether, 1, 1);
+        terms.trapTip = keccak256("tip");
+        run = _createRun(terms);
+        _fund(run, FUNDS);
+        _open();
+    }
+
+    function _sealAs(uint256 i, uint24 hour) private {
+        _sealAs(i, hour, VOUCH);
+    }
 
     /// @dev Validators registered in `HOUR`, and their first seal shows the links of 25 hours.
     function test_Seal_ShowsTheLinksOfAllHoursBefore() public {
@@ -192,17 +237,5 @@ contract SealTest is House {
         runs.seal(run, hour, VOUCH, 0, link);
         vm.assertLe(before - gasleft(), 160_000 + 365 * 24 * 100, "an hour costs at most 100");
         vm.assertEq(runs.linkOf(node(0), hour), link);
-    }
-
-    function test_Seal_InAClosedRun() public {
-        _commit(WORKER);
-        vm.startPrank(owner);
-        runs.announceWithdrawal(run);
-        vm.warp(block.timestamp + NOTICE);
-        runs.close(run);
-        vm.stopPrank();
-        _sealAs(0, _firstHour());
-        _sealAs(1, _firstHour());
-        vm.assertEq(runs.maturesAt(node(WORKER), 0), START + 49 hours);
     }
 }

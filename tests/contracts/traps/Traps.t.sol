@@ -6,6 +6,7 @@ import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { ITraps } from "../../../contracts/interfaces/ITraps.sol";
 import { Kind } from "../Kind.sol";
+import { House } from "../House.sol";
 import { TrapHouse } from "./TrapHouse.sol";
 
 contract TrapsTest is TrapHouse {
@@ -566,5 +567,41 @@ contract HalfADayTest is TrapHouse {
         _showMaster();
         _claim(i);
         vm.assertEq(traps.owed(node(i)), PRIZE / 2);
+    }
+}
+
+/// @title Nothing of this is for a run without traps.
+contract NoTrapsTest is TrapHouse {
+    function setUp() public override {
+        House.setUp();
+        _open();
+        count = 2;
+        for (trap = 0; trap < count; trap++) {
+            _commit(WORKER);
+        }
+        (trap, hour) = (0, _firstHour());
+        vm.warp(_endOfHour());
+        _sealWith(0, hour, 0, _rejection(_listOf(trap, PLANTED)));
+    }
+
+    function test_NoTraps_NothingIsClaimed() public {
+        bytes memory reason = abi.encodeWithSelector(ITraps.NoTraps.selector, run);
+        _expectNoClaim(0, reason);
+        ISlashCourt.Target memory target = _target(trap);
+        vm.warp(_endOfHour() + 48 hours);
+        vm.expectRevert(reason);
+        traps.claimUnticketed(node(0), target);
+        vm.expectRevert(reason);
+        traps.claimWithheld(node(0), target, target);
+        vm.expectRevert(abi.encodeWithSelector(ITraps.NothingOwed.selector, node(0)));
+        traps.withdraw(node(0));
+    }
+
+    function test_NoTraps_NoTicketSavesFromACase() public {
+        ITraps.Ticket memory ticket = _ticket();
+        bytes memory byStorage = _signed(STORAGE, trap, ticket);
+        bytes memory byNode = _signed(NODE + WORKER, trap, ticket);
+        vm.expectRevert(abi.encodeWithSelector(ITraps.NoTraps.selector, run));
+        traps.showTicket(_target(trap), ticket, byStorage, byNode);
     }
 }
