@@ -28,7 +28,7 @@ contract Masters is IMasters {
     /// @inheritdoc IMasters
     function revealMaster(uint32 run, IRunTerms.Series series, bytes32 master) external {
         bytes32 tip = TERMS.tipOf(run, series);
-        (IRunTerms.SeriesTerms memory grades, IRunTerms.SeriesTerms memory traps) = TERMS.seriesTerms(run);
+        (IRunTerms.SeriesTerms memory grades, IRunTerms.SeriesTerms memory traps) = TERMS.seriesOf(run);
         uint256 epochs = series == IRunTerms.Series.Grades ? grades.epochs : traps.epochs;
         uint256 epoch = _shown[run][series] + 1;
 
@@ -60,14 +60,14 @@ contract Masters is IMasters {
 
     /// @inheritdoc IMasters
     function checkPublishable(uint32 run, uint32 step) external view {
-        (IRunTerms.SeriesTerms memory grades, IRunTerms.SeriesTerms memory traps) = TERMS.seriesTerms(run);
+        (IRunTerms.SeriesTerms memory grades, IRunTerms.SeriesTerms memory traps) = TERMS.seriesOf(run);
         _checkPublishable(run, IRunTerms.Series.Grades, grades, step);
         _checkPublishable(run, IRunTerms.Series.Traps, traps, step);
     }
 
     /// @inheritdoc IMasters
     function checkPayable(uint32 run, uint32 steps) external view {
-        (IRunTerms.SeriesTerms memory grades, IRunTerms.SeriesTerms memory traps) = TERMS.seriesTerms(run);
+        (IRunTerms.SeriesTerms memory grades, IRunTerms.SeriesTerms memory traps) = TERMS.seriesOf(run);
         _checkPayable(run, IRunTerms.Series.Grades, grades, steps);
         _checkPayable(run, IRunTerms.Series.Traps, traps, steps);
     }

@@ -98,7 +98,7 @@ contract RunTerms is IRunTerms {
     }
 
     /// @inheritdoc IRunTerms
-    function seriesTerms(uint32 run) external view returns (SeriesTerms memory grades, SeriesTerms memory traps) {
+    function seriesOf(uint32 run) external view returns (SeriesTerms memory grades, SeriesTerms memory traps) {
         Terms storage t = _terms[run];
         grades = SeriesTerms({ epochs: t.gradeEpochs, epochSteps: t.gradeEpochSteps });
         traps = SeriesTerms({ epochs: t.trapEpochs, epochSteps: t.trapEpochSteps });

@@ -198,7 +198,7 @@ interface IRunTerms {
     function checkRun(uint32 run, bytes32 runHash_) external view;
     function caseTerms(uint32 run) external view returns (CaseTerms memory);
     function trapTerms(uint32 run) external view returns (TrapTerms memory);
-    function seriesTerms(uint32 run) external view returns (SeriesTerms memory grades, SeriesTerms memory traps);
+    function seriesOf(uint32 run) external view returns (SeriesTerms memory grades, SeriesTerms memory traps);
     /// @notice Hash of a series' first master; zero without any.
     function tipOf(uint32 run, Series series) external view returns (bytes32);
     /// @notice What a run reserves for prizes with its first checkpoint, so that chance leaves nobody unpaid: 71 of them.

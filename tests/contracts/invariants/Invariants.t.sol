@@ -313,7 +313,7 @@ contract InvariantsTest {
         for (uint256 e = 0; e < epochs; e++) {
             latest = keccak256(abi.encode(latest));
         }
-        (IRunTerms.SeriesTerms memory terms,) = runTerms.seriesTerms(run[1]);
+        (IRunTerms.SeriesTerms memory terms,) = runTerms.seriesOf(run[1]);
         bytes32 tip = runTerms.tipOf(run[1], IRunTerms.Series.Grades);
         vm.assertEq(epochs == 0 ? tip : latest, tip);
         uint256 behind = uint256(runs.runState(run[1]).steps) / terms.epochSteps;

@@ -219,7 +219,7 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "gradeEpochSteps", 0, 1, type(uint32).max);
         terms.gradeEpochSteps = 1;
         uint32 created = runTerms.createRun(terms, _keys());
-        (IRunTerms.SeriesTerms memory kept,) = runTerms.seriesTerms(created);
+        (IRunTerms.SeriesTerms memory kept,) = runTerms.seriesOf(created);
         vm.assertEq(runTerms.tipOf(created, IRunTerms.Series.Grades), keccak256("tip"));
         vm.assertEq(kept.epochs, 1);
         vm.assertEq(kept.epochSteps, 1);
@@ -254,7 +254,7 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "trapPrize", most + 1, terms.pay, most);
         terms.trapPrize = uint96(most);
         uint32 run = runTerms.createRun(terms, _keys());
-        (, IRunTerms.SeriesTerms memory kept) = runTerms.seriesTerms(run);
+        (, IRunTerms.SeriesTerms memory kept) = runTerms.seriesOf(run);
         vm.assertEq(runTerms.tipOf(run, IRunTerms.Series.Traps), keccak256("tip"));
         vm.assertEq(kept.epochs, 7);
         vm.assertEq(kept.epochSteps, 9);

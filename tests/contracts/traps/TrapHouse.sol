@@ -31,6 +31,7 @@ abstract contract TrapHouse is House {
     function setUp() public virtual override {
         super.setUp();
         IRunTerms.Terms memory terms = _terms();
+        terms.groupsPerCommitment = _groups();
         terms.commitmentsPerHour = 40; // entropy and links are known: one is called, two stand by
         (terms.trapEvery, terms.trapPrize, terms.trapEpochs, terms.trapEpochSteps) = (EVERY, PRIZE, 2, 1_000);
         terms.trapTip = keccak256(abi.encode(FIRST_MASTER));
@@ -50,6 +51,11 @@ abstract contract TrapHouse is House {
             _commit(WORKER);
         }
         vm.warp((uint256(hour) + 1) * 1 hours);
+    }
+
+    /// @dev Of eight rows each, in a commitment.
+    function _groups() internal pure virtual returns (uint16) {
+        return 16;
     }
 
     /// @dev Whether validator i seals an hour of the day before.
@@ -185,6 +191,12 @@ abstract contract TrapHouse is House {
         ITraps.Other memory other = _other(i);
         vm.expectRevert(reason);
         traps.claim(node(i), finding, _row(), other);
+    }
+
+    /// @dev As if a validator had earned it: slot 3 of Traps is what accounts are in.
+    function _earn(uint256 i, uint256 amount) internal {
+        vm.store(address(traps), keccak256(abi.encode(node(i), uint256(3))), bytes32(amount));
+        vm.assertEq(traps.owed(node(i)), amount);
     }
 
     function _endOfHour() internal view returns (uint256) {

@@ -532,12 +532,6 @@ contract TrapsTest is TrapHouse {
         runs.commitWork(run, step, anchor, 0, _root(i, 0));
     }
 
-    /// @dev As if a validator had earned it: slot 3 of Traps is what accounts are in.
-    function _earn(uint256 i, uint256 amount) private {
-        vm.store(address(traps), keccak256(abi.encode(node(i), uint256(3))), bytes32(amount));
-        vm.assertEq(traps.owed(node(i)), amount);
-    }
-
     /// @dev As if all but that had been asked for and paid: slot 1 of Traps is what pots are in.
     function _leave(uint256 amount) private {
         uint256 slot = uint256(keccak256(abi.encode(run, uint256(1))));
@@ -567,6 +561,40 @@ contract HalfADayTest is TrapHouse {
         _showMaster();
         _claim(i);
         vm.assertEq(traps.owed(node(i)), PRIZE / 2);
+    }
+}
+
+/// @title Commitments of 24 rows, of which three may be planted: their tree has two levels.
+contract ThreeRowsTest is TrapHouse {
+    function _groups() internal pure override returns (uint16) {
+        return 3;
+    }
+
+    function _showMap(uint256 levels) private returns (ITraps.Row memory row) {
+        row = _row();
+        row.proof = new bytes32[](levels);
+        ITraps.Ticket memory ticket = _ticket();
+        ticket.mapRoot = keccak256(bytes.concat(keccak256(abi.encode(row.position, row.token, row.salt))));
+        for (uint256 i = 0; i < levels; i++) {
+            row.proof[i] = keccak256(abi.encode("sibling", i));
+            ticket.mapRoot = _pair(ticket.mapRoot, row.proof[i]);
+        }
+        ISlashCourt.Target memory target = _target(trap);
+        traps.showTicket(target, ticket, _signed(STORAGE, trap, ticket), _signed(NODE + WORKER, trap, ticket));
+    }
+
+    function test_ThreeRows_TwoLevels() public {
+        ITraps.Row memory row = _showMap(2);
+        uint256 caseId = _accuse(WORKER, trap);
+        traps.dismiss(caseId, row);
+        vm.assertTrue(court.caseOf(caseId).outcome == ISlashCourt.Outcome.Dismissed);
+    }
+
+    function test_ThreeRows_RevertWhen_ThreeLevels() public {
+        ITraps.Row memory row = _showMap(3);
+        uint256 caseId = _accuse(WORKER, trap);
+        vm.expectRevert(abi.encodeWithSelector(ITraps.NotInMap.selector, node(WORKER), trap, PLANTED));
+        traps.dismiss(caseId, row);
     }
 }
 
