@@ -46,7 +46,6 @@ from muster.protocol.messages import PlantedRow, TrapMap, TrapTicket
 from muster.protocol.terms import Terms
 from muster.protocol.traps import (
     check_map,
-    hidden_vouch,
     is_picked,
     map_tree,
     planted_rows,
@@ -54,6 +53,7 @@ from muster.protocol.traps import (
     rejection_leaf,
     row_salt,
     sealed_rejections,
+    vouched_leaf,
 )
 from testbed.economy.assumptions import Assumptions
 from testbed.economy.chain import WorldChain
@@ -363,7 +363,7 @@ class Contracts:
             elif one.vouches:
                 plain = self.chain.read(refutations.vouch_leaf(target, self._anchor(target.step)))
                 own.vouched[place] = len(own.vouches)
-                own.vouches.append(hidden_vouch(plain, target.root))
+                own.vouches.append(vouched_leaf(plain, target.root))
         return own
 
     def _seal_hour(self, validator: int, hour: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from muster.protocol.merkle import LeafTree
-from muster.protocol.traps import hidden_vouch, rejection_leaf, sealed_rejections
+from muster.protocol.traps import rejection_leaf, sealed_rejections, vouched_leaf
 from muster.runtime.journal import Journal
 from muster.verification.rules import CommittedWork
 
@@ -94,7 +94,7 @@ def seal_hour(
     shown, found = [], []
     for place, (c, bare) in enumerate(vouched):
         salt = secrets.token_bytes(32)
-        leaf = hidden_vouch(bare, salt)
+        leaf = vouched_leaf(bare, salt)
         shown.append(SealedLeaf(c.node, c.index, c.root, None, salt, leaf, place))
     for place, (c, position) in enumerate(rejected):
         salt = secrets.token_bytes(32)

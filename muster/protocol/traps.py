@@ -12,7 +12,7 @@ node, make it no suspect, and lead to no case; all other rows of the commitment,
 in other work (`OpenedTrap.rows`). A rejection for a row of the map is right, and counts for the validator.
 
 Each function here is pure. `is_picked` is the twin of `contracts/libraries/Draws.sol`, what is signed, `map_leaf`,
-`rejection_leaf` and `sealed_rejections` of `contracts/Traps.sol`; forge holds the four equal by vectors.
+`vouched_leaf`, `rejection_leaf` and `sealed_rejections` of `contracts/Traps.sol`; tests hold them equal.
 """
 
 from __future__ import annotations
@@ -162,14 +162,17 @@ def true_rows(positions: Sequence[int], opened: OpenedTrap | None) -> list[int]:
     return [position for position in positions if position not in planted]
 
 
+def vouched_leaf(bare: bytes, salt: bytes) -> bytes:
+    """Return the hidden leaf by which a validator vouches: the sorted pair of IRefutations.vouchLeaf and its salt.
+
+    As OpenZeppelin's Hashes.commutativeKeccak256, so that the salt is the first element of the leaf's Merkle proof.
+    """
+    return keccak(min(bare, salt) + max(bare, salt))
+
+
 def rejection_leaf(node: str, index: int, root: bytes, position: int, salt: bytes) -> bytes:
     """Return the hidden leaf by which a validator rejects a commitment for a row."""
     return keccak(encode(["address", "uint32", "bytes32", "uint32", "bytes32"], [node, index, root, position, salt]))
-
-
-def hidden_vouch(bare: bytes, salt: bytes) -> bytes:
-    """Return the hidden leaf by which a validator vouches. A proof of the `bare` leaf begins with the salt."""
-    return keccak(min(bare, salt) + max(bare, salt))
 
 
 def sealed_rejections(leaves: Sequence[bytes]) -> bytes:
