@@ -16,16 +16,17 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
-from muster.chain.client import Chain
+from muster.chain.client import Chain, event_of
 from muster.chain.types import Block
 from muster.clients.opened_traps import OpenedTraps
 from muster.constants import HOUR_SECONDS
 from muster.contracts import masters, registry, runs, traps
-from muster.contracts.codec import Transaction
+from muster.contracts.codec import Call, Transaction
 from muster.contracts.court import Target
 from muster.contracts.masters import Master
 from muster.contracts.registry import Status
 from muster.contracts.run_terms import Series
+from muster.contracts.traps import Withdrawn
 from muster.errors import TRANSIENT, MismatchError, RevertError
 from muster.protocol.calls import call_hash, is_called
 from muster.protocol.masters import epoch_of
@@ -46,6 +47,9 @@ POLL_SECONDS: Final = 30.0
 
 ACCUSE_HOURS: Final = 8
 """Full hours after an hour's end until which accusations wait for its traps. A case can be opened for 72."""
+
+ASK_AGAIN_SECONDS: Final = 24 * HOUR_SECONDS
+"""Pause before a validator that waits for the pot asks again: it may have lost its place in a reorg."""
 
 FINAL_HOURS: Final = 73
 """Full hours after an hour's end from which nothing about it is tried any more: no case can be opened."""
@@ -80,6 +84,9 @@ class TrapClaimer:
     _not_before: dict[int, int] = field(default_factory=dict, init=False)
     """By hour, the second before which there is nothing to do about it."""
 
+    _ask_again: int = field(default=0, init=False)
+    """The second from which it asks for what it is owed although it would not be paid yet."""
+
     @property
     def me(self) -> str:
         return self.chain.signer.address
@@ -96,7 +103,7 @@ class TrapClaimer:
                     self._not_before.pop(hour, None)
             except TRANSIENT as error:  # what is due in other hours does not wait for it
                 log.warning("cannot claim yet", hour=hour, error=str(error), hint=error.hint)
-        await self._withdraw()
+        await self._withdraw(now)
         await self._release_accusations(now)
         return IDLE
 
@@ -260,13 +267,22 @@ class TrapClaimer:
 
     # All hours
 
-    async def _withdraw(self) -> None:
-        """Pay out what is worth a transaction: half a prize, or all that is left."""
-        owed, pot = await self.chain.call_all([traps.owed(self.me), traps.pot(self.run)])
+    async def _withdraw(self, now: int) -> None:
+        """Ask for what is worth a transaction: half a prize, or all that is left. Where the pot is empty it waits.
+
+        While it waits it asks again when it would be paid as much, or after ASK_AGAIN_SECONDS.
+        """
         least = self.terms.trap_prize // 2 if self.journal.traps.unclaimed() else 1
-        if min(owed, pot) >= least:
-            mined = await self.chain.send(traps.withdraw(self.me))
-            log.info("withdrawn", amount=min(owed, pot), tx=mined.hash)
+        if await self.chain.call(traps.owed(self.me)) < least:
+            return
+        asked = traps.withdraw(self.me)
+        paid = await self.chain.call(Call(asked.function, asked.arguments))
+        if paid < least and now < self._ask_again:
+            return
+        mined = await self.chain.send(asked)
+        paid = event_of(mined, Withdrawn).amount
+        self._ask_again = 0 if paid else now + ASK_AGAIN_SECONDS
+        log.info("withdrawn" if paid else "waiting for a prize: the pot is empty", amount=paid, tx=mined.hash)
 
     async def _release_accusations(self, now: int) -> None:
         """Drop accusations for planted rows; let the others go to court once their traps are opened, or late."""

@@ -218,9 +218,7 @@ async def test_a_worker_convicted_while_it_reads_its_state_says_so(
     journal.close()
 
 
-async def test_a_validator_answers_for_what_its_seal_vouched_for(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_validator_answers_for_what_its_seal_vouched_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     run_fixture, chain = scene.run_fixture, scene.stranger
     wrong = await scene.leaves("vouched")
     wrong[2] = replace(wrong[2], budget=wrong[2].budget + 1)

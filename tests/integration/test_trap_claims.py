@@ -41,7 +41,7 @@ from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import VALIDATORS, RunFixture
 from testbed.samples.validator import pending, receive, verdict
 from trainer.traps import TrapKeeper
-from validator.claims import TrapClaimer
+from validator.claims import ASK_AGAIN_SECONDS, TrapClaimer
 from validator.journal import ValidatorJournal
 from validator.sealing import CLOSING_SECONDS, HourSealer
 from validator.turns import Turns
@@ -317,6 +317,51 @@ async def test_epoch_whose_master_is_withheld_pays_who_sealed(place: Place) -> N
     )
 
 
+async def test_prizes_that_find_the_pot_empty_wait_in_turn(place: Place, own_anvil: Anvil) -> None:
+    """Who asked first is paid first, and pays no gas for asking while it waits."""
+    first, second = place.watchers["v1"], place.watchers["v2"]
+    contract, pot = first.chain.addresses.traps, place_of(place.fixture.run, 1)
+
+    def store(slot: int, value: int) -> None:
+        own_anvil.request("anvil_setStorageAt", contract, hex(slot), hex_hash(value.to_bytes(32, "big")))
+
+    def income(amount: int) -> None:  # the low half of its word; the other is what was asked for
+        asked = int(own_anvil.request("eth_getStorageAt", contract, hex(pot), "latest"), 16) >> 128
+        store(pot, asked << 128 | amount)
+
+    def sent(watcher: Watcher) -> int:
+        return int(own_anvil.request("eth_getTransactionCount", watcher.chain.signer.address, "latest"), 16)
+
+    store(pot, PRIZE << 128 | PRIZE)  # all that came in was asked for, and has left
+    store(pot + 1, PRIZE)
+    for watcher in (first, second):
+        store(place_of(int(watcher.chain.signer.address, 16), 3), PRIZE)
+    before = sent(first), sent(second)
+
+    # 1. Each asks once while the pot is empty, and once more a day later.
+    for watcher in (first, second, first, second):
+        await watcher.claim()
+    assert (sent(first), sent(second)) == (before[0] + 1, before[1] + 1)
+    head = await first.chain.head()
+    await place.at(head.timestamp + ASK_AGAIN_SECONDS)
+    for watcher in (first, first, second):
+        await watcher.claim()
+    assert (sent(first), sent(second)) == (before[0] + 2, before[1] + 2)
+    assert ((await first.account()).paid, (await second.account()).paid) == (0, 0)
+
+    # 2. What comes in is paid in the order in which they asked.
+    async def paid() -> tuple[int, int]:
+        for watcher in (second, first, second):
+            await watcher.claim()
+        return (await first.account()).paid, (await second.account()).paid
+
+    income(2 * PRIZE)
+    assert await paid() == (PRIZE, 0)
+    income(3 * PRIZE)
+    assert await paid() == (PRIZE, PRIZE)
+    assert (sent(first), sent(second)) == (before[0] + 3, before[1] + 3)
+
+
 async def test_hour_that_is_not_all_judged_is_sealed_before_it_is_late(place: Place) -> None:
     """In a run with traps idle hours are sealed too: a prize goes by how many were."""
     watcher = place.watchers["v1"]
@@ -469,6 +514,11 @@ def judge_all(watcher: Watcher, rejects: dict[int, int]) -> None:
             watcher.journal.judge(c, made, b"bundle", accuse_at=0.0, held=True)
         else:
             watcher.journal.judge(c, verdict(c), None, accuse_at=None)
+
+
+def place_of(key: int, slot: int) -> int:
+    """Return the place in storage of a mapping's value, and so of what Traps says in a word of its own."""
+    return int.from_bytes(keccak(key.to_bytes(32, "big") + slot.to_bytes(32, "big")), "big")
 
 
 async def chain_call(watcher: Watcher, of: Callable[[str], Any]) -> Any:
