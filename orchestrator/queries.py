@@ -42,6 +42,7 @@ from orchestrator.commitment_status import (
 from orchestrator.database import LANE, Database
 from orchestrator.gas_pace import hourly_gas
 from orchestrator.kept import KeptAnswers
+from orchestrator.planted import planted_rejections
 from orchestrator.read_model import read_nodes
 from orchestrator.run_facts import ChainState, KeptFacts, latest_step, read_facts
 from orchestrator.statements import ANY_OF, rows_of_any
@@ -56,6 +57,8 @@ from orchestrator.tables import (
     hidden_verdicts,
     nodes,
     spent,
+    tickets,
+    trap_masters,
     uploads,
     verdicts,
 )
@@ -352,8 +355,10 @@ class Queries:
     ) -> list[tuple[CommitmentState, CommitmentStatus]]:
         """Return the selected commitments as they are counted, each with the status that it is to have."""
         opinions, opened = defaultdict[tuple, list[Opinion]](list), defaultdict[tuple, list[CaseState]](list)
+        planted = planted_rejections(connection, which.planted, given) if self.terms.has_traps else set()
         for row in connection.execute(which.opinions, given):
-            opinions[row.node, row.index].append(Opinion(*list(row)[2:]))
+            if (row.validator, row.node, row.index) not in planted:
+                opinions[row.node, row.index].append(Opinion(*list(row)[2:]))
         for row in connection.execute(which.cases, given):
             opened[row.node, row.index].append(CaseState(*list(row)[2:]))
         work = [CommitmentState(*row) for row in connection.execute(which.states, given)]
@@ -497,15 +502,22 @@ class CommitmentSelection:
     opinions: Any
     cases: Any
     """Node and index first, in these two."""
+    planted: Any
+    """What `planted_rejections` reads."""
 
 
 def _selection(condition: Any, said: Said = PUBLIC) -> CommitmentSelection:
     about = and_(cases.c.node == commitments.c.node, cases.c.index == commitments.c.index)
     judged = commitments.join(said.verdicts, same_work(said.verdicts, commitments.c))
+    opened = judged.join(tickets, same_work(tickets, commitments.c)).join(
+        trap_masters, trap_masters.c.epoch == tickets.c.epoch
+    )
+    planted = select(commitments.c.step, tickets.c.document, said.verdicts.c.document.label("verdict"))
     return CommitmentSelection(
         STATES.where(condition),
         _opinions(said, *_KEY).select_from(judged).where(condition),
         select(*_KEY, cases.c.challenger, cases.c.outcome).join(cases, about).where(condition),
+        planted.select_from(opened).where(said.verdicts.c.reason == "sampling_mismatch", condition),
     )
 
 
@@ -538,6 +550,11 @@ NAMED: Final = _selection(
 """Those of `named`."""
 OF_NODE: Final = _selection(commitments.c.node == bindparam("node"))
 JUDGED_BY: Final = _selection(tuple_(*_KEY).in_(_JUDGED))
+_TICKETED: Final = (
+    exists().where(same_work(tickets, commitments.c), tickets.c.epoch == bindparam("epoch")).correlate(commitments)
+)
+TRAPS_OF: Final = _selection(and_(_TICKETED, _named_in(verdicts)))
+"""Those with a ticket of an epoch."""
 _ENDED: Final = exists().where(OUTCOME).correlate(commitments)
 IN_BLOCKS: Final = _selection(and_(_READ, or_(_named_in(verdicts), _named_in(cases), _CONVICTED, _ENDED)))
 """Those of which anything is known: all others are pending."""

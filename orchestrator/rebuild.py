@@ -31,12 +31,13 @@ from orchestrator.database import Database
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
 from orchestrator.page.announcements import Announcements, Operators
+from orchestrator.planted import KeptTicket
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.retention import Retention
 from orchestrator.statements import upsert
 from orchestrator.summaries import DayOfWork, SignedDay, day_in, leave, read_day, restore
 from orchestrator.tables import meta
-from orchestrator.traps import KeptTicket, TrapDesk
+from orchestrator.traps import TrapDesk
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 

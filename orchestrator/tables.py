@@ -329,7 +329,7 @@ tickets: Final = _table(
     Index("tickets_by_epoch", "epoch", "id"),
 )
 """Tickets of traps, one per (node, index, root), the first. Nothing that is public before an epoch's master is shown
-may depend on one. `document` is a traps.KeptTicket."""
+may depend on one. `document` is a planted.KeptTicket."""
 
 verdicts: Final = _table(
     "verdicts",

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import Final
 
 from eth_utils.address import to_checksum_address
-from pydantic import BaseModel
 from sqlalchemy import Connection, select
 
 from muster.clients.storage import ContentStore
@@ -45,6 +44,7 @@ from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database
+from orchestrator.planted import KeptTicket
 from orchestrator.queries import Queries, next_index_of, upload_of
 from orchestrator.run_facts import latest_step
 from orchestrator.statements import insert_once, row_of
@@ -59,13 +59,6 @@ PAGE: Final = 100
 
 GIVEN: Final = telemetry.counter("trap_tickets", "Tickets of traps given to workers")
 log = telemetry.logger("orchestrator")
-
-
-class KeptTicket(BaseModel):
-    """A ticket as storage has it: with its map, and the step that the node named."""
-
-    step: int
-    trap: OpenedTrap
 
 
 class TrapDesk:
