@@ -25,9 +25,9 @@ def planted_rejections(connection: Connection, statement: Any, given: dict[str, 
     node names the step of its ticket, and so the epoch: one of another step opens nothing.
     """
     found = set()
-    for step, ticket, document in connection.execute(statement, given):
-        kept, verdict = KeptTicket.model_validate_json(ticket), Verdict.model_validate_json(document)
+    for row in connection.execute(statement, given):
+        kept, verdict = KeptTicket.model_validate_json(row.document), Verdict.model_validate_json(row.verdict)
         rows = [] if verdict.position is None else [verdict.position]
-        if kept.step == step and rows and not true_rows(rows, kept.trap):
+        if kept.step == row.step and rows and not true_rows(rows, kept.trap):
             found.add((verdict.validator, verdict.node, verdict.index))
     return found
