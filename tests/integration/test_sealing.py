@@ -18,7 +18,6 @@ from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs
 from muster.contracts.registry import Role
-from muster.errors import RevertError
 from muster.protocol.draws import link_of
 from muster.runtime.loop import IDLE
 from testbed.chain.anvil import Anvil
@@ -139,19 +138,6 @@ async def test_an_hour_that_ends_before_a_newcomer_may_seal_is_sealed_later(newc
     assert await newcomer.seals() == []
     await newcomer.at(0.5, SENIORITY + 60)
     assert await newcomer.seals() == [0]
-
-
-async def test_a_seal_shows_the_links_up_to_its_hour(newcomer: Newcomer) -> None:
-    """From the hour of the registration on, those of hours without work too: the rows of each can be drawn again."""
-    newcomer.receive(0, 3)
-    newcomer.accept(0, 3)
-    await newcomer.at(5)
-    assert await newcomer.seals() == [0, 3]
-    me, links = newcomer.chain.signer.address, newcomer.run_fixture.links(newcomer.journal.path.parent.name)[0]
-    hours = range(newcomer.joined, newcomer.joined + 4)
-    assert [await newcomer.chain.call(runs.link_of(me, hour)) for hour in hours] == links[:4]
-    with pytest.raises(RevertError, match="has shown the links of its hash chain through"):
-        await newcomer.chain.call(runs.link_of(me, newcomer.joined + 4))
 
 
 async def test_unjudgeable_work_delays_its_hour_until_deadline(newcomer: Newcomer) -> None:

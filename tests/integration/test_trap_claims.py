@@ -23,8 +23,9 @@ from muster.contracts.court import Outcome
 from muster.contracts.run_terms import Series
 from muster.contracts.runs import WorkCommitted
 from muster.contracts.traps import LookPaid
-from muster.errors import MalformedError
+from muster.errors import MalformedError, RevertError
 from muster.grading.masters import Masters
+from muster.protocol.calls import call_hash, is_called
 from muster.protocol.draws import link_of
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import hex_hash, keccak
@@ -51,7 +52,7 @@ from worker.journal import WorkJournal
 
 PAY = TOKEN // 10
 PRIZE = TOKEN // 2
-MOST = 200
+MOST = 250
 """Commitments that are made at most until there are traps of all kinds."""
 
 
@@ -192,21 +193,27 @@ async def test_validators_are_paid_for_traps_that_they_found(place: Place) -> No
 
     # 1. Traps: one that somebody is called for, one that nobody is, and a pick without a ticket. One true row.
     kinds: dict[str, tuple[CommittedWork, list[str]]] = {}
+    node = place.fixture.key("w1").address
     for index in range(MOST):
         if len(kinds) == 4:
             break
-        picked = place.picked(entropy, index, 1)
-        c = await place.commit(index, 0, picked=picked, ticket="called" not in kinds or "alone" not in kinds)
-        calls = [name for name, one in watchers.items() if (await one.turns.call_of(c))[2]]
-        kind = ("called" if calls else "alone") if index in place.opened else "unticketed" if picked and calls else ""
-        kind = kind or ("" if picked else "true")
-        if kind and len(calls) < 4:
-            kinds.setdefault(kind, (c, calls))
+        given = {"entropy": entropy, "node": node, "index": index}
+        hashes = {name: call_hash(link=one.turns.link_of(hour), **given) for name, one in watchers.items()}
+        calls, near = ([name for name in hashes if is_called(hashes[name], len(VALIDATORS), n)] for n in (1, 2))
+        kind = "true"
+        if picked := place.picked(entropy, index, 1):
+            kind = "alone" if not calls else "unticketed" if "called" in kinds else "called"
+        c = await place.commit(index, 0, picked=picked, ticket=kind in ("called", "alone"))
+        # Of those that stand by for the one trap, one is not called for the other.
+        standing = near if kind == "alone" else kinds["alone"][1] if "alone" in kinds else VALIDATORS
+        claimants = calls if kind == "called" else kinds["called"][1] if "called" in kinds else []
+        if len(calls) < 4 and (kind in ("true", "unticketed") or set(standing) - set(claimants)):
+            kinds.setdefault(kind, (c, near if kind == "alone" else calls))
     assert len(kinds) == 4, f"{MOST} commitments have no trap of every kind"
     called, finders = kinds["called"]
     alone, true = kinds["alone"][0], kinds["true"][0]
     finder = finders[0]
-    other = next(name for name in VALIDATORS if name not in finders)
+    other = next(name for name in kinds["alone"][1] if name not in finders)
     lazy = next(name for name in VALIDATORS if name not in (finder, other))
 
     # 2. The finder rejects the first trap, another both, and a true row; lazy accepts all. All seal in time.
@@ -218,6 +225,10 @@ async def test_validators_are_paid_for_traps_that_they_found(place: Place) -> No
         await watcher.seal()
     sealer = await chain_call(watchers[other], runs.sealer_of)
     assert (sealer.last_sealed, sealer.rejected) == (hour, 3)
+    shown = await watchers[other].chain.call(runs.link_of(watchers[other].chain.signer.address, hour))
+    assert shown == watchers[other].turns.link_of(hour)
+    with pytest.raises(RevertError, match="has shown the links of its hash chain through"):
+        await watchers[other].chain.call(runs.link_of(watchers[other].chain.signer.address, hour + 1))
     assert await watchers[lazy].chain.call(runs.rejections(watchers[lazy].chain.signer.address, hour)) == bytes(32)
 
     # 3. Nothing is claimed before the master is shown, and nothing that a liar says of traps counts.
