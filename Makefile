@@ -108,6 +108,7 @@ bench: bench-peers setup-tests
 	python benchmarks/gas.py --json > cache/bench/gas.json
 	python benchmarks/broadcast.py --json > cache/bench/broadcast.json || test $$? -eq 3
 	python benchmarks/verification.py --json --write > cache/bench/verification.json || test $$? -eq 3
+	python benchmarks/tools.py --json > cache/bench/tools.json || test $$? -eq 3
 	python benchmarks/stale_weights.py --write
 	python benchmarks/environments.py --json > cache/bench/environments.json || test $$? -eq 3
 	python benchmarks/trainer.py --json > cache/bench/trainer.json || test $$? -eq 3
@@ -119,7 +120,7 @@ bench: bench-peers setup-tests
 	python benchmarks/service.py --json > cache/bench/service.json || test $$? -eq 3
 	python benchmarks/page.py --json --fresh-clone > cache/bench/page.json || test $$? -eq 3
 	python benchmarks/install.py --json > cache/bench/install.json || test $$? -eq 3
-	for part in gas broadcast verification demo service install page economics; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
+	for part in gas broadcast verification tools demo service install page economics; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
 	python benchmarks/tables.py environments $(addprefix cache/bench/,environments.json language.json)
 	python benchmarks/tables.py async cache/bench/asynchrony.json
 	python benchmarks/tables.py trainer $(addprefix cache/bench/,trainer.json asynchrony.json learning.json)

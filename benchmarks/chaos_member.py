@@ -51,8 +51,8 @@ from worker.context import FATAL, WorkerContext
 from worker.decisions import Entry, next_to_make, waiting_reason
 from worker.journal import WorkJournal
 
-LINKS: Final = 1 << 14
-"""Of a validator's hash chain: one for each commitment that it judges."""
+LINKS: Final = 1 << 10
+"""Of a validator's hash chain: one for each hour."""
 PAUSE_SECONDS: Final = 0.5
 FILE_BYTES: Final = (2_000, 20_000)
 STEP_BLOCKS: Final = 12
@@ -64,7 +64,7 @@ OPERATIONS: Final = {
     "Runs.commitWork": ("commit", ("run", "step", "anchor", "index", "root")),
     "Runs.claim": ("claim", ("node", "through")),
     "Runs.publishCheckpoint": ("publish", ("run", "step", "root", "batch_root")),
-    "Runs.seal": ("seal", ("run", "hour", "vouch_root")),
+    "Runs.seal": ("seal", ("run", "hour", "vouch_root", "link")),
 }
 """By a transaction's label: the operation in the history, and the names of its arguments."""
 
@@ -146,7 +146,7 @@ async def serve(settings: Settings) -> None:
 
 
 async def _work(settings: Settings, session: NodeSession, folder: Path, history: History) -> None:
-    terms = await session.chain.served_terms(settings.run)
+    terms = await session.chain.terms(settings.run)
     RecordedJournal.history, RecordedJournal.node = history, session.node
     with closing(RecordedJournal(folder / "state", session.identity)) as journal:
         context = WorkerContext(settings, session.chain, session.client, terms, CPU_FP32, journal)
@@ -210,11 +210,11 @@ class FileInspector(Inspector):
     @classmethod
     def of(cls, validator: Validator) -> FileInspector:
         without: Any = validator.client  # of the context only the domain is used, and of the pool nothing
-        made = cls(without, validator.chain.signer, validator.links, validator.settings.validator, without)
+        made = cls(without, validator.chain.signer, validator.links[-1], validator.settings.validator, without)
         made.client = validator.client
         return made
 
-    async def inspect(self, commitment: CommittedWork, link: int, **_: object) -> Inspection:
+    async def inspect(self, commitment: CommittedWork, link: bytes, **_: object) -> Inspection:
         c = commitment
         upload = await self.client.upload(c.run, c.node, c.index, c.root)
         await self.client.get_file(upload.receipt.file_hash)
@@ -229,7 +229,8 @@ class ChaosValidator(Validator):
         with closing(self.journal):
             await PollLoop(log, "registration", poll).until_done(self.check_registration)
             inspector = FileInspector.of(self)
-            sealer = HourSealer(self.chain, self.journal, self.settings.run)
+            terms = await self.chain.terms(self.settings.run)
+            sealer = HourSealer(self.chain, self.journal, self.settings.run, self.link_of, terms)
             await run_together(
                 PollLoop(log, "follow", poll).run(self.follow),
                 PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),
@@ -249,7 +250,7 @@ async def _validate(settings: Settings, session: NodeSession, folder: Path, _: H
 
 
 async def _train(settings: Settings, session: NodeSession, folder: Path, history: History) -> None:
-    terms = await session.chain.served_terms(settings.run)
+    terms = await session.chain.terms(settings.run)
     publisher = Publisher(settings, session.chain, session.client, terms)
     trainer = Trainer(settings, session, publisher, folder, history)
     await PollLoop(log, "train", PAUSE_SECONDS).run(trainer.poll)

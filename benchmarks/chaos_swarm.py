@@ -69,7 +69,7 @@ SAID: Final = 600
 
 
 class ChaosRun(RunFixture):
-    """A run whose validators have links for every commitment of an hour."""
+    """A run whose validators' links follow from their keys."""
 
     def links(self, name: str) -> tuple[list[bytes], bytes]:
         links = links_of(self.secret(name))

@@ -21,6 +21,7 @@ from muster.models.matmul import choose_matmul
 from muster.models.numerics import device_kind, pin_numerics
 from muster.proofs.codecs import CODECS
 from muster.proofs.seeded_sampling import choose, scale
+from muster.rollouts.spans import one_span
 from muster.verification.profiles import Profile
 from muster.verification.rules import ModelFacts
 from worker.engine import Generation, GenerationRequest
@@ -79,6 +80,7 @@ class PlainSampler:
                 logprobs[row, :count].numpy(),
                 "stop" if stopped[row] <= count else "length",
                 proofs[row],
+                one_span(count),
             )
             for row, count in enumerate(counts)
         ]

@@ -25,12 +25,28 @@ share of unfounded cases follows from the two.
     copycat         share of the bounties that a validator gets who opens a copy of each finder's case
     throttle        pay that an honest worker at full rate cannot earn in 8 days since two of four validators open
                     unfounded cases against it one after another, over what the two lose
-    rotation        tokens paid for false work of which nobody complained before all validators had changed their keys
+    rotation        tokens paid for false work without complaint before all validators had changed their keys
     silence         tokens that a judge with a receipt earns more by a verdict than by showing the receipt
     bait_cost       tokens that a validator loses per file that comes only when it is accused, gas aside
     junk_ratio      tokens of an owner that junk binds per token that its author loses
     shopping_gain   work that eight keys save at the same pay, of which the shortest draw is taken each time
     withdrawn       tokens of reserved pay that an owner keeps from workers by withdrawing and closing
+
+In a run with traps where nobody cheats (benchmarks/incentives_traps.py). c: the cost of a look; a call: a commitment
+that a validator was called for. benchmarks/incentives_contracts.py plays the same rules on the contracts, and fails
+unless every account agrees:
+
+    honest_margin_zero
+                    honest income − that of the best deviation that saves 30 % of the work, for 4, 6 and 9 validators
+    honest_margin_half
+                    the same of a validator that looks at half of the sample
+    turn_margin     the same of one that is not called and looks before its turn
+    honest_income_zero
+                    an honest validator's pay a day, gas and capital deducted
+    owner_cost      what traps and looking cost an owner, as a share of the pay
+    ticket_price    the prize for a trap, in pay
+    ticket_knows    share of traps that a validator must know before it gains nothing by looking at the others
+    ticket_bought   share of which a validator that never looks must know to earn as much as an honest one
 """
 
 from __future__ import annotations
@@ -47,7 +63,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import report
+from benchmarks import incentives_contracts, incentives_traps, report
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts import registry, runs, token
 from muster.contracts.court import Outcome
@@ -94,7 +110,7 @@ HOLDS: Final = ((1, 99), (26, 1), (26, 2), (26, 99))
 """When friends begin to hold a worker, in hours, and how many cases they open at most. After 26 hours it has as much
 unsettled as a worker at full rate ever has."""
 HELD_DAYS: Final = 8
-PRODUCTION: Final = ("throttle", "rotation", "silence")
+PRODUCTION: Final = ("throttle", "rotation", "silence", "traps")
 """Parts that are played with public terms only."""
 
 Row = dict[str, Any]
@@ -289,6 +305,13 @@ class Study:
             rows.append({"validators": size, "shown": shown, "kept": kept, "gain": kept - shown})
         return rows
 
+    # --------------------------------------------------------------------------------------------------------- traps
+
+    def traps(self, chain: WorldChain) -> list[Row]:
+        """Play the rules of traps on the contracts, and then who earns what by looking."""
+        rows, costs = incentives_contracts.check(chain, self.terms, self.seed)
+        return rows + incentives_traps.study(costs)
+
 
 def hold(world: World, friends: Sequence[Validator], most: int) -> None:
     """Have a case against the first worker open for another hour, by a friend that has none."""
@@ -366,6 +389,7 @@ PARTS: Final[dict[str, Callable[[Study, WorldChain], list[Row]]]] = {
     "junk": Study.junk,
     "owner": Study.owner,
     "cartels": Study.cartels,
+    "traps": Study.traps,
 }
 
 
@@ -405,7 +429,9 @@ def figures(found: dict[str, dict[str, list[Row]]]) -> list[report.Figure]:
         ("junk_ratio", bound, "tokens bound per token lost", most | {"target": 1}),
         ("withdrawn", over("owner", "withheld"), "tokens", most),
     ]
-    return [report.figure(name, values, unit=unit, **more) for name, values, unit, more in shown if values]
+    made = [report.figure(name, values, unit=unit, **more) for name, values, unit, more in shown if values]
+    looking = [row for parts in found.values() for row in parts.get("traps", ())]
+    return made + (incentives_traps.figures(looking) if looking else [])
 
 
 def main() -> int:

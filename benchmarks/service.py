@@ -41,7 +41,6 @@ from benchmarks import service_chain, service_pair, service_writes
 from benchmarks.page_cost import able_workers, load_of, watching
 from benchmarks.report import Figure, figure, none, parser, show
 from benchmarks.service_load import Load
-from benchmarks.service_members import chain_links
 from benchmarks.service_strangers import HELD
 from benchmarks.watched import cpu_of, expect, memory_of, module, started, tell
 from muster.chain.keys import Signer
@@ -163,14 +162,12 @@ def furnished(members: int, commitments: int, crowds: int = 1) -> Iterator[Membe
 
 
 def enrol(big: BigRun, count: int) -> list[str]:
-    """Write validators with known hash chains into the database of an orchestrator that does not run; return keys."""
+    """Write validators into the database of an orchestrator that does not run; return their keys."""
     secrets = [big.run_fixture.secret(f"judge {number}") for number in range(count)]
     joined = {"operator": big.run_fixture.key("owner").address, "role": "validator", "status": "active", "block": 1}
     rest = {"work_class": 0, "first_step": 0, "settled": 0, "joined": 0, "transaction": NOTHING, "hours": 0}
     rest |= {"withdrawn": False, **dict.fromkeys(PAYMENTS, "0")}
-    rows = [
-        {"address": Signer.from_key(key).address, "draw_tip": chain_links(key)[1], **joined, **rest} for key in secrets
-    ]
+    rows = [{"address": Signer.from_key(key).address, **joined, **rest} for key in secrets]
     engine = create_engine(big.orchestrator.database_url)
     with engine.begin() as connection:
         connection.execute(nodes.insert(), rows)

@@ -14,7 +14,6 @@ REPORT_SECONDS it reports its machine. What is refused is sent again after RETRY
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import json
 import os
@@ -31,9 +30,8 @@ from benchmarks.watched import cpu_of, done
 from muster.clients.orchestrator import HELD_SECONDS
 from muster.contracts.runs import WorkCommitted
 from muster.protocol.announcements import MachineReport
-from muster.protocol.draws import chain_preimages
 from muster.protocol.eip712 import UNSIGNED, sign_message
-from muster.protocol.hashes import content_hash, keccak
+from muster.protocol.hashes import content_hash
 from muster.protocol.messages import Verdict
 from muster.protocol.receipts import upload_target
 from testbed.chain.emitter import emission
@@ -48,15 +46,8 @@ REPORT_SECONDS: Final = 120.0
 VERDICT_SECONDS: Final = 10.0
 """From an upload to its verdicts: the follower has read the commitment by then."""
 JUDGES: Final = 4
-LINKS: Final = 1 << 10
 UPLOAD_BYTES: Final = 20_000
 AT_ONCE: Final = 50
-
-
-def chain_links(secret: str) -> tuple[list[bytes], str]:
-    """Return the hash chain of a validator, front to back, and its tip."""
-    links = chain_preimages(hashlib.sha256(secret.encode()).digest(), LINKS)
-    return links, "0x" + keccak(links[0]).hex()
 
 
 def demand_target(run: int, tag: str) -> str:
@@ -131,7 +122,6 @@ class Crowd:
         self.lines: list[Line | None] = [None] * len(self.workers)
         self._next = list(load.next_indices)
         self._verdicts: list[asyncio.Queue[Callable[[], bytes]]] = [asyncio.Queue() for _ in self.judges]
-        self._links = [iter(enumerate(chain_links(key)[0])) for key in load.judges]
         self._turn = itertools.cycle(range(len(self.judges)))
         self._mined: asyncio.Queue[str] = asyncio.Queue()
         self._wakes = Wakes()
@@ -240,9 +230,9 @@ class Crowd:
             self._verdicts[judge].put_nowait(verdict)
 
     def _verdict(self, judge: int, node: str, index: int, root: str, name: str) -> Callable[[], bytes]:
-        signer, (draw, link) = self.judges[judge], next(self._links[judge])
+        signer = self.judges[judge]
         work = {"run": self.load.run, "step": self.load.step, "node": node, "index": index, "root": root}
-        own = {"validator": signer.address, "draw_index": draw, "preimage": "0x" + link.hex(), "inspected": 2}
+        own = {"validator": signer.address, "inspected": 2}
         verdict = Verdict(**work, **own, file_hash=name, accepted=True, signature=UNSIGNED)  # type: ignore[arg-type]
         body = sign_message(signer, self.load.domain, verdict).model_dump_json().encode()
         return lambda: request_of(self.load, "POST", "/v1/verdicts", body, signer)

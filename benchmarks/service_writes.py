@@ -70,7 +70,6 @@ def signed_writes(database: Callable[[], str] = str, *, quick: bool = False, cou
         runs, url = [], ""
         for number in range(count):
             used: dict[str, Any] = {"database_url": url} if (url := database()) else {}
-            run_fixture.used_links.clear()
             (run_folder := Path(folder) / f"run-{number}").mkdir()
             with Orchestrator(run_fixture, run_folder, **used) as orchestrator:
                 runs.append(asyncio.run(measure(run_fixture, orchestrator, files, polls, commit=number == 0)))

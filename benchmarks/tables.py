@@ -25,6 +25,8 @@ ASYNC = "async"
 ASYNC_HEADS = ("async level", "final score", "seconds to the score", "seconds in all")
 ECONOMICS = "economics"
 """All parts of docs/understand/economics.md."""
+TRAPS, LOOKING = "traps", "looking"
+"""Those of economics that are about traps, from a document of part traps alone."""
 SCALE_NODES, SCALE_RATE = 10_000, 24
 """Nodes, and commitments of each in an hour, of the page's section on scale."""
 LEAST_BASE_FEE = 0.002
@@ -108,8 +110,10 @@ def economics_parts(document: dict[str, Any]) -> dict[str, str]:
         return lambda row: [money(row[key]) if key in row else "" for key in keys]
 
     assumed = f"Assumed: {document['assumptions']}."
-    return {
-        "figures": "\n\n".join([part([document]), assumed]),
+    figures = [figure for figure in document["figures"] if figure.get("part") != TRAPS]
+    looking = looking_parts(document) if TRAPS in worlds.get("public", {}) else {}
+    return looking | {
+        "figures": "\n\n".join([part([document | {"figures": figures}]), assumed]),
         "workers": beside("workers", income, shown(*against)),
         "validators": beside(
             "validators", [f"{size} validators" for size in sizes], shown(*map(str, sizes)), by_strategy
@@ -124,6 +128,60 @@ def economics_parts(document: dict[str, Any]) -> dict[str, str]:
             "cartels",
             ("the cartel's tokens a day", "an honest worker's", "an honest validator's"),
             shown("per_day", "honest_worker", "honest_validator"),
+        ),
+    }
+
+
+def looking_parts(document: dict[str, Any]) -> dict[str, str]:
+    """Return the parts that are about traps: by present rules, and by those that the page compares with them."""
+    rows = document["worlds"]["public"][TRAPS]
+    rules = list(dict.fromkeys(row["rules"] for row in rows if "rules" in row))
+
+    def cells(kind: str, rule: str, name: str, *keys: str, digits: int = 2) -> list[str]:
+        own = [row for row in rows if row["kind"] == kind and row["rules"] == rule and row["name"] == name]
+        return [money(row[key], digits) for row in own for key in keys]
+
+    def names(kind: str) -> list[str]:
+        return list(dict.fromkeys(row["name"] for row in rows if row["kind"] == kind))
+
+    def worked(name: str) -> str:
+        return f"{next(row['cost'] for row in rows if row['kind'] == 'alone' and row['name'] == name) * 100:.0f} %"
+
+    sizes = list(dict.fromkeys(row["validators"] for row in rows if row["kind"] == "alone"))
+    heads = [f"{size} validators, {rule}" for rule in rules for size in sizes]
+    shares = [row for row in rows if row["kind"] == "ticket"]
+    figures = [figure for figure in document["figures"] if figure.get("part") == TRAPS]
+    alone = [
+        [one, worked(one), *(c for rule in rules for c in cells("alone", rule, one, "none"))] for one in names("alone")
+    ]
+    together = [
+        [one, *(c for rule in rules for c in cells("coalition", rule, one, "gain"))] for one in names("coalition")
+    ]
+    keys = ("owner", "honest", "blind")
+    owners = [[one, *cells("owner", rules[0], one, *keys, digits=3)[3:6]] for one in names("owner")]
+    samples = [
+        [str(row["rows"]), *(money(row[key]) for key in ("usual", "first", "twice"))]
+        for row in rows
+        if row["kind"] == "sample" and row["rules"] == rules[0]
+    ]
+    compared = [
+        ("an honest validator's pay a day", [row["income"] for row in rows if row["kind"] == "income"], 1),
+        (
+            "`owner_cost`",
+            [row["owner"] for row in rows if row["kind"] == "owner" and row["name"] == names("owner")[0]],
+            3,
+        ),
+        ("`ticket_knows`", [row["knows"] for row in shares], 2),
+        ("`ticket_bought`", [row["bought"] for row in shares], 2),
+    ]
+    return {
+        "looking": part([document | {"figures": figures}]),
+        "looks": table(["strategy", "work", *heads], alone),
+        "rules": table(["what", *heads], [[name, *(money(v, digits) for v in own)] for name, own, digits in compared]),
+        "coalitions": table(["who", *rules], together),
+        "owners": table(["an owner that", "pays", "a look earns", "a blind accept earns"], owners),
+        "samples": table(
+            ["rows looked at", "most commitments", "a node's first four", "twice as many traps there"], samples
         ),
     }
 
@@ -172,9 +230,10 @@ def main() -> int:
     if options.part == ASYNC:
         (document,) = documents
         rewrite(DOCS / "use" / "training.md", ASYNC, async_part(document))
-    elif options.part == ECONOMICS:
+    elif options.part in (ECONOMICS, LOOKING):
         (document,) = documents
-        for name, text in economics_parts(document).items():
+        parts = economics_parts(document) if options.part == ECONOMICS else looking_parts(document)
+        for name, text in parts.items():
             rewrite(DOCS / "understand" / "economics.md", name, text)
     else:
         rewrite(PAGE, options.part, part(documents))

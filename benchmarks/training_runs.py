@@ -26,6 +26,7 @@ from muster.protocol.draws import draw_base, draw_commitment
 from muster.protocol.prompts import end_token, pad_token
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import ZERO_ADDRESS
+from muster.rollouts.spans import one_span
 from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from muster.tasksets.taskset import TaskSet
@@ -118,7 +119,7 @@ class Sampler:
         lengths = ((tokens == eos).int().argmax(1) + 1).tolist()
         ends = [length if stops else limit for length, stops in zip(lengths, stopped, strict=True)]
         return [
-            Generation(t[:n].astype(np.int32), p[:n], "stop" if t[n - 1] == eos else "length", b"")
+            Generation(t[:n].astype(np.int32), p[:n], "stop" if t[n - 1] == eos else "length", b"", one_span(n))
             for t, p, n in zip(tokens.numpy(), logprobs.numpy(), ends, strict=True)
         ]
 

@@ -95,6 +95,7 @@ abstract contract Escrow is Guarded {
 
         paid = withdrawable(run);
         _states[run].phase = Phase.Closed;
+        _infos[run].closedAt = uint40(block.timestamp);
         emit RunClosed(run, paid);
         _payOwner(run, paid);
     }

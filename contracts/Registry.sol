@@ -258,6 +258,13 @@ contract Registry is IRegistry {
     }
 
     /// @inheritdoc IRegistry
+    function validatesSince(address key, uint32 run) external view returns (uint256) {
+        Node storage node_ = _nodes[key];
+        bool validates = node_.role == Role.Validator && node_.status == Status.Active && node_.run == run;
+        return validates ? node_.registeredAt : 0;
+    }
+
+    /// @inheritdoc IRegistry
     function wasValidator(address key, uint32 run, uint256 timestamp) public view returns (bool) {
         Node storage node_ = _nodes[key];
         if (node_.role != Role.Validator || node_.run != run || node_.registeredAt > timestamp) return false;

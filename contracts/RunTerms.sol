@@ -98,9 +98,33 @@ contract RunTerms is IRunTerms {
     }
 
     /// @inheritdoc IRunTerms
-    function gradingTerms(uint32 run) external view returns (GradeTerms memory) {
+    function seriesOf(uint32 run) external view returns (SeriesTerms memory grades, SeriesTerms memory traps) {
         Terms storage t = _terms[run];
-        return GradeTerms({ tip: t.gradeTip, epochs: t.gradeEpochs, epochSteps: t.gradeEpochSteps });
+        grades = SeriesTerms({ epochs: t.gradeEpochs, epochSteps: t.gradeEpochSteps });
+        traps = SeriesTerms({ epochs: t.trapEpochs, epochSteps: t.trapEpochSteps });
+    }
+
+    /// @inheritdoc IRunTerms
+    function tipOf(uint32 run, Series series) external view returns (bytes32) {
+        return series == Series.Grades ? _terms[run].gradeTip : _terms[run].trapTip;
+    }
+
+    /// @inheritdoc IRunTerms
+    function firstPrizes(uint32 run) external view returns (uint256) {
+        return TermBounds.FIRST_PRIZES * _terms[run].trapPrize;
+    }
+
+    /// @inheritdoc IRunTerms
+    function trapTerms(uint32 run) external view returns (TrapTerms memory) {
+        Terms storage t = _terms[run];
+        return TrapTerms({
+            every: t.trapEvery,
+            prize: t.trapPrize,
+            pay: t.pay,
+            accepts: t.acceptsRequired,
+            epochs: t.trapEpochs,
+            epochSteps: t.trapEpochSteps
+        });
     }
 
     /// @inheritdoc IRunTerms
@@ -119,8 +143,9 @@ contract RunTerms is IRunTerms {
     }
 
     /// @inheritdoc IRunTerms
-    function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority) {
-        return (_terms[run].sealQuorum, _terms[run].jurySeniority);
+    function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority, bool traps) {
+        Terms storage t = _terms[run];
+        return (t.sealQuorum, t.jurySeniority, t.trapEvery != 0);
     }
 
     /// @inheritdoc IRunTerms
@@ -132,13 +157,14 @@ contract RunTerms is IRunTerms {
     function workerTerms(uint32 run, uint8 workClass)
         external
         view
-        returns (uint256 stake, uint256 pay, uint256 cover)
+        returns (uint256 stake, uint256 pay, uint256 cover, uint256 premiumBps)
     {
         Terms storage t = _terms[run];
         require(workClass < t.classes.length, WorkClassUnknown(run, workClass));
         stake = t.workerStake;
         pay = TermBounds.payOf(t.pay, t.classes[workClass]);
         cover = Math.min(TermBounds.burned(stake, t.slashBps, t.bountyBps) / pay, type(uint24).max);
+        if (t.trapEvery != 0) premiumBps = TermBounds.premium(t.trapPrize, t.trapEvery, t.acceptsRequired, t.pay);
     }
 
     /// @inheritdoc IRunTerms

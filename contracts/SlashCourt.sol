@@ -33,6 +33,7 @@ contract SlashCourt is Juries {
     // -------------------------------------------------------------------------------------------------- immutables
 
     address public immutable REFUTATIONS;
+    address public immutable TRAPS;
 
     // ----------------------------------------------------------------------------------------------------- storage
 
@@ -47,9 +48,12 @@ contract SlashCourt is Juries {
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IRegistry registry, IRuns runs, IRunTerms terms, address refutations) Juries(registry, runs, terms) {
-        require(refutations != address(0), ZeroAddress());
+    constructor(IRegistry registry, IRuns runs, IRunTerms terms, address refutations, address traps)
+        Juries(registry, runs, terms)
+    {
+        require(refutations != address(0) && traps != address(0), ZeroAddress());
         REFUTATIONS = refutations;
+        TRAPS = traps;
     }
 
     // ------------------------------------------------------------------------------------------------- juried cases
@@ -178,6 +182,13 @@ contract SlashCourt is Juries {
     function convictProven(address node, address beneficiary) external {
         require(msg.sender == REFUTATIONS, NotRefutations(msg.sender));
         _convict(node, _checkBound(node).run, beneficiary, 0);
+    }
+
+    /// @inheritdoc ISlashCourt
+    function dismissTrap(uint256 caseId) external {
+        require(msg.sender == TRAPS, NotTraps(msg.sender));
+        Case storage case_ = _openCase(caseId);
+        _end(caseId, case_, Outcome.Dismissed, _operatorOf(case_.challenger));
     }
 
     // -------------------------------------------------------------------------------------------------------- views

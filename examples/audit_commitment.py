@@ -23,7 +23,7 @@ async def audit(run: CheckedRun, node: str, index: int, folder: Path, relays: Se
     """Return what is wrong with a commitment, if anything is. `relays`: where weights are; else the run's directory."""
     async with run.connect() as (chain, client):
         # 1. What the chain says: the terms, the commitment, and the newest weights.
-        terms = await chain.served_terms(run.run)
+        terms = await chain.terms(run.run)
         commitment = await find_commitment(chain, run.run, node, index)
         latest = await chain.latest_checkpoint(run.run)
         assert latest is not None, "a run with commitments has published a step"

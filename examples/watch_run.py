@@ -20,7 +20,7 @@ async def watch(url: str, rpc_url: str | None) -> None:
 
     async with run.connect() as (chain, client):
         # 2. From the chain, which cannot be forged.
-        terms = await chain.served_terms(run.run)
+        terms = await chain.terms(run.run)
         latest = await chain.latest_checkpoint(run.run)
         print(f"{terms.task_count} tasks; a commitment is {terms.positions} rows")
         print(f"a worker's stake is {terms.worker_stake / 10**18:g} tokens")

@@ -35,7 +35,7 @@ MAX_BUDGETS: Final = 14
 """Thinking budgets per class. Fourteen 16-bit budgets, a count and a weight fill one 256-bit word."""
 
 DRAW_CHAIN_LENGTH: Final = 1 << 16
-"""Preimages in the hash chain a validator fixes when it registers: one is used per inspected commitment."""
+"""Links in the hash chain a validator fixes when it registers: one for each hour, for seven years."""
 
 SAMPLE_BLOCKS: Final = 1
 """The sample of a commitment follows from the block this many after it. Changing this changes every sample."""

@@ -9,7 +9,7 @@ from datetime import date
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.datastructures import MutableHeaders
@@ -34,10 +34,17 @@ from muster.protocol.messages import (
     RunDescription,
     ShownGrades,
     StepReport,
+    TicketRequest,
+    TrapAnswer,
+    TrapPage,
+    TrapQuestion,
+    TrapTicket,
     Upload,
     UploadReceipt,
     Verdict,
     VerdictPage,
+    WaitAnswer,
+    WaitQuestion,
 )
 from muster.runtime import telemetry
 from orchestrator import problems
@@ -45,7 +52,7 @@ from orchestrator.auth import announced_bytes
 from orchestrator.demand_board import MAX_HELD_SECONDS
 from orchestrator.events import EventPage, events_after
 from orchestrator.hot_reads import HotReads
-from orchestrator.metrics import Measured, observe
+from orchestrator.metrics import PRIVATE, Measured, observe
 from orchestrator.page.announcement_routes import announced
 from orchestrator.page.routes import documents, pages
 from orchestrator.page.summary import Summary
@@ -59,6 +66,7 @@ from orchestrator.routing import (
     Here,
     Index,
     OurRun,
+    Reader,
     Signed,
     SignedByAnyone,
     acknowledge,
@@ -123,7 +131,8 @@ def create_app(service: OrchestratorService) -> FastAPI:
 
 def create_asgi(service: OrchestratorService) -> ASGIApp:
     """Make the application with what stands before the framework."""
-    return Measured(HotReads(create_app(service), run=service.run, board=service.demand))
+    hides = service.queries.hides
+    return Measured(HotReads(create_app(service), service.run, service.demand, hides=hides), hides=hides)
 
 
 def _with_problem_schema(app: FastAPI) -> None:
@@ -201,7 +210,7 @@ async def get_file(service: Here, name: HashPath) -> StoredFileResponse:
     return await _content(service, service.uploads.files, name)
 
 
-@files.post("/evidence", status_code=201, responses=SIGNED, openapi_extra=_BINARY)
+@files.post("/evidence", tags=[PRIVATE], status_code=201, responses=SIGNED, openapi_extra=_BINARY)
 async def post_evidence(request: Request, service: Here, caller: Signed) -> dict[str, str]:
     """Keep an evidence bundle; signed by an active validator. Returns its content hash. Idempotent."""
     await service.verdicts.expect_evidence(caller, announced_bytes(request, MAX_EVIDENCE_BYTES) or MAX_EVIDENCE_BYTES)
@@ -213,12 +222,15 @@ async def post_evidence(request: Request, service: Here, caller: Signed) -> dict
 
 @files.get("/evidence/{name}", response_class=StreamingResponse, responses=documented(404, 410, 422, 503))
 async def get_evidence(service: Here, name: HashPath) -> StoredFileResponse:
-    """Send an evidence bundle by its content hash, which the reader checks."""
-    return await _content(service, service.verdicts.evidence, name)
+    """Send an evidence bundle by its content hash, which the reader checks, unless only a hidden verdict names it."""
+    is_shown = await service.verdicts.shows(name)
+    return await _content(service, service.verdicts.evidence, name, is_shown=is_shown)
 
 
-async def _content(service: OrchestratorService, store: ContentStore, name: str) -> StoredFileResponse:
-    found = await store.open(name)
+async def _content(
+    service: OrchestratorService, store: ContentStore, name: str, *, is_shown: bool = True
+) -> StoredFileResponse:
+    found = await store.open(name) if is_shown else None
     if found is None:
         gone = await service.database.read(lambda connection: gone_file(connection, store.kind, name))
         raise gone or problems.not_found(f"no file {name} is kept here")
@@ -231,7 +243,7 @@ async def _content(service: OrchestratorService, store: ContentStore, name: str)
 judgements = APIRouter(prefix="/v1", tags=["verdicts"])
 
 
-@judgements.post("/verdicts", **takes(Verdict))
+@judgements.post("/verdicts", tags=[PRIVATE], **takes(Verdict))
 async def post_verdict(request: Request, response: Response, service: Here, caller: Signed) -> Ack:
     """Take a verdict; signed twice, the verdict itself and the request. 200 when it is known already."""
     return acknowledge(response, await service.verdicts.receive(caller, await read_message(Verdict, request, caller)))
@@ -297,9 +309,17 @@ async def verdicts(service: Here, _: OurRun, after: Annotated[str | None, Query(
     return await service.queries.verdict_page(after)
 
 
-@runs.post("/runs/{run}/grades", **takes(ShownGrades, 425))
+@runs.post("/runs/{run}/waiting", tags=[PRIVATE], responses=SIGNED, openapi_extra=json_body(WaitQuestion))
+async def still_waits(request: Request, service: Here, _: OurRun, caller: Signed) -> WaitAnswer:
+    """Tell an active validator whether a commitment still waits for a verdict, and never what any says."""
+    asked = await read_message(WaitQuestion, request, caller)
+    caller.active_validator()
+    return await service.queries.still_waits(asked)
+
+
+@runs.post("/runs/{run}/grades", tags=[PRIVATE], **takes(ShownGrades, 425))
 async def show_grades(request: Request, response: Response, service: Here, _: OurRun, caller: Signed) -> Ack:
-    """Take a validator's grades of private tests, once enough validators have accepted. 200 when known already."""
+    """Take a validator's grades of private tests, once enough have accepted or while none of it is public."""
     return acknowledge(response, await service.grades.receive(caller, await read_message(ShownGrades, request, caller)))
 
 
@@ -315,9 +335,40 @@ async def master(request: Request, service: Here, _: OurRun, caller: Signed) -> 
     return await service.masters.give(caller, (await read_message(MasterRequest, request, caller)).epoch)
 
 
+@runs.post("/runs/{run}/traps/question", responses=SIGNED | documented(425), openapi_extra=json_body(TrapQuestion))
+async def ask_for_trap(request: Request, service: Here, _: OurRun, caller: Signed) -> TrapAnswer:
+    """Answer whether a worker's next commitment is to be a trap, as only that worker can tell."""
+    return await service.traps.answer(caller, await read_message(TrapQuestion, request, caller))
+
+
+@runs.post("/runs/{run}/traps/ticket", responses=SIGNED | documented(425), openapi_extra=json_body(TicketRequest))
+async def give_ticket(request: Request, service: Here, _: OurRun, caller: Signed) -> TrapTicket:
+    """Give the ticket of a trap whose file is uploaded and not committed yet. Idempotent."""
+    return await service.traps.give(caller, await read_message(TicketRequest, request, caller))
+
+
+@runs.get("/runs/{run}/traps/{epoch:int}", responses=documented(425))
+async def opened_traps(
+    service: Here,
+    _: OurRun,
+    epoch: Annotated[int, Path(ge=1, lt=1 << 16)],
+    after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
+) -> TrapPage:
+    """Send the traps of an epoch whose master is shown, and the cursor to continue from."""
+    return await service.traps.opened(epoch, after)
+
+
 @runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])
-async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0) -> Response:
-    """Send commitments accepted for training within the async level, oldest first, with the accepting verdicts."""
+async def accepted(
+    service: Here, _: OurRun, reader: Reader, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0
+) -> Response:
+    """Send commitments accepted for training within the async level, oldest first, with the accepting verdicts.
+
+    Where verdicts are hidden for a while, only the trainer's signature gets those too.
+    """
+    if reader is not None and reader.is_trainer:
+        service.follower.expect_complete()
+        return json_response(await service.queries.trainable(min_step))
     return json_response(await service.demand.accepted(min_step))
 
 
@@ -325,6 +376,7 @@ async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0
 async def demand(
     service: Here,
     _: OurRun,
+    reader: Reader,
     wait: Annotated[int, Query(ge=0, le=MAX_HELD_SECONDS)] = 0,
     seen: Annotated[str, Query(max_length=32)] = "",
 ) -> Demand:
@@ -334,10 +386,12 @@ async def demand(
     or so many seconds are over. Where too many are held, and where the request is signed, it comes at once.
     """
     service.follower.expect_complete()
+    if reader is not None and reader.is_trainer:
+        return await service.queries.demand_of_trainer()
     return await service.queries.demand()
 
 
-@runs.post("/runs/{run}/steps", status_code=201, responses=SIGNED, openapi_extra=json_body(StepReport))
+@runs.post("/runs/{run}/steps", tags=[PRIVATE], status_code=201, responses=SIGNED, openapi_extra=json_body(StepReport))
 async def post_step(request: Request, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Report an update; signed by the run's trainer. The last report of a step counts."""
     await service.reports.receive(caller, run, await read_message(StepReport, request, caller))
@@ -359,10 +413,13 @@ async def events(service: Here, _: OurRun, after: Annotated[int, Query(ge=0, lt=
 
 
 @runs.get("/nodes/{address}")
-async def node(service: Here, address: AddressPath) -> NodeReport:
-    """Send how a node's commitments ended, and the verdicts about them, rejections first."""
+async def node(service: Here, reader: Reader, address: AddressPath) -> NodeReport:
+    """Send how a node's commitments ended, and the verdicts about them, rejections first.
+
+    Where verdicts are hidden for a while, the node's own signature gets what those say, without names.
+    """
     service.follower.expect_complete()
-    report = await service.queries.node_report(address)
+    report = await service.queries.node_report(address, own=reader is not None and reader.address == address)
     if report is None:
         raise problems.no_node(address, service.run)
     return report

@@ -72,11 +72,10 @@ class Caller:
     """What the chain says about it; None for the trainer, which is no node."""
     is_trainer: bool
 
-    def active_validator(self) -> NodeRecord:
-        """Return the caller's record as an active validator. Raises RefusedError when it is none."""
+    def active_validator(self) -> None:
+        """Raise RefusedError unless the caller is an active validator."""
         if self.member is None or self.member.role != "validator" or not self.member.active:
             raise problems.not_allowed(f"{self.address} is no active validator of this run", "muster validator join")
-        return self.member
 
 
 class Gate:

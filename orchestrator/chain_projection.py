@@ -24,12 +24,22 @@ from muster.contracts.court import (
 from muster.contracts.masters import MasterRevealed
 from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
+from muster.contracts.run_terms import Series
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.protocol.kinds import kind_of_flaw, reason_of
 from orchestrator import tallies, undo
 from orchestrator.attribution import Attribution
 from orchestrator.events import MAX_EVENTS, record_events
-from orchestrator.queries import IN_BLOCKS, JUDGED_BY, OF_NODE, ONE, CommitmentSelection, Queries, member_of
+from orchestrator.queries import (
+    IN_BLOCKS,
+    JUDGED_BY,
+    OF_NODE,
+    ONE,
+    TRAPS_OF,
+    CommitmentSelection,
+    Queries,
+    member_of,
+)
 from orchestrator.run_facts import latest_step
 from orchestrator.statements import ANY_OF, insert_once, row_of, rows_of_any, upsert
 from orchestrator.tables import (
@@ -45,6 +55,7 @@ from orchestrator.tables import (
     nodes,
     proofs,
     seals,
+    trap_masters,
     votes,
 )
 
@@ -102,6 +113,7 @@ class ChainProjection:
         about = cases.c.id.in_([key["id"] for key in undo.changed_after(connection, block, cases)])
         accused = connection.execute(select(*cases.c["node", "index"]).where(about)).all()
         members = [key["address"] for key in undo.changed_after(connection, block, nodes)]
+        shown = [key["epoch"] for key in undo.changed_after(connection, block, trap_masters)]
         before = _statuses(connection, members)
         tallies.remove_commitments(connection, block)
         tallies.remove_payments(connection, block)
@@ -110,6 +122,7 @@ class ChainProjection:
         undo.restore(connection, block)
         changed = before ^ _statuses(connection, members)
         again: list[Again] = [(ONE, {"node": row.node, "index": row.index}) for row in accused]
+        again += [(TRAPS_OF, {"epoch": epoch}) for epoch in shown]
         again += [redecided for node in {node for node, _ in changed} for redecided in _work_of(node)]
         _decide(connection, self._queries, again)
 
@@ -189,9 +202,12 @@ class _Piece:
                     self._note_in_case(event)
             case Refuted():
                 self._refuted(event)
-            case MasterRevealed():
+            case MasterRevealed(series=Series.GRADES):
                 self._insert(event.at, masters, {"epoch": event.epoch, "time": self._times[event.at.block]})
                 self.record("master revealed", {"epoch": event.epoch, "master": "0x" + event.master.hex()}, event.at)
+            case MasterRevealed(series=Series.TRAPS):
+                self._insert(event.at, trap_masters, {"epoch": event.epoch, "time": self._times[event.at.block]})
+                self.again.append((TRAPS_OF, {"epoch": event.epoch}))
             case Claimed():
                 self._pay(event.at, event.node, "claim", event.paid)
                 self._settle(event.at, event.node, event.through)

@@ -1,13 +1,16 @@
 """Receive grades of private tests: each what its validator's verdict committed to, and none before enough did.
 
 A validator shows its grades once the run's required number of validators have accepted, so each of these graded
-without having seen the others' grades. It shows them while there is time to accuse it.
+without having seen the others' grades. It shows them while there is time to accuse it. Where verdicts are hidden
+(`orchestrator.hidden`), so are grades, and a validator shows them at once.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from sqlalchemy import Connection, select
 
@@ -20,11 +23,10 @@ from muster.protocol.messages import ShownGrades, Verdict
 from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller
-from orchestrator.commitment_status import CommitmentStatus
 from orchestrator.database import Database
-from orchestrator.queries import Queries, opinions_of, same_work, verdict_of
+from orchestrator.queries import HIDDEN, PUBLIC, Queries, opinions_of, same_work, verdict_of
 from orchestrator.statements import insert_once, row_of
-from orchestrator.tables import commitments, grades
+from orchestrator.tables import commitments, grades, hidden_grades
 
 SHOW_HOURS: Final = 48
 """Full hours after a commitment's hour in which its grades are taken. For 72 a case can be opened
@@ -62,7 +64,7 @@ class Grades:
         except MismatchError as error:
             raise problems.not_allowed(str(error)) from error
         required = self._queries.terms.accepts_required
-        if accepts < required:
+        if accepts is not None and accepts < required:
             raise problems.too_early(f"{accepts} validators have accepted it; grades are shown once {required} have")
         if not known and hour is not None and self._queries.chain.now > (hour + 1 + SHOW_HOURS) * HOUR_SECONDS:
             raise problems.conflict(
@@ -77,28 +79,47 @@ class Grades:
         stored = await self.copies.add(shown.model_dump_json().encode())
         return await self.record(shown, time.time(), stored)
 
-    def _known(self, connection: Connection, shown: ShownGrades) -> tuple[Verdict | None, int, bool, int | None]:
-        """Return the verdict, how many trusted validators accept, if its grades are known, the commitment's hour."""
+    def _known(self, connection: Connection, shown: ShownGrades) -> tuple[Verdict | None, int | None, bool, int | None]:
+        """Return the verdict, how many trusted validators accept, if its grades are known, the commitment's hour.
+
+        How many accept is None while that is hidden.
+        """
         statement = shown.statement
-        opinions = opinions_of(connection, statement.node, statement.index, statement.root)
+        hidden = verdict_of(connection, statement.validator, statement, HIDDEN)
+        said = HIDDEN if hidden else PUBLIC
+        opinions = opinions_of(connection, statement.node, statement.index, statement.root, said)
         accepts = {opinion.validator for opinion in opinions if opinion.trusted and opinion.accepted}
         known = any(one.validator == statement.validator and one.grades for one in opinions)
         made = select(commitments.c.hour).where(same_work(commitments, statement))
         hour = connection.execute(made).scalar_one_or_none()
-        return verdict_of(connection, statement.validator, statement), len(accepts), known, hour
+        verdict = hidden or verdict_of(connection, statement.validator, statement)
+        return verdict, None if hidden else len(accepts), known, hour
 
     async def record(self, shown: ShownGrades, received: float, stored: str = "") -> bool:
         """Record grades and their effect. Return False when they are known. `stored`: the file that they are in."""
         statement = shown.statement
-        row = row_of(grades, statement, document=shown.model_dump_json(), received=received, stored=stored)
+        row = _row_of(shown, received, stored)
+        if self._queries.hides:
+            new = await self._database.write(partial(insert_once, table=hidden_grades, row=row), news=False)
+        else:
+            new = await self._database.write(partial(self._write, row=row))
+        if new:
+            log.info("grades", node=statement.node, index=statement.index)
+        return new
 
-        def write(connection: Connection) -> tuple[bool, CommitmentStatus | None]:
-            if not insert_once(connection, grades, row):
-                return False, None
-            return True, self._queries.update_status(connection, statement.node, statement.index)
+    def show(self, connection: Connection, rows: Sequence[Any]) -> None:
+        """Record grades that were hidden (`orchestrator.hidden`) for everybody."""
+        for row in rows:
+            shown = ShownGrades.model_validate_json(row.document)
+            self._write(connection, _row_of(shown, row.received, row.stored))
 
-        new, found = await self._database.write(write)
+    def _write(self, connection: Connection, row: Mapping[str, Any]) -> bool:
+        new = insert_once(connection, grades, row)
         if new:
             SHOWN.inc()
-            log.info("grades", node=statement.node, index=statement.index, status=found and found.state)
+            self._queries.update_status(connection, row["node"], row["index"])
         return new
+
+
+def _row_of(shown: ShownGrades, received: float, stored: str) -> dict[str, Any]:
+    return row_of(grades, shown.statement, document=shown.model_dump_json(), received=received, stored=stored)

@@ -1,9 +1,9 @@
 """Settle what each process of a run has to itself: the work that one does for all, its database file, its spool.
 
-Of the processes on one PostgreSQL one follows the chain, counts tokens and lets old work go. It holds an advisory lock
-on a connection that stays open. The server frees the lock when the connection ends or says nothing for SILENT_SECONDS,
-and another process takes over. For a moment two may do the work: what they write excludes each other in the database.
-A SQLite file has one process.
+Of the processes on one PostgreSQL one follows the chain, counts tokens, shows what was hidden and lets old work go. It
+holds an advisory lock on a connection that stays open. The server frees the lock when the connection ends or says
+nothing for SILENT_SECONDS, and another process takes over. For a moment two may do the work: what they write excludes
+each other in the database. A SQLite file has one process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RENEW_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 10
 """Without a renewal, after which the server takes the lease away: as long as a frozen process keeps it."""
 
-TASKS: Final = ("follower", "token_counter", "retention")
+TASKS: Final = ("follower", "token_counter", "retention", "release")
 """What only the process with the lease does."""
 
 _KEY: Final = 0x6C656164  # "lead"

@@ -1,4 +1,4 @@
-"""Restore uploads, verdicts, grades, reports, environments, names and scores from storage for a new database.
+"""Restore uploads, verdicts, grades, tickets, reports, environments, names and scores for a new database.
 
 Summaries of days whose detail is gone come first. What a sweep that was killed left of such a day is not read again.
 Each is checked as if it had just arrived over HTTP, apart from checks against the state of that moment. A file in the
@@ -24,17 +24,20 @@ from muster.protocol.eip712 import Domain
 from muster.protocol.keys import RunKeys
 from muster.protocol.messages import EnvironmentDecision, Grade, ShownGrades, Upload, UploadReceipt, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
+from muster.protocol.traps import check_consent, check_ticket
 from muster.runtime import telemetry
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
 from orchestrator.database import Database
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
 from orchestrator.page.announcements import Announcements, Operators
+from orchestrator.planted import KeptTicket
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.retention import Retention
 from orchestrator.statements import upsert
 from orchestrator.summaries import DayOfWork, SignedDay, day_in, leave, read_day, restore
 from orchestrator.tables import meta
+from orchestrator.traps import TrapDesk
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 
@@ -52,6 +55,7 @@ async def rebuild(
     uploads: Uploads,
     verdicts: Verdicts,
     grades: Grades,
+    traps: TrapDesk,
     reports: Reports,
     environments: Environments,
     announcements: Announcements,
@@ -74,6 +78,8 @@ async def rebuild(
     await verdicts.restore_evidence(runs)
     kept_grades = await _restore_grades(grades, where, [verdict for _, verdict in all_verdicts], left)
     await database.write(left.note, news=False)
+
+    await _restore_tickets(traps, where, run, keys)
 
     # 2. What is about no commitment.
     kept_reports = await documents_of(reports.copies, KeptReport, lambda _: None)
@@ -161,6 +167,19 @@ async def _restore_grades(
     return found
 
 
+async def _restore_tickets(traps: TrapDesk, where: Domain, run: int, keys: RunKeys) -> None:
+    """Record the tickets of the run."""
+
+    def check(kept: KeptTicket) -> None:
+        check_consent(where, kept.trap.consent)
+        check_ticket(where, kept.trap.ticket, kept.trap.consent, keys)
+
+    found = await documents_of(traps.copies, KeptTicket, check)
+    for kept in sorted(found, key=lambda one: one.trap.ticket.stored_at):  # the first ticket of a root counts
+        if kept.trap.ticket.run == run:
+            await traps.record(kept, 0.0)
+
+
 async def _packs(environments: Environments) -> list[Pack]:
     """Return all submitted environments that storage keeps, by author, name and version."""
     found = []
@@ -189,7 +208,8 @@ async def _restore_summaries(
 
 
 def _order(work: Verdict | Grade) -> tuple[Any, ...]:
-    return work.step, work.node, work.index, work.validator, getattr(work, "draw_index", 0)
+    """Sort by work, a verdict that the file was missing before the one that took its place."""
+    return work.step, work.node, work.index, work.validator, getattr(work, "reason", None) != "data_missing"
 
 
 async def documents_of(store: ContentStore, model: type[Document], check: Callable[[Document], None]) -> list[Document]:

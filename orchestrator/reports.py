@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, Table, delete, select
 
 from muster.clients.storage import DocumentStore
 from muster.protocol.messages import Message, StepReport
@@ -18,8 +19,8 @@ from orchestrator.database import Database
 from orchestrator.events import record_event
 from orchestrator.page import series
 from orchestrator.queries import Queries
-from orchestrator.statements import insert_once, upsert
-from orchestrator.tables import MAX_METRIC, spent, steps
+from orchestrator.statements import insert_new, insert_once, upsert
+from orchestrator.tables import MAX_METRIC, hidden_spent, hidden_steps, spent, steps
 
 MAX_FILES: Final = 10_000
 """Most files one report may name."""
@@ -63,21 +64,41 @@ class Reports:
 
     async def record(self, kept: KeptReport) -> None:
         """Record a report, and that its files are used up, in the database."""
-
-        def write(connection: Connection) -> None:
-            report = _with_earlier(kept.report, connection)
-            files = dict.fromkeys(report.dropped, False) | dict.fromkeys(report.batch, True)
-            row = {"step": report.step, "document": report.model_dump_json(), "received": kept.received}
-            upsert(connection, steps, row)
-            self._use_up(connection, report.step, files)
-            self._warn_of(series.record(connection, report.step, report.metrics))
-            shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
-            record_event(connection, "step", shown, f"step:{report.step}:{kept.received}")
-            if report.finished:
-                record_event(connection, "finished", {"step": report.step}, f"finished:{report.step}")
-
-        await self._database.write(write)
+        await self._database.write(partial(self._hide if self._queries.hides else self._write, kept=kept))
         STEP.set(kept.report.step)
+
+    def show(self, connection: Connection, rows: Sequence[Any]) -> None:
+        """Record reports that were hidden (`orchestrator.hidden`) for everybody."""
+        connection.execute(delete(hidden_spent).where(hidden_spent.c.step.in_([row.step for row in rows])))
+        for row in rows:
+            report = StepReport.model_validate_json(row.document)
+            self._write(connection, KeptReport(report=report, received=row.received))
+
+    def _hide(self, connection: Connection, kept: KeptReport) -> None:
+        """Keep a report for the trainer, and show of it only what depends on no verdict."""
+        report = _with_earlier(kept.report, connection, hidden_steps)
+        upsert(connection, hidden_steps, _row_of(report, kept.received))
+        connection.execute(delete(hidden_spent).where(hidden_spent.c.step == report.step))
+        rows = [{"file_hash": name, "step": report.step, "used": used} for name, used in _files_of(report).items()]
+        insert_new(connection, hidden_spent, rows)
+        bare = StepReport(run=report.run, step=report.step, metrics={}, finished=report.finished)
+        shown = _report_in(connection, steps, report.step)
+        if shown is None or (report.finished and not (shown.finished or shown.batch or shown.metrics)):
+            upsert(connection, steps, _row_of(bare, kept.received))
+            self._note_finished(connection, bare)
+
+    def _write(self, connection: Connection, kept: KeptReport) -> None:
+        report = _with_earlier(kept.report, connection, steps)
+        upsert(connection, steps, _row_of(report, kept.received))
+        self._use_up(connection, report.step, _files_of(report))
+        self._warn_of(series.record(connection, report.step, report.metrics))
+        shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
+        record_event(connection, "step", shown, f"step:{report.step}:{kept.received}")
+        self._note_finished(connection, report)
+
+    def _note_finished(self, connection: Connection, report: StepReport) -> None:
+        if report.finished:
+            record_event(connection, "finished", {"step": report.step}, f"finished:{report.step}")
 
     def _warn_of(self, left_out: list[str]) -> None:
         """Warn once of metrics that charts will not show."""
@@ -104,11 +125,24 @@ class Reports:
         tallies.add(connection, self._queries.keys_now.trainer, "updates", trained)
 
 
-def _with_earlier(report: StepReport, connection: Connection) -> StepReport:
+def _row_of(report: StepReport, received: float) -> dict[str, Any]:
+    return {"step": report.step, "document": report.model_dump_json(), "received": received}
+
+
+def _files_of(report: StepReport) -> dict[str, bool]:
+    """Return whether a report has used each file that it names."""
+    return dict.fromkeys(report.dropped, False) | dict.fromkeys(report.batch, True)
+
+
+def _report_in(connection: Connection, table: Table, step: int) -> StepReport | None:
+    document = connection.execute(select(table.c.document).where(table.c.step == step)).scalar()
+    return StepReport.model_validate_json(document) if document else None
+
+
+def _with_earlier(report: StepReport, connection: Connection, table: Table) -> StepReport:
     """Add to a report the metrics, stages and refused files of an earlier one of the same step and batch."""
-    document = connection.execute(select(steps.c.document).where(steps.c.step == report.step)).scalar()
-    earlier = StepReport.model_validate_json(document) if document else report
-    if earlier.batch != report.batch:
+    earlier = _report_in(connection, table, report.step)
+    if earlier is None or earlier.batch != report.batch:
         return report
     both = {
         "metrics": earlier.metrics | report.metrics,

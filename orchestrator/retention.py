@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, delete, func, select, tuple_, update
+from sqlalchemy import Connection, and_, delete, func, select, true, tuple_, update
 
 from muster.clients.storage import ContentStore, documents_in
 from muster.constants import HOUR_SECONDS
@@ -57,6 +57,8 @@ from orchestrator.tables import (
     evidence,
     file_tokens,
     grades,
+    hidden_grades,
+    hidden_verdicts,
     hour_tallies,
     leaving,
     masters,
@@ -151,12 +153,13 @@ class Retention:
             day += 1
 
     def _is_needed(self, connection: Connection, day: int) -> bool:
-        """Return whether a case about a day's work is open, or it may still be graded again."""
+        """Return whether a case about a day's work is open, verdicts are hidden, or it may still be graded again."""
         hours = commitments.c.hour.between(day * DAY_HOURS, last_hour(day))
-        about = and_(cases.c.node == commitments.c.node, cases.c.index == commitments.c.index)
-        accused = select(cases.c.id).join(commitments, about).where(OPEN, hours).limit(1)
-        if connection.execute(accused).scalar() is not None:
-            return True
+        for table, condition in ((cases, OPEN), (hidden_verdicts, true()), (hidden_grades, true())):
+            about = and_(table.c.node == commitments.c.node, table.c.index == commitments.c.index)
+            found = select(table.c.id).join(commitments, about).where(condition, hours).limit(1)
+            if connection.execute(found).scalar() is not None:
+                return True
         terms = self._queries.terms
         shown = [one.epoch for one in connection.execute(select(masters)) if self._is_over(last_hour(day), one.time)]
         epochs = max(shown, default=0)

@@ -9,6 +9,7 @@ from fastapi import Depends, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, ValidationError
 
+from muster.errors import RefusedError
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.problems import documented
@@ -61,10 +62,19 @@ async def _anyone(request: Request, service: Annotated[OrchestratorService, Depe
     return service.gate.identify(request)
 
 
+async def _reader(request: Request, service: Annotated[OrchestratorService, Depends(_service)]) -> Caller | None:
+    """Return who signed a read, where some may read what is hidden from others."""
+    try:
+        return service.gate.identify(request) if service.queries.hides else None
+    except RefusedError:
+        return None
+
+
 Here = Annotated[OrchestratorService, Depends(_service)]
 OurRun = Annotated[int, Depends(_our_run)]
 Signed = Annotated[Caller, Depends(_caller)]
 SignedByAnyone = Annotated[Caller, Depends(_anyone)]
+Reader = Annotated[Caller | None, Depends(_reader)]
 
 SIGNED: Final = documented(401, 403, 404, 408, 409, 410, 413, 422, 429, 503)
 """How a route of signed messages may refuse."""

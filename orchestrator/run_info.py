@@ -106,7 +106,7 @@ async def _warn_of_task_set(terms: Terms, files: ContentStore) -> None:
         return
     parts = (*document.parts, *document.held_out)
     names = [shard.hash for part in parts for shard in part.shards]
-    names += [part.environment.scorer.component for part in parts if part.environment.scorer is not None]
+    names += [name for part in parts for name in part.environment.components]
     if lacking := [name for name in dict.fromkeys(names) if not await files.exists(name)]:
         log.warning(
             "no node can work: storage lacks files that the run's task set names",

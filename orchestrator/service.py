@@ -24,6 +24,7 @@ from orchestrator.database import Database
 from orchestrator.demand_board import DemandBoard
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
+from orchestrator.hidden import Release
 from orchestrator.lease import leading, only_process, own_spool
 from orchestrator.masters import MasterDesk, load_masters
 from orchestrator.page.announcements import Announcements
@@ -36,6 +37,8 @@ from orchestrator.reports import Reports
 from orchestrator.retention import Retention
 from orchestrator.run_facts import ChainState
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
+from orchestrator.tables import hidden_grades, hidden_steps, hidden_verdicts
+from orchestrator.traps import TrapDesk
 from orchestrator.upload_slots import UploadSlots
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
@@ -67,6 +70,7 @@ class OrchestratorService:
     verdicts: Verdicts
     grades: Grades
     masters: MasterDesk
+    traps: TrapDesk
     reports: Reports
     retention: Retention
     relay_directory: RelayDirectory
@@ -121,7 +125,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         # 1. The chain, and whether this key is the run's storage key.
         chain = await Chain.connect(settings.chain)
         stack.push_async_callback(chain.close)
-        terms, keys, head = await chain.served_terms(settings.run), await chain.keys(settings.run), await chain.head()
+        terms, keys, head = await chain.terms(settings.run), await chain.keys(settings.run), await chain.head()
         if signer.address != (trusted := keys.at(head.timestamp).storage_key):
             raise ConfigError(
                 f"this key is {signer.address}, but run {settings.run} trusts receipts of {trusted} only",
@@ -146,7 +150,9 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         reports = Reports(queries, database, storage_url=storage_url)
         owner = (await chain.call(runs.run_info(settings.run))).owner
         environments = Environments(where, settings.run, owner, database, ours)
-        masters = await asyncio.to_thread(load_masters, ours.masters, terms, ours.run_folder)
+        masters = await asyncio.to_thread(load_masters, ours.masters, terms.grade_series, ours.run_folder)
+        of_traps = await asyncio.to_thread(load_masters, ours.trap_masters, terms.trap_series, ours.run_folder)
+        traps = TrapDesk(where, signer, queries, database, of_traps, uploads.receipt_second, storage_url=storage_url)
         relays = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url)
         announcements = Announcements(where, owner, queries, database, relays, storage_url=storage_url)
         # 4. The run's own files, and whose tasks they are.
@@ -168,6 +174,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             uploads=uploads,
             verdicts=verdicts,
             grades=grades,
+            traps=traps,
             reports=reports,
             environments=environments,
             announcements=announcements,
@@ -176,6 +183,9 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         )
         await stack.enter_async_context(leading(database))
         await stack.enter_async_context(follower.following())
+        if queries.hides:
+            shows = {hidden_verdicts: verdicts.show, hidden_grades: grades.show, hidden_steps: reports.show}
+            await stack.enter_async_context(Release(follower, database, shows).releasing())
         if ours.retention == "deadlines":
             log.info("detail of work is deleted once its deadlines are over", setting="orchestrator.retention")
             await stack.enter_async_context(retention.sweeping())
@@ -205,6 +215,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             verdicts=verdicts,
             grades=grades,
             masters=MasterDesk(where, queries, database, masters),
+            traps=traps,
             reports=reports,
             retention=retention,
             relay_directory=relays,

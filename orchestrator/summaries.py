@@ -24,7 +24,7 @@ from muster.protocol.messages import Address, DaySummary, Hash, Many
 from muster.runtime.documents import StrictDocument
 from orchestrator import problems, tallies
 from orchestrator.commitment_status import State
-from orchestrator.statements import insert_new, insert_once, upsert
+from orchestrator.statements import insert_new, insert_once
 from orchestrator.tables import (
     commitments,
     file_tokens,
@@ -34,7 +34,6 @@ from orchestrator.tables import (
     spent,
     summaries,
     uploads,
-    used_links,
     verdicts,
 )
 from orchestrator.tallies import DAY_HOURS, Kind
@@ -62,8 +61,6 @@ class DayOfWork(StrictDocument):
     nodes: dict[Address, Many[Ending]]
     counts: dict[Address, dict[Kind, int]]
     """What verdicts, reports and files of the day add to what addresses did."""
-    links: dict[Address, tuple[Index, Hash]]
-    """The last link of each validator's hash chain that its verdicts used: number and preimage."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ def summarise(connection: Connection, run: int, day: int) -> DayOfWork:
     hours = day * DAY_HOURS, (day + 1) * DAY_HOURS - 1
     owners = select(hour_tallies.c.node).where(hour_tallies.c.hour.between(*hours)).distinct()
     roots, nodes = hashlib.sha256(), dict[str, list[Ending]]()
-    counts, links = dict[str, dict[Kind, int]](), dict[str, tuple[int, str]]()
+    counts = dict[str, dict[Kind, int]]()
     for node in sorted(connection.execute(owners).scalars()):
         earlier = select(func.max(outcomes.c.last)).where(outcomes.c.node == node, outcomes.c.day < day)
         query = select(*commitments.c["index", "root", "status", "reason", "spent"]).where(
@@ -113,8 +110,8 @@ def summarise(connection: Connection, run: int, day: int) -> DayOfWork:
             roots.update(hash_bytes(row.root))
         nodes[node] = list(_endings(rows))
         for first, last, *_ in nodes[node]:
-            _count(connection, node, first, last, counts, links)
-    return DayOfWork(run, day, "0x" + roots.hexdigest(), nodes, counts, links)
+            _count(connection, node, first, last, counts)
+    return DayOfWork(run, day, "0x" + roots.hexdigest(), nodes, counts)
 
 
 def _endings(rows: Any) -> Iterator[Ending]:
@@ -131,25 +128,17 @@ def _end(row: Any) -> tuple[State, str | None, bool]:
     return row.status, row.reason, bool(row.spent)
 
 
-def _count(
-    connection: Connection,
-    node: str,
-    first: int,
-    last: int,
-    counts: dict[str, dict[Kind, int]],
-    links: dict[str, tuple[int, str]],
-) -> None:
-    """Add what verdicts, reports and files of a node's commitments count to `counts`, and note the last links."""
+def _count(connection: Connection, node: str, first: int, last: int, counts: dict[str, dict[Kind, int]]) -> None:
+    """Add what verdicts, reports and files of a node's commitments count to `counts`."""
 
     def add(address: str, kind: Kind, number: int) -> None:
         if number:
             kinds = counts.setdefault(address, {})
             kinds[kind] = kinds.get(kind, 0) + number
 
-    given = select(*verdicts.c["validator", "accepted", "draw_index", "preimage"])
+    given = select(*verdicts.c["validator", "accepted"])
     for one in connection.execute(given.where(*within(verdicts, node, first, last))):
         add(one.validator, "accepts" if one.accepted else "rejections", 1)
-        links[one.validator] = max(links.get(one.validator, (-1, "")), (one.draw_index, one.preimage))
     own = within(uploads, node, first, last)
     used = select(func.count()).select_from(uploads).join(spent, spent.c.file_hash == uploads.c.file_hash)
     add(node, "files", connection.execute(used.where(*own, spent.c.used)).scalar_one())
@@ -182,10 +171,6 @@ def settle(connection: Connection, work: DayOfWork, name: str) -> bool:
     for node, endings in work.nodes.items():
         ended = [dict(zip(_ENDING, ending, strict=True)) for ending in endings]
         insert_new(connection, outcomes, [{"node": node, "day": work.day, "swept": False, **one} for one in ended])
-    for validator, (link, preimage) in work.links.items():
-        known = connection.execute(select(used_links.c.draw_index).where(used_links.c.validator == validator)).scalar()
-        if known is None or link > known:
-            upsert(connection, used_links, {"validator": validator, "draw_index": link, "preimage": preimage})
     return True
 
 

@@ -25,11 +25,12 @@ from sqlalchemy import (
     literal_column,
 )
 from sqlalchemy.schema import SchemaItem
+from sqlalchemy.sql.elements import quoted_name
 
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "14"
+VERSION: Final = "17"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -47,6 +48,14 @@ _IN_ORDER: Final = {"sqlite_with_rowid": False}
 
 def _table(name: str, *parts: SchemaItem, **options: Any) -> Table:
     return Table(name, metadata, *parts, **options)
+
+
+def _hidden(table: Table) -> Table:
+    """Return a table for rows of another one that are not public yet (`hidden.py`)."""
+    copy = table.to_metadata(metadata, name=f"hidden_{table.name}")
+    for index in copy.indexes:
+        index.name = quoted_name(f"hidden_{index.name}", quote=None)
+    return copy
 
 
 def _counts(name: str, *parts: SchemaItem) -> Table:
@@ -69,7 +78,6 @@ nodes: Final = _table(
     Column("role", String(9), nullable=False),
     Column("work_class", Integer, nullable=False),
     Column("status", String(9), nullable=False),
-    Column("draw_tip", _HASH, nullable=False),
     Column("block", BigInteger, nullable=False),
     Column("first_step", BigInteger, nullable=False),
     Column("settled", BigInteger, nullable=False, default=0),
@@ -249,6 +257,13 @@ masters: Final = _table(
 )
 """When the masters of private tests were shown: the chain's seconds."""
 
+trap_masters: Final = _table(
+    "trap_masters",
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("time", BigInteger, nullable=False),
+)
+"""The same of traps."""
+
 payments: Final = _table(
     "payments",
     Column("block", BigInteger, primary_key=True),
@@ -301,6 +316,21 @@ uploads: Final = _table(
 )
 """One file per (node, index, root), the first. `document` is a messages.Upload."""
 
+tickets: Final = _table(
+    "tickets",
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("node", _ADDRESS, nullable=False),
+    Column("index", BigInteger, nullable=False),
+    Column("root", _HASH, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("document", Text, nullable=False),
+    Column("received", Float, nullable=False),
+    UniqueConstraint("node", "index", "root"),
+    Index("tickets_by_epoch", "epoch", "id"),
+)
+"""Tickets of traps, one per (node, index, root), the first. Nothing that is public before an epoch's master is shown
+may depend on one. `document` is a planted.KeptTicket."""
+
 verdicts: Final = _table(
     "verdicts",
     Column("id", Integer, primary_key=True, autoincrement=True),
@@ -310,18 +340,15 @@ verdicts: Final = _table(
     Column("root", _HASH, nullable=False),
     Column("accepted", Boolean, nullable=False),
     Column("reason", String(24)),
-    Column("draw_index", BigInteger, nullable=False),
-    Column("preimage", _HASH, nullable=False),
     Column("document", Text, nullable=False),
     Column("received", Float, nullable=False),
     Column("stored", _HASH),
     UniqueConstraint("validator", "node", "index", "root"),
-    UniqueConstraint("validator", "draw_index"),
+    Index("verdicts_by_validator", "validator", literal_column("id DESC")),
     Index("verdicts_by_commitment", "node", "index", "root"),
     Index("verdicts_by_node", "node", "accepted", literal_column("id DESC")),
 )
-"""One judgement per validator and commitment, each with its own link of the validator's hash chain. `stored`: the file
-in storage that it is in."""
+"""One judgement per validator and commitment. `stored`: the file in storage that it is in."""
 
 grades: Final = _table(
     "grades",
@@ -413,8 +440,8 @@ evidence: Final = _table(
     Column("hour", Integer, nullable=False, default=0),
     Index("evidence_by_hour", "hour"),
 )
-"""Evidence that validators posted. Until `expiry`, which is 0 once a verdict names it, it counts as unnamed. `hour`:
-the chain's, at which the sweep of `retention.py` saw it first; 0 before."""
+"""Evidence that validators posted. Until `expiry`, which is 0 once a public verdict names it and negative once a hidden
+one does, it counts as unnamed. `hour`: the chain's, at which the sweep of `retention.py` saw it first; 0 before."""
 
 # What is left of days whose detail goes (`retention.py`)
 
@@ -440,14 +467,6 @@ outcomes: Final = _table(
     **_IN_ORDER,
 )
 """How the commitments of such days ended: of a node's, from `first` to `last`. `swept`: their rows are deleted."""
-
-used_links: Final = _table(
-    "used_links",
-    Column("validator", _ADDRESS, primary_key=True),
-    Column("draw_index", BigInteger, nullable=False),
-    Column("preimage", _HASH, nullable=False),
-)
-"""The last link of each validator's hash chain that a verdict of such a day used: earlier ones count as used too."""
 
 leaving: Final = _table(
     "leaving",
@@ -542,3 +561,10 @@ nonces: Final = _table(
     Index("nonces_by_expiry", "expiry"),
 )
 """Requests seen and not expired; a replay finds its nonce here, after a restart too."""
+
+# In a run with traps: what is not public yet, as the tables of these names have it later
+
+hidden_verdicts: Final = _hidden(verdicts)
+hidden_grades: Final = _hidden(grades)
+hidden_steps: Final = _hidden(steps)
+hidden_spent: Final = _hidden(spent)

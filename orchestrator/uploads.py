@@ -126,7 +126,7 @@ class Uploads:
     async def take(self, request: Request, caller: Caller, name: str, index: int, root: str) -> Upload:
         if caller.address in self._uploading:
             raise problems.try_later(f"another upload of {caller.address} is under way")
-        self._receipt_second()
+        self.receipt_second()
         self._uploading.add(caller.address)
         try:
             size = await self._store(request, caller, name)
@@ -139,7 +139,7 @@ class Uploads:
             root=root,
             file_hash=name,
             size=size,
-            stored_at=self._receipt_second(),
+            stored_at=self.receipt_second(),
             signature=UNSIGNED,
         )
         upload = Upload(receipt=sign_message(self._signer, self._where, receipt), request=caller.request)
@@ -172,7 +172,7 @@ class Uploads:
         """Return whether what this process signs now is a receipt."""
         return self._queries.keys_now.storage_key == self._signer.address
 
-    def _receipt_second(self) -> int:
+    def receipt_second(self) -> int:
         """Return the second of the latest block.
 
         Raises RefusedError while the chain was not read of late, and where another key signs receipts now.

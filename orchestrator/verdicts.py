@@ -1,13 +1,11 @@
 """Decide which verdicts count: signed by an active validator of the run, about a commitment and file that exist.
 
-A verdict names the next link of its validator's hash chain, fixed when it registered. The link decides which rows were
-re-run, so no link may be used twice and none may be invented. Both are checked here, so that every reader of a verdict
-can trust that the sample was drawn and not chosen.
+Which rows were re-run follows from the chain: the validator shows the link that drew them when it seals the hour
+(`muster.protocol.draws`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections import Counter
@@ -17,13 +15,12 @@ from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Connection, bindparam, delete, exists, func, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, func, select, update
 
 from muster.clients.storage import ContentStore, DocumentStore
-from muster.constants import DRAW_CHAIN_LENGTH, MAX_EVIDENCE_BYTES
+from muster.constants import MAX_EVIDENCE_BYTES
 from muster.errors import CheckError, MismatchError, StorageError
 from muster.protocol.eip712 import Domain
-from muster.protocol.hashes import hash_bytes, keccak
 from muster.protocol.messages import Address, Verdict
 from muster.protocol.receipts import check_verdict
 from muster.runtime import telemetry
@@ -36,22 +33,15 @@ from orchestrator.events import record_event
 from orchestrator.queries import NAMED, Queries, named, same_work
 from orchestrator.statements import add_all, insert_each, insert_once, row_of
 from orchestrator.summaries import gone_work, leave
-from orchestrator.tables import counts, evidence, uploads, used_links, verdicts
+from orchestrator.tables import cases, counts, evidence, hidden_verdicts, uploads, verdicts
 from orchestrator.uploads import full
 
 MAX_UNNAMED: Final = 256
 """Bundles a validator may post before a verdict names one of them: evidence takes room by the verdict, not by the
 request."""
 
-FEW_LINKS: Final = 32
-"""So many hashes take less time than a trip to a thread."""
-
 UNNAMED_SECONDS: Final = 86_400.0
 """How long a bundle counts as one that no verdict names."""
-
-WRONG_LINK_PAUSE: Final = 20.0
-"""A validator whose link was wrong waits so many times as long as checking it took, which can be seconds: as many
-hashes as its chain has links."""
 
 VERDICTS: Final = telemetry.counter("verdicts", "Verdicts received", ("outcome",))
 log = telemetry.logger("orchestrator")
@@ -77,12 +67,10 @@ class Verdicts:
         self._follower = follower
         self._database = database
         self._known = database.together(what_is_known, writes=False)
-        self._write = database.together(self._write_all)
+        hides = queries.hides
+        self._write = database.together(self._hide_all if hides else self.write_all, news=not hides)
         self.evidence = ContentStore(storage_url, "evidence")
         self.copies = DocumentStore(storage_url, "verdicts")
-        self._not_before: dict[str, float] = {}
-        """By validator, the monotonic second before which this process checks none of its links. It bounds the time
-        that each process gives to wrong ones, and so is no other's concern."""
 
     async def expect_evidence(self, caller: Caller, size: int = 0) -> None:
         """Refuse a bundle of a caller that may not post any, or no more of them now. `size`: its bytes."""
@@ -108,7 +96,7 @@ class Verdicts:
         # 1. The sender and the signature.
         if verdict.run != self._queries.run:
             raise problems.another_run(verdict.run, self._queries.run)
-        member = caller.active_validator()
+        caller.active_validator()
         if verdict.validator != caller.address:
             raise problems.not_allowed(f"the verdict is {verdict.validator}'s, the request {caller.address}'s")
         try:
@@ -123,17 +111,18 @@ class Verdicts:
             known = await self._known(verdict)
         if known.earlier == verdict:
             if verdict.evidence is not None:  # it may have been posted again
-                await self._database.write(lambda connection: mark_named(connection, verdict), news=False)
+                await self._database.write(
+                    lambda connection: mark_named(connection, verdict, hidden=self._queries.hides), news=False
+                )
             return False
 
-        # 3. The rules, the evidence, and the link of the hash chain.
+        # 3. The rules and the evidence.
         graded = self._queries.terms.has_private_tests
         refusal = refuse_verdict(verdict, known, graded=graded)
         if refusal is not None:
             raise refusal
         if verdict.evidence is not None and not await self.evidence.exists(verdict.evidence):
             raise problems.not_found(f"no evidence {verdict.evidence} is kept here", "post the evidence first")
-        await self.check_link(verdict, known.below or (-1, member.draw_tip))
 
         # 4. Storage, then the database: a verdict that is acknowledged is kept in both.
         stored = await self.copies.add(verdict.model_dump_json().encode())
@@ -144,65 +133,44 @@ class Verdicts:
             return False
         raise refuse_verdict(verdict, known, graded=graded) or problems.conflict("another verdict was faster")
 
-    async def check_link(self, verdict: Verdict, below: tuple[int, str]) -> None:
-        """Check that the preimage is the named link of the validator's chain: hashed often enough, it gives `below`.
-
-        One at a time of each validator, and none for a while after a wrong one.
-        """
-        began = time.monotonic()
-        if began < self._not_before.get(verdict.validator, 0):
-            raise problems.try_later(f"a link of {verdict.validator} is being checked, or was wrong a moment ago")
-        self._not_before[verdict.validator] = math.inf
-        start, known = below
-        preimage, times = hash_bytes(verdict.preimage), verdict.draw_index - start
-        try:
-            if times <= FEW_LINKS:
-                found = _hash_times(preimage, times)
-            else:
-                found = await asyncio.to_thread(_hash_times, preimage, times)
-        finally:
-            now = time.monotonic()
-            self._not_before[verdict.validator] = now + WRONG_LINK_PAUSE * (now - began)
-        if found != hash_bytes(known):
-            raise problems.conflict(f"the preimage is not link {verdict.draw_index} of {verdict.validator}'s chain")
-        del self._not_before[verdict.validator]
-
     async def record(self, verdict: Verdict, received: float, stored: str = "") -> bool:
-        """Record a verdict and its effect. Return False when it is known, or when its link is another verdict's.
+        """Record a verdict and its effect. Return False when its validator has given one on the commitment before.
 
         `stored`: the file in storage that it is in.
         """
         new, found = await self._write((verdict, received, stored))
         if not new:
             return False
-        VERDICTS.labels(verdict.reason or "accepted").inc()
         log.info(
             "verdict", node=verdict.node, index=verdict.index, accepted=verdict.accepted, status=found and found.state
         )
         return True
 
-    def _write_all(
+    def show(self, connection: Connection, rows: Sequence[Any]) -> None:
+        """Record verdicts that were hidden (`orchestrator.hidden`) for everybody."""
+        given = [(Verdict.model_validate_json(row.document), row.received, row.stored) for row in rows]
+        self.write_all(connection, given)
+
+    def _hide_all(
+        self, connection: Connection, given: Sequence[tuple[Verdict, float, str]]
+    ) -> list[tuple[bool, CommitmentStatus | None]]:
+        """Keep verdicts without any effect but for the trainer; return as `write_all`."""
+        kept, _ = _keep(connection, hidden_verdicts, given)
+        for verdict, *_ in given:
+            mark_named(connection, verdict, hidden=True)
+        return [(number is not None, None) for number in kept]
+
+    def write_all(
         self, connection: Connection, given: Sequence[tuple[Verdict, float, str]]
     ) -> list[tuple[bool, CommitmentStatus | None]]:
         """Record verdicts; return of each whether it is new, and what became of its commitment."""
-        # 1. The verdicts. One that is not new may take the place of an earlier one.
-        rows = [
-            row_of(verdicts, one, document=one.model_dump_json(), received=received, stored=stored)
-            for one, received, stored in given
-        ]
-        numbers, counted, kept = _insert(connection, rows), Counter[tuple[Any, ...]](), list[int | None]()
-        for row in rows:
-            key = tuple(row[name] for name in _KEY)
-            number = numbers.pop(key, None)
-            if number is None and _forget_missing(connection, row):
-                counted[row["validator"], "rejections"] -= 1
-                number = _insert(connection, [row]).get(key)
-            if number is None and row["stored"]:
-                leave(connection, [("verdicts", row["stored"])], 0)
-            kept.append(number)
+        # 1. The verdicts.
+        kept, counted = _keep(connection, verdicts, given)
 
         # 2. What follows from the new ones.
         new = [(number, verdict) for number, (verdict, *_) in zip(kept, given, strict=True) if number is not None]
+        for _, verdict in new:
+            VERDICTS.labels(verdict.reason or "accepted").inc()
         counted.update((verdict.validator, "accepts" if verdict.accepted else "rejections") for _, verdict in new)
         add_all(connection, counts, counted)
         for number, verdict in new:
@@ -214,6 +182,14 @@ class Verdicts:
         found = zip(kept, given, strict=True)
         return [(number is not None, states.get((one.node, one.index))) for number, (one, *_) in found]
 
+    async def shows(self, name: str) -> bool:
+        """Return whether a bundle may be read: once a verdict that names it is public, or a case asks jurors to."""
+        if not self._queries.hides:
+            return True
+        named = select(evidence.c.hash).where(evidence.c.hash == name, evidence.c.expiry == 0)
+        asked = select(cases.c.evidence).where(cases.c.evidence == name)
+        return await self._database.read(lambda connection: connection.execute(named.union(asked)).first() is not None)
+
     async def restore_evidence(self, runs: str) -> None:
         """Record which evidence about this run there is, in a new database. `runs`: the Runs contract."""
         ours = self._where.chain_id, runs.lower(), self._queries.run
@@ -222,7 +198,7 @@ class Verdicts:
                 about = _BundleHead.model_validate_json(await self.evidence.get(name, MAX_EVIDENCE_BYTES))
             except (ValidationError, CheckError, StorageError):
                 continue  # it may be another run's, so it stays
-            row = {"validator": about.accuser, "hash": name, "expiry": 0, "size": size}
+            row = {"validator": about.accuser, "hash": name, "expiry": -int(self._queries.hides), "size": size}
             if (about.chain_id, about.runs.lower(), about.run) == ours:
                 await self._database.write(partial(insert_once, table=evidence, row=row), news=False)
 
@@ -245,23 +221,14 @@ class Known:
     committed: tallies.CommitmentState | None
     file_hash: str | None
     """The file uploaded for it."""
-    below: tuple[int, str] | None
-    """Index and preimage of the nearest link, at or below the verdict's, that its validator has used; above it where
-    all earlier ones count as used (`orchestrator.tables.used_links`)."""
 
 
-_KEY: Final = ("draw_index", "validator", "node", "index", "root")
-"""Columns of a verdict of which no other has the first two, nor all but the first."""
-_BELOW: Final = (
-    select(verdicts.c.draw_index, verdicts.c.preimage)
-    .where(verdicts.c.validator == bindparam("validator"), verdicts.c.draw_index <= bindparam("draw_index"))
-    .order_by(verdicts.c.draw_index.desc())
-    .limit(1)
-)
-_USED: Final = select(*used_links.c["draw_index", "preimage"]).where(used_links.c.validator == bindparam("validator"))
-_SAME: Final = [verdicts.c[name] == bindparam(name) for name in _KEY[1:]]
-_FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in _KEY[2:]))
-_ABOUT: Final = select(select(verdicts.c.document).where(*_SAME).scalar_subquery(), _FILE.scalar_subquery())
+_KEY: Final = ("validator", "node", "index", "root")
+"""Columns of a verdict that no other has all of."""
+_SAME: Final = {table: [table.c[name] == bindparam(name) for name in _KEY] for table in (verdicts, hidden_verdicts)}
+_FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in _KEY[1:]))
+_EARLIER: Final = [select(table.c.document).where(*same).scalar_subquery() for table, same in _SAME.items()]
+_ABOUT: Final = select(func.coalesce(*reversed(_EARLIER)), _FILE.scalar_subquery())
 """Made once, as others here: making a statement takes many times as long as running it."""
 
 
@@ -271,14 +238,10 @@ def what_is_known(connection: Connection, given: Sequence[Verdict]) -> list[Know
     for verdict in given:
         key = verdict.model_dump(include=set(_KEY))
         earlier, file_hash = connection.execute(_ABOUT, key).one()
-        below = connection.execute(_BELOW, key).one_or_none()
-        if below is None:  # the verdicts before it may be gone
-            below = connection.execute(_USED, key).one_or_none()
         known = Known(
             earlier=Verdict.model_validate_json(earlier) if earlier else None,
             committed=tallies.find_commitment(connection, verdict.node, verdict.index),
             file_hash=file_hash,
-            below=tuple(below) if below else None,
         )
         found.append(known)
     return found
@@ -293,8 +256,6 @@ def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> E
         return problems.malformed("a wrong grade is a validator's, and no reason to reject a commitment")
     if (verdict.grades is not None) != (graded and verdict.accepted):
         return problems.malformed("an acceptance commits to grades in a run with private tests, and nothing else does")
-    if verdict.draw_index >= DRAW_CHAIN_LENGTH:
-        return problems.malformed(f"draw index {verdict.draw_index} is beyond the hash chain")
     if known.earlier is not None and not is_second_look(known.earlier, verdict):
         return problems.conflict(f"{verdict.validator} has given another verdict on {what}")
     if known.committed is not None and known.committed.day is not None:
@@ -305,49 +266,64 @@ def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> E
         return problems.conflict(f"{what} is to root {known.committed.root} at step {known.committed.step}")
     if verdict.reason != "data_missing" and known.file_hash != verdict.file_hash:
         return problems.conflict(f"{verdict.file_hash} is not the file uploaded for {what}")
-    if known.below is not None and known.below[0] >= verdict.draw_index:
-        return problems.conflict(f"link {verdict.draw_index} of {verdict.validator}'s hash chain was used before")
     return None
 
 
 def is_second_look(earlier: Verdict, verdict: Verdict) -> bool:
-    """Return whether a verdict may take an earlier one's place: its file was missing, and other rows are drawn now."""
-    return (
-        earlier.reason == "data_missing"
-        and verdict.reason != earlier.reason
-        and verdict.draw_index > earlier.draw_index
-    )
+    """Return whether a verdict may take an earlier one's place: its file was missing, and has come since."""
+    return earlier.reason == "data_missing" and verdict.reason != earlier.reason
 
 
-def mark_named(connection: Connection, verdict: Verdict) -> None:
-    """Stop counting this verdict's evidence as posted without a verdict."""
+def mark_named(connection: Connection, verdict: Verdict, *, hidden: bool = False) -> None:
+    """Stop counting this verdict's evidence as posted without a verdict. hidden: it is not public yet."""
     if verdict.evidence is not None:
-        posted = evidence.c.validator == verdict.validator, evidence.c.hash == verdict.evidence
-        connection.execute(update(evidence).where(*posted).values(expiry=0))
+        posted = [evidence.c.validator == verdict.validator, evidence.c.hash == verdict.evidence]
+        posted += [evidence.c.expiry > 0] if hidden else []
+        connection.execute(update(evidence).where(*posted).values(expiry=-1 if hidden else 0))
 
 
-_OTHER: Final = verdicts.alias()
-_TAKEN: Final = exists().where(*(_OTHER.c[name] == bindparam(name) for name in _KEY[:2]))
-_MISSING: Final = (
-    delete(verdicts).where(*_SAME, verdicts.c.reason == "data_missing", ~_TAKEN).returning(verdicts.c.stored)
-)
+_MISSING: Final = {
+    table: delete(table).where(*same, table.c.reason == "data_missing").returning(table.c.stored)
+    for table, same in _SAME.items()
+}
 
 
-def _forget_missing(connection: Connection, row: Mapping[str, Any]) -> bool:
-    """Delete the validator's earlier verdict on this commitment, if it was that the file is missing.
+def _keep(
+    connection: Connection, table: Table, given: Sequence[tuple[Verdict, float, str]]
+) -> tuple[list[int | None], Counter[tuple[Any, ...]]]:
+    """Write verdicts to a table, one that is not new perhaps in place of an earlier one.
 
-    It stays where another verdict has this one's link.
+    Return the numbers of the new ones, and what those whose place was taken add to what is counted.
     """
+    rows = [
+        row_of(table, one, document=one.model_dump_json(), received=received, stored=stored)
+        for one, received, stored in given
+    ]
+    numbers, counted, kept = _insert(connection, table, rows), Counter[tuple[Any, ...]](), list[int | None]()
+    for row in rows:
+        key = tuple(row[name] for name in _KEY)
+        number = numbers.pop(key, None)
+        if number is None and _forget_missing(connection, table, row):
+            counted[row["validator"], "rejections"] -= 1
+            number = _insert(connection, table, [row]).get(key)
+        if number is None and row["stored"]:
+            leave(connection, [("verdicts", row["stored"])], 0)
+        kept.append(number)
+    return kept, counted
+
+
+def _forget_missing(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
+    """Delete the validator's earlier verdict on this commitment, if it was that the file is missing."""
     if row["reason"] == "data_missing":
         return False
-    files = connection.execute(_MISSING, {name: row[name] for name in _KEY}).scalars().all()
+    files = connection.execute(_MISSING[table], {name: row[name] for name in _KEY}).scalars().all()
     leave(connection, [("verdicts", name) for name in files if name], 0)
     return bool(files)
 
 
-def _insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], int]:
+def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], int]:
     """Insert verdicts; return the numbers of the new ones."""
-    return {tuple(key): number for number, *key in insert_each(connection, verdicts, rows, "id", *_KEY)}
+    return {tuple(key): number for number, *key in insert_each(connection, table, rows, "id", *_KEY)}
 
 
 def _record_rejection(connection: Connection, verdict: Verdict, number: int) -> None:
@@ -357,9 +333,3 @@ def _record_rejection(connection: Connection, verdict: Verdict, number: int) -> 
     data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason, "rejections": rejections}
     source = f"verdict:{verdict.validator}:{verdict.node}:{verdict.index}:{verdict.root[:10]}"
     record_event(connection, "rejected", {**data, "validator": verdict.validator}, source)
-
-
-def _hash_times(value: bytes, times: int) -> bytes:
-    for _ in range(times):
-        value = keccak(value)
-    return value

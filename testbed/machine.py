@@ -112,9 +112,9 @@ def furnished(anvil: Anvil, folder: Path) -> Machine:
     return made
 
 
-def funded_run(machine: Machine) -> int:
-    """Create and fund a run as the machine's owner; return its number."""
-    terms = terms_of(**LOCAL_DEFAULTS, task_count=10, profile=profile_hash(CPU_FP32.name))
+def funded_run(machine: Machine, **changes: Any) -> int:
+    """Create and fund a run as the machine's owner; return its number. `changes` are of its terms."""
+    terms = terms_of(**LOCAL_DEFAULTS, task_count=10, profile=profile_hash(CPU_FP32.name), **changes)
     path = machine.folder / "run.toml"
     new = NewRun(terms, keys_of(Signer.random().address).at(0))
     path.write_text(write_terms(*new))

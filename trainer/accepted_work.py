@@ -38,6 +38,7 @@ from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.tasksets.taskset import TaskSet
 from trainer.batches import FileRef, WorkFile, check_rows
+from trainer.traps import TrapKeeper
 
 FETCHES: Final = 4
 """Files fetched, and claims asked the chain about, at the same time."""
@@ -83,6 +84,10 @@ class AcceptedWork:
     """Number of token ids that the model knows."""
     task_set: TaskSet | None = None
     """The run's: says which rows are graded. Set before the first poll."""
+    traps: TrapKeeper | None = None
+    """Of a run with traps, where the trainer has their masters."""
+    left_out: dict[str, int] = field(default_factory=dict, init=False)
+    """Steps of files that may be traps, by hash: they train nothing, and are no fault of their nodes."""
     _gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES), init=False)
     _claims: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES), init=False)
     by_hash: dict[str, WorkFile] = field(default_factory=dict, init=False)
@@ -105,6 +110,7 @@ class AcceptedWork:
         for name in hashes:
             self.by_hash.pop(name, None)
         self._refused = {name: step for name, step in self._refused.items() if step >= oldest_step}
+        self.left_out = {name: step for name, step in self.left_out.items() if step >= oldest_step}
 
     def refuse_all(self) -> list[WorkFile]:
         """Refuse all files in memory, since none has a signal; return them."""
@@ -122,7 +128,7 @@ class AcceptedWork:
         names = {work.file_hash for work in accepted}
         grades = {work.file_hash: work.grades for work in accepted}  # others count once a validator was convicted
         self.by_hash = {name: file for name, file in self.by_hash.items() if grades.get(name) == file.ref.grades}
-        known = set(used) | self.by_hash.keys() | self._refused.keys()
+        known = set(used) | self.by_hash.keys() | self._refused.keys() | self.left_out.keys()
         listed = [work for work in accepted if work.file_hash not in known]
         self._gone = {name: since for name, since in self._gone.items() if name in names}
         fresh, refused = 0, []
@@ -159,6 +165,9 @@ class AcceptedWork:
         try:
             async with self._claims:
                 await self.check_claim(work)
+                if self.traps is not None and await self.traps.is_picked(work.node, work.index, work.step):
+                    self.left_out[work.file_hash] = work.step
+                    return None
             ref = FileRef(work.step, work.node, work.index, work.file_hash, work.root, work.grades)
             return await self.fetch(ref)
         except _NOT_OF_THE_FILE as error:
@@ -185,6 +194,8 @@ class AcceptedWork:
         accepting = {to_checksum_address(verdict.validator) for verdict in work.verdicts if verdict.accepted}
         if self.terms.has_private_tests:
             accepting &= await asyncio.to_thread(graders_of, self.client.domain, work)
+        if self.traps is not None:
+            accepting -= self.traps.distrusted
         required = self.terms.accepts_required
         if len(accepting) < required:
             raise MismatchError(f"{len(accepting)} signed that they accept it, {required} must")
@@ -222,7 +233,7 @@ def with_grades(
     Raises CheckError unless there is a grade for each row of a sealed task, and for no other row.
     """
     grades = {grade.position: grade for grade in parse_grades(text)}
-    drawn = task_set.at(epoch_of(terms, step))
+    drawn = task_set.at(epoch_of(terms.grade_series, step))
     if not all(0 <= row.task < drawn.size for row in rollouts):
         raise MismatchError("a row names a task that the run does not have")
     sealed = {row.position for row in rollouts if drawn.part(row.task).sealed}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from muster.constants import MICRO
+from muster.environments.rewards import LENGTH_ALPHA
 from muster.rollouts.schema import Rollout
 from muster.settings.recipes import LengthUnit
 
@@ -40,10 +41,14 @@ def task_rewards(group: Sequence[Rollout]) -> np.ndarray:
 
 
 def length_parts(group: Sequence[Rollout], unit: LengthUnit) -> np.ndarray:
-    """Return −|length − budget| in budgets or in tokens, the end of sequence counted: float64 [samples]."""
-    lengths = np.asarray([len(rollout.completion_tokens) for rollout in group], dtype=np.float64)
-    budgets = np.asarray([rollout.budget for rollout in group], dtype=np.float64)
-    return -np.abs(lengths - budgets) / (budgets if unit == "budget" else 1.0)
+    """Return −|length − budget| in budgets or in tokens: float64 [samples].
+
+    It is read from the length reward, since only an environment's manifest says which tokens count. ⌊α·d / b⌋ has one
+    whole d for budgets b below α.
+    """
+    rewards = np.asarray([rollout.length_reward for rollout in group], dtype=np.int64)
+    budgets = np.asarray([rollout.budget for rollout in group], dtype=np.int64)
+    return (rewards * budgets // LENGTH_ALPHA) / (budgets if unit == "budget" else 1.0)
 
 
 def has_signal(task_rewards: np.ndarray) -> bool:

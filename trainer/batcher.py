@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
 from muster.errors import TRANSIENT, CheckError, MalformedError, RefusedError
+from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import Demand
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
@@ -159,7 +162,10 @@ class Batcher:
         return listed
 
     async def _close(self, step: int, *, at_last: bool = False) -> Batch | None:
-        return await asyncio.to_thread(close_batch, self._work.files, step, self._batch_terms, at_last=at_last)
+        batch = await asyncio.to_thread(close_batch, self._work.files, step, self._batch_terms, at_last=at_last)
+        if batch is None or not self._terms.has_traps:
+            return batch
+        return replace(batch, salt=hex_hash(secrets.token_bytes(32)))
 
     async def _demand(self) -> Demand | None:
         try:
@@ -199,5 +205,5 @@ class Batcher:
         """
         if not self._work.files or (demand := await self._demand()) is None:
             return False
-        here = len(self._work.files) * self._terms.groups_per_commitment
+        here = (len(self._work.files) + len(self._work.left_out)) * self._terms.groups_per_commitment
         return demand.step == step and not demand.wanted and demand.waiting_groups <= here

@@ -18,6 +18,7 @@ import numpy as np
 
 from muster.constants import MICRO
 from muster.environments.answers import THINK_END
+from muster.environments.rewards import length_reward
 from muster.errors import MismatchError
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import epoch_of
@@ -26,6 +27,7 @@ from muster.protocol.metric_names import LENGTH, LENGTH_ERROR, REWARD, UNENDED
 from muster.protocol.prompts import completion_text
 from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import last_turn, sampled_length, spans_error
 from muster.tasksets.taskset import TaskSet
 from trainer.advantages import AdvantageTerms, group_advantages, has_signal, length_parts, task_rewards
 from trainer.packing import Sample
@@ -79,8 +81,10 @@ def check_rows(rollouts: Sequence[Rollout], run: int, ref: FileRef, terms: Terms
         group, sample = divmod(position, terms.group_size)
         if (row.run, row.step, row.position, row.group, row.sample) != (run, ref.step, position, group, sample):
             raise MismatchError(f"row {position} says it is row {row.position} of step {row.step}, run {row.run}")
-        if not len(row.completion_tokens) or len(row.logprobs) != len(row.completion_tokens):
-            raise MismatchError(f"row {position} has {len(row.completion_tokens)} tokens, {len(row.logprobs)} logprobs")
+        if error := spans_error(row.spans, len(row.completion_tokens)):
+            raise MismatchError(f"row {position} has {error}")
+        if len(row.logprobs) != (sampled := sampled_length(row.spans)):
+            raise MismatchError(f"row {position} has {sampled} sampled tokens, {len(row.logprobs)} logprobs")
         if not len(row.prompt_tokens):
             raise MismatchError(f"row {position} has no prompt")
         if len(row.prompt_tokens) > terms.max_prompt_tokens or len(row.completion_tokens) > terms.max_completion_tokens:
@@ -88,6 +92,9 @@ def check_rows(rollouts: Sequence[Rollout], run: int, ref: FileRef, terms: Terms
             raise MismatchError(f"row {position} has {lengths}, more than the run's terms allow")
         if row.budget < 1:
             raise MismatchError(f"row {position} has a thinking budget of {row.budget}")
+        most = max(row.budget, terms.max_completion_tokens)
+        if not length_reward(row.budget, row.budget + most) <= row.length_reward <= 0:
+            raise MismatchError(f"row {position} has a length reward of {row.length_reward}")
         if not 0 <= row.task_reward <= MICRO:
             raise MismatchError(f"row {position} has a task reward of {row.task_reward}; it is 0 to {MICRO}")
         tokens = np.concatenate([row.prompt_tokens, row.completion_tokens])
@@ -114,21 +121,24 @@ class Batch:
     step: int
     """Training step: the policy that is updated."""
     files: tuple[FileRef, ...]
+    salt: str = ""
+    """Of a run with traps, 0x-hex: without it few guesses would find the files that a root is of."""
 
     @property
     def root(self) -> bytes:
-        """Return the Merkle root over the files in order: what `publishCheckpoint` takes as batchRoot."""
-        return LeafTree.from_hashes([ref.leaf() for ref in self.files]).root
+        """Return the Merkle root over the salt, if any, and the files in order: what `publishCheckpoint` takes."""
+        salt = [leaf_of_words([hash_bytes(self.salt)])] if self.salt else []
+        return LeafTree.from_hashes([*salt, *(ref.leaf() for ref in self.files)]).root
 
     def to_json(self) -> str:
         files = [[ref.step, ref.node, ref.index, ref.file_hash, ref.root, ref.grades] for ref in self.files]
-        return json.dumps({"step": self.step, "files": files}, separators=(",", ":"))
+        return json.dumps({"step": self.step, "files": files, "salt": self.salt}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the inverse of `to_json`; for the trainer's own files."""
         value: dict[str, Any] = json.loads(text)
-        return cls(value["step"], tuple(FileRef(*row) for row in value["files"]))
+        return cls(value["step"], tuple(FileRef(*row) for row in value["files"]), value.get("salt", ""))
 
 
 def staleness(training_step: int, policy_step: int) -> int:
@@ -178,7 +188,7 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
     rollouts = [rollout for file in files for rollout in file.rollouts]
     groups = [task_rewards(group) for file in files for group in file.groups()]
     rewards = np.concatenate(groups) / MICRO
-    lengths = np.asarray([len(rollout.completion_tokens) for rollout in rollouts])
+    lengths = np.asarray([sampled_length(rollout.spans) for rollout in rollouts])
     budgets = np.asarray([rollout.budget for rollout in rollouts])
     stale = [staleness(step, file.ref.step) for file in files]
     return {
@@ -190,7 +200,8 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
         "completions/min_length": float(lengths.min()),
         "completions/max_length": float(lengths.max()),
         "completions/clipped_ratio": float(np.mean([rollout.finish_reason == "length" for rollout in rollouts])),
-        LENGTH_ERROR: float(np.mean(np.abs(lengths - budgets) / budgets)),
+        LENGTH_ERROR: float(-length_parts(rollouts, "budget").mean()),
+        "tools/call_frequency": float(np.mean([len(rollout.call_fuel) for rollout in rollouts])),
         **{f"staleness/{n}": stale.count(n) / len(stale) for n in range(max(stale) + 1)},  # shares of the files
         "staleness/mean": float(np.mean(stale)),
         "staleness/max": float(max(stale)),
@@ -210,9 +221,10 @@ def unended_thinking(
     """
     found: list[bool] = []
     for file in files:
-        drawn = task_set.at(max(1, epoch_of(terms, file.ref.step)))
+        drawn = task_set.at(max(1, epoch_of(terms.grade_series, file.ref.step)))
         rows = [row for row in file.rollouts if 0 <= row.task < drawn.size and drawn.manifest(row.task).thinks]
-        texts = (None if row.task_reward else completion_text(tokenizer, row.completion_tokens) for row in rows)
+        turns = (None if row.task_reward else last_turn(row.completion_tokens, row.spans) for row in rows)
+        texts = (None if turn is None else completion_text(tokenizer, turn) for turn in turns)
         found += [text is not None and THINK_END not in text for text in texts]
     return {UNENDED: float(np.mean(found))} if found else {}
 
@@ -226,7 +238,7 @@ def reward_metrics(files: Sequence[WorkFile], task_set: TaskSet, terms: Terms) -
     by_part: dict[str, list[int]] = defaultdict(list)
     by_score: dict[str, list[int]] = defaultdict(list)
     for file in files:
-        drawn = task_set.at(max(1, epoch_of(terms, file.ref.step)))
+        drawn = task_set.at(max(1, epoch_of(terms.grade_series, file.ref.step)))
         for row in file.rollouts:
             if not 0 <= row.task < drawn.size:
                 continue

@@ -55,6 +55,8 @@ class CheckpointMetadata:
     """0x-hex; zero where no batch led here: step 0, and weights that were republished."""
     batch: tuple[str, ...] = ()
     """File hashes of the batch."""
+    batch_salt: str = ""
+    """0x-hex; empty in a run without traps."""
     updates: int = 0
     """Batches trained on so far; fewer than steps where weights were republished."""
     used: Mapping[str, int] = field(default_factory=dict)

@@ -171,9 +171,10 @@ def samples_to_tensors(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
     """Return what an update needs of its samples, end to end; the inverse of `samples_from_tensors`."""
     return {
         "tokens": _end_to_end([part for s in samples for part in (s.prompt, s.completion)], np.int32),
-        "lengths": torch.tensor([[len(s.prompt), len(s.completion)] for s in samples], dtype=torch.int64).reshape(
-            -1, 2
-        ),
+        "lengths": torch.tensor(
+            [[len(s.prompt), len(s.completion), s.completion_length, len(s.spans)] for s in samples], dtype=torch.int64
+        ).reshape(-1, 4),
+        "spans": _end_to_end([s.spans for s in samples], np.int32),
         "logprobs": _end_to_end([s.logprobs for s in samples], np.float32),
         "advantages": torch.tensor([s.advantage for s in samples], dtype=torch.float64),
     }
@@ -182,10 +183,11 @@ def samples_to_tensors(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
 def samples_from_tensors(tensors: Mapping[str, torch.Tensor]) -> list[Sample]:
     """Return the samples, without what only reports need: the files they came in."""
     lengths = tensors["lengths"].numpy()
-    tokens = np.split(tensors["tokens"].numpy(), lengths.flatten().cumsum())
-    logprobs = np.split(tensors["logprobs"].numpy(), lengths[:, 1].cumsum())
-    parts = zip(tokens[0:-1:2], tokens[1:-1:2], logprobs[:-1], tensors["advantages"].tolist(), strict=True)
-    return [Sample(*part) for part in parts]
+    tokens = np.split(tensors["tokens"].numpy(), lengths[:, :2].flatten().cumsum())
+    logprobs = np.split(tensors["logprobs"].numpy(), lengths[:, 2].cumsum())[:-1]
+    spans = np.split(tensors["spans"].numpy(), lengths[:, 3].cumsum())[:-1]
+    parts = zip(tokens[0:-1:2], tokens[1:-1:2], logprobs, tensors["advantages"].tolist(), strict=True)
+    return [Sample(*part, spans=own) for part, own in zip(parts, spans, strict=True)]
 
 
 def _group(seconds: float) -> distributed.ProcessGroup:

@@ -1,4 +1,4 @@
-"""Compute the policy loss: a pure function on flat tensors of completion tokens.
+"""Compute the policy loss: a pure function on flat tensors of the tokens that a policy sampled.
 
 One function computes every recipe's loss; `LossTerms` says which. The default is INTELLECT-2's two-sided clip with one
 correction: the ratio is taken against the log-probabilities that the *samplers* reported and validators checked. That
@@ -22,7 +22,7 @@ a token's loss is constant and has no gradient."""
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Completion tokens of one micro-batch, rollout after rollout."""
+    """Sampled tokens of one micro-batch, rollout after rollout."""
 
     logprobs: torch.Tensor
     """float32 [tokens], with gradient: the trainer's own, under softmax(logits / temperature)"""
@@ -40,6 +40,12 @@ class TokenBatch:
     """float32 [tokens]: the trainer's before this batch's first optimiser step; None: the ratio is to the sampler's"""
     reference_logprobs: torch.Tensor | None = None
     """float32 [tokens]: those of the model the run began with; None where no KL term is asked for"""
+    given_logprobs: torch.Tensor | None = None
+    """float32 [given tokens], with gradient: of what tools and users said; None where they have no term"""
+    given_rollouts: torch.Tensor | None = None
+    """int64 [given tokens]: as `rollouts`"""
+    given_weight: float = 0.0
+    """Of each given token: the coefficient over the given tokens of the global batch"""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,9 @@ class LossTerms:
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0
     """Weight of KL(trainer ‖ reference), by its k3 estimate, with a gradient."""
+    given_coefficient: float = 0.0
+    """Weight of the cross-entropy on given tokens, a mean over those of the global batch: the policy learns what its
+    tools answer. It knows no advantages, and leaves out the rollouts that the rest leaves out."""
     mismatch_bound: float = 1.0
     """Largest mean absolute difference per token, in nats, between a rollout's log-probabilities and the trainer's
     (the old ones, if there are any). A rollout beyond it is left out."""
@@ -108,9 +117,9 @@ class LossReport:
 
 
 def token_weight(normaliser: Normaliser, *, tokens: int, length: int, rollouts: int, limit: int) -> float:
-    """Return the weight of each token of a completion of `length` in a global batch.
+    """Return the weight of each sampled token of a completion that has `length` of them, in a global batch.
 
-    The batch has `tokens` completion tokens in `rollouts` rollouts. By normaliser:
+    The batch has `tokens` sampled tokens in `rollouts` rollouts. By normaliser:
 
     tokens:   1 / tokens: every token weighs the same (DAPO; INTELLECT-2's intent)
     rollouts: 1 / (length · rollouts): every rollout weighs the same (GRPO, arXiv 2402.03300)
@@ -165,6 +174,8 @@ def policy_loss(batch: TokenBatch, terms: LossTerms) -> LossReport:
         reference_kl = _k3(_kept(batch.reference_logprobs - batch.logprobs, keep))
         per_token = per_token + terms.kl_coefficient * reference_kl
     loss = (_kept(per_token, keep) * batch.weights).sum()
+    if batch.given_logprobs is not None and batch.given_rollouts is not None:
+        loss = loss - batch.given_weight * _kept(batch.given_logprobs, close[batch.given_rollouts]).sum()
 
     # 5. The report: clips over the tokens that were trained on, the rest over all of the rollouts that were kept.
     with torch.no_grad():

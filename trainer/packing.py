@@ -1,20 +1,24 @@
 """Pack a batch's rollouts into tensors: end to end in rows without padding, by first fit.
 
 A micro-batch is one row of whole sequences (prompt and completion). Positions restart at each sequence, attention
-never crosses a boundary (trainer/policy.py), and only completion tokens get logits. So a packed batch has the same
-loss as its rollouts one by one.
+never crosses a boundary (trainer/policy.py), and only tokens that the policy sampled get logits. So a packed batch has
+the same loss as its rollouts one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
 import torch
 
 from muster.rollouts.schema import Rollout
+
+
+def _no_spans() -> np.ndarray:
+    return np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -26,17 +30,19 @@ class Sample:
     completion: np.ndarray
     """int32 [completion tokens]"""
     logprobs: np.ndarray
-    """float32 [completion tokens]: the sampler's"""
+    """float32 [sampled tokens]: the sampler's"""
     advantage: float
     file: str = ""
     """Hash of the file that the rollout is from."""
     position: int = 0
     """Its row in the file."""
+    spans: np.ndarray = field(default_factory=_no_spans)
+    """int32 [spans]: as a rollout's; without any, all of the completion was sampled."""
 
     @classmethod
     def from_rollout(cls, rollout: Rollout, advantage: float, file: str = "") -> Self:
         tokens = rollout.prompt_tokens, rollout.completion_tokens, rollout.logprobs
-        return cls(*tokens, float(advantage), file, rollout.position)
+        return cls(*tokens, float(advantage), file, rollout.position, rollout.spans)
 
     @property
     def length(self) -> int:
@@ -44,13 +50,27 @@ class Sample:
         return len(self.prompt) + len(self.completion)
 
     @property
+    def mask(self) -> np.ndarray:
+        """Which tokens of the completion are trained on, since the policy sampled them: bool [completion tokens].
+
+        It has the completion's length whatever the spans say.
+        """
+        return np.searchsorted(self.spans, np.arange(len(self.completion)), side="right") % 2 == 0
+
+    @property
     def completion_length(self) -> int:
-        return len(self.completion)
+        """Return how many tokens of the completion the policy sampled."""
+        return int(self.mask.sum())
+
+    @property
+    def given_length(self) -> int:
+        """Return how many tokens of the completion the policy was given."""
+        return len(self.completion) - self.completion_length
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Sequences end to end. `places` picks the states that predict completion tokens."""
+    """Sequences end to end. `places` picks the states that predict the tokens that the policy sampled."""
 
     ids: torch.Tensor
     """int64 [1, width]"""
@@ -59,9 +79,9 @@ class MicroBatch:
     boundaries: tuple[int, ...]
     """Where each sequence begins, and the width: ascending, one more than there are sequences"""
     places: torch.Tensor
-    """int64 [tokens]: index of the state whose logits predict each completion token"""
+    """int64 [tokens + given tokens]: index of the state whose logits predict each sampled token, then each given one"""
     targets: torch.Tensor
-    """int64 [tokens]: the completion tokens, rollout after rollout"""
+    """int64 [tokens + given tokens]: the sampled tokens, rollout after rollout, then the given ones"""
     behaviour_logprobs: torch.Tensor
     """float32 [tokens]"""
     advantages: torch.Tensor
@@ -69,7 +89,9 @@ class MicroBatch:
     weights: torch.Tensor
     """float32 [tokens]: share of each token in the global batch"""
     rollouts: torch.Tensor
-    """int64 [tokens]: which sequence each completion token belongs to"""
+    """int64 [tokens]: which sequence each sampled token belongs to"""
+    given_rollouts: torch.Tensor
+    """int64 [given tokens]: which sequence each given token belongs to; empty where given tokens are not trained on"""
     members: tuple[int, ...]
     """Which samples of the batch these are, by place in it"""
 
@@ -79,7 +101,7 @@ class MicroBatch:
 
 
 def completion_tokens(samples: Sequence[Sample]) -> int:
-    """Return the completion tokens of a batch: what `token_weight` calls its tokens."""
+    """Return the sampled tokens of a batch: what `token_weight` calls its tokens."""
     return sum(sample.completion_length for sample in samples)
 
 
@@ -121,33 +143,39 @@ def share_out(rows: Sequence[Sequence[int]], lengths: Sequence[int], ranks: int)
     return shares
 
 
-def collate(samples: Sequence[Sample], weights: Sequence[float], members: Sequence[int]) -> MicroBatch:
+def collate(
+    samples: Sequence[Sample], weights: Sequence[float], members: Sequence[int], *, given: bool = False
+) -> MicroBatch:
     """Return a micro-batch of the samples at `members`, whose tokens have their sample's weight.
 
-    Of no members it is one token that trains nothing.
+    given: whether given tokens are trained on as well. Of no members it is one token that trains nothing.
     """
     chosen = [samples[place] for place in members]
     if not chosen:
         return _empty()
-    ids, positions, places, boundaries = [], [], [], [0]
+    ids, positions, places, answers, boundaries = [], [], [], [], [0]
     for sample in chosen:
         start, begin = boundaries[-1], len(sample.prompt)
         ids += [sample.prompt, sample.completion]
         positions.append(np.arange(sample.length))
-        places.append(np.arange(start + begin - 1, start + sample.length - 1))
+        predicting = np.arange(start + begin - 1, start + sample.length - 1)
+        places.append(predicting[sample.mask])
+        answers.append(predicting[~sample.mask])
         boundaries.append(start + sample.length)
-    counts = [sample.completion_length for sample in chosen]
+    counts, given_counts = [len(row) for row in places], [len(row) if given else 0 for row in answers]
+    predicted = _int64([*places, *(answers if given else [])])
     advantages = np.asarray([sample.advantage for sample in chosen], dtype=np.float32)
     return MicroBatch(
-        ids=_int64(ids)[None],
+        ids=(row := _int64(ids))[None],
         positions=_int64(positions)[None],
         boundaries=tuple(boundaries),
-        places=_int64(places),
-        targets=_int64([sample.completion for sample in chosen]),
+        places=predicted,
+        targets=row[predicted + 1],
         behaviour_logprobs=torch.from_numpy(np.concatenate([sample.logprobs for sample in chosen])),
         advantages=torch.from_numpy(np.repeat(advantages, counts)),
         weights=torch.from_numpy(np.repeat(np.asarray([weights[place] for place in members], np.float32), counts)),
         rollouts=torch.from_numpy(np.repeat(np.arange(len(chosen)), counts)),
+        given_rollouts=torch.from_numpy(np.repeat(np.arange(len(chosen)), given_counts)),
         members=tuple(members),
     )
 
@@ -155,7 +183,7 @@ def collate(samples: Sequence[Sample], weights: Sequence[float], members: Sequen
 def _empty() -> MicroBatch:
     one, none = torch.zeros(1, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
     empty = torch.zeros(0)
-    return MicroBatch(one, one, (0, 1), none, none, empty, empty, empty, none, ())
+    return MicroBatch(one, one, (0, 1), none, none, empty, empty, empty, none, none, ())
 
 
 def _int64(parts: Sequence[np.ndarray]) -> torch.Tensor:

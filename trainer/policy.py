@@ -66,7 +66,7 @@ class Policy(nn.Module):
         return self.model.device
 
     def forward(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and entropies under softmax(logits / T): float32 [completion tokens] each."""
+        """Return log-probabilities and entropies under softmax(logits / T), one for each target: float32."""
         states = self.model.base_model(
             input_ids=micro.ids,
             position_ids=micro.positions,

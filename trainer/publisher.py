@@ -164,6 +164,7 @@ class Publisher:
             step=metadata.step,
             metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
             batch=list(metadata.batch),
+            salt=metadata.batch_salt or None,
             dropped=refused,
             stages={name: round(seconds, 3) for name, seconds in stages.items()},
             finished=finished,

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from muster.clients.node_session import node_session
+from muster.clients.opened_traps import OpenedTraps
 from muster.clients.run_data import RunTasks, fetch_profile
 from muster.environments.scoring import Scorers
 from muster.errors import TRANSIENT, ConfigError, MismatchError, StorageError
@@ -25,7 +26,7 @@ from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
-from muster.runtime.loop import wait_for_event
+from muster.runtime.loop import PollLoop, wait_for_event
 from muster.runtime.process import run_together, to_the_end
 from muster.settings.schema import Settings, TrainerSettings
 from muster.tasksets.taskset import TaskSet
@@ -38,6 +39,8 @@ from trainer.distributed import Ranks
 from trainer.learner import NO_BATCH, Learner, Recipe
 from trainer.model_replica import HEARTBEAT_SECONDS
 from trainer.publisher import Publisher
+from trainer.traps import POLL_SECONDS as TRAP_SECONDS
+from trainer.traps import TrapKeeper, load_trap_masters
 
 log = telemetry.logger("trainer")
 
@@ -60,7 +63,7 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
     """Train with these settings until `trainer.max_steps`, or until cancelled."""
     async with node_session(settings, settings.trainer.state_dir) as session, RolloutReader() as reader:
         chain, client = session.chain, session.client
-        terms = await chain.served_terms(settings.run)
+        terms = await chain.terms(settings.run)
         if (trained_by := (await chain.keys_now(settings.run)).trainer) != session.node:
             raise ConfigError(
                 f"run {settings.run} is trained by {trained_by}, this key is {session.node}",
@@ -71,6 +74,10 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
         publisher = await asyncio.to_thread(Publisher, settings, chain, client, terms)
         vocabulary = await asyncio.to_thread(vocabulary_of, settings.trainer.model)
         work = AcceptedWork(chain, client, reader, settings.run, terms, vocabulary)
+        masters = await asyncio.to_thread(load_trap_masters, settings.trainer.trap_masters, terms)
+        if masters is not None:
+            opened = OpenedTraps(chain, client, settings.run, terms)
+            work.traps = TrapKeeper(chain, client, settings.run, terms, masters, opened)
         trainer = Trainer(settings, publisher, work, terms, ranks)
         try:
             await trainer.run()
@@ -140,7 +147,9 @@ class Trainer:
         learner = await self._do(lambda: self._make_learner(profile))
         ended = asyncio.Event()
         with Scorers(run_tasks.components) as self._scorers:
-            await run_together(self._train(learner, tasks, ended), self._send_heartbeats(learner, ended))
+            await run_together(
+                self._train(learner, tasks, ended), self._send_heartbeats(learner, ended), self._keep_traps(ended)
+            )
 
     def _make_learner(self, profile: Profile) -> Learner:
         """Make the learner, in the torch thread: `close` waits for that thread, so it also closes a half-made one."""
@@ -156,6 +165,21 @@ class Trainer:
             await wait_for_event(ended, HEARTBEAT_SECONDS)
             if not ended.is_set():
                 await self._do(learner.replica.heartbeat)
+
+    async def _keep_traps(self, ended: asyncio.Event) -> None:
+        """Show masters of traps and count who misses them, until training has ended."""
+        if self.accepted_work.traps is None:
+            return
+        keeping = asyncio.create_task(PollLoop(log, "traps", TRAP_SECONDS).run(self.accepted_work.traps.poll))
+        waiting = asyncio.create_task(ended.wait())
+        try:
+            await asyncio.wait({keeping, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if keeping.done():
+                keeping.result()
+        finally:
+            for task in (keeping, waiting):
+                task.cancel()
+            await asyncio.gather(keeping, waiting, return_exceptions=True)
 
     async def _train(self, learner: Learner, tasks: TaskSet, ended: asyncio.Event) -> None:
         ratio_to = "recomputed" if learner.replica.recomputes_at_start else "behaviour"

@@ -177,6 +177,8 @@ class _Row:
     """A micro-batch, and log-probabilities of its tokens by other policies: float32 [tokens] each."""
 
     micro: MicroBatch
+    given_weight: float
+    """Of each given token."""
     old: torch.Tensor | None = None
     reference: torch.Tensor | None = None
 
@@ -186,6 +188,7 @@ def _rows(samples: Sequence[Sample], places: Sequence[int], terms: UpdateTerms, 
     part = [samples[place] for place in places]
     lengths = [sample.length for sample in part]
     tokens = completion_tokens(part)
+    given = sum(sample.given_length for sample in part) if terms.loss.given_coefficient else 0
     weights = [
         token_weight(
             terms.loss.normaliser,
@@ -197,13 +200,14 @@ def _rows(samples: Sequence[Sample], places: Sequence[int], terms: UpdateTerms, 
         for sample in part
     ]
     mine = share_out(first_fit(lengths, terms.micro_batch_tokens), lengths, ranks.world)[ranks.rank]
-    rows = [collate(part, weights, row) for row in mine]
-    return [_Row(replace(row, members=tuple(places[i] for i in row.members))) for row in rows]
+    rows = [collate(part, weights, row, given=given > 0) for row in mine]
+    share = terms.loss.given_coefficient / max(1, given)
+    return [_Row(replace(row, members=tuple(places[i] for i in row.members)), given_weight=share) for row in rows]
 
 
 @torch.no_grad()
 def _logprobs(policy: Policy, row: _Row) -> torch.Tensor:
-    return policy(row.micro.to(policy.device))[0]
+    return policy(row.micro.to(policy.device))[0][: len(row.micro.rollouts)]
 
 
 def _backward(
@@ -216,6 +220,7 @@ def _backward(
     sums = torch.zeros(len(_SUMS), dtype=torch.float64)
     for row in rows:
         batch = token_batch(policy, row.micro, terms, old=row.old, reference=row.reference)
+        batch = replace(batch, given_weight=row.given_weight)
         if own_old:
             batch = replace(batch, old_logprobs=batch.logprobs.detach())
         report = policy_loss(batch, terms.loss)
@@ -240,15 +245,18 @@ def token_batch(
     """Return what the loss needs of a micro-batch, by one forward pass."""
     micro = micro.to(policy.device)
     logprobs, entropy = policy(micro, entropy_gradient=terms.loss.entropy_coefficient != 0.0)
+    sampled, given = len(micro.rollouts), len(micro.given_rollouts)
     return TokenBatch(
-        logprobs=logprobs,
+        logprobs=logprobs[:sampled],
         behaviour_logprobs=micro.behaviour_logprobs,
         advantages=micro.advantages,
         weights=micro.weights,
-        entropy=entropy,
+        entropy=entropy[:sampled],
         rollouts=micro.rollouts,
         old_logprobs=old,
         reference_logprobs=reference,
+        given_logprobs=logprobs[sampled:] if given else None,
+        given_rollouts=micro.given_rollouts if given else None,
     )
 
 

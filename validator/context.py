@@ -16,6 +16,7 @@ from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
 from muster.constants import SAMPLE_BLOCKS
 from muster.contracts import masters
+from muster.contracts.run_terms import Series
 from muster.contracts.runs import WorkCommitted
 from muster.errors import CheckError, UnreachableError
 from muster.grading.envelope import KeyExchange
@@ -54,7 +55,7 @@ class RunMasters:
 
     async def revealed(self) -> tuple[int, bytes]:
         """Return the last epoch whose master is on chain, 0 for none, and that master."""
-        shown = await self.chain.call(masters.masters(self.run))
+        shown = await self.chain.call(masters.masters(self.run, Series.GRADES))
         return shown.epochs, shown.latest
 
     async def _fetch(self, epoch: int) -> tuple[int, bytes]:
@@ -67,7 +68,7 @@ class RunMasters:
             )
         try:
             master = await self.client.master(self.run, epoch, self.key)
-            check_master(self.terms, epoch, master)
+            check_master(self.terms.grade_series, epoch, master)
         except CheckError as error:
             raise UnreachableError(
                 f"the orchestrator gives no master of epoch {epoch}: {error}", hint="ask the run's owner"
@@ -124,7 +125,7 @@ class RunVerificationContext:
 
     async def master(self, step: int) -> bytes | None:
         """Return the master of the private tests of a step; None in a run without any."""
-        epoch = epoch_of(self.rules.terms, step)
+        epoch = epoch_of(self.rules.terms.grade_series, step)
         return await self.masters.get(epoch) if epoch else None
 
     async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
@@ -155,7 +156,7 @@ async def make_context(
     Raises UnreachableError while the orchestrator, a relay or a first checkpoint is missing, CheckError when one of
     them is not what the terms name.
     """
-    terms = await chain.served_terms(settings.run)
+    terms = await chain.terms(settings.run)
     profile = await fetch_profile(client, terms, folder)
     if step is None:
         latest = await chain.latest_checkpoint(settings.run)

@@ -110,7 +110,7 @@ async def grade_again(context: RunVerificationContext, run: int, epochs: set[int
     report = GradeReport()
     for key, statements in by_work.items():
         work = works.get(key)
-        if work is None or epoch_of(context.rules.terms, work.step) not in epochs:
+        if work is None or epoch_of(context.rules.terms.grade_series, work.step) not in epochs:
             continue
         try:
             ours = await _grade(context, work)

@@ -33,9 +33,6 @@ from validator.context import RunVerificationContext
 from validator.evidence import fetch_work
 from validator.pool import PoolJudge
 
-FEW_LEFT: Final = 0.8
-"""Share of used links at which the operator is warned, early enough for another validator to join."""
-
 NO_FILE: Final = "0x" + "00" * 32
 """File hash in a verdict about missing data."""
 
@@ -108,21 +105,20 @@ class Inspector:
 
     context: RunVerificationContext
     signer: Signer
-    links: Sequence[bytes] = field(repr=False)
-    """Preimages of the validator's hash chain, in the order in which they are revealed."""
+    secret: bytes = field(repr=False)
+    """The end of the validator's hash chain, which salts follow from."""
     policy: ValidatorSettings
     pools: PoolJudge
-    _warned: bool = field(default=False, init=False)
 
     async def inspect(
         self,
         commitment: CommittedWork,
-        link: int,
+        link: bytes,
         *,
         suspect: bool,
         missing_counts: bool,
     ) -> Inspection:
-        """Inspect a commitment, sampled with link number `link` of the hash chain, and grade its private tests.
+        """Inspect a commitment, sampled with a link of the hash chain, and grade its private tests.
 
         A validator without the master cannot accept, so it waits for it before anything else. suspect: whether its node
         was rejected before. missing_counts and errors as in `inspect_commitment`.
@@ -139,16 +135,15 @@ class Inspector:
         return await asyncio.to_thread(grade_rows, inspection.rollouts, draw, self.context.rules, master)
 
     async def inspect_rows(
-        self, commitment: CommittedWork, link: int, *, suspect: bool, missing_counts: bool
+        self, commitment: CommittedWork, link: bytes, *, suspect: bool, missing_counts: bool
     ) -> Inspection:
         """Inspect a commitment by everything but its private tests; see `inspect`."""
         # 1. Draw the rows: those that every validator re-runs, and a sample of this one's own.
-        self._check_link(link)
         terms = self.context.rules.terms
         block_hash = await self.context.chain.block_hash(commitment.block + SAMPLE_BLOCKS)
         drawn = {"block_hash": block_hash, "node": commitment.node, "index": commitment.index, "terms": terms}
         count = sample_size(self.policy, terms.positions, index=commitment.index, suspect=suspect)
-        sample = draw_rows(**drawn, preimage=self.links[link], count=count)
+        sample = draw_rows(**drawn, link=link, count=count)
 
         # 2. Inspect them one by one.
         inspection = await inspect_commitment(self.context, commitment, sample, missing_counts=missing_counts)
@@ -186,19 +181,7 @@ class Inspector:
         finding = Finding(found.reason, measured=found.evidence, threshold=REJECT, accuse=False, detail=found.detail)
         return replace(inspection, finding=finding, why=found.detail, rows=shared)
 
-    def _check_link(self, link: int) -> None:
-        """Check that there is such a link, and warn once before the links run out.
-
-        An operator has one validator in a run, ever, so a new chain takes another operator.
-        """
-        hint = "retire this key, and join with a new key and another operator: muster validator join --operator NAME"
-        if link >= len(self.links):
-            raise UnreachableError(f"all {len(self.links)} links of this validator's hash chain are used", hint=hint)
-        if link + 1 >= FEW_LEFT * len(self.links) and not self._warned:
-            self._warned = True
-            log.warning("the hash chain comes to its end", used=link + 1, links=len(self.links), hint=hint)
-
-    def conclude(self, c: CommittedWork, inspection: Inspection, link: int) -> tuple[Verdict, bytes | None]:
+    def conclude(self, c: CommittedWork, inspection: Inspection) -> tuple[Verdict, bytes | None]:
         """Return the signed verdict on a commitment, and the evidence bundle for a rejection."""
         finding, evidence = inspection.finding, None
         if finding is not None:
@@ -215,8 +198,6 @@ class Inspector:
             measured=finite(finding.measured) if finding else None,
             threshold=finite(finding.threshold) if finding else None,
             evidence=content_hash(evidence) if evidence else None,
-            draw_index=link,
-            preimage=hex_hash(self.links[link]),
             inspected=inspection.replayed,
             grades=grades_commitment(said.grades, said.salt, said.validator) if said else None,
             signature=UNSIGNED,
@@ -226,7 +207,7 @@ class Inspector:
     def show(self, c: CommittedWork, text: str | None) -> ShownGrades | None:
         """Return grades with this validator's signed statement, as they are shown later; None of none.
 
-        The salt follows from the hash chain's last element, which is never used up: a restart loses nothing.
+        The salt follows from the hash chain's last link: a restart loses nothing.
         """
         if text is None:
             return None
@@ -235,7 +216,7 @@ class Inspector:
             root=hex_hash(c.root),
             validator=self.signer.address,
             grades=hex_hash(grades_hash(text)),
-            salt=hex_hash(salt_of(self.links[-1], c.run, c.node, c.index, c.root)),
+            salt=hex_hash(salt_of(self.secret, c.run, c.node, c.index, c.root)),
             signature=UNSIGNED,
         )
         return ShownGrades(statement=sign_message(self.signer, self.context.domain, statement), text=text)

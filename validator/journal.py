@@ -1,8 +1,7 @@
 """A validator's journal on disk: commitments to inspect, verdicts to report and take to court, votes.
 
 The table of commitments is the inspector's queue, so a restart forgets nothing and memory holds a handful of rows.
-Order matters in three places: the link of the hash chain is taken before the sample is drawn from it, a verdict is
-written before it is reported, a vote's salt before the vote is committed.
+Order matters in two places: a verdict is written before it is reported, a vote's salt before the vote is committed.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from validator.grade_journal import GradeJournal
 from validator.outbox import Outbox
 from validator.pool_journal import PoolJournal
 from validator.records import SCHEMA, Ballot, CaseRecord, PendingCase
+from validator.trap_journal import TrapJournal
 
 MAX_CASES: Final = 2
 """Cases a validator opens about one commitment when no quorum judges the first."""
@@ -52,11 +52,12 @@ class ValidatorJournal(Journal):
         self.verdicts = Outbox(self, "verdicts", Verdict, self._commitment)
         self.grades = GradeJournal(self, self._commitment)
         self.pools = PoolJournal(self, self._commitment)
+        self.traps = TrapJournal(self, self._commitment)
         self.rewinds = 0
         """Reorgs that this process has recorded: what it sent before may be undone."""
         self.first_hour = 0
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
-        cannot seal these, and a link of its hash chain for each would use that up."""
+        has no links of its hash chain for these, and cannot seal them."""
 
     # Steps
 
@@ -81,6 +82,7 @@ class ValidatorJournal(Journal):
                 )
                 self.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
                 self.pools.rewind(batch.rewound_to)
+                self.traps.rewind(batch.rewound_to)
                 self._accuse_again(now)
             graded = {event.case_id: event for event in batch if isinstance(event, GradeAccused)}
             for event in batch:
@@ -160,7 +162,7 @@ class ValidatorJournal(Journal):
                 *(now + NO_QUORUM_SECONDS, MAX_CASES, event.case_id, self.validator),
             )
         if changed and event.outcome in _UNDECIDED:
-            self._inspect_again(event.case_id)
+            self._inspect_again(event)
 
     def _accuse_again(self, now: float) -> None:
         """Let accusations wait whose case or conviction a reorg may have dropped: the challenger sees what is so."""
@@ -172,20 +174,19 @@ class ValidatorJournal(Journal):
                 *(now, self.validator),
             )
 
-    def _inspect_again(self, case_id: int) -> None:
+    def _inspect_again(self, event: CaseResolved) -> None:
         """Queue a commitment whose case about missing data has ended: its file came late, or no juror had looked.
 
-        Its sample takes a new link of the hash chain: the verdict showed which rows the old one draws. A verdict
-        that is about to be taken to court once more stays.
+        Its sample takes the link of the hour in which that was: the seal of its own hour may have shown that hour's
+        before the file came. A verdict that is about to be taken to court once more stays.
         """
         self.execute(
-            """UPDATE commitments SET state = 'pending', retry_at = 0,
-                      draw_index = (SELECT MAX(draw_index) + 1 FROM commitments)
+            """UPDATE commitments SET state = 'pending', retry_at = 0, second_look = ?
                WHERE state = 'judged' AND reason = 'data_missing'
                  AND (node, idx, root) IN (SELECT node, idx, root FROM cases WHERE case_id = ? AND kind = ?)
                  AND (node, idx, root) NOT IN
                      (SELECT node, idx, root FROM verdicts WHERE court = 'waiting' AND opened > 0)""",
-            *(case_id, int(Kind.DATA_MISSING)),
+            *(event.at.block, event.case_id, int(Kind.DATA_MISSING)),
         )
 
     def _convicted(self, node: str) -> None:
@@ -198,13 +199,13 @@ class ValidatorJournal(Journal):
     def pending(self, before_block: int, now: float, limit: int) -> list[tuple[CommittedWork, float]]:
         """Return commitments of blocks before this one, each with the wall-clock second at which it was first seen.
 
-        The newest step comes first: the trainer waits for it. Nodes that were rejected before come last: their work is
-        likely to be void soon.
+        What this validator is not called for comes last. The newest step comes first: the trainer waits for it. Nodes
+        that were rejected before come after others: their work is likely to be void soon.
         """
         rows = self.rows(
-            """SELECT * FROM commitments
+            f"""SELECT * FROM commitments LEFT JOIN turns USING (node, idx, root)
                WHERE state = 'pending' AND live = 1 AND hour >= ? AND block < ? AND retry_at <= ?
-               ORDER BY node IN (SELECT node FROM commitments WHERE accepted = 0), step DESC, turn LIMIT ?""",
+               ORDER BY called IS 0, node IN (SELECT node FROM {_REJECTED}), step DESC, turn LIMIT ?""",
             *(self.first_hour, before_block, now, limit),
         )
         return [(self._commitment(row), row["seen_at"]) for row in rows]
@@ -214,22 +215,17 @@ class ValidatorJournal(Journal):
         query = "SELECT COUNT(*) FROM commitments WHERE state = 'pending' AND live = 1 AND hour >= ?"
         return self.value(query, self.first_hour)
 
-    def take_link(self, c: CommittedWork) -> int:
-        """Return the link of the hash chain that this commitment's sample is drawn with: its own, for ever."""
-        with self.transaction():
-            taken = self.value(f"SELECT draw_index FROM commitments WHERE {_KEY}", c.node, c.index, c.root)
-            if taken is not None:
-                return taken
-            link = self.value("SELECT COALESCE(MAX(draw_index) + 1, 0) FROM commitments")
-            self.execute(f"UPDATE commitments SET draw_index = ? WHERE {_KEY}", link, c.node, c.index, c.root)
-            return link
+    def second_look(self, c: CommittedWork) -> int | None:
+        """Return the block from which on a commitment is inspected again, as a case about its file has ended."""
+        return self.value(f"SELECT second_look FROM commitments WHERE {_KEY}", c.node, c.index, c.root)
 
     def postpone(self, c: CommittedWork, retry_at: float) -> None:
         """Inspect it again later."""
         self.execute(f"UPDATE commitments SET retry_at = ? WHERE {_KEY}", retry_at, c.node, c.index, c.root)
 
     def was_rejected(self, node: str) -> bool:
-        return self.value("SELECT 1 FROM commitments WHERE node = ? AND accepted = 0 LIMIT 1", node) is not None
+        """Return whether a node is a suspect. A row that is planted, or may be, makes none."""
+        return self.value(f"SELECT 1 FROM {_REJECTED} AND node = ? LIMIT 1", node) is not None
 
     def judge(
         self,
@@ -238,14 +234,17 @@ class ValidatorJournal(Journal):
         evidence: bytes | None,
         *,
         accuse_at: float | None,
+        held: bool = False,
         pooled: Sequence[PooledRow] = (),
         shown: ShownGrades | None = None,
     ) -> None:
         """Record a verdict, in place of one about missing data: to be reported, and from `accuse_at` on for court.
 
-        Keep what pools take, and the grades that the verdict commits to.
+        Keep what pools take, and the grades that the verdict commits to. `held`: whether the accusation waits until
+        traps are opened.
         """
         key = (c.node, c.index, c.root)
+        court = None if accuse_at is None else "held" if held else "waiting"
         with self.transaction():
             if pooled:
                 self.pools.keep(c, pooled)
@@ -261,7 +260,7 @@ class ValidatorJournal(Journal):
             self.execute(
                 """INSERT OR REPLACE INTO verdicts (node, idx, root, document, evidence, court, due)
                    VALUES (?, ?, ?, ?, ?, ?, ?)""",
-                *(*key, verdict.model_dump_json(), evidence, None if accuse_at is None else "waiting", accuse_at),
+                *(*key, verdict.model_dump_json(), evidence, court, accuse_at),
             )
 
     def evidence(self, c: CommittedWork) -> bytes | None:
@@ -364,6 +363,9 @@ class ValidatorJournal(Journal):
 
 
 _KEY: Final = "node = ? AND idx = ? AND root = ?"
+
+_REJECTED: Final = """commitments WHERE accepted = 0 AND (node, idx, root) NOT IN
+    (SELECT node, idx, root FROM verdicts WHERE court IN ('held', 'trap'))"""
 
 _TABLES: Final = (("verdicts", "court", "node"), ("other_grades", "state", "validator"))
 """Of accusations about work, and about grades: the table, the column of its state, and that of the accused."""

@@ -11,21 +11,25 @@ from muster.protocol.messages import ShownGrades, Verdict
 from muster.verification.rules import CommittedWork
 from validator.grade_journal import GRADE_SCHEMA
 from validator.pool_journal import POOL_SCHEMA
+from validator.trap_journal import TRAP_SCHEMA
 
 SCHEMA: Final = (
-    # state: pending, judged, or skipped (its node is convicted). live: whether the chain still has it, after reorgs.
-    # turn: this validator's own order, so that several are through a backlog sooner together.
+    # state: pending, judged, skipped (its node is convicted), or passed (others looked before this one's turn). live:
+    # whether the chain still has it, after reorgs. turn: this validator's own order, so that several are through a
+    # backlog sooner together. second_look: the block in which a case about its missing file ended, from which on it is
+    # inspected again.
     """CREATE TABLE IF NOT EXISTS commitments (
         node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, hour INTEGER NOT NULL,
         block INTEGER NOT NULL, live INTEGER NOT NULL DEFAULT 1, state TEXT NOT NULL DEFAULT 'pending',
-        turn INTEGER NOT NULL, draw_index INTEGER UNIQUE, seen_at REAL NOT NULL, retry_at REAL NOT NULL DEFAULT 0,
+        turn INTEGER NOT NULL, second_look INTEGER, seen_at REAL NOT NULL, retry_at REAL NOT NULL DEFAULT 0,
         accepted INTEGER, reason TEXT, PRIMARY KEY (node, idx, root)
     )""",
     "CREATE INDEX IF NOT EXISTS pending ON commitments (state, step)",
     "CREATE INDEX IF NOT EXISTS hours ON commitments (hour)",
     "CREATE INDEX IF NOT EXISTS rejected ON commitments (node) WHERE accepted = 0",
-    # state: unsent, sent, or refused. court: NULL for what leads to no accusation, waiting (until due), opened, or the
-    # word for why there will be no case. opened: cases that this validator opened about it.
+    # state: unsent, sent, or refused. court: NULL for what leads to no accusation, held (until traps are opened), trap,
+    # waiting (until due), opened, or the word for why there will be no case. opened: cases that this validator opened
+    # about it.
     """CREATE TABLE IF NOT EXISTS verdicts (
         node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL, evidence BLOB,
         state TEXT NOT NULL DEFAULT 'unsent', refusals INTEGER NOT NULL DEFAULT 0, retry_at REAL NOT NULL DEFAULT 0,
@@ -51,6 +55,7 @@ SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS doubted (step INTEGER PRIMARY KEY)",
     *GRADE_SCHEMA,
     *POOL_SCHEMA,
+    *TRAP_SCHEMA,
 )
 
 Ballot = Literal["none", "sealed", "committed", "revealed", "done", "no judge", "late"]

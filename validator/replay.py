@@ -1,10 +1,11 @@
 """The replay checks: run the completions through the model again and measure what the worker claims of them.
 
-One forward pass of transformers gives all statistics: its logits the sampling replay and the log-probabilities, its
-last hidden states the activations; `muster.verification.statistics` says how they are measured. It is the reference
-that evidence is judged by, because it runs on anyone's machine; it agrees with the worker's vLLM up to numerics, which
-the profile's limits allow for. On weights that are made for it numerics exceed every limit: a second pass, in perturbed
-arithmetic, measures a row's *honest spread*, how far off another honest machine's claims would be in its context.
+One forward pass of transformers over prompt and completion gives all statistics, of sampled tokens only: its logits the
+sampling replay and the log-probabilities, its last hidden states the activations; `muster.verification.statistics` says
+how they are measured. It is the reference that evidence is judged by, because it runs on anyone's machine; it agrees
+with the worker's vLLM up to numerics, which the profile's limits allow for. On weights that are made for it numerics
+exceed every limit: a second pass, in perturbed arithmetic, measures a row's *honest spread*, how far off another honest
+machine's claims would be in its context.
 
 Measuring needs the model, judging (`judge`) is pure. Rollouts must have passed the static checks of
 `muster.verification.checks`: their tokens are in the vocabulary, and there is at least one.
@@ -33,6 +34,7 @@ from muster.proofs.codecs import CODECS
 from muster.proofs.seeded_sampling import chosen_logprobs, gumbel, measure, scale
 from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import sampled_mask
 from muster.settings.schema import MatmulSetting
 from muster.verification.checks import Finding
 from muster.verification.devices import check_device
@@ -189,13 +191,16 @@ class Replayer:
 
     def _errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
         """Compare the rollouts with what one forward pass says of them."""
-        lengths = [len(rollout.completion_tokens) for rollout in rollouts]
-        return self._compare(self._states(rollouts, lengths), rollouts, lengths)
+        places = sampled_places(rollouts)
+        return self._compare(self._states(rollouts, places), rollouts, places)
 
-    def _compare(self, states: torch.Tensor, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> list[RowErrors]:
-        """Compare what the rollouts claim with what follows from the states behind their tokens."""
+    def _compare(
+        self, states: torch.Tensor, rollouts: Sequence[Rollout], places: Sequence[np.ndarray]
+    ) -> list[RowErrors]:
+        """Compare what the rollouts claim with what follows from the states behind their sampled tokens."""
         # 1. Each token scored from its last hidden state.
-        scores = self._score(states, rollouts, lengths)
+        lengths = list(map(len, places))
+        scores = self._score(states, rollouts, places)
 
         # 2. The proofs against the states.
         ends = np.cumsum(lengths)
@@ -218,29 +223,30 @@ class Replayer:
         second, what the two machines' differences between its two best candidates are apart.
         """
         # 1. The states on both machines.
-        lengths = [len(rollout.completion_tokens) for rollout in rollouts]
-        own = self._states(rollouts, lengths)
+        places = sampled_places(rollouts)
+        own = self._states(rollouts, places)
         with perturbing(self.model):
-            others = self._states(rollouts, lengths)
+            others = self._states(rollouts, places)
         sound = (others.abs() <= _LARGEST_STATE).all(dim=1)
 
         # 2. What the other one claims: proofs, and of each token's two best candidates the one that it is not here.
-        ends = np.cumsum(lengths)[:-1]
+        ends = np.cumsum(list(map(len, places)))[:-1]
         seeds = [rollout.seed for rollout in rollouts]
         states = others.masked_fill(~sound[:, None], 0.0).tensor_split(ends.tolist())
         proofs = self._codec.encode_batch(states, seeds)
-        rivals, logprobs, flipped, apart = self._rivals(own, others, seeds, lengths)
+        rivals, logprobs, flipped, apart = self._rivals(own, others, seeds, places)
         apart[~sound.numpy()] = np.inf
-        claims = zip(rollouts, proofs, np.split(rivals, ends), np.split(logprobs, ends), strict=True)
-        claimed = [
-            replace(row, proof=proof, completion_tokens=tokens, logprobs=values)
-            for row, proof, tokens, values in claims
-        ]
+        claims = zip(rollouts, places, proofs, np.split(rivals, ends), np.split(logprobs, ends), strict=True)
+        claimed = []
+        for row, sampled, proof, tokens, values in claims:
+            completion = row.completion_tokens.astype(np.int64)
+            completion[sampled] = tokens
+            claimed.append(replace(row, proof=proof, completion_tokens=completion, logprobs=values))
 
         # 3. How that looks from here.
         found = []
         parts = zip(np.split(flipped, ends), np.split(apart, ends), strict=True)
-        for row, (other, gaps) in zip(self._compare(own, claimed, lengths), parts, strict=True):
+        for row, (other, gaps) in zip(self._compare(own, claimed, places), parts, strict=True):
             if not np.isfinite(gaps).all():
                 row = replace(row, errors=_no_numbers(row.errors))
                 found.append((row, row))
@@ -250,15 +256,15 @@ class Replayer:
         return found
 
     def _rivals(
-        self, own: torch.Tensor, others: torch.Tensor, seeds: Sequence[int], lengths: Sequence[int]
+        self, own: torch.Tensor, others: torch.Tensor, seeds: Sequence[int], places: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, ...]:
-        """Return of each token, [sum of lengths], the best candidate here that is not the one sampled here.
+        """Return of each sampled token, [sampled tokens], the best candidate here that is not the one sampled here.
 
         Or the one that is sampled from the other machine's states, where that is another: int64; its log-probability
         there, whether it is sampled there, and how far the two candidates moved against each other.
         """
-        keys = torch.from_numpy(np.repeat(np.array(seeds, dtype=np.int64), lengths))
-        positions, found = torch.from_numpy(_counting(lengths)), []
+        keys = torch.from_numpy(np.repeat(np.array(seeds, dtype=np.int64), list(map(len, places))))
+        positions, found = torch.from_numpy(np.concatenate(places)), []
         for part in torch.arange(len(keys)).split(max(1, _LOGITS_AT_ONCE // self.vocabulary)):
             here = scale(self._head(own[part]), self.temperature)
             with perturbing(self.model):
@@ -272,24 +278,26 @@ class Replayer:
             found.append((rivals, chosen_logprobs(there, rivals), other != sampled, apart))
         return tuple(torch.cat(column).numpy() for column in zip(*found, strict=True))
 
-    def _states(self, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> torch.Tensor:
-        """Compute the last hidden state behind every completion token: [sum of lengths, H]."""
+    def _states(self, rollouts: Sequence[Rollout], places: Sequence[np.ndarray]) -> torch.Tensor:
+        """Compute the last hidden state behind the completion tokens at these places: [sampled tokens, H]."""
         starts = [len(rollout.prompt_tokens) - 1 for rollout in rollouts]
-        width = max(start + length for start, length in zip(starts, lengths, strict=True))
+        width = max(start + len(rollout.completion_tokens) for start, rollout in zip(starts, rollouts, strict=True))
         ids = np.zeros((len(rollouts), width), dtype=np.int64)
         for row, rollout in enumerate(rollouts):
             # Padding on the right needs no mask, causal attention never reads it; the last token is only predicted.
             sequence = np.concatenate([rollout.prompt_tokens, rollout.completion_tokens[:-1]])
             ids[row, : len(sequence)] = sequence
         hidden = self.model.base_model(input_ids=torch.from_numpy(ids), use_cache=False).last_hidden_state
-        rows = np.repeat(np.arange(len(rollouts)) * width + starts, lengths) + _counting(lengths)
+        firsts = np.repeat(np.arange(len(rollouts)) * width + starts, list(map(len, places)))
+        rows = firsts + np.concatenate(places)
         return hidden.flatten(0, 1)[torch.from_numpy(rows)]
 
-    def _score(self, states: torch.Tensor, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> _Scores:
-        """Score every token from its state: [sum of lengths, H]."""
-        tokens = torch.from_numpy(np.concatenate([rollout.completion_tokens for rollout in rollouts]).astype(np.int64))
-        seeds = torch.from_numpy(np.repeat(np.array([rollout.seed for rollout in rollouts], dtype=np.int64), lengths))
-        positions = torch.from_numpy(_counting(lengths))
+    def _score(self, states: torch.Tensor, rollouts: Sequence[Rollout], places: Sequence[np.ndarray]) -> _Scores:
+        """Score every sampled token from its state: [sampled tokens, H]."""
+        tokens = torch.from_numpy(sampled_tokens(rollouts, places))
+        keys = np.array([rollout.seed for rollout in rollouts], dtype=np.int64)
+        seeds = torch.from_numpy(np.repeat(keys, list(map(len, places))))
+        positions = torch.from_numpy(np.concatenate(places))
         head, rows = self._head, self._head.weight  # [V, H]
         at_once = max(1, _LOGITS_AT_ONCE // self.vocabulary)
         found = torch.empty(5, len(tokens))
@@ -376,6 +384,19 @@ def _batches(rollouts: Sequence[Rollout]) -> Iterator[list[int]]:
         yield batch
 
 
-def _counting(lengths: Sequence[int]) -> np.ndarray:
-    """0, 1 … length - 1 for each length, one after the other: int64 [sum of lengths]."""
-    return np.concatenate([np.arange(length, dtype=np.int64) for length in lengths])
+def sampled_places(rollouts: Sequence[Rollout]) -> list[np.ndarray]:
+    """Return where in its completion each sampled token is, which its noise goes by: int64 [sampled tokens] each.
+
+    Of rows that passed the static checks; a single span is the whole completion, whatever its end.
+    """
+    return [
+        np.arange(len(row.completion_tokens)) if len(row.spans) <= 1 else np.flatnonzero(sampled_mask(row.spans))
+        for row in rollouts
+    ]
+
+
+def sampled_tokens(rollouts: Sequence[Rollout], places: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the tokens at these places, rollout after rollout: int64 [sampled tokens]."""
+    return np.concatenate([row.completion_tokens[own] for row, own in zip(rollouts, places, strict=True)]).astype(
+        np.int64
+    )

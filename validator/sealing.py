@@ -2,12 +2,17 @@
 
 Each hour with work is sealed by itself and in order, so that the validators' seals meet at the same hours and a quorum
 moves the watermark. It begins with the hour in which this validator registered, and skips one that can no longer be
-sealed. The vouch root commits to what this validator accepted: it is liable for that.
+sealed. The vouch root commits to what this validator accepted: it is liable for that. The link of its hash chain that
+it shows lets anyone draw which rows it replayed.
+
+In a run with traps a late seal earns nothing, and a prize goes by how many of the last hours were sealed in time. So
+there every hour is sealed, with work or without, and before it is late, whatever still waits. The leaves of what was
+accepted and of what was rejected have salts, which stay in the journal: they open what this validator claims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from muster.chain.client import Chain
@@ -16,16 +21,19 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts import runs
 from muster.errors import RevertError
 from muster.protocol.merkle import LeafTree, leaf_of_words
+from muster.protocol.seals import closes_at, oldest_open
+from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.loop import AGAIN, IDLE, Next
 from muster.verification.rules import CommittedWork
 from validator.journal import ValidatorJournal
+from validator.trap_journal import seal_hour
+
+CLOSING_SECONDS: Final = 900
+"""Time before the seals of an hour close in which it is sealed although some of it is not judged."""
 
 EMPTY_ROOT: bytes = bytes(32)
 """Vouch root of an hour in which nothing was accepted."""
-
-_PERMANENT: Final = frozenset({"SealTooLate", "HourBeforeJoined"})
-"""Reverts of a seal that the contract will not take at any other time either."""
 
 log = telemetry.logger("validator")
 SEALS = telemetry.counter("validator_seals", "Hours sealed")
@@ -52,10 +60,15 @@ def vouch_root(accepted: Sequence[CommittedWork], anchors: Mapping[int, bytes]) 
 class HourSealer:
     """Seals what can be sealed, one hour a poll."""
 
-    def __init__(self, chain: Chain, journal: ValidatorJournal, run: int) -> None:
+    def __init__(
+        self, chain: Chain, journal: ValidatorJournal, run: int, link_of: Callable[[int], bytes], terms: Terms
+    ) -> None:
+        """`link_of`: returns the link of this validator's hash chain for an hour."""
         self._chain = chain
+        self._link_of = link_of
         self._journal = journal
         self._run = run
+        self._terms = terms
         self._last: int | None = None
         """The hour that was sealed, or skipped, last."""
         self._rewinds = journal.rewinds
@@ -69,23 +82,33 @@ class HourSealer:
             self._rewinds, self._last = self._journal.rewinds, None
         last = self._last
         if last is None:
-            last = self._last = await self._chain.call(runs.last_sealed(self._chain.signer.address))
+            sealer = await self._chain.call(runs.sealer_of(self._chain.signer.address))
+            last = self._last = sealer.last_sealed
         if self._window is None:
             self._window = await self._chain.call(runs.unsealed_window_hours())
-        hour = self._journal.open_hour(after=last, before=head.timestamp // HOUR_SECONDS)
+        hour = self._next_hour(last, head.timestamp)
         if hour is None:
             return IDLE
         if head.timestamp >= (hour + 1 + self._window) * HOUR_SECONDS:  # as Runs._checkSealHour
             return self._skip(hour, f"its time was over {self._window} hours after it")
-        if unjudged := self._journal.unjudged(hour):
+        traps, closes = self._terms.has_traps, closes_at(hour)
+        hurries = traps and head.timestamp >= closes - CLOSING_SECONDS
+        if (unjudged := self._journal.unjudged(hour)) and not hurries:
             self._log_once("waiting", hour=hour, reason=f"{unjudged} commitments of this hour are not judged yet")
             return IDLE
         accepted = self._journal.vouched(hour)
         steps = {c.step for c in accepted}
         anchors = {step: (await self._chain.checkpoint(self._run, step)).anchor for step in steps}
-        root = vouch_root(accepted, anchors)
+        root, rejected = vouch_root(accepted, anchors), bytes(32)
+        if traps and head.timestamp < closes:
+            if self._journal.traps.sealed(hour) is not None and await self._has_sealed(hour):
+                return AGAIN  # an earlier try was mined: its salts are not to be replaced
+            bare = [(c, vouch_leaf(c, anchors[c.step])) for c in accepted]
+            made = seal_hour(hour, bare, self._journal.traps.rejected(hour))
+            self._journal.traps.keep(made)
+            root, rejected = made.vouch_root, made.rejections
         try:
-            mined = await self._chain.send(runs.seal(self._run, hour, root))
+            mined = await self._chain.send(runs.seal(self._run, hour, root, rejected, self._link_of(hour)))
         except RevertError as error:
             return await self._refused(hour, error)
         SEALS.inc()
@@ -93,14 +116,29 @@ class HourSealer:
         log.info("sealed", hour=hour, vouched=len(accepted), tx=mined.hash)
         return AGAIN
 
+    def _next_hour(self, last: int, now: int) -> int | None:
+        """Return the hour to seal next, if there is one that has ended."""
+        before = now // HOUR_SECONDS
+        hour = self._journal.open_hour(after=last, before=before)
+        if not self._terms.has_traps:
+            return hour
+        idle = max(last + 1, self._journal.first_hour, oldest_open(now))
+        return min((one for one in (hour, idle) if one is not None and one < before), default=None)
+
     async def _refused(self, hour: int, error: RevertError) -> Next:
-        if error.name in _PERMANENT:
+        if error.name == "SealTooLate":
             return self._skip(hour, str(error))
-        if error.name == "SealNotRising":  # an earlier process sealed it
-            self._last = await self._chain.call(runs.last_sealed(self._chain.signer.address))
+        if error.name == "SealNotRising" and await self._has_sealed(hour):  # an earlier process did
             return AGAIN
         self._log_once("cannot seal yet", hour=hour, error=str(error))
         return IDLE
+
+    async def _has_sealed(self, hour: int) -> bool:
+        """Return whether the chain has a seal of this hour, or of a later one; go on from there if so."""
+        sealer = await self._chain.call(runs.sealer_of(self._chain.signer.address))
+        if sealer.last_sealed >= hour:
+            self._last = sealer.last_sealed
+        return sealer.last_sealed >= hour
 
     def _skip(self, hour: int, reason: str) -> Next:
         """Go on to the next hour: what could not be judged in time must not hold up what can."""

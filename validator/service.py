@@ -20,6 +20,7 @@ from muster.chain.types import Block
 from muster.clients.gas_watch import read_gas
 from muster.clients.machine_report import MachineMeter, MachineReporter
 from muster.clients.node_session import NodeSession, node_session
+from muster.clients.opened_traps import OpenedTraps
 from muster.constants import DRAW_CHAIN_LENGTH, HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.contracts import registry
 from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused
@@ -27,7 +28,7 @@ from muster.contracts.registry import Convicted, Retired, Role, Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import TRANSIENT, ConfigError, FinishedError, MusterError, UnreachableError
 from muster.models.matmul import choose_matmul
-from muster.protocol.draws import chain_preimages
+from muster.protocol.draws import chain_preimages, link_of
 from muster.protocol.hashes import keccak
 from muster.protocol.messages import Verdict
 from muster.rollouts.reader import RolloutReader
@@ -40,6 +41,8 @@ from muster.runtime.processor import processor_name
 from muster.settings.schema import Settings
 from muster.verification.rules import CommittedWork
 from validator.challenger import Challenger
+from validator.claims import POLL_SECONDS as CLAIM_SECONDS
+from validator.claims import TrapClaimer
 from validator.context import RunVerificationContext, make_context
 from validator.grader import Grader
 from validator.inspector import Inspector
@@ -49,6 +52,7 @@ from validator.outbox import Outgoing, pause
 from validator.pool import PoolJudge
 from validator.ruling import turn_of
 from validator.sealing import HourSealer
+from validator.turns import PLANTED_REASON, Turns
 from validator.watch import POLL_SECONDS as WATCH_SECONDS
 from validator.watch import ValidatorWatch
 
@@ -117,6 +121,8 @@ class Validator:
         self._seen = -1
         """The block up to which the journal has every event."""
         self._retired = False
+        self.turns: Turns | None = None
+        """Of a run with traps."""
         self._news = asyncio.Event()
         """Set when the chain has a new block, or may have."""
         self._judged = asyncio.Event()
@@ -139,17 +145,25 @@ class Validator:
     async def serve_run(self, context: RunVerificationContext) -> None:
         """Follow, inspect, report, grade, judge and seal, until cancelled."""
         policy, stagger = self.settings.validator, self.settings.validator.stagger_seconds
+        terms = context.rules.terms
         inspector = self.inspector_class(
-            context, self.chain.signer, self.links, policy, PoolJudge(context, self.journal.pools)
+            context, self.chain.signer, self.links[-1], policy, PoolJudge(context, self.journal.pools)
         )
         juror = Juror(self.chain, self.journal, context, stagger)
         challenger = Challenger(self.chain, self.journal, context, juror, stagger)
         grader = Grader(self.chain, self.journal.grades, context, stagger)
-        sealer = HourSealer(self.chain, self.journal, self.settings.run)
+        sealer = HourSealer(self.chain, self.journal, self.settings.run, self.link_of, terms)
+        claims = []
+        if terms.has_traps:
+            self.turns = Turns(self.chain, self.client, self.journal, terms, self.link_of)
+            opened = OpenedTraps(self.chain, self.client, self.settings.run, terms)
+            claimer = TrapClaimer(self.chain, self.journal, terms, self.turns, opened, self.settings.run)
+            claims = [PollLoop(log, "claims", CLAIM_SECONDS).run(lambda: self._at_head(claimer.poll))]
         poll = self.settings.chain.poll_seconds
-        graded = [PollLoop(log, "grades", poll).run(grader.poll)] if context.rules.terms.has_private_tests else []
+        graded = [PollLoop(log, "grades", poll).run(grader.poll)] if terms.has_private_tests else []
         await run_together(
             *graded,
+            *claims,
             PollLoop(log, "follow", poll).run(self.follow),
             PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),
             PollLoop(log, "report", poll).run(self.report, self._judged),
@@ -193,6 +207,8 @@ class Validator:
     async def follow(self) -> Next:
         """Record the chain's next events."""
         batch = await self.cursor.poll()
+        if batch.rewound_to is not None:  # the registration may be in another hour now
+            await self.check_registration()
         self.journal.record(batch, time.time())
         await self.cursor.ack()
         if batch.last > self._seen:
@@ -209,19 +225,23 @@ class Validator:
         BACKLOG.set(self.journal.backlog())
         if self._retired:
             return IDLE
-        items = self.journal.pending(self._seen - SAMPLE_BLOCKS + 1, time.time(), AT_ONCE)
+        drawn = self._seen - SAMPLE_BLOCKS + 1
+        if self.turns is not None:
+            await self.turns.take(drawn)
+        items = self.journal.pending(drawn, time.time(), AT_ONCE)
         for commitment, seen_at in items:
             await self._judge(inspector, commitment, seen_at)
         return AGAIN if len(items) == AT_ONCE else IDLE
 
     async def _judge(self, inspector: Inspector, c: CommittedWork, seen_at: float) -> None:
-        # 1. Take the link of the hash chain, then draw the sample from it and inspect.
+        # 1. Draw the sample by the link of its hour, and inspect.
         started, age = time.monotonic(), time.time() - seen_at
-        link = self.journal.take_link(c)
         try:
+            if self.turns is not None and not await self.turns.is_due(c):
+                return
             inspection = await inspector.inspect(
                 c,
-                link,
+                self.link_of(await self.sampling_hour(c)),
                 suspect=self.journal.was_rejected(c.node),
                 missing_counts=age >= self.settings.validator.data_grace_seconds,
             )
@@ -231,14 +251,16 @@ class Validator:
             return
         failpoint("validator.fetched")
         # 2. Sign the verdict; write it down with this validator's turn to accuse.
-        verdict, evidence = inspector.conclude(c, inspection, link)
+        verdict, evidence = inspector.conclude(c, inspection)
         accuse_at = None
         if inspection.guilty:
             rank = turn_of(self.me, await self.chain.validators(self.settings.run), f"accuse {c.node}")
             accuse_at = time.time() + rank * self.settings.validator.stagger_seconds
         seconds = time.monotonic() - started
         shown = inspector.show(c, inspection.grades)
-        self.journal.judge(c, verdict, evidence, accuse_at=accuse_at, pooled=inspection.pooled, shown=shown)
+        held = self.turns is not None and verdict.reason == PLANTED_REASON and verdict.position is not None
+        pooled = () if held else inspection.pooled  # a trap enters no pool
+        self.journal.judge(c, verdict, evidence, accuse_at=accuse_at, held=held, pooled=pooled, shown=shown)
 
         # 3. Let it be reported.
         self._judged.set()
@@ -259,6 +281,15 @@ class Validator:
             rows=verdict.inspected,
             seconds=round(seconds, 3),
         )
+
+    def link_of(self, hour: int) -> bytes:
+        """Return the link of this validator's hash chain for an hour. Raises UnreachableError."""
+        return link_of(self.links, self.journal.first_hour, hour)
+
+    async def sampling_hour(self, c: CommittedWork) -> int:
+        """Return the hour by whose link a commitment is sampled: its own, or that from which it is inspected again."""
+        block = self.journal.second_look(c)
+        return c.hour if block is None else (await self.chain.block(block)).timestamp // HOUR_SECONDS
 
     async def report(self) -> Next:
         """Send verdicts to the orchestrator."""

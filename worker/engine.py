@@ -20,7 +20,9 @@ import re
 import tempfile
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -32,14 +34,17 @@ from muster.errors import ConfigError, MusterError
 from muster.models.matmul import choose_matmul
 from muster.models.numerics import device_kind
 from muster.protocol.terms import Terms
+from muster.protocol.turns.conversation import Conversation, TurnRules
+from muster.rollouts.spans import sampled_mask
 from muster.runtime import telemetry
 from muster.settings.schema import MatmulSetting
 from muster.verification.devices import check_device
+from muster.verification.planting import Rivals
 from muster.verification.profiles import Profile
 from muster.verification.rules import ModelFacts
 
 if TYPE_CHECKING:
-    from vllm import CompletionOutput, RequestOutput, SamplingParams
+    from vllm import RequestOutput, SamplingParams
     from vllm.config import VllmConfig
     from vllm.inputs import TokensPrompt
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -68,6 +73,11 @@ VLLM_REQUIRED: Final = {
 OTHER_ENGINE: Final = (
     "make setup installs the vLLM that this version works with (constraints.txt); remove packages that change vLLM"
 )
+
+TOOL_THREADS: Final = 16
+"""Calls of so many conversations run side by side, while the others are sampled."""
+STOP_SECONDS: Final = 0.1
+"""How often a wait for tools looks whether the engine was stopped."""
 
 CHECK_ROWS: Final = 16
 CHECK_TOKENS: Final = 2
@@ -125,6 +135,11 @@ class GenerationRequest:
     seed: int
     """The position's seed from the draw, 0 ≤ seed < 2^63."""
     max_tokens: int
+    """Of the whole completion."""
+    turns: TurnRules | None = None
+    """How the conversation goes on after a turn; None: it has a single one."""
+    plant: int | None = None
+    """Token index in the whole completion at which the runner-up is taken, in a call with `rivals`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +147,16 @@ class Generation:
     tokens: np.ndarray
     """int32 [T], EOS included when the finish reason is `stop`"""
     logprobs: np.ndarray
-    """float32 [T]: log-probability of each token under softmax(logits / temperature)"""
+    """float32 [sampled tokens]: log-probability of each under softmax(logits / temperature)"""
     finish_reason: str
     """`stop` or `length`"""
     proof: bytes
+    spans: np.ndarray
+    """int32 [spans]: their ends, as in `muster.rollouts.spans`"""
+    call_fuel: np.ndarray = field(default_factory=partial(np.zeros, 0, np.uint64))
+    """uint64 [calls]"""
+    rivals: Rivals | None = None
+    """The runners-up of its tokens, where they were asked for."""
 
 
 class Engine:
@@ -169,7 +190,7 @@ class Engine:
         problem = "its tokens are not those of their seeds"
         try:
             self.llm.collective_rpc("muster_begin", args=(True,))
-            tokens = [list(output.token_ids) for output in self._run(requests)]
+            tokens = [talk.tokens for talk, _ in self._run(requests)]
             given = [request.seed for request in requests], [len(row) for row in tokens]
             right = self.llm.collective_rpc("muster_expect", args=given)[0] == tokens
         except RuntimeError as error:
@@ -178,29 +199,37 @@ class Engine:
             raise ConfigError(f"this engine does not sample as a replay does: {problem}", hint=OTHER_ENGINE)
         self.forget()
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    def generate(self, requests: Sequence[GenerationRequest], *, rivals: bool = False) -> list[Generation]:
         """Complete all requests, in order. Blocks; call it from a separate thread.
 
-        Raises EngineError when `stop` is called meanwhile.
+        Conversations at different turns are sampled together, and tools run meanwhile in threads: a slow one holds up
+        its own conversation only. `rivals`: note each token's runner-up, which costs as much as sampling twice more.
+        Raises EngineError when `stop` is called meanwhile, and what a tool raises that this machine cannot run.
         """
         if not requests:
             return []
         _set_threads(self.limits.threads)  # of the calling thread, which need not be the one that made the engine
         for request in requests:
             self._check(request)
-        self.llm.collective_rpc("muster_begin")
-        outputs = self._run(requests)
-        lengths = [len(output.token_ids) for output in outputs]
+        self.llm.collective_rpc("muster_begin", args=(False, rivals))
+        done = self._run(requests)
+        spans = [talk.ends.tolist() for talk, _ in done]
         seeds = [request.seed for request in requests]
-        proofs, logprobs = self.llm.collective_rpc("muster_collect", args=(self.profile.codec, seeds, lengths))[0]
+        collecting = (self.profile.codec, seeds, spans)
+        proofs, logprobs, columns = self.llm.collective_rpc("muster_collect", args=collecting)[0]
         return [
             Generation(
-                tokens=np.asarray(output.token_ids, dtype=np.int32),
+                tokens=np.asarray(talk.tokens, dtype=np.int32),
                 logprobs=np.frombuffer(values, dtype="<f4"),
-                finish_reason=str(output.finish_reason),
+                finish_reason=reason,
                 proof=proof,
+                spans=talk.ends,
+                call_fuel=np.array(talk.fuel, np.uint64),
+                rivals=Rivals.from_bytes(noted, sampled_mask(talk.ends)) if noted else None,
             )
-            for output, values, proof in zip(outputs, logprobs, proofs, strict=True)
+            for (talk, reason), values, proof, noted in zip(
+                done, logprobs, proofs, columns or [b""] * len(done), strict=True
+            )
         ]
 
     def load_weights(self, model_dir: Path) -> None:
@@ -240,39 +269,67 @@ class Engine:
             allowed = f"1 to {limits.max_completion_tokens} are allowed"
             raise EngineError(f"a completion of up to {request.max_tokens} tokens where {allowed}")
 
-    def _run(self, requests: Sequence[GenerationRequest]) -> list[CompletionOutput]:
-        """Return vLLM's finished outputs, in order. Ends because every request has a token limit."""
-        names = [f"{self._calls}-{slot}" for slot in range(len(requests))]
-        self._calls += 1
-        outputs: dict[str, CompletionOutput] = {}
+    def _run(self, requests: Sequence[GenerationRequest]) -> list[tuple[Conversation, str]]:
+        """Return the conversations and why each ended, in order. Ends because each is bounded in tokens and turns.
+
+        A turn is a request of vLLM's, whose prompt is all that came before: with prefix caching only the tokens that
+        were given since, and less than a block of others, are computed.
+        """
+        talks = [Conversation(one.turns, one.prompt_tokens.tolist(), one.max_tokens) for one in requests]
+        reasons = [""] * len(requests)
+        sampling: dict[str, int] = {}
+        answering: dict[Future[bool], int] = {}
+        tools = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="tool")
+
+        def start(slot: int) -> None:
+            name = f"{self._calls}-{slot}-{len(talks[slot].spans)}"
+            self.llm.add_request(name, *self._turn(talks[slot], requests[slot], slot))
+            sampling[name] = slot
+
         try:
-            for slot, request in enumerate(requests):
-                prompt: TokensPrompt = {"prompt_token_ids": request.prompt_tokens.tolist()}
-                self.llm.add_request(names[slot], prompt, self.sampling_params(request, slot))
-            while self.llm.has_unfinished_requests():
+            for slot in range(len(requests)):
+                start(slot)
+            while sampling or answering:
                 if self._stopped:
                     raise EngineError("the engine was stopped")
-                for finished in cast("list[RequestOutput]", self.llm.step()):
-                    outputs[finished.request_id] = finished.outputs[0]
+                if not sampling:
+                    wait(answering, timeout=STOP_SECONDS, return_when=FIRST_COMPLETED)
+                for future in [future for future in answering if future.done()]:
+                    slot = answering.pop(future)
+                    if future.result():
+                        start(slot)
+                for finished in cast("list[RequestOutput]", self.llm.step()) if sampling else []:
+                    slot, output = sampling.pop(finished.request_id), finished.outputs[0]
+                    reasons[slot] = str(output.finish_reason)
+                    talks[slot].add(output.token_ids)
+                    if requests[slot].turns is not None:
+                        answering[tools.submit(talks[slot].go_on)] = slot
         finally:
+            self._calls += 1
+            tools.shutdown(wait=False, cancel_futures=True)
             if self.llm.has_unfinished_requests():
-                self.llm.abort_request(names)
-        return [outputs[name] for name in names]
+                self.llm.abort_request(list(sampling))
+        return list(zip(talks, reasons, strict=True))
 
-    def sampling_params(self, request: GenerationRequest, slot: int) -> SamplingParams:
+    def _turn(self, talk: Conversation, request: GenerationRequest, slot: int) -> tuple[TokensPrompt, SamplingParams]:
+        prompt: TokensPrompt = {"prompt_token_ids": talk.prompt + talk.tokens}
+        return prompt, self.sampling_params(request, slot, talk.length)
+
+    def sampling_params(self, request: GenerationRequest, slot: int, offset: int = 0) -> SamplingParams:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        from worker.sampler import SEED, SLOT
+        from worker.sampler import OFFSET, PLANT, SEED, SLOT
 
+        plant = {} if request.plant is None else {PLANT: request.plant}
         return SamplingParams(
             temperature=0.0,
-            max_tokens=request.max_tokens,
+            max_tokens=request.max_tokens - offset,
             stop_token_ids=self.stop_tokens,
             ignore_eos=True,  # or vLLM also stops at what generation_config.json names, which no check knows of
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={SEED: request.seed, SLOT: slot},
+            extra_args={SEED: request.seed, SLOT: slot, OFFSET: offset, **plant},
         )
 
 

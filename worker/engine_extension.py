@@ -21,6 +21,7 @@ from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
 from muster.proofs.codecs import CODECS
 from muster.proofs.seeded_sampling import choose_portable
+from muster.rollouts.spans import sampled_mask
 from muster.shardcast.delta.contents import Fingerprint, fingerprints
 from worker.sampler import Capture, SeededSampler
 
@@ -38,14 +39,14 @@ class CaptureExtension:
     if TYPE_CHECKING:
         model_runner: GPUModelRunner
 
-    def muster_begin(self, keep_logits: bool = False) -> None:
+    def muster_begin(self, keep_logits: bool = False, keep_rivals: bool = False) -> None:
         """Drop what was recorded and record from now on, with numerics pinned in each of the engine's processes.
 
-        The logits are recorded too, on request, as the model computes them: for `muster_expect`.
+        On request runners-up are recorded too, and the logits as the model computes them: for `muster_expect`.
         """
         pin_numerics()
         sampler = self._muster_sampler()
-        sampler.capture = Capture()
+        sampler.capture = Capture(rivals=[] if keep_rivals else None)
         head = cast(torch.nn.Module, self.model_runner.get_model().logits_processor)
         if not hasattr(self, "_muster_hook"):
             self._muster_hook = head.register_forward_pre_hook(self._muster_note_states)
@@ -53,16 +54,28 @@ class CaptureExtension:
             self._muster_logits: list[torch.Tensor] = []
             self._muster_kept = head.register_forward_hook(lambda *call: self._muster_logits.append(call[-1].clone()))
 
-    def muster_collect(self, codec: str, seeds: list[int], lengths: list[int]) -> tuple[list[bytes], list[bytes]]:
-        """Return proofs and float32 log-probabilities (as bytes) of the finished call: slot i has lengths[i] tokens."""
+    def muster_collect(
+        self, codec: str, seeds: list[int], spans: list[list[int]]
+    ) -> tuple[list[bytes], list[bytes], list[bytes]]:
+        """Return proofs and float32 log-probabilities (as bytes) of what was sampled in the finished call.
+
+        And the columns of its runners-up, likewise; none where they were not recorded.
+        spans: of the completion in each slot, by their ends.
+        """
         sampler = self._muster_sampler()
         capture, sampler.capture = sampler.capture, Capture()
-        rows = torch.from_numpy(rows_of_tokens(capture, lengths))
-        ends = np.cumsum(lengths)[:-1].tolist()
+        masks = [sampled_mask(np.array(ends)) for ends in spans]
+        rows = torch.from_numpy(rows_of_tokens(capture, [len(mask) for mask in masks], np.concatenate(masks)))
+        ends = np.cumsum([mask.sum() for mask in masks])[:-1].tolist()
         logprobs = torch.cat(capture.logprobs).cpu()[rows].numpy()  # first: by then the states are on the host
         states = torch.cat(capture.states)[rows].tensor_split(ends)
         proofs = CODECS[codec].encode_batch(states, seeds)
-        return proofs, [part.astype("<f4").tobytes() for part in np.split(logprobs, ends)]
+        rivals = [] if capture.rivals is None else torch.cat(capture.rivals, dim=1).cpu()[:, rows].tensor_split(ends, 1)
+        return (
+            proofs,
+            [part.astype("<f4").tobytes() for part in np.split(logprobs, ends)],
+            [part.numpy().astype("<f4").tobytes() for part in rivals],
+        )
 
     def muster_expect(self, seeds: list[int], lengths: list[int]) -> list[list[int]]:
         """Return the tokens that the definition of seeded sampling gives in the finished call, by slot."""
@@ -137,10 +150,11 @@ def _layer(name: str) -> str:
     return module if module.rpartition(".")[2] in _ALONE else ""
 
 
-def rows_of_tokens(capture: Capture, lengths: list[int]) -> np.ndarray:
-    """Return the index of every token's recorded row, completions one after the other: int64 [sum of lengths].
+def rows_of_tokens(capture: Capture, lengths: list[int], sampled: np.ndarray | None = None) -> np.ndarray:
+    """Return the index of every sampled token's recorded row, completions one after the other: int64 [sampled tokens].
 
-    Of several rows for one token the last one counts. Raises RuntimeError when a token has none.
+    sampled: which tokens were, bool [sum of lengths]; None: all. Of several rows for one token the last one counts.
+    Raises RuntimeError when a token has none.
     """
     none = np.zeros(0, dtype=np.int64)
     slots, positions = np.concatenate([none, *capture.slots]), np.concatenate([none, *capture.positions])
@@ -149,6 +163,7 @@ def rows_of_tokens(capture: Capture, lengths: list[int]) -> np.ndarray:
     kept = np.flatnonzero(positions < wanted[slots])
     rows = np.full(starts[-1], -1, dtype=np.int64)
     rows[starts[slots[kept]] + positions[kept]] = kept
+    rows = rows if sampled is None else rows[sampled]
     if (rows < 0).any():
         raise RuntimeError(f"{(rows < 0).sum()} of {len(rows)} tokens were sampled without being recorded")
     return rows

@@ -10,7 +10,9 @@ import numpy as np
 from muster.environments.manifest import Score
 from muster.environments.rewards import length_reward
 from muster.protocol.draws import Draw
-from muster.rollouts.schema import Rollout, one_span
+from muster.protocol.turns.conversation import counted_length
+from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import last_turn
 from muster.verification.rules import Rules
 from worker.engine import Generation, GenerationRequest
 
@@ -32,7 +34,8 @@ def make_requests(assignment: Assignment, rules: Rules) -> list[GenerationReques
     for position, seed in enumerate(assignment.draw.seeds):
         group = assignment.draw.groups[position // terms.group_size]
         prompt = rules.prompt(group.task, group.budget)
-        requests.append(GenerationRequest(prompt_tokens=prompt, seed=seed, max_tokens=terms.max_completion_tokens))
+        turns = rules.turns(group.task)
+        requests.append(GenerationRequest(prompt, seed, terms.max_completion_tokens, turns))
     return requests
 
 
@@ -63,7 +66,8 @@ def bare_rows(
             budget=8,
             prompt_tokens=request.prompt_tokens,
             completion_tokens=generation.tokens,
-            spans=one_span(len(generation.tokens)),
+            spans=generation.spans,
+            call_fuel=generation.call_fuel,
             logprobs=generation.logprobs,
             task_reward=0,
             parts=np.array([0], np.int64),
@@ -81,7 +85,8 @@ def _scored(row: Rollout, assignment: Assignment, rules: Rules) -> Rollout:
     group, sample = divmod(row.position, rules.terms.group_size)
     drawn = assignment.draw.groups[group]
     sealed = rules.is_sealed(drawn.task)
-    score = Score(()) if sealed else rules.score(drawn.task, row.completion_tokens)
+    counted = counted_length(rules.turns(drawn.task), row.completion_tokens, row.spans)
+    score = Score(()) if sealed else rules.score(drawn.task, last_turn(row.completion_tokens, row.spans))
     return replace(
         row,
         run=rules.run,
@@ -93,5 +98,5 @@ def _scored(row: Rollout, assignment: Assignment, rules: Rules) -> Rollout:
         task_reward=0 if sealed else score.reward(rules.task_set.manifest(drawn.task)),
         parts=np.array(score.parts, np.int64),
         fuel=score.fuel,
-        length_reward=length_reward(drawn.budget, len(row.completion_tokens)),
+        length_reward=length_reward(drawn.budget, counted),
     )

@@ -64,7 +64,7 @@ async def serve(settings: Settings, engine: type[Engine] = Engine) -> None:
         matmul = choose_matmul(settings.bfloat16_matmul, device_kind())
         log.info("ready", node=session.node, run=settings.run, matmul=matmul)
         with closing(WorkJournal(state, session.identity)) as journal:
-            terms = await session.chain.served_terms(settings.run)
+            terms = await session.chain.terms(settings.run)
             profile = await PollLoop(log, "profile", settings.chain.poll_seconds).until_done(
                 lambda: fetch_profile(session.client, terms, state)
             )

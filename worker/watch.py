@@ -10,7 +10,6 @@ from typing import Final
 
 from muster.clients.gas_watch import watch_gas
 from muster.contracts import runs
-from muster.protocol.messages import Verdict
 from muster.runtime.loop import IDLE, Next
 from muster.runtime.notify import FOR_GOOD
 from muster.runtime.units import Tokens
@@ -58,9 +57,10 @@ class WorkerWatch:
             return
         report = await context.client.node(context.node)
         rejections: dict[str, set[int]] = defaultdict(set)
-        for verdict in report.verdicts:
-            if self._is_news(verdict):
-                rejections[verdict.reason or "unknown"].add(verdict.index)
+        ours = (one for one in report.verdicts if one.node == context.node and one.run == context.run)
+        for said in (*ours, *report.inspections):
+            if not said.accepted and not notifier.is_known("rejected", f"commitment {said.index}"):
+                rejections[said.reason or "unknown"].add(said.index)
         first, self._first = self._first, False
         if first:
             notifier.know("rejected", "before the first look")  # so that a restart is none
@@ -70,11 +70,6 @@ class WorkerWatch:
                     notifier.know("rejected", f"commitment {index}")
             else:
                 self._tell(reason, sorted(indices))
-
-    def _is_news(self, verdict: Verdict) -> bool:
-        ours = verdict.node == self._context.node and verdict.run == self._context.run
-        notified = self._context.notifier.is_known("rejected", f"commitment {verdict.index}")
-        return ours and not verdict.accepted and not notified
 
     def _tell(self, reason: str, indices: list[int]) -> None:
         notifier, count = self._context.notifier, len(indices)

@@ -14,8 +14,13 @@ computes in float32. The inputs are drawn from a fixed seed and written down as 
         "behaviour": [[…], …],      the sampler's, likewise (TRL: old_per_token_logps)
         "reference": [[…], …],      the reference model's, likewise
         "entropy": [[…], …],        of the trainer's distribution, likewise, in nats
-        "advantages": [a, …]        one per rollout
+        "advantages": [a, …],       one per rollout
+        "given": [[…], …]           only of `turns`: 1 where a token is a tool's, as TRL masks it, else 0
       }},
+      "conversations": [{           what TRL makes of scripted turns, in the order of the batch `turns`
+        "texts": ["…", …],          what the policy says, turn by turn
+        "tokens": [t, …]            TRL's completion ids: these turns, and what it gives between them
+      }, …],
       "losses": [{
         "batch": NAME,
         "loss_type": "grpo" | "bnpo" | "dapo" | "dr_grpo",
@@ -56,6 +61,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 import torch
@@ -68,6 +74,10 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
+from trl.chat_template_utils import qwen3_chat_template
+
+from muster.environments.tools.calculator import Calculator
+from testbed.samples.chat_templates import family_tokenizer
 
 FILE = Path(__file__).resolve().parents[2] / "tests/unit/vectors/trl_loss.json"
 COMMON: dict[str, Any] = tomllib.loads(Path(__file__).with_name("trl.toml").read_text())["common"]
@@ -85,11 +95,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-trl-") as scratch:
         peer = Peer(Path(scratch))
         batches = make_batches()
+        conversations, batches["turns"] = converse(peer)
         losses = [case(peer, name, batches[name], **terms) for name, terms in loss_cases(batches)]
         advantages = [advantage_case(peer, scale, rewards) for scale, rewards in advantage_cases()]
     document = {
         "peer": f"trl {trl.__version__}",
         "batches": tree_map(torch.Tensor.tolist, batches),
+        "conversations": conversations,
         "losses": losses,
         "advantages": advantages,
     }
@@ -114,7 +126,11 @@ def make_batches() -> dict[str, dict[str, Any]]:
         "same": _batch([3, 1, 12, 7], 0.0, generator),
         "extreme": _extreme(),
     }
-    return tree_map(lambda values: torch.round(values, decimals=INPUT_DECIMALS), batches)
+    return tree_map(_rounded, batches)
+
+
+def _rounded(values: torch.Tensor) -> torch.Tensor:
+    return torch.round(values, decimals=INPUT_DECIMALS)
 
 
 def _batch(lengths: Sequence[int], distance: float, generator: torch.Generator) -> dict[str, Any]:
@@ -175,7 +191,7 @@ def loss_cases(batches: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, 
         if clip is not clips[2]:
             cases.append((name, {**plain, **clip, "loss_type": "dapo", "importance_sampling_level": "token"}))
             cases.append((name, {**plain, **clip, "loss_type": "grpo", "importance_sampling_level": "sequence"}))
-    for name, loss_type, level in itertools.product(("off", "even"), types, levels):
+    for name, loss_type, level in itertools.product(("off", "even", "turns"), types, levels):
         chosen = {**two_sided, "loss_type": loss_type, "importance_sampling_level": level}
         cases.append((name, {**chosen, "beta": 0.05}))
         cases.append((name, {**chosen, "beta": 0.05, "use_bias_correction_kl": True}))
@@ -193,6 +209,20 @@ def advantage_cases() -> list[tuple[str, list[list[float]]]]:
     return list(itertools.product(("group", "none", "batch"), rewards))
 
 
+def _call(expression: str) -> str:
+    arguments = json.dumps({"expression": expression})
+    return f'<tool_call>\n{{"name": "calculator", "arguments": {arguments}}}\n</tool_call>'
+
+
+SCRIPTS = [
+    ["I reckon. " + _call("6*7"), "It is 42."],
+    ["It is 7."],
+    ["<think>\nhard\n</think>\n\n" + _call("2**70") + "\n" + _call("1/0"), _call("(17 + 4) * 3"), "It is 63."],
+    [_call("10 // 3"), "3"],
+]
+"""What the policy says in a conversation, turn by turn. Every turn ends by itself."""
+
+
 # --- What comes out
 
 
@@ -208,7 +238,18 @@ class Peer:
         config = Qwen2Config(vocab_size=3, pad_token_id=0, eos_token_id=1, **shape, **heads)
         Qwen2ForCausalLM(config).save_pretrained(folder)
 
-    def trainer(self, reward: Any = None, rollout: Any = None, *, rows: int = GROUP, **terms: Any) -> GRPOTrainer:
+    def trainer(
+        self,
+        reward: Any = None,
+        rollout: Any = None,
+        *,
+        rows: int = GROUP,
+        prompt: Any = "a",
+        model: Any = None,
+        tokenizer: Any = None,
+        tools: Any = None,
+        **terms: Any,
+    ) -> GRPOTrainer:
         config = GRPOConfig(
             output_dir=str(self.folder / "out"),
             num_generations=GROUP,
@@ -218,11 +259,12 @@ class Peer:
             **terms,
         )
         trainer = GRPOTrainer(
-            model=str(self.folder),
+            model=model or str(self.folder),
             reward_funcs=reward or (lambda completions, **_: [0.0] * len(completions)),
             args=config,
-            train_dataset=Dataset.from_dict({"prompt": ["a"] * rows}),
-            processing_class=self.tokenizer,
+            train_dataset=Dataset.from_dict({"prompt": [prompt] * rows}),
+            processing_class=tokenizer or self.tokenizer,
+            tools=tools,
             rollout_func=rollout,
         )
         trainer.model.train()
@@ -239,12 +281,14 @@ def case(peer: Peer, name: str, batch: dict[str, Any], *, more_tokens: int, **te
     logprobs = padded["logprobs"].clone().requires_grad_()
     trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logprobs, padded["entropy"], None)
     mask = pad_sequence([torch.ones(n, dtype=torch.long) for n in lengths], batch_first=True)
-    tokens = sum(lengths) + more_tokens
+    given = pad_sequence(batch.get("given", [torch.zeros(n) for n in lengths]), batch_first=True).long()
+    tokens = int((mask * (1 - given)).sum()) + more_tokens
     inputs = {
         "prompt_ids": torch.full((len(lengths), 1), 2),
         "prompt_mask": torch.ones(len(lengths), 1, dtype=torch.long),
         "completion_ids": torch.full_like(mask, 2),
         "completion_mask": mask,
+        **({"tool_mask": 1 - given} if "given" in batch else {}),
         "advantages": batch["advantages"],
         "num_items_in_batch": torch.tensor(tokens),
         "old_per_token_logps": padded["behaviour"],
@@ -259,6 +303,57 @@ def case(peer: Peer, name: str, batch: dict[str, Any], *, more_tokens: int, **te
         for row, n in zip(logprobs.grad, lengths, strict=True)
     ]
     return {"batch": name, **terms, "tokens": tokens, "loss": round(loss.item(), OUTPUT_DECIMALS), "gradient": gradient}
+
+
+def calculator(expression: str) -> str:
+    """Works out an arithmetic expression exactly.
+
+    Args:
+        expression: The expression.
+    """
+    return Calculator().run({"expression": expression}, 1_000_000).text
+
+
+class Scripted(Qwen2ForCausalLM):
+    """A model that says what SCRIPTS hold. TRL itself reads its calls, runs them, and goes on."""
+
+    turns: list[list[list[int]]]
+
+    def generate(self, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        """Return the rows with the next turn of each one's script, padded on the right."""
+        rows = []
+        for place, row in enumerate(input_ids.tolist()):
+            begun = next((turns for turns in self.turns if _has(row, turns[0])), self.turns[place])
+            rows.append(torch.tensor([*row, *begun[sum(_has(row, one) for one in begun)]]))
+        return pad_sequence(rows, batch_first=True, padding_value=self.config.pad_token_id)
+
+
+def _has(row: list[int], part: list[int]) -> bool:
+    return any(row[at : at + len(part)] == part for at in range(len(row)))
+
+
+def converse(peer: Peer) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return TRL's conversations of SCRIPTS, and a batch of their lengths with TRL's mask."""
+    tokenizer = family_tokenizer("Qwen3")
+    tokenizer.chat_template = qwen3_chat_template
+    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
+    config = Qwen2Config.from_pretrained(peer.folder)
+    config.vocab_size = len(tokenizer)
+    config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+    model = Scripted(config)
+    model.turns = [
+        [tokenizer(text + "<|im_end|>", add_special_tokens=False)["input_ids"] for text in turns] for turns in SCRIPTS
+    ]
+    prompt = [{"role": "user", "content": "What is it?"}]
+    made = {"prompt": prompt, "model": model, "tokenizer": tokenizer, "tools": [calculator]}
+    trainer = peer.trainer(max_completion_length=1024, **made)
+    output = trainer._generate_and_score_completions([{"prompt": list(prompt)} for _ in SCRIPTS])
+    kept = output["completion_mask"].bool()
+    given = [1 - mask[keep] for mask, keep in zip(output["tool_mask"], kept, strict=True)]
+    tokens = [row[keep].tolist() for row, keep in zip(output["completion_ids"], kept, strict=True)]
+    batch = _batch([len(row) for row in given], 0.4, torch.Generator().manual_seed(4))
+    texts = [{"texts": turns, "tokens": row} for turns, row in zip(SCRIPTS, tokens, strict=True)]
+    return texts, {**tree_map(_rounded, batch), "given": given}
 
 
 def advantage_case(peer: Peer, scale: str, rewards: list[list[float]]) -> dict[str, Any]:

@@ -32,7 +32,8 @@ interface IRegistry {
     /// @param runHash What the run is (IRunTerms.runHash): another run that has its number gets neither node nor stake.
     /// @param role Worker or Validator.
     /// @param workClass Index into the run's classes; zero for validators.
-    /// @param drawTip Tip of a validator's hash chain (see muster.protocol.draws.chain_preimages); zero for workers.
+    /// @param drawTip Tip of a validator's hash chain (see muster.protocol.draws.chain_preimages): keccak256 of its first
+    /// link, which is for the hour of registration. Each link is keccak256 of that for the next hour. Zero for workers.
     /// @param deadline Second after which the consent is void.
     struct Registration {
         address node;
@@ -194,6 +195,9 @@ interface IRegistry {
 
     /// @notice How many validators of a run were active at `timestamp`.
     function validatorsAt(uint32 run, uint256 timestamp) external view returns (uint256);
+
+    /// @notice Second in which an active validator of `run` registered; zero for any other key.
+    function validatesSince(address key, uint32 run) external view returns (uint256);
 
     /// @notice Whether `key` was an active validator of `run` at `timestamp`.
     function wasValidator(address key, uint32 run, uint256 timestamp) external view returns (bool);

@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 /// @dev The kinds of accusation that the court acts on. The others are numbers for accusers and judges:
 /// muster.protocol.kinds.
 uint8 constant DATA_MISSING = 1;
+uint8 constant SAMPLING_MISMATCH = 8;
 uint8 constant WRONG_GRADE = 12;
 
 /// @title SlashCourt: proves what is wrong, at once if the contract can see it, by a jury if it cannot.
@@ -18,8 +19,9 @@ interface ISlashCourt {
     // ------------------------------------------------------------------------------------------------------- types
 
     /// @notice Open until resolved. Moot: the node was convicted in another case before this one ended. Dismissed: the
-    /// storage's receipt from before the commitment was shown. Cured: without such a receipt, missing data was there
-    /// when the jury looked, or half of the jury did not deny it; the challenger was right, and the node was late.
+    /// storage's receipt from before the commitment was shown, or the row that it is about was planted (ITraps). Cured:
+    /// without such a receipt, missing data was there when the jury looked, or half of the jury did not deny it; the
+    /// challenger was right, and the node was late.
     enum Outcome {
         Open,
         Guilty,
@@ -140,6 +142,7 @@ interface ISlashCourt {
 
     error ZeroAddress();
     error NotRefutations(address caller);
+    error NotTraps(address caller);
     error UnknownCase(uint256 caseId);
     error CaseEnded(uint256 caseId, Outcome outcome);
     error NotCommitted(address node, uint32 index, uint32 step, bytes32 root);
@@ -250,6 +253,9 @@ interface ISlashCourt {
     /// @notice Convicts a node, whose lock must still be there, of what its leaves prove. Only Refutations.
     /// @param beneficiary Whose free balance the bounty goes to.
     function convictProven(address node, address beneficiary) external;
+
+    /// @notice Ends an open case as Dismissed: its row was planted. Fee and deposits back. Only Traps, which checks that.
+    function dismissTrap(uint256 caseId) external;
 
     // ------------------------------------------------------------------------------------------------------- views
 

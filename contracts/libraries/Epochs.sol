@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 
-/// @title Epochs of private tests: how many masters must be shown. Twin of muster/protocol/masters.py.
+/// @title Epochs of private tests and of traps: how many masters must be shown. Twin of muster/protocol/masters.py.
 library Epochs {
     /// @notice How many epochs have begun after `steps` published steps.
     function begun(uint256 steps, uint256 epochSteps, uint256 epochs) internal pure returns (uint256) {

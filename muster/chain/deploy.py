@@ -21,7 +21,7 @@ from muster.chain.keys import Signer
 from muster.chain.provider import Web3, connected
 from muster.chain.sender import TxSender
 from muster.chain.types import AddressBook, TxRequest
-from muster.contracts import court, masters, refutations, registry, run_terms, runs
+from muster.contracts import court, masters, refutations, registry, run_terms, runs, traps
 from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ChainError, ConfigError, MismatchError, UnreachableError
 from muster.protocol.eip712 import Domain
@@ -33,10 +33,11 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "token": (),
     "registry": ("token", "runs", "court"),
     "run_terms": ("runs",),
-    "runs": ("token", "registry", "run_terms", "masters", "court", "guardian"),
+    "runs": ("token", "registry", "run_terms", "masters", "court", "traps", "guardian"),
     "masters": ("run_terms",),
-    "court": ("registry", "runs", "run_terms", "refutations"),
+    "court": ("registry", "runs", "run_terms", "refutations", "traps"),
     "refutations": ("runs", "run_terms", "court"),
+    "traps": ("registry", "runs", "run_terms", "masters", "court", "refutations"),
 }
 """Constructor arguments, by the names of an address book (guardian included), in the order of deployment."""
 
@@ -49,15 +50,23 @@ WIRING: Final = (
     (runs.terms(), "run_terms"),
     (runs.masters(), "masters"),
     (runs.court(), "court"),
+    (runs.traps(), "traps"),
     (run_terms.runs(), "runs"),
     (masters.terms(), "run_terms"),
     (court.registry(), "registry"),
     (court.runs(), "runs"),
     (court.terms(), "run_terms"),
     (court.refutations(), "refutations"),
+    (court.traps(), "traps"),
     (refutations.runs(), "runs"),
     (refutations.terms(), "run_terms"),
     (refutations.court(), "court"),
+    (traps.registry(), "registry"),
+    (traps.runs(), "runs"),
+    (traps.terms(), "run_terms"),
+    (traps.masters(), "masters"),
+    (traps.court(), "court"),
+    (traps.refutations(), "refutations"),
 )
 """(getter, contract it must name)."""
 

@@ -1,8 +1,9 @@
 """A validator's secret: the end of the hash chain it fixes when it registers.
 
-One preimage of the chain is revealed per inspected commitment and helps to draw which rows are re-run
-(`muster.protocol.draws`), so neither the worker nor the validator chooses them. A validator that loses the secret can
-no longer inspect and must register another key. A leaked secret lets workers predict their sample.
+Each hour has a link of the chain, which helps to draw the rows that are re-run of the hour's commitments
+(`muster.protocol.draws`), and is shown when the hour is sealed. So neither the worker nor the validator chooses them. A
+validator that loses the secret can no longer inspect or seal, and must register another key. With a leaked secret,
+the builder of the block after a commitment can predict its sample.
 """
 
 from __future__ import annotations

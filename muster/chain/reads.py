@@ -25,7 +25,7 @@ from muster.contracts.runs import Checkpoint
 from muster.errors import ChainError, ConfigError, MalformedError, MismatchError, UnreachableError, WrongChainError
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.keys import Keys, RunKeys
-from muster.protocol.terms import Terms, check_tools, run_hash
+from muster.protocol.terms import Terms, run_hash
 from muster.settings.schema import ChainSettings
 
 LOG_SPAN: Final = 10_000
@@ -258,15 +258,6 @@ class ChainReader:
         """Return the keys of a run that are in force at the latest block."""
         keys, head = await self.keys(run), await self.head()
         return keys.at(head.timestamp)
-
-    async def served_terms(self, run: int) -> Terms:
-        """Return the terms of a run to take part in.
-
-        Raises ConfigError when the run demands what this version does not know, and ChainError as `terms`.
-        """
-        terms = await self.terms(run)
-        check_tools(terms)
-        return terms
 
     async def checkpoint(self, run: int, step: int) -> PolicyStep:
         """Return a published step. Raises ChainError when it is not published."""

@@ -31,6 +31,7 @@ class AddressBook:
     masters: str
     court: str
     refutations: str
+    traps: str
     from_block: int
     """Block of the deployment: following events begins here."""
     code_hashes: dict[str, str] = field(default_factory=dict)

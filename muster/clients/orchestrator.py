@@ -34,10 +34,17 @@ from muster.protocol.messages import (
     RunDescription,
     ShownGrades,
     StepReport,
+    TicketRequest,
+    TrapAnswer,
+    TrapPage,
+    TrapQuestion,
+    TrapTicket,
     Upload,
     UploadReceipt,
     Verdict,
     VerdictPage,
+    WaitAnswer,
+    WaitQuestion,
 )
 from muster.protocol.receipts import upload_target
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES
@@ -108,6 +115,11 @@ class OrchestratorClient(SignedClient):
         page = await self._get(VerdictPage, f"/v1/runs/{run}/verdicts", after=after)
         return page.verdicts, page.cursor
 
+    async def still_waits(self, run: int, node: str, index: int, root: bytes) -> bool:
+        """Return whether a commitment waits for a verdict, hidden ones counted; signed by an active validator."""
+        body = WaitQuestion(node=node, index=index, root=hex_hash(root)).model_dump_json().encode()
+        return parse_answer(WaitAnswer, await self._call("POST", f"/v1/runs/{run}/waiting", body)).waits
+
     async def show_grades(self, shown: ShownGrades) -> None:
         """Show grades of private tests. RefusedError with status 425 while too few validators have accepted."""
         await self._post(f"/v1/runs/{shown.statement.run}/grades", shown)
@@ -123,9 +135,25 @@ class OrchestratorClient(SignedClient):
         answer = parse_answer(MasterEnvelope, await self._call("POST", f"/v1/runs/{run}/master", body))
         return open_master(bytes.fromhex(answer.envelope[2:]), key, about_master(self.domain.separator, run, epoch))
 
+    async def ask_for_trap(self, run: int, index: int, step: int) -> str:
+        """Return what answers whether a commitment is to be a trap (`muster.protocol.traps.check_promise`)."""
+        body = TrapQuestion(index=index, step=step).model_dump_json().encode()
+        answer = await self._call("POST", f"/v1/runs/{run}/traps/question", body)
+        return parse_answer(TrapAnswer, answer).signature
+
+    async def ticket(self, request: TicketRequest) -> TrapTicket:
+        """Return the ticket of a trap whose file is uploaded. Check it with `muster.protocol.traps.check_ticket`."""
+        body = request.model_dump_json().encode()
+        return parse_answer(TrapTicket, await self._call("POST", f"/v1/runs/{request.consent.run}/traps/ticket", body))
+
+    async def traps(self, run: int, epoch: int, after: int = 0) -> TrapPage:
+        """Return opened traps of an epoch. RefusedError with status 425 while its master is not shown."""
+        return await self._get(TrapPage, f"/v1/runs/{run}/traps/{epoch}", after=after)
+
     async def accepted(self, run: int, min_step: int = 0) -> list[AcceptedCommitment]:
-        """Return commitments fit for training, of `min_step` and later."""
-        return await self._get(Many[AcceptedCommitment], f"/v1/runs/{run}/accepted", min_step=min_step)  # type: ignore[arg-type]
+        """Return commitments fit for training, of `min_step` and later; signed by the run's trainer, all of them."""
+        target = f"/v1/runs/{run}/accepted?min_step={min_step}"
+        return await self._get(Many[AcceptedCommitment], target, signed=True)  # type: ignore[arg-type]
 
     async def demand(self, run: int, seen: Demand | None = None) -> Demand:
         """Return whether more work is wanted now.
@@ -133,7 +161,7 @@ class OrchestratorClient(SignedClient):
         seen: an earlier answer. The orchestrator may hold the next until it is of use to a worker, or HELD_SECONDS.
         """
         if seen is None:
-            return await self._get(Demand, f"/v1/runs/{run}/demand")
+            return await self._get(Demand, f"/v1/runs/{run}/demand", signed=True)
         wait = int(min(HELD_SECONDS, self.timeout / 2))
         return await self._get(Demand, f"/v1/runs/{run}/demand", wait=wait, seen=seen.tag)
 
@@ -199,8 +227,9 @@ class OrchestratorClient(SignedClient):
     # Reads
 
     async def node(self, address: str) -> NodeReport:
-        """Return what became of a node's work."""
-        return await self._get(NodeReport, f"/v1/nodes/{address}")
+        """Return what became of a node's work: of this client's own with what is hidden from others."""
+        own = self.signer is not None and self.signer.address == address
+        return await self._get(NodeReport, f"/v1/nodes/{address}", signed=own)
 
     async def join_document(self) -> JoinDocument:
         """Return where the orchestrator's run is. Check it with `muster.clients.join.check_run`."""

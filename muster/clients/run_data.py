@@ -113,8 +113,8 @@ class RunTasks:
 
     async def _fetch_components(self) -> None:
         document = self.task_set.document
-        scorers = [part.environment.scorer for part in (*document.parts, *document.held_out)]
-        for name in dict.fromkeys(scorer.component for scorer in scorers if scorer is not None):
+        parts = (*document.parts, *document.held_out)
+        for name in dict.fromkeys(name for part in parts for name in part.environment.components):
             try:
                 await asyncio.to_thread(find_component, name, self.components)
             except CheckError:
@@ -152,9 +152,9 @@ def task_set_path(terms: Terms, folder: Path) -> Path:
 def make_rules(chain: ChainReader, run: int, terms: Terms, tasks: RunTasks, checkpoint: Path) -> Rules:
     """Return the rules of a run, with tokenizer and model facts from any of its checkpoints. Blocks.
 
-    The caller closes their scorers.
+    The caller closes their scorers. Raises as `Rules.check_tools`.
     """
-    return Rules(
+    rules = Rules(
         chain_id=chain.chain_id,
         runs=chain.addresses.runs,
         run=run,
@@ -164,6 +164,8 @@ def make_rules(chain: ChainReader, run: int, terms: Terms, tasks: RunTasks, chec
         tokenizer=load_tokenizer(checkpoint),
         model=ModelFacts.read(checkpoint),
     )
+    rules.check_tools()
+    return rules
 
 
 @dataclass(eq=False)

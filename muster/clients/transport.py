@@ -92,9 +92,11 @@ class SignedClient(AsyncClosing):
 
     # Requests
 
-    async def _get(self, kind: type[T], target: str, **query: object) -> T:
+    async def _get(self, kind: type[T], target: str, *, signed: bool = False, **query: object) -> T:
+        """Return a JSON answer. signed: sign the request, where there is a key, since a stranger may read less."""
         given = {name: value for name, value in query.items() if value is not None}
-        return parse_answer(kind, await self._call("GET", target + (f"?{urlencode(given)}" if given else "")))
+        target += f"?{urlencode(given)}" if given else ""
+        return parse_answer(kind, await self._call("GET", target, signed=signed))
 
     async def _post(self, target: str, message: BaseModel) -> None:
         await self._call("POST", target, message.model_dump_json().encode())
@@ -108,6 +110,7 @@ class SignedClient(AsyncClosing):
         body_hash: str | None = None,
         max_bytes: int = MAX_JSON_BYTES,
         file_bytes: int = 0,
+        signed: bool = False,
     ) -> bytes:
         """Send one request, tried again where that may help, and return the body of the answer.
 
@@ -118,9 +121,11 @@ class SignedClient(AsyncClosing):
         url, request_id = self.url + target, telemetry.request_id()
         with telemetry.about_request(request_id):
             try:
-                signed = NOTHING_HASH if body is None else body_hash or content_hash(body)
+                body_hash = NOTHING_HASH if body is None else body_hash or content_hash(body)
                 return await retry(
-                    lambda again: self._attempt(method, url, body, signed, max_bytes, request_id, again=again),
+                    lambda again: self._attempt(
+                        method, url, body, body_hash, max_bytes, request_id, introduce=again or signed
+                    ),
                     attempts=self.attempts,
                     seconds=seconds,
                 )
@@ -138,9 +143,9 @@ class SignedClient(AsyncClosing):
         max_bytes: int,
         request_id: str,
         *,
-        again: bool,
+        introduce: bool,
     ) -> bytes:
-        headers = self._headers(method, url, body_hash, again=again) | {telemetry.REQUEST_ID_HEADER: request_id}
+        headers = self._headers(method, url, body_hash, introduce=introduce) | {telemetry.REQUEST_ID_HEADER: request_id}
         try:
             async with self._client.stream(method, url, content=body, headers=headers) as reply:
                 data = await _read(reply, max_bytes if reply.is_success else MAX_PROBLEM_BYTES)
@@ -166,16 +171,16 @@ class SignedClient(AsyncClosing):
         service = f"the orchestrator at {self.url}"
         return TryAgainError(reason, service=service, request=request, hint=hint, wait=wait)
 
-    def _headers(self, method: str, url: str, body_hash: str, *, again: bool) -> dict[str, str]:
+    def _headers(self, method: str, url: str, body_hash: str, *, introduce: bool) -> dict[str, str]:
         """Return a request's headers. Writes must be signed.
 
-        Reads need no signature. One is added every INTRODUCE_SECONDS, and after an attempt that failed, so that a busy
-        orchestrator answers this client as a member.
+        Reads need no signature. One is added every INTRODUCE_SECONDS, and to `introduce` the sender: after an attempt
+        that failed, so that a busy orchestrator answers it as a member, and where a stranger may read less.
         """
         headers = {"Accept-Encoding": "identity"}
         if method == "GET":
             due = time.monotonic() - self._last_signed >= INTRODUCE_SECONDS
-            if not self.signer or not (due or again):
+            if not self.signer or not (due or introduce):
                 return headers
         else:
             headers["Content-Type"] = "application/octet-stream" if method == "PUT" else "application/json"

@@ -20,6 +20,7 @@ CONTRACTS: Final = {
     "masters": "Masters",
     "court": "SlashCourt",
     "refutations": "Refutations",
+    "traps": "Traps",
 }
 """Our contracts by the names an address book calls them."""
 

@@ -8,3 +8,7 @@ from .scoring import Scorers as Scorers
 from .task import ChatMessage as ChatMessage
 from .task import Task as Task
 from .task import ask as ask
+from .tools.base import Parameter as Parameter
+from .tools.manifest import TurnsManifest as TurnsManifest
+from .tools.registry import make_tools as make_tools
+from .tools.sandboxed import AuthoredTool as AuthoredTool

@@ -1,7 +1,7 @@
 """Tasks that are scored by their author's own Python source, which runs in the component and nowhere else.
 
 The source defines `score(task, completion)` and returns the parts of the score in millionths, by name. It stands in the
-manifest, so whoever knows the terms of a run knows it. See `authored_scorer` in `muster/sandbox/guest` for what it can
+manifest, so the terms of a run name it. See `authored_scorer` in `muster/sandbox/guest` for what it can
 use, and `muster.authoring.contributions` for how it gets into a task set.
 """
 

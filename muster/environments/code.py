@@ -41,7 +41,7 @@ class Code(OptionsEnvironment):
     type is right, `True` and not `1`; or `tolerance`, in the place of the option.
 
     Option `runner`: "component" runs programs in WebAssembly, the same on every machine; "native" runs those that it
-    cannot (numpy, compiled languages) in the second sandbox, whose scores accuse nobody (docs/use/environments.md).
+    cannot (numpy, compiled languages) in the second sandbox, whose scores accuse no node (docs/use/environments.md).
 
     Option `tuples`: "lists" compares them as lists, "distinct" as Python does, "outer" takes a returned tuple for a
     list and what is in it as Python does. Option `text`: "words" compares printed lines word by word, "lines" as a

@@ -3,7 +3,7 @@
 An *environment manifest* names an environment and its version, its options, the weights of its score's parts and,
 where scoring runs code on a stranger's text, the *scorer*: a WebAssembly component by its hash, its function, and the
 fuel and memory that one call may use; or an image for native programs by its hash, and the time and memory of one run.
-The manifests of a run stand in its task set's document, whose hash the terms name, so whoever knows the terms knows
+The manifests of a run stand in its task set's document, whose hash the terms name, so the terms say
 exactly what scores.
 """
 
@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final
 
+from pydantic import Field
+
 from muster.constants import MICRO
+from muster.environments.tools.manifest import TurnsManifest
 from muster.errors import MalformedError
 from muster.runtime.documents import StrictDocument, canonical_json, few
 from muster.sandbox.scorer import NativeManifest, ScorerManifest
@@ -41,6 +44,8 @@ class EnvironmentManifest(StrictDocument):
     weights: Annotated[Mapping[str, int], few(MAX_PARTS)] = field(default_factory=dict)
     """Weight of each part of the score in millionths; they add up to MICRO."""
     scorer: ScorerManifest | NativeManifest | None = None
+    turns: Annotated[TurnsManifest | None, Field(exclude_if=lambda turns: turns is None)] = None
+    """Tools and turns. Without it a completion is one turn, and the document does not name it."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -49,6 +54,8 @@ class EnvironmentManifest(StrictDocument):
             raise MalformedError(f"environment {self.name}: its parts' weights must add up to {MICRO}")
         if any(not _NAME.fullmatch(part) or weight < 0 for part, weight in self.weights.items()):
             raise MalformedError(f"environment {self.name}: a part has a bad name or a negative weight")
+        if self.turns is not None and list(self.turns.tools) != sorted(set(self.turns.tools)):
+            raise MalformedError(f"environment {self.name}: its tools are not in order, or one stands there twice")
         canonical_json(dict(self.options))  # raises for what JSON lacks
 
     @property
@@ -58,8 +65,14 @@ class EnvironmentManifest(StrictDocument):
 
     @property
     def is_native(self) -> bool:
-        """Return whether scores may differ between machines and from one time to the next: nobody is accused of one."""
+        """Return whether scores may differ between machines and from one time to the next: they accuse no node."""
         return isinstance(self.scorer, NativeManifest)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Return the hashes of the files that nodes need to score, and to run its tools."""
+        named = (self.scorer, self.turns and self.turns.sandbox)
+        return tuple(one.component for one in named if one is not None)
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -10,7 +10,10 @@ Changing this changes the `length_reward` column, so validators of another versi
 
 
 def length_reward(budget: int, length: int) -> int:
-    """Return −α·|length − budget| / budget in millionths, rounded towards zero; `length` counts tokens, EOS included.
+    """Return −α·|length − budget| / budget in millionths, rounded towards zero.
+
+    `length` counts sampled tokens, EOS included, or those of the thinking alone: see `counted_length`. What a tool said
+    is not the policy's to shorten.
 
     Relative, because with answers of 20 tokens an absolute penalty per token would be negligible or dominate the task.
     """

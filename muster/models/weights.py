@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from muster.errors import MalformedError
 
@@ -30,3 +31,20 @@ def read_weights(model_dir: Path, only: Container[str] | None = None) -> Iterato
                         yield name, tensors.get_tensor(name)
         except SafetensorError as error:
             raise MalformedError(f"{path} is not a safetensors file: {error}") from error
+
+
+def read_head(model_dir: Path) -> torch.Tensor:
+    """Return the rows that make logits of states, [V, H] as they are stored: mapped, so that few are read for a few.
+
+    Raises MalformedError when the folder has none.
+    """
+    config = json.loads((model_dir / "config.json").read_text())
+    found = dict(read_weights(model_dir, _HEADS))
+    for name in _HEADS[::-1] if config.get("tie_word_embeddings") else _HEADS:
+        if name in found:
+            return found[name]
+    raise MalformedError(f"no weights in {model_dir} are called {' or '.join(_HEADS)}")
+
+
+_HEADS: Final = ("lm_head.weight", "model.embed_tokens.weight")
+"""Where a model has none of the first name, or ties it to the second, it computes logits with the second."""

@@ -48,6 +48,8 @@ _GOLDEN = _signed(0x9E3779B9)
 _SECOND = _signed(0x85EBCA6B)
 _MULTIPLY_1 = 0x7FEB352D
 _MULTIPLY_2 = _signed(0x846CA68B)
+_LOWEST = -1e30
+"""A logit that no noise lifts above another one."""
 
 
 def _mix(x: torch.Tensor, between: torch.Tensor | None = None) -> torch.Tensor:
@@ -84,7 +86,18 @@ def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Te
 
     `seeds` int64 [B], 0 ≤ seed < 2^63; `positions` integer [B]: index of the token in its completion, from 0.
     """
-    bits = noise_bits(seeds, positions, vocab)
+    return _noise(noise_bits(seeds, positions, vocab))
+
+
+def noise_at(seeds: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Noise of one token for each of B rows: float32 [B], as `gumbel` has it at that token."""
+    words = seeds.to(torch.int64).contiguous().view(torch.int32).view(-1, 2)
+    first, second = _keys(words[:, 0].clone(), words[:, 1], positions.to(torch.int32))
+    return _noise(_mix(tokens.to(torch.int32) * _GOLDEN + first, second))
+
+
+def _noise(bits: torch.Tensor) -> torch.Tensor:
+    """Turn the hash into noise; overwrites it."""
     bits >>= 9
     bits &= 0x7FFFFF
     u = bits.to(torch.float32).add_(0.5).mul_(2.0**-23)
@@ -140,6 +153,14 @@ def measure(
         replay = measure_portable(logits[left], tokens[left], seeds[left], positions[left], temperature)
         rows.gaps[left], rows.logprobs[left], rows.tokens[left] = replay.gaps, replay.logprobs, replay.sampled
     return Replay(rows.gaps, rows.logprobs, rows.tokens)
+
+
+def runners_up(
+    logits: torch.Tensor, chosen: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, Replay]:
+    """Return of each row the token that comes next after the `chosen` one, int64 [B], and how a replay measures it."""
+    tokens = choose(logits.scatter(1, chosen[:, None], _LOWEST), seeds, positions, temperature).tokens
+    return tokens, measure(logits, tokens, seeds, positions, temperature)
 
 
 # --- The definition

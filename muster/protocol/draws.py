@@ -13,10 +13,12 @@ commitments must be, one after the other, whatever step it works on: there is no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eth_abi.abi import encode
 
+from muster.errors import UnreachableError
 from muster.protocol.hashes import keccak
 from muster.protocol.terms import Terms
 
@@ -92,13 +94,14 @@ def draw_commitment(base: bytes, terms: Terms, work_class: int) -> Draw:
     return Draw(base=base, groups=groups, seeds=tuple(position_seed(base, p) for p in range(terms.positions)))
 
 
-def draw_sample(*, block_hash: bytes, preimage: bytes, node: str, index: int, positions: int, count: int) -> list[int]:
+def draw_sample(*, block_hash: bytes, link: bytes, node: str, index: int, positions: int, count: int) -> list[int]:
     """Draw the positions that one validator re-runs: `count` distinct ones, ascending.
 
-    `block_hash` is that of a block after the commitment, so the worker cannot know the sample; `preimage` is the
-    next of the validator's hash chain, so the validator cannot choose it.
+    `block_hash` is that of a block after the commitment, and `link` is the validator's for the commitment's hour
+    (`link_of`), which is secret in that hour. So the worker cannot know the sample. Both are given, so the
+    validator cannot choose it; once the link is shown, with the seal of the hour, anyone can draw it again.
     """
-    return sorted(_shuffled(SAMPLE_TAG + block_hash + preimage, node, index, positions, count))
+    return sorted(_shuffled(SAMPLE_TAG + block_hash + link, node, index, positions, count))
 
 
 def draw_pool(*, block_hash: bytes, node: str, index: int, terms: Terms) -> list[int]:
@@ -122,16 +125,14 @@ def draw_unit(*, block_hash: bytes, node: str, first: int, last: int, terms: Ter
     return [(first + place // each, place % each) for place in places]
 
 
-def draw_rows(*, block_hash: bytes, preimage: bytes, node: str, index: int, terms: Terms, count: int) -> list[int]:
+def draw_rows(*, block_hash: bytes, link: bytes, node: str, index: int, terms: Terms, count: int) -> list[int]:
     """Draw all positions that one validator re-runs, ascending: the pool's, and `count` others for it alone.
 
     The rest as in `draw_sample`.
     """
     pool = draw_pool(block_hash=block_hash, node=node, index=index, terms=terms)
     others = [position for position in range(terms.positions) if position not in pool]
-    own = draw_sample(
-        block_hash=block_hash, preimage=preimage, node=node, index=index, positions=len(others), count=count
-    )
+    own = draw_sample(block_hash=block_hash, link=link, node=node, index=index, positions=len(others), count=count)
     return sorted([*pool, *(others[place] for place in own)])
 
 
@@ -161,3 +162,16 @@ def chain_preimages(secret: bytes, length: int) -> list[bytes]:
     for _ in range(length - 1):
         links.append(keccak(links[-1]))
     return links[::-1]
+
+
+def link_of(links: Sequence[bytes], first_hour: int, hour: int) -> bytes:
+    """Return the link of a validator's hash chain for an hour. `first_hour`: that in which it registered.
+
+    Raises UnreachableError when the chain has no link for it.
+    """
+    if first_hour <= hour < first_hour + len(links):
+        return links[hour - first_hour]
+    raise UnreachableError(
+        f"this validator's hash chain has links for {len(links)} hours, and not for hour {hour}",
+        hint="once they are over, retire this key, and join with a new key and another operator",
+    )

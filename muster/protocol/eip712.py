@@ -32,6 +32,8 @@ from muster.protocol.messages import (
     JoinDocument,
     SignedAs,
     SignedRequest,
+    TrapPromise,
+    TrapTicket,
     UploadReceipt,
     Verdict,
 )
@@ -51,6 +53,8 @@ SignedMessage = (
     | EnvironmentDecision
     | DaySummary
     | JoinDocument
+    | TrapPromise
+    | TrapTicket
     | NodeName
     | BenchmarkScore
 )
@@ -64,6 +68,8 @@ M = TypeVar(
     EnvironmentDecision,
     DaySummary,
     JoinDocument,
+    TrapPromise,
+    TrapTicket,
     NodeName,
     BenchmarkScore,
 )

@@ -23,7 +23,7 @@ NO_KEYS: Final = Keys(ZERO_ADDRESS, ZERO_ADDRESS, ZERO_ADDRESS)
 class RunKeys:
     """All keys that a run has had, has and is announced to have, as the chain has them now.
 
-    Only what is announced may still be replaced: whoever keeps this for long reads it again before that is in force.
+    Only what is announced may still be replaced: a process that keeps this reads it again before that is in force.
     """
 
     tenures: tuple[Tenure, ...] = ()

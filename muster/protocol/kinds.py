@@ -1,4 +1,4 @@
-"""What cases are about, by the numbers that the chain stores and, but for two of them, does not read.
+"""What cases are about, by the numbers that the chain stores and, but for three of them, does not read.
 
 A challenger can open a case of any number. No evidence is of a kind that has no name here, so judges vote not guilty.
 """
@@ -13,7 +13,7 @@ from muster.contracts.refutations import Flaw
 class Kind(IntEnum):
     """What a case accuses a node of. Changing a number breaks every run; a new one is the last here and in `Reason`.
 
-    The court acts on `DATA_MISSING` and `WRONG_GRADE`. `WRONG_TOOL` is reserved for runs with tools.
+    The court acts on `DATA_MISSING` and `WRONG_GRADE`, Traps on `SAMPLING_MISMATCH`.
     """
 
     MALFORMED = 0
@@ -29,6 +29,7 @@ class Kind(IntEnum):
     WRONG_LOGPROBS = 10
     WRONG_TOOL = 11
     WRONG_GRADE = 12
+    WRONG_SPAN = 13
 
 
 def kind_of(reason: str) -> Kind:

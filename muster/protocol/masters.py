@@ -1,9 +1,9 @@
-"""The masters of a run's private tests: epochs, their hash chain, and the statement by which a validator grades.
+"""The masters of a run's private tests and of its traps: epochs, hash chains, and a validator's statement of grades.
 
-Epoch e, counted from 1, covers the steps from (e - 1) * grade_epoch_steps up to e * grade_epoch_steps; the last of the
-run's grade_epochs goes on for ever. Masters are a hash chain: m_e = keccak256(m_(e+1)), and grade_tip = keccak256(m_1),
-so a master yields all earlier ones, and can be checked against the chain. Each function here is pure, and those about
-epochs have a twin in `contracts/Grading.sol` (tests/integration/test_twins.py).
+Epoch e of a series, counted from 1, covers the steps from (e - 1) * epoch_steps up to e * epoch_steps; the last of its
+epochs goes on for ever. Masters are a hash chain: m_e = keccak256(m_(e+1)), and the series' tip is keccak256(m_1), so a
+master yields all earlier ones, and can be checked against the chain. Each function here is pure, and those about
+epochs have a twin in `contracts/libraries/Epochs.sol`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from muster.errors import MalformedError, MismatchError
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import hash_bytes, hex_hash, keccak
 from muster.protocol.messages import Grade, Verdict
-from muster.protocol.terms import Terms
+from muster.protocol.terms import NO_HASH, MasterSeries
 
 
-def epoch_of(terms: Terms, step: int) -> int:
-    """Return the epoch, from 1, whose private tests a step is graded by; 0 in a run without private tests."""
-    if not terms.has_private_tests:
+def epoch_of(series: MasterSeries, step: int) -> int:
+    """Return the epoch, from 1, that a step is in; 0 where the run has no such masters."""
+    if series.tip == NO_HASH:
         return 0
-    return min(step // terms.grade_epoch_steps + 1, terms.grade_epochs)
+    return min(step // series.epoch_steps + 1, series.epochs)
 
 
-def epochs_begun(terms: Terms, steps: int) -> int:
+def epochs_begun(series: MasterSeries, steps: int) -> int:
     """Return how many epochs have begun after `steps` published steps: the owner is paid when it has shown all."""
-    return epoch_of(terms, steps - 1) if steps > 0 else 0
+    return epoch_of(series, steps - 1) if steps > 0 else 0
 
 
-def epochs_over(terms: Terms, steps: int) -> int:
+def epochs_over(series: MasterSeries, steps: int) -> int:
     """Return how many epochs have ended after `steps` published steps; the last ends with the run."""
-    return max(epochs_begun(terms, steps) - 1, 0)
+    return max(epochs_begun(series, steps) - 1, 0)
 
 
 def earlier_master(master: bytes, epoch: int, wanted: int) -> bytes:
@@ -46,10 +46,10 @@ def earlier_master(master: bytes, epoch: int, wanted: int) -> bytes:
     return master
 
 
-def check_master(terms: Terms, epoch: int, master: bytes) -> None:
-    """Raise MismatchError unless `master` is that of an epoch of the run."""
-    if not 1 <= epoch <= terms.grade_epochs or earlier_master(master, epoch, 0) != terms.grade_tip:
-        raise MismatchError(f"this is not the master of epoch {epoch}: it does not lead to the run's grade_tip")
+def check_master(series: MasterSeries, epoch: int, master: bytes) -> None:
+    """Raise MismatchError unless `master` is that of an epoch of the series."""
+    if not 1 <= epoch <= series.epochs or earlier_master(master, epoch, 0) != series.tip:
+        raise MismatchError(f"this is not the master of epoch {epoch}: it does not lead to the tip in the run's terms")
 
 
 def grades_commitment(grades: str, salt: str, validator: str) -> str:

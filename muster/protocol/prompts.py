@@ -7,9 +7,9 @@ message, unless the environment asks for no thinking.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,13 +41,30 @@ def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
     return pad if isinstance(pad, int) else end_token(tokenizer)
 
 
-def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int, *, thinks: bool = True) -> str:
+def prompt_text(
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    budget: int,
+    *,
+    thinks: bool = True,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """Render the prompt, special tokens spelled out; `thinks` as in `EnvironmentManifest`.
 
-    Raises ConfigError if the tokenizer has no chat template, MalformedError if that refuses the task's messages.
+    tools: the functions that the model may call, with their schemas. Raises ConfigError if the tokenizer has no chat
+    template, MalformedError if that refuses the task's messages.
     """
-    from jinja2 import TemplateError  # of what renders templates; imported with transformers
+    messages = [{"role": message.role, "content": message.content} for message in task.messages]
+    if thinks and "thinking_budget" not in chat_template(tokenizer):
+        messages[-1]["content"] += BUDGET_SENTENCE.format(budget=budget)
+    try:
+        return render(tokenizer, messages, thinks=thinks, tools=tools, thinking_budget=budget)
+    except MalformedError as error:
+        raise MalformedError(f"the chat template refuses task {task.id[:80]!r}: {error}") from error
 
+
+def chat_template(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the tokenizer's chat template. Raises ConfigError if it has none."""
     template = tokenizer.chat_template
     if isinstance(template, dict):  # several, by name
         template = template.get("default")
@@ -56,28 +73,54 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int, *, 
             "the tokenizer has no chat template",
             hint="use a chat model (of several templates one named default), or muster model init",
         )
-    messages = [{"role": message.role, "content": message.content} for message in task.messages]
-    if thinks and "thinking_budget" not in template:
-        messages[-1]["content"] += BUDGET_SENTENCE.format(budget=budget)
+    return template
+
+
+def render(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    thinks: bool,
+    tools: Sequence[Mapping[str, Any]] = (),
+    opens_turn: bool = True,
+    **more: Any,
+) -> str:
+    """Render messages by the chat template, the same on every machine and every day. Raises MalformedError.
+
+    more: what else the template may know.
+    """
+    from jinja2 import TemplateError  # of what renders templates; imported with transformers
+
+    template = chat_template(tokenizer)
+    if tools:
+        more |= {"tools": list(tools)} | ({"xml_tools": list(tools)} if "xml_tools" in template else {})
     try:
         text = tokenizer.apply_chat_template(
-            messages,
+            list(messages),  # type: ignore[arg-type]
             chat_template=template,
             tokenize=False,
-            add_generation_prompt=True,
-            thinking_budget=budget,
+            add_generation_prompt=opens_turn,
             enable_thinking=thinks,
             strftime_now=DAY.strftime,
+            **more,
         )
     except (TemplateError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
-        raise MalformedError(f"the chat template refuses task {task.id[:80]!r}: {error}") from error
+        raise MalformedError(str(error)) from error
     assert isinstance(text, str)
     return text
 
 
-def prompt_tokens(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int, *, thinks: bool = True) -> np.ndarray:
+def prompt_tokens(
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    budget: int,
+    *,
+    thinks: bool = True,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> np.ndarray:
     """Return the token ids of the prompt, int32 [length]. `budget` is in tokens, as drawn. Raises as `prompt_text`."""
-    ids = tokenizer(prompt_text(tokenizer, task, budget, thinks=thinks), add_special_tokens=False)["input_ids"]
+    text = prompt_text(tokenizer, task, budget, thinks=thinks, tools=tools)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     return np.asarray(ids, dtype=np.int32)
 
 
@@ -92,8 +135,13 @@ def completion_text(
     ids = [int(token) for token in tokens]
     if ids and (ids[-1] == end_token(tokenizer) or ids[-1] in stop_tokens):
         ids.pop()
+    return tokens_text(tokenizer, ids)
+
+
+def tokens_text(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
+    """Decode tokens, special ones spelled out. Total as `completion_text`."""
     parts: list[list[int]] = [[]]
-    for token in ids:
+    for token in tokens:
         if 0 <= token < len(tokenizer):
             parts[-1].append(token)
         else:

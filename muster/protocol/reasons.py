@@ -19,6 +19,7 @@ EXPLANATIONS: Final[dict[Reason, str]] = {
     "activation_mismatch": "the activation proofs are of other weights than this step's: stale, noised, quantised",
     "wrong_logprobs": "the log-probabilities are not those of this step's weights",
     "wrong_tool": "a tool's answer in a row is not what the tool gives",
+    "wrong_span": "the parts of a completion that were sampled and given do not alternate, or the task has no tools",
     "wrong_grade": "a validator's grades of the private tests are not what the tests give",
 }
 

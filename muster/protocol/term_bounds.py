@@ -12,7 +12,7 @@ from typing import Final
 
 from muster.constants import BASIS_POINTS, CHAIN_ANVIL, HOUR_SECONDS, MAX_BUDGETS, MAX_CLASSES
 from muster.errors import ConfigError
-from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms import NO_HASH, Terms, WorkClass
 from muster.protocol.terms_file import MONEY
 from muster.runtime.units import Tokens
 
@@ -22,6 +22,8 @@ DEPOSIT_COMMITMENTS: Final = 4
 """Of the best-paid class: what a judge's deposit is at least."""
 MIN_WEIGHT: Final = 1_000
 MIN_PAY: Final = BASIS_POINTS
+MIN_TRAP_EVERY: Final = 20
+MAX_TRAP_EVERY: Final = 1_000
 
 MIN_PHASE: Final = 13 * HOUR_SECONDS
 MAX_PHASE: Final = 36 * HOUR_SECONDS
@@ -38,6 +40,8 @@ REASONS: Final = {
     "commit_phase": "a case of a public run must not require an operator to be awake",
     "reveal_phase": "a case of a public run must not require an operator to be awake",
     "groups_per_commitment": f"a commitment has at most {MAX_POSITIONS:,} rows",
+    "trap_every": "too few traps tell nothing of who looks, and too many are work that trains nothing",
+    "trap_prize": "what is reserved for looks at a commitment is at most one and a half times its pay",
     "budget": "no budget is above max_completion_tokens",
     "weight": "a class is paid in proportion to the mean of its budgets",
 }
@@ -76,6 +80,7 @@ def bounds(terms: Terms, *, local: bool) -> Iterator[TermBound]:
     yield from _sizes(terms)
     yield from _times(terms, local)
     yield from _grades(terms)
+    yield from _traps(terms)
     yield from _classes(terms)
     yield from _money(terms)
 
@@ -110,6 +115,16 @@ def _grades(terms: Terms) -> Iterator[TermBound]:
     some = int(terms.has_private_tests)
     yield TermBound("grade_epochs", terms.grade_epochs, some, some * _bits(16))
     yield TermBound("grade_epoch_steps", terms.grade_epoch_steps, some, some * _bits(32))
+
+
+def _traps(terms: Terms) -> Iterator[TermBound]:
+    """Traps have all of their terms, or none."""
+    some = int(terms.trap_tip != NO_HASH)
+    yield TermBound("trap_epochs", terms.trap_epochs, some, some * _bits(16))
+    yield TermBound("trap_epoch_steps", terms.trap_epoch_steps, some, some * _bits(32))
+    yield TermBound("trap_every", terms.trap_every, some * MIN_TRAP_EVERY, some * MAX_TRAP_EVERY)
+    most = terms.pay * terms.trap_every // max(1, terms.accepts_required)
+    yield TermBound("trap_prize", terms.trap_prize, some * terms.pay, some * most)
 
 
 def _classes(terms: Terms) -> Iterator[TermBound]:

@@ -46,6 +46,14 @@ WORDS: Final[dict[str, tuple[Unit, str]]] = {
     "grade_tip": ("hash", "hash of the first master of the private tests"),
     "grade_epochs": ("", "epochs of the private tests"),
     "grade_epoch_steps": ("", "steps of one of these epochs"),
+    "trap_epochs": ("", "epochs of the traps"),
+    "trap_epoch_steps": ("", "steps of one of these epochs"),
+    "trap_every": (
+        "",
+        "of so many commitments one is a trap, on average; 0: none, so looking pays only if someone cheats",
+    ),
+    "trap_prize": ("MUST", "what a validator is paid for finding a trap"),
+    "trap_tip": ("hash", "hash of the first master of the traps"),
 }
 """Unit and meaning of each term but the classes, by its name."""
 

@@ -14,6 +14,7 @@ from eth_abi.abi import encode
 from muster.constants import BASIS_POINTS, MAX_BUDGETS, MAX_CLASSES, MICRO
 from muster.contracts import run_terms
 from muster.contracts.codec import plain
+from muster.contracts.run_terms import Series
 from muster.errors import ConfigError
 from muster.protocol.hashes import keccak
 
@@ -54,6 +55,18 @@ MAX_COVER: Final = (1 << 24) - 1
 """Bits that the contract has for `Terms.cover_of`."""
 NO_HASH: Final = bytes(32)
 """In place of a hash: the run has nothing of that kind."""
+
+
+@dataclass(frozen=True)
+class MasterSeries:
+    """Masters of a run's private tests or of its traps, one for each epoch (`muster.protocol.masters`)."""
+
+    kind: Series
+    tip: bytes
+    """Hash of the first epoch's master; 32 zero bytes: the run has none of this kind."""
+    epochs: int
+    epoch_steps: int
+    """Steps of an epoch but the last, which goes on."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +124,23 @@ class Terms:
     """Verification profile: keccak of its name in `muster.verification.profiles`, or the hash of the run's own
     calibration (`muster.verification.calibration`)."""
     tools_root: bytes = field(default=NO_HASH, kw_only=True)
-    """Root of the tools that rollouts may call; 32 zero bytes: none, and this version knows none."""
+    """Hash of the tools that rollouts may call (`muster.environments.tools.registry.tools_root`); zero: none."""
     grade_tip: bytes = field(default=NO_HASH, kw_only=True)
     """Hash of the first master of the private tests (`muster.protocol.masters`); 32 zero bytes: the run has none."""
     grade_epochs: int = field(default=0, kw_only=True)
     """Epochs, so masters, of the private tests; 0 without any."""
     grade_epoch_steps: int = field(default=0, kw_only=True)
     """Steps of an epoch but the last, which goes on; 0 without private tests."""
+    trap_epochs: int = field(default=0, kw_only=True)
+    """Epochs, so masters, of the traps; 0 without any."""
+    trap_epoch_steps: int = field(default=0, kw_only=True)
+    """Steps of such an epoch but the last, which goes on; 0 without traps."""
+    trap_every: int = field(default=0, kw_only=True)
+    """Of so many commitments one, on average, is a trap; 0: the run has none."""
+    trap_prize: int = field(default=0, kw_only=True)
+    """Token wei for a validator that finds a trap, at a class weight of 10,000 basis points; 0 without traps."""
+    trap_tip: bytes = field(default=NO_HASH, kw_only=True)
+    """Hash of the first master of the traps; 32 zero bytes: the run has none."""
     classes: tuple[WorkClass, ...]
 
     @property
@@ -128,6 +151,20 @@ class Terms:
     @property
     def has_private_tests(self) -> bool:
         return self.grade_tip != NO_HASH
+
+    @property
+    def has_traps(self) -> bool:
+        return self.trap_every > 0
+
+    @property
+    def grade_series(self) -> MasterSeries:
+        """Return the masters of the private tests."""
+        return MasterSeries(Series.GRADES, self.grade_tip, self.grade_epochs, self.grade_epoch_steps)
+
+    @property
+    def trap_series(self) -> MasterSeries:
+        """Return the masters of the traps."""
+        return MasterSeries(Series.TRAPS, self.trap_tip, self.trap_epochs, self.trap_epoch_steps)
 
     @property
     def temperature(self) -> float:
@@ -163,6 +200,12 @@ class Terms:
                 "grade_tip, grade_epochs and grade_epoch_steps do not go together",
                 hint="give all three for private tests, or none of them",
             )
+        traps = (self.trap_every, self.trap_prize, self.trap_epochs, self.trap_epoch_steps)
+        if any((value > 0) != (self.trap_tip != NO_HASH) for value in traps):
+            raise ConfigError(
+                "trap_every, trap_prize, trap_tip, trap_epochs and trap_epoch_steps do not go together",
+                hint="give all five for traps, or none of them",
+            )
         if not 1 <= len(self.classes) <= MAX_CLASSES:
             raise ConfigError(f"a run has {len(self.classes)} work classes", hint=f"give 1 to {MAX_CLASSES}")
 
@@ -182,15 +225,6 @@ def run_hash(owner: str, terms: Terms, keys: run_terms.Keys) -> bytes:
     """Return the hash by which the chain knows a run beside its number: of its owner, terms and first keys."""
     creation = run_terms.create_run(terms.to_chain(), keys)
     return keccak(encode(("address", *creation.function.inputs), plain((owner, *creation.arguments))))
-
-
-def check_tools(terms: Terms) -> None:
-    """Raise ConfigError when rollouts of the run may call tools: this version can neither run nor check them."""
-    if terms.tools_root != NO_HASH:
-        raise ConfigError(
-            f"the run has tools (tools_root 0x{terms.tools_root.hex()}), and this version knows none",
-            hint="take part with the version that the run's owner names",
-        )
 
 
 def check_context(terms: Terms, context: int | None) -> None:

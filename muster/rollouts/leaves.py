@@ -35,8 +35,10 @@ def completion_hash(rollout: Rollout) -> bytes:
 def row_hash(rollout: Rollout) -> bytes:
     """Hash the version and every column, in schema order.
 
-    Integers are little-endian at their width, the rest is length-prefixed.
+    Integers are little-endian at their width, the rest is length-prefixed. The fuel of calls is hashed only where the
+    row has more than one span.
     """
+    calls = b"" if len(rollout.spans) <= 1 else _sized(np.ascontiguousarray(rollout.call_fuel, dtype="<u8").tobytes())
     fixed = struct.pack(
         "<HIIIIIQQH",
         VERSION,
@@ -60,6 +62,7 @@ def row_hash(rollout: Rollout) -> bytes:
         + struct.pack("<qQ", rollout.length_reward, rollout.fuel)
         + _sized(rollout.finish_reason.encode())
         + _sized(rollout.proof)
+        + calls
     )
 
 

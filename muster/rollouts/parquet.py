@@ -1,5 +1,7 @@
 """The rollout file: Parquet, zstd, exactly `schema.SCHEMA`, one row group, one row per position.
 
+A file with a row of more than one span has exactly `schema.TURNS_SCHEMA` instead.
+
 `write_rollouts` and `read_rollouts` are the format. `read_rollouts` is strict, but Parquet is a large C++ parser:
 bytes from a stranger go through `muster.rollouts.reader`, which runs it in a process with limits.
 
@@ -22,7 +24,7 @@ import pyarrow.parquet as pq
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import MalformedError
 from muster.protocol.terms import Terms
-from muster.rollouts.schema import FINISH_REASONS, METADATA, SCHEMA, VERSION, Rollout
+from muster.rollouts.schema import FINISH_REASONS, METADATA, SCHEMA, TURNS_SCHEMA, VERSION, Rollout
 
 FIXED: Final = np.dtype(
     [(field.name, field.type.to_pandas_dtype()) for field in SCHEMA if pa.types.is_integer(field.type)]
@@ -37,6 +39,7 @@ RAGGED: Final = {
     "logprobs": "<f4",
     "parts": "<i8",
     "proof": "u1",
+    "call_fuel": "<u8",
 }
 """Columns of a varying length per row, with the type of one element."""
 
@@ -45,7 +48,7 @@ PROOF_BYTES_PER_TOKEN: Final = 16
 
 ROW_OVERHEAD: Final = 4096
 _MAGIC: Final = b"MRO2"
-_HEADER: Final = struct.Struct("<4sI6Q")
+_HEADER: Final = struct.Struct(f"<4sI{len(RAGGED)}Q")
 _THRIFT_STRINGS: Final = 1 << 20
 _THRIFT_ITEMS: Final = 1 << 16
 
@@ -131,6 +134,7 @@ class Columns:
                 logprobs=cell("logprobs", i),
                 parts=cell("parts", i),
                 proof=cell("proof", i).tobytes(),
+                call_fuel=cell("call_fuel", i),
             )
             for i, row in enumerate(self.fixed.tolist())
         ]
@@ -141,12 +145,13 @@ def write_rollouts(rollouts: Sequence[Rollout]) -> bytes:
 
     Raises OverflowError or pyarrow's ArrowException for values that the schema cannot hold.
     """
-    arrays = [pa.array([getattr(rollout, field.name) for rollout in rollouts], field.type) for field in SCHEMA]
+    schema = TURNS_SCHEMA if any(len(rollout.spans) > 1 for rollout in rollouts) else SCHEMA
+    arrays = [pa.array([getattr(rollout, field.name) for rollout in rollouts], field.type) for field in schema]
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
-        sink, SCHEMA, compression="zstd", use_dictionary=False, write_statistics=False, store_schema=False
+        sink, schema, compression="zstd", use_dictionary=False, write_statistics=False, store_schema=False
     ) as writer:
-        table = pa.Table.from_arrays(arrays, schema=SCHEMA)
+        table = pa.Table.from_arrays(arrays, schema=schema)
         writer.write_table(table, row_group_size=max(1, len(rollouts)))
         writer.add_key_value_metadata(METADATA)
     return sink.getvalue().to_pybytes()
@@ -184,7 +189,7 @@ def _check_metadata(file: pq.ParquetFile, limits: FileLimits) -> None:
     metadata = file.metadata
     if metadata.metadata != METADATA:
         raise MalformedError(f"the file is none of version {VERSION}: its metadata is {str(metadata.metadata)[:80]}")
-    if not file.schema_arrow.equals(SCHEMA):
+    if not (file.schema_arrow.equals(SCHEMA) or file.schema_arrow.equals(TURNS_SCHEMA)):
         raise MalformedError("the file's columns are not those of muster.rollouts.schema")
     if metadata.num_row_groups != 1 or not 1 <= metadata.num_rows <= limits.rows:
         raise MalformedError(
@@ -210,7 +215,7 @@ def _columns_of_table(table: pa.Table, limits: FileLimits) -> Columns:
     fixed = np.zeros(rows, FIXED)
     lengths: dict[str, np.ndarray] = {}
     values: dict[str, np.ndarray] = {}
-    for field in SCHEMA:
+    for field in table.schema:
         column = table.column(field.name).combine_chunks()
         if column.null_count:
             raise MalformedError(f"column {field.name} has nulls")
@@ -229,7 +234,20 @@ def _columns_of_table(table: pa.Table, limits: FileLimits) -> Columns:
             values[field.name] = flat.to_numpy(zero_copy_only=False).astype(RAGGED[field.name], copy=False)
         else:
             fixed[field.name] = column.to_numpy(zero_copy_only=False)
+    _add_calls(lengths, values)
     return Columns(fixed, lengths, values)
+
+
+def _add_calls(lengths: dict[str, np.ndarray], values: dict[str, np.ndarray]) -> None:
+    """Add the column of calls where the file has none. Raises MalformedError for fuel that no row hash binds."""
+    has_given = lengths["spans"] > 1
+    if "call_fuel" not in lengths:
+        lengths["call_fuel"] = np.zeros(len(has_given), np.int64)
+        values["call_fuel"] = np.zeros(0, np.uint64)
+        if has_given.any():
+            raise MalformedError("a row has several spans, and the file no column for the fuel of calls")
+    elif not has_given.any() or lengths["call_fuel"][~has_given].any():
+        raise MalformedError("the file has fuel of calls for rows in which nothing was given")
 
 
 def _finish_codes(reasons: list[str]) -> list[int]:

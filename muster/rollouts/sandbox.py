@@ -29,7 +29,8 @@ import numpy as np
 
 from muster.errors import MalformedError
 from muster.rollouts.parquet import FileLimits, read_columns, write_rollouts
-from muster.rollouts.schema import Rollout, one_span
+from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import one_span
 
 HEAD: Final = struct.Struct("<QIQdd")
 ANSWER: Final = struct.Struct("<BQ")

@@ -6,14 +6,15 @@ over their leaves (`muster.rollouts.leaves`), and are never trusted before `vali
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 FINISH_REASONS = ("stop", "length")
-"""`stop`: the last completion token is EOS. `length`: the completion has as many tokens as the limit allows."""
+"""`stop`: the last completion token is EOS. `length`: the completion, or its last turn, has as many tokens as a limit
+allows."""
 
 VERSION: Final = 2
 """Of the file and of a row's hash; a file says it in its metadata. Changing this refuses all older files."""
@@ -45,10 +46,14 @@ SCHEMA = pa.schema(
 )
 """Exactly these columns, in this order. Changing this breaks every leaf's row hash."""
 
+TURNS_SCHEMA = SCHEMA.append(
+    pa.field("call_fuel", pa.list_(pa.field("item", pa.uint64(), nullable=False)), nullable=False)
+)
+"""The columns of a file in which a row has given tokens."""
 
-def one_span(length: int) -> np.ndarray:
-    """Return the spans of a completion that the policy sampled from beginning to end: int32 [1]."""
-    return np.array([length], np.int32)
+
+def _no_fuel() -> np.ndarray:
+    return np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +77,7 @@ class Rollout:
     """int32 [spans]: the completion's stretches by the token index after each one's last. The policy sampled the first,
     the third and so on; those between were given to it, by a tool or a user. The last one ends the completion."""
     logprobs: np.ndarray
-    """float32 [completion length]: log-probability of each token under softmax(logits / temperature)"""
+    """float32 [sampled tokens]: log-probability of each under softmax(logits / temperature)"""
     task_reward: int
     """The environment's score: the weighted sum of `parts`."""
     parts: np.ndarray
@@ -82,12 +87,21 @@ class Rollout:
     """What scoring used of the sandbox's fuel; 0 where it needed none."""
     finish_reason: str
     proof: bytes
-    """Activation proof over the states that the completion tokens came from, see `muster.proofs`."""
+    """Activation proof over the states that the sampled tokens came from, see `muster.proofs`."""
+    call_fuel: np.ndarray = field(default_factory=_no_fuel)
+    """uint64 [calls]: what each call of a tool used of its fuel, in order. Empty where nothing was given."""
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of the columns whose length varies."""
         return sum(
             column.nbytes
-            for column in (self.prompt_tokens, self.completion_tokens, self.spans, self.logprobs, self.parts)
+            for column in (
+                self.prompt_tokens,
+                self.completion_tokens,
+                self.spans,
+                self.logprobs,
+                self.parts,
+                self.call_fuel,
+            )
         ) + len(self.proof)

@@ -41,7 +41,7 @@ PIPELINED: Final = 32
 
 
 _UNHEARD: Final = asyncio.Event()
-"""Of requests that were taken early: nobody waits for their bodies."""
+"""Of requests that were taken early: their bodies are not awaited."""
 
 
 @dataclass(frozen=True)

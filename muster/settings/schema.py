@@ -88,6 +88,9 @@ class OrchestratorSettings(Section):
     """Folder with the run's task set, tokenizer and model configuration, offered to newcomers by content hash."""
     masters: Path | None = None
     """Secret file that muster tasks seal wrote: validators grade a run's private tests by it. Never in run_folder."""
+    trap_masters: Path | None = None
+    """Secret file that muster run masters wrote: by it workers learn which commitments are traps. Never in
+    run_folder."""
     batch_groups: int = Field(default=64, ge=1)
     """Groups the trainer puts in a batch; demand is counted in batches of this size."""
     demand_batches: float = Field(default=2, gt=0, le=100)
@@ -180,6 +183,8 @@ class TrainerSettings(Section):
     """Optimiser state, batches and resumable checkpoints."""
     model: Path = Path(".muster/run/model")
     """Folder of the model the run begins with; its hashes must be those of the run's terms."""
+    trap_masters: Path | None = None
+    """Secret file that muster run masters wrote: by it the trainer leaves traps out, and shows masters in time."""
     max_steps: int = Field(default=0, ge=0)
     """Updates after which training ends, republished weights not counted; 0: training runs until it is stopped."""
     batch_groups: int = Field(default=64, ge=1, le=100_000)
@@ -241,6 +246,8 @@ class TrainerSettings(Section):
     """Weight of the entropy bonus."""
     kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the divergence from the model the run began with; above 0 that model is kept in memory too."""
+    given_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the cross-entropy on tokens that tools and users gave."""
     mismatch_bound: float = Field(default=1.0, gt=0)
     """Rollouts whose log-probabilities differ from the trainer's by more, in nats per token, are left out."""
     mask_ratio_low: float = Field(default=0.0, ge=0)

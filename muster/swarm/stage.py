@@ -136,6 +136,7 @@ async def open_run(swarm: RunningSwarm, request: SwarmRequest, task_set: TaskSet
         **local_terms(request),
         task_count=task_set.size,
         task_root=task_set.root,
+        tools_root=task_set.document.tools_root,
         model_hash=model_hash(model),
         tokenizer_hash=tokenizer_hash(model),
     )

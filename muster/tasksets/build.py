@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from pydantic_core import from_json
@@ -131,15 +132,13 @@ def _write_part(part: NewPart, folder: Path, ids: set[bytes]) -> TaskSetPart:
 
 
 def _keep_component(manifest: EnvironmentManifest, folder: Path, components: Sequence[Path]) -> None:
-    if manifest.scorer is None or (folder / manifest.scorer.component).exists():
-        return
-    for source in (*components, folder):
+    for name, source in product(manifest.components, (*components, folder)):
         with suppress(CheckError):  # a missing component is reported by the orchestrator
-            component = find_component(manifest.scorer.component, source)
-            folder.mkdir(exist_ok=True)
-            shutil.copyfile(component.path, folder / component.hash)
-            sync(folder / component.hash)
-            return
+            if not (folder / name).exists():
+                component = find_component(name, source)
+                folder.mkdir(exist_ok=True)
+                shutil.copyfile(component.path, folder / component.hash)
+                sync(folder / component.hash)
 
 
 def _shards(tasks: Iterable[Task | bytes], ids: set[bytes]) -> Iterator[list[bytes]]:

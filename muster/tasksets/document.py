@@ -28,6 +28,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import FailFast, Field, computed_field
 
 from muster.environments.manifest import EnvironmentManifest
+from muster.environments.tools.registry import tools_root
 from muster.errors import MalformedError
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.merkle import LeafTree
@@ -213,6 +214,11 @@ class TaskSetDocument(StrictDocument):
     def root(self) -> bytes:
         """Return sha256 of the canonical bytes: `Terms.task_root`."""
         return hash_bytes(content_hash(self.to_bytes()))
+
+    @cached_property
+    def tools_root(self) -> bytes:
+        """Return `Terms.tools_root`. Raises ConfigError for a tool that this version does not have."""
+        return tools_root(part.environment.turns for part in (*self.parts, *self.held_out))
 
     @cached_property
     def train_count(self) -> int:

@@ -21,8 +21,10 @@ from muster.grading.grades import RowGrade
 from muster.protocol.draws import Draw, GroupDraw
 from muster.protocol.messages import Reason
 from muster.protocol.terms import Terms
+from muster.protocol.turns.conversation import conversation_error, counted_length
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import last_turn, sampled_length, spans_error, termination_error
 from muster.verification.rules import CommittedWork, Rules
 
 if TYPE_CHECKING:
@@ -146,18 +148,22 @@ def check_prompt(row: CheckedRow) -> Finding | None:
 def check_bounds(row: CheckedRow) -> Finding | None:
     """Check lengths and values of tokens and log-probabilities.
 
-    There are 1 to the limit tokens, all in the vocabulary and in one sampled span; as many log-probabilities, each
-    finite and at most zero.
+    There are 1 to the limit tokens, all in the vocabulary, in one span or in several of a task with tools: else it is
+    a `wrong_span`. There are as many log-probabilities as tokens that were sampled, each finite and at most zero.
     """
     tokens, logprobs = row.rollout.completion_tokens, row.rollout.logprobs
     limit = row.rules.terms.max_completion_tokens
     if not 1 <= len(tokens) <= limit:
         return row.finding("out_of_bounds", f"{len(tokens)} completion tokens", len(tokens), limit)
-    if row.rollout.spans.tolist() != [len(tokens)]:
-        return row.finding("out_of_bounds", "the spans are not one sampled span, the whole completion")
-    if len(logprobs) != len(tokens):
-        detail = f"{len(logprobs)} log-probabilities for {len(tokens)} tokens"
-        return row.finding("out_of_bounds", detail, len(logprobs), len(tokens))
+    error = spans_error(row.rollout.spans, len(tokens))
+    if not error and len(row.rollout.spans) > 1 and row.rules.turns(row.drawn.task) is None:
+        error = "the spans are not one sampled span, the whole completion"
+    if error:
+        return row.finding("wrong_span", error)
+    sampled = sampled_length(row.rollout.spans)
+    if len(logprobs) != sampled:
+        detail = f"{len(logprobs)} log-probabilities for {sampled} tokens"
+        return row.finding("out_of_bounds", detail, len(logprobs), sampled)
     if tokens.min() < 0 or tokens.max() >= row.rules.model.vocabulary:
         worst = int(tokens.min() if tokens.min() < 0 else tokens.max())
         return row.finding(
@@ -171,20 +177,27 @@ def check_bounds(row: CheckedRow) -> Finding | None:
 
 
 def check_termination(row: CheckedRow) -> Finding | None:
-    """Check that the completion ends where and why it says.
+    """Check that the completion ends where and why it says, by the rule of `muster.rollouts.spans`."""
+    r, rules = row.rollout, row.rules
+    limit = rules.terms.max_completion_tokens
+    error = termination_error(r.completion_tokens, r.spans, r.finish_reason, rules.model.stop_tokens, limit)
+    return None if error is None else row.finding("wrong_termination", *error)
 
-    `stop`: the last token ends the completion; `length`: the limit does. No earlier token would have ended it.
+
+def check_turns(row: CheckedRow) -> Finding | None:
+    """Check that every call was run, and that what was given is what the calls lead to, token by token.
+
+    What another machine could have come to otherwise is no ground for a case. Raises UnreachableError when this machine
+    cannot run a tool.
     """
-    tokens = row.rollout.completion_tokens
-    stops = np.flatnonzero(np.isin(tokens, list(row.rules.model.stop_tokens)))
-    last, limit = len(tokens) - 1, row.rules.terms.max_completion_tokens
-    if len(stops) and stops[0] < last:
-        return row.finding("wrong_termination", f"goes on after an end token at {stops[0]}", len(tokens), stops[0] + 1)
-    if row.rollout.finish_reason == "stop" and not len(stops):
-        return row.finding("wrong_termination", f"says `stop` after {len(tokens)} tokens and no end token")
-    if row.rollout.finish_reason == "length" and (len(stops) or len(tokens) != limit):
-        return row.finding("wrong_termination", f"says `length` at {len(tokens)} tokens", len(tokens), limit)
-    return None
+    r, rules = row.rollout, row.rules
+    turns = rules.turns(row.drawn.task)
+    if turns is None:
+        return None
+    limit, prompt = rules.terms.max_completion_tokens, r.prompt_tokens.tolist()
+    fuel = r.call_fuel.tolist()
+    error, unsure = conversation_error(turns, prompt, r.completion_tokens, r.spans.tolist(), fuel, limit)
+    return replace(row.finding("wrong_tool", error), accuse=not unsure) if error else None
 
 
 def check_reward(row: CheckedRow) -> Finding | None:
@@ -200,7 +213,8 @@ def check_reward(row: CheckedRow) -> Finding | None:
         finding = _check_native(row) if row.rules.task_set.manifest(slot).is_native else _check_score(row)
     if finding is not None and finding.accuse:
         return finding
-    expected = length_reward(row.drawn.budget, len(r.completion_tokens))
+    counted = counted_length(row.rules.turns(row.drawn.task), r.completion_tokens, r.spans)
+    expected = length_reward(row.drawn.budget, counted)
     if r.length_reward != expected:
         return row.finding("wrong_reward", "the length reward is not the rule's", r.length_reward, expected)
     return finding
@@ -215,7 +229,7 @@ def _check_ungraded(row: CheckedRow) -> Finding | None:
 
 def _check_score(row: CheckedRow) -> Finding | None:
     r, rules = row.rollout, row.rules
-    score = rules.score(row.drawn.task, r.completion_tokens)
+    score = rules.score(row.drawn.task, last_turn(r.completion_tokens, r.spans))
     if score.unsure:
         return None
     expected = score.reward(rules.task_set.manifest(row.drawn.task))
@@ -245,6 +259,7 @@ ROW_CHECKS: Final[dict[Reason, Callable[[CheckedRow], Finding | None]]] = {
     "wrong_prompt": check_prompt,
     "out_of_bounds": check_bounds,
     "wrong_termination": check_termination,
+    "wrong_tool": check_turns,
     "wrong_reward": check_reward,
 }
 """In order; each relies on those before it."""
@@ -275,7 +290,8 @@ def grade_rows(rollouts: Sequence[Rollout], draw: Draw, rules: Rules, master: by
     grades = []
     for row in (CheckedRow(rollout, draw, rules.at(rollout.step)) for rollout in rollouts):
         if row.rules.is_sealed(row.drawn.task):
-            grades.append(row.rules.grade(row.drawn.task, row.position, row.rollout.completion_tokens, master))
+            answer = last_turn(row.rollout.completion_tokens, row.rollout.spans)
+            grades.append(row.rules.grade(row.drawn.task, row.position, answer, master))
     return tuple(grades)
 
 

@@ -75,7 +75,7 @@ def check_unit(unit: ShownUnit, shown: Sequence[tuple[ShownRows, bytes]], block_
         node, terms = shown[0][0].commitment.node, shown[0][0].rules.terms
         drawn = draw_unit(block_hash=block_hash, node=node, first=unit.first, last=unit.last, terms=terms)
         try:
-            taken = list(take_rows(drawn, lambda place: len(by_place[place].completion_tokens)))
+            taken = list(take_rows(drawn, lambda place: len(by_place[place].logprobs)))
         except KeyError as error:
             raise MismatchError(f"a row that counts in step {unit.step} is not shown") from error
         if len(taken) != len(by_place):

@@ -197,7 +197,7 @@ def rows_from_json(text: str) -> tuple[PooledRow, ...]:
 
 
 def take_rows(drawn: Iterable[T], tokens: Callable[[T], int]) -> Iterator[T]:
-    """Yield those of a unit's drawn rows that count, in order: until they have UNIT_TOKENS completion tokens."""
+    """Yield those of a unit's drawn rows that count, in order: until they have UNIT_TOKENS sampled tokens."""
     taken = 0
     for row in drawn:
         yield row

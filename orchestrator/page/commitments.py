@@ -11,10 +11,12 @@ from typing import Any, Final
 from pydantic import Field
 from sqlalchemy import Connection, select
 
+from muster.constants import HOUR_SECONDS
 from muster.protocol.draws import group_draw
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import Message, UploadReceipt, Verdict
 from muster.protocol.reasons import ADVICE, explain
+from muster.protocol.seals import verdicts_hidden
 from muster.protocol.terms import Terms
 from muster.protocol.windows import payable_at
 from orchestrator import problems
@@ -127,9 +129,7 @@ def commitment_view(connection: Connection, source: PageSource, node: str, index
         node=node,
         name=names.get(node, ""),
         index=index,
-        why=ended_why(row.status, row.reason, day)
-        if (day := closed_day(connection, node, index)) is not None
-        else why(row.status, row.reason, given, accused, source.terms, has_file=receipt is not None),
+        why=_why_now(connection, source, row, given, accused, has_file=receipt is not None),
         pay=source.terms.pay_of(row.work_class),
         matures_at=payable_at(row.hour, sealed, phases),
         if_sealed=payable_at(row.hour, row.hour, 0),
@@ -194,6 +194,23 @@ def closed_day(connection: Connection, node: str, index: int) -> int | None:
 
 
 # Sentences
+
+
+def _why_now(
+    connection: Connection,
+    source: PageSource,
+    row: Any,
+    given: Sequence[VerdictLine],
+    accused: Sequence[CaseRow],
+    *,
+    has_file: bool,
+) -> str:
+    """Return what became of a commitment and why, as one sentence."""
+    if (day := closed_day(connection, row.node, row.index)) is not None:
+        return ended_why(row.status, row.reason, day)
+    if row.status == "pending" and verdicts_hidden(source.terms, row.hour * HOUR_SECONDS, source.chain.now):
+        return "Pending: in this run verdicts are hidden until the seals of its hour close, two hours after its end."
+    return why(row.status, row.reason, given, accused, source.terms, has_file=has_file)
 
 
 def ended_why(status: str, reason: str | None, day: int) -> str:

@@ -305,9 +305,9 @@ def _commitment_line(row: Any, given: Sequence[tuple[bool, str]]) -> CommitmentL
 
 
 def given_lines(connection: Connection, validator: str) -> list[GivenLine]:
-    """Return the last verdicts of a validator, newest first. Links of its hash chain are used in order."""
+    """Return the last verdicts of a validator, newest first."""
     query = select(verdicts.c.document, verdicts.c.received).where(verdicts.c.validator == validator)
-    rows = connection.execute(query.order_by(verdicts.c.draw_index.desc()).limit(MAX_LATEST)).all()
+    rows = connection.execute(query.order_by(verdicts.c.id.desc()).limit(MAX_LATEST)).all()
     found = [(Verdict.model_validate_json(text), received) for text, received in rows]
     names = names_of(connection, [verdict.node for verdict, _ in found])
     return [GivenLine.of(verdict, name=names.get(verdict.node, ""), received=received) for verdict, received in found]

@@ -60,6 +60,7 @@ def _slim(row: Rollout) -> Rollout:
         completion_tokens=row.completion_tokens.copy(),
         spans=row.spans.copy(),
         parts=row.parts.copy(),
+        call_fuel=row.call_fuel.copy(),
         logprobs=_NO_FLOATS,
         proof=b"",
     )

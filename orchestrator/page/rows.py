@@ -8,22 +8,34 @@ alone, which takes less than a third of the memory of `transformers`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
 from pydantic import Field
 
 from muster.environments.answers import Thinking, split_thinking
 from muster.environments.task import Task
 from muster.protocol.messages import Message
 from muster.protocol.prompts import UNKNOWN
+from muster.protocol.turns.calls import CALL_BEGIN, CALL_END
 from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import sampled_length
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MAX_TEXT: Final = 20_000
 """Characters of a prompt or a completion that are sent; `whole` of the text says how many there are."""
+MAX_PIECES: Final = 500
+"""Of a completion of several turns."""
+
+PieceKind = Literal["said", "call", "result", "given"]
+
+_RESULT: Final = re.compile("(<tool_response>.*?</tool_response>)", re.DOTALL)
+_GIVEN: Final[tuple[PieceKind, PieceKind]] = "given", "result"
+"""What a given text is split into by _RESULT, in turns."""
 
 
 class ShownText(Message):
@@ -32,6 +44,14 @@ class ShownText(Message):
     text: str
     whole: int
     """Characters; more than `text` has where it was cut."""
+
+
+class ConversationPiece(ShownText):
+    """A stretch of a completion of several turns."""
+
+    kind: PieceKind
+    """Sampled by the policy: what it said, and what it wrote between the markers of a call, drafts in its thinking too.
+    Given to it, never trained on: results, and what else the template writes between turns."""
 
 
 class ReadingSettings(Message):
@@ -76,12 +96,20 @@ class RowText(Message):
     task: int
     budget: int
     tokens: int
+    """That the policy sampled."""
     finish: str
     """Why it ended: stop, or length."""
     prompt: ShownText
     thinking: ShownText | None
     """What stands before the end of the thinking, where the task asks for any."""
     answer: ShownText
+    """Of several turns the last one's, as `thinking`: what is scored."""
+    pieces: list[ConversationPiece] = Field(default_factory=list)
+    """Of several turns all that follows the prompt, in order; texts are cut to MAX_TEXT together."""
+    given: int = 0
+    """Tokens of the completion that tools and the template gave."""
+    call_fuel: list[int] = Field(default_factory=list)
+    """Fuel of each call that was answered, in order."""
     special: list[str] = Field(default_factory=list)
     """Tokens in these texts that mark turns, thinking or ends, as they are spelled."""
     reference: ShownText | None = None
@@ -143,16 +171,50 @@ def reference_text(task: Task) -> str:
             return json.dumps(reference, ensure_ascii=False, indent=1, sort_keys=True)
 
 
+def conversation(tokenizer: Tokenizer, tokens: list[int], ends: np.ndarray) -> list[ConversationPiece]:
+    """Return a completion of several turns in pieces, at most MAX_PIECES. ends: as `spans_error` finds right.
+
+    A call begins and ends with the marker tokens, since markers that a policy spells are text. In what is given the
+    markers are text in some templates, and no result can spell one.
+    """
+    begin, end = tokenizer.token_to_id(CALL_BEGIN), tokenizer.token_to_id(CALL_END)
+    found: list[tuple[PieceKind, str]] = []
+    for number, part in enumerate(np.split(np.asarray(tokens, np.int64), ends[:-1])):
+        if number % 2:
+            texts = _RESULT.split(decoded(tokenizer, part.tolist()))
+            found.extend((_GIVEN[place % 2], text) for place, text in enumerate(texts))
+            continue
+        calls: list[tuple[PieceKind, list[int]]] = [("said", [])]
+        for token in part.tolist():
+            if token == begin and calls[-1][0] == "said":
+                calls.append(("call", []))
+            calls[-1][1].append(token)
+            if token == end and calls[-1][0] == "call":
+                calls.append(("said", []))
+        found.extend((kind, decoded(tokenizer, ids)) for kind, ids in calls)
+    pieces, room = [], MAX_TEXT
+    shown = [piece for piece in found if piece[1]]
+    for number, (kind, text) in enumerate(shown[:MAX_PIECES], start=1):
+        more = sum(len(other) for _, other in shown[MAX_PIECES:]) if number == MAX_PIECES else 0
+        pieces.append(ConversationPiece(kind=kind, text=text[:room], whole=len(text) + more))
+        room -= len(pieces[-1].text)
+    return pieces
+
+
 def read_row(tokenizer: Tokenizer, rollout: Rollout, rows: int, thinking: Thinking) -> RowRead:
     """Return a row of a file with `rows` rows as text. The token that ended a completion is left out."""
-    tokens = rollout.completion_tokens.tolist()
+    tokens, prompt = rollout.completion_tokens.tolist(), rollout.prompt_tokens.tolist()
     shown = tokens[:-1] if rollout.finish_reason == "stop" else tokens
-    completion, prompt = decoded(tokenizer, shown), rollout.prompt_tokens.tolist()
-    thought, answer = split_thinking(completion, thinking)
+    starts = [0, *rollout.spans[:-1].tolist()]
+    thought, answer = split_thinking(decoded(tokenizer, shown[starts[-1] :]), thinking)
+    sampled, several = sampled_length(rollout.spans), len(starts) > 1
     return RowRead.of(
         rollout,
         rows=rows,
-        tokens=len(tokens),
+        tokens=sampled,
+        given=len(tokens) - sampled,
+        call_fuel=rollout.call_fuel.tolist(),
+        pieces=conversation(tokenizer, shown, rollout.spans) if several else [],
         finish=rollout.finish_reason,
         reward=rollout.task_reward,
         parts=rollout.parts.tolist(),

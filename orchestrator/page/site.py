@@ -20,7 +20,7 @@ from orchestrator.kept import KeptAnswers
 from orchestrator.page.assets import Assets, compressed, pack
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.render import environment
-from orchestrator.page.turns import Turns
+from orchestrator.page.turns import TimeShare
 
 KEPT_SECONDS: Final = 2.0
 """Age of a page that is given again instead of being rendered again."""
@@ -88,7 +88,7 @@ class Site:
         self._watchers = watchers
         self._templates = environment()
         self._kept = KeptAnswers(KEPT_SECONDS)
-        self._turns = Turns()
+        self._turns = TimeShare()
 
     async def respond(self, request: Request, page: Page, make: Callable[[], Awaitable[dict[str, Any]]]) -> Response:
         """Answer with a page, or with what was made for the same address just now.

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 from muster.protocol.terms import Terms
 from orchestrator.attribution import Attribution
 from orchestrator.database import Database
-from orchestrator.page.turns import Turns
+from orchestrator.page.turns import TimeShare
 from orchestrator.queries import Queries
 from orchestrator.run_facts import ChainState
 from orchestrator.tables import node_names
@@ -32,7 +32,7 @@ class PageSource:
     attribution: Attribution
     url: str = ""
     """Where visitors find the run's page: what the commands that they are shown begin with."""
-    turns: Turns = field(default_factory=Turns)
+    turns: TimeShare = field(default_factory=TimeShare)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` reads, in its turn: one reads at a time, so members find the database's places free."""

@@ -84,6 +84,8 @@ class StepView(Message):
     batch: list[BatchFile] = Field(default_factory=list)
     batch_files: int = 0
     """How many there are; more than are listed where that is too many."""
+    salt: str | None = None
+    """First leaf of the batch root, where it has one."""
     dropped: int = 0
     """Files that the trainer will never use."""
     relays: list[str] = Field(default_factory=list)

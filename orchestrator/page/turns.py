@@ -18,7 +18,7 @@ BURST_SECONDS: Final = 1.0
 """Of work that may be done at once after a rest: so people who open a page wait for nothing."""
 
 
-class Turns:
+class TimeShare:
     """One kind of work: a piece at a time, BURST_SECONDS of it at once, and SHARE of the time in the long run."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

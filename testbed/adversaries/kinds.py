@@ -350,7 +350,7 @@ ADVERSARIES: tuple[Adversary, ...] = (
     Adversary("inflated length rewards", claiming(claims.inflate_length_reward), ("wrong_reward",)),
     Adversary("other parts", claiming(claims.other_parts), ("wrong_reward",)),
     Adversary("another fuel", claiming(claims.another_fuel), ("wrong_reward",)),
-    Adversary("spans that leave tokens out", claiming(claims.spans_that_leave_tokens_out), ("out_of_bounds",)),
+    Adversary("spans that leave tokens out", claiming(claims.spans_that_leave_tokens_out), ("wrong_span",)),
     claimed_otherwise("log-probabilities scaled by 0.9", claiming(claims.scale_logprobs)),
     claimed_otherwise("one log-probability off by 0.01", claiming(claims.shift_one_logprob)),
     proven("proofs of zeros", claiming(claims.zero_proofs)),

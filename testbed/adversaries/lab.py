@@ -23,7 +23,8 @@ from muster.models.init import init_model, load_model, save_model
 from muster.proofs.codecs import CODECS
 from muster.proofs.seeded_sampling import chosen_logprobs, scale
 from muster.protocol.draws import Draw, DrawSource
-from muster.rollouts.schema import Rollout, one_span
+from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import last_turn, one_span, sampled_length
 from muster.swarm.plan import LOCAL_TERMS
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
@@ -35,7 +36,7 @@ from trainer.batches import FileRef, WorkFile, samples_of
 from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
-from validator.replay import Measurement, Replayer
+from validator.replay import Measurement, Replayer, sampled_places, sampled_tokens
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import Assignment, make_requests, make_rollouts
 
@@ -174,11 +175,13 @@ class AdversaryLab:
         rules, rewarded = self.rules, []
         for row in rows:
             tokens = row.completion_tokens
-            score, length = rules.score(row.task, tokens), length_reward(row.budget, len(tokens))
+            spans = row.spans if len(row.spans) > 1 else one_span(len(tokens))
+            score = rules.score(row.task, last_turn(tokens, spans))
+            length = length_reward(row.budget, sampled_length(spans))
             rewarded.append(
                 replace(
                     row,
-                    spans=one_span(len(tokens)),
+                    spans=spans,
                     task_reward=score.reward(rules.task_set.manifest(row.task)),
                     parts=np.array(score.parts, np.int64),
                     fuel=score.fuel,
@@ -196,13 +199,13 @@ class AdversaryLab:
         """
         if not rows:
             return []
-        replayer, lengths = self.replayer, [len(row.completion_tokens) for row in rows]
+        replayer, places = self.replayer, sampled_places(rows)
         replayer.load_weights(self.checkpoints[job.commitment.step])
-        states = replayer._states(rows, lengths)
-        tokens = torch.from_numpy(np.concatenate([row.completion_tokens for row in rows]).astype(np.int64))
+        states = replayer._states(rows, places)
+        tokens = torch.from_numpy(sampled_tokens(rows, places))
         logits = cast(torch.nn.Module, replayer.model.get_output_embeddings())(states)
         logprobs = chosen_logprobs(scale(logits, self.rules.terms.temperature), tokens).numpy()
-        ends = np.cumsum(lengths)[:-1]
+        ends = np.cumsum(list(map(len, places)))[:-1]
         proofs = CODECS[self.profile.codec].encode_batch(states.tensor_split(ends.tolist()), [row.seed for row in rows])
         claimed = zip(rows, proofs, np.split(logprobs, ends), strict=True)
         return self.reward([replace(row, proof=proof, logprobs=values) for row, proof, values in claimed])

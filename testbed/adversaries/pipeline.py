@@ -101,7 +101,7 @@ def sample_of(job: Job, number: int, terms: Terms) -> list[int]:
     count = sample_size(POLICY, terms.positions, index=max(KNOWN, job.commitment.index), suspect=False)
     return draw_rows(
         block_hash=number.to_bytes(32, "big"),
-        preimage=bytes(32),
+        link=bytes(32),
         node=job.commitment.node,
         index=job.commitment.index,
         terms=terms,

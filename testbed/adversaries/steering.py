@@ -16,6 +16,7 @@ from muster.rollouts.schema import Rollout
 from muster.verification.profiles import CPU_FP32
 from muster.verification.statistics import CLIP, LEAST, PRIOR_TOKENS
 from testbed.adversaries.lab import AdversaryLab, Job
+from validator.replay import sampled_places
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,12 +117,12 @@ def expected_units(lab: AdversaryLab, job: Job, rows: Sequence[Rollout]) -> list
 
     By rounding, and by states that are as far off as a proof may license.
     """
-    replayer, profile, lengths = lab.replayer, lab.profile, [len(row.completion_tokens) for row in rows]
+    replayer, profile, places = lab.replayer, lab.profile, sampled_places(rows)
     replayer.load_weights(lab.checkpoints[job.commitment.step])
-    scores = replayer._score(replayer._states(rows, lengths), rows, lengths)
+    scores = replayer._score(replayer._states(rows, places), rows, places)
     state_error = np.hypot(profile.state_error, profile.licence)
     units = np.hypot(state_error * scores.logprob_scales, profile.logit_rounding * scores.magnitudes) + 1e-5
-    return np.split(units.astype(np.float64), np.cumsum(lengths)[:-1])
+    return np.split(units.astype(np.float64), np.cumsum(list(map(len, places)))[:-1])
 
 
 UNLIMITED: Final[Mapping[str, Callable[[LiedRow], float]]] = {

@@ -27,7 +27,6 @@ from testbed.big_run.shape import (
     Numbers,
     Shape,
     Work,
-    counted,
     hashes,
     rows_of,
 )
@@ -84,15 +83,16 @@ class Rows:
         settled = np.zeros(self.shape.workers, np.int64)
         worker, _, through, _ = self.claims
         np.maximum.at(settled, worker, through + 1)
-        tips, columns = hashes(self.rng, 2 * self.shape.nodes), [one.tolist() for one in (first, settled, since)]
+        transactions = hashes(self.rng, self.shape.nodes)
+        columns = [one.tolist() for one in (first, settled, since)]
         for i, (node, *rest) in enumerate(zip(members.workers, *columns, strict=True)):
             left = "jailed" if work.is_cheater[i] and worked[i] else GONE[i % 2] if away[i] else "active"
             money = (str(paid[kind, node]) for kind in PAYMENTS)
-            joined = (node, members.operators[node], "worker", 0, left, NOTHING, work.block_of(rest[-1]))
-            yield *joined, *rest, tips.pop(), int(hours[i]), left == "withdrawn", *money
+            joined = (node, members.operators[node], "worker", 0, left, work.block_of(rest[-1]))
+            yield *joined, *rest, transactions.pop(), int(hours[i]), left == "withdrawn", *money
         for node in members.validators:
-            joined = (node, members.operators[node], "validator", 0, "active", tips.pop(), work.block_of(work.begun))
-            yield *joined, 0, 0, work.begun, tips.pop(), 0, False, *("0" for _ in PAYMENTS)
+            joined = (node, members.operators[node], "validator", 0, "active", work.block_of(work.begun))
+            yield *joined, 0, 0, work.begun, transactions.pop(), 0, False, *("0" for _ in PAYMENTS)
 
     def away(self) -> NDArray[np.bool_]:
         """Return which workers have left by themselves. Bool [workers]."""
@@ -222,11 +222,9 @@ class Rows:
         validator = (work.validator[place] + second) % self.shape.validators
         received = work.time[place] + VERDICT_SECONDS * (1 + 90 * second)
         order = np.argsort(received, kind="stable")
-        draws = counted(validator[order], self.shape.validators)
-        links = hashes(self.rng, len(order))
         accepted = ~work.refused[place] | second
         columns = [place, validator, accepted, work.worker[place], work.index[place], work.step[place], received]
-        for draw, at, number, good, worker, index, step, time in rows_of(draws, *(one[order] for one in columns)):
+        for at, number, good, worker, index, step, time in rows_of(*(one[order] for one in columns)):
             by, node = members.validators[number], members.workers[worker]
             root, name, reason = work.root[at], work.file_hash[at], None if good else REASONS[work.reason[at]]
             finding = (
@@ -236,10 +234,10 @@ class Rows:
             )
             document = (
                 f'{{"run":{members.run},"step":{step},"node":"{node}","index":{index},"root":"{root}","file_hash":"{name}",'
-                f'"validator":"{by}","accepted":{"true" if good else "false"},{finding},"draw_index":{draw},'
-                f'"preimage":"{links[-1]}","inspected":4,"grades":null,"signature":"{UNSIGNED}"}}'
+                f'"validator":"{by}","accepted":{"true" if good else "false"},{finding},'
+                f'"inspected":4,"grades":null,"signature":"{UNSIGNED}"}}'
             )
-            yield by, node, index, root, good, reason, draw, links.pop(), document, float(time), None
+            yield by, node, index, root, good, reason, document, float(time), None
 
     def file_tokens(self) -> Iterator[Row]:
         """Completion tokens of accepted files, by their hash."""

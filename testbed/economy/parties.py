@@ -67,6 +67,8 @@ class Worker:
 class Validator(Account):
     operator: Operator
     strategy: Validating
+    joined: int = 0
+    """The hour in which it registered."""
     suspects: set[str] = field(default_factory=set[str])
     """Nodes that it found at fault."""
     lost: int = 0

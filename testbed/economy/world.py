@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 from muster.chain.client import CONSENT_SECONDS, sign_consent
@@ -14,11 +15,11 @@ from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
 from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.court import Outcome
 from muster.contracts.registry import Registration, Role, Status
-from muster.protocol.draws import draw_base, group_draw
+from muster.protocol.draws import chain_preimages, draw_base, group_draw, link_of
 from muster.protocol.hashes import keccak
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.kinds import Kind
-from muster.protocol.terms import Terms, run_hash
+from muster.protocol.terms import NO_HASH, Terms, run_hash
 from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, false_rows, sample_size
 from testbed.economy.assumptions import Assumptions
@@ -53,6 +54,14 @@ SETTLING_HOURS: Final = 180
 """After the last commitment: by then every case has ended, and everything has matured."""
 CHALLENGE_HOURS: Final = 72
 """A step is published every hour, so this many steps later a commitment cannot be accused any more."""
+LINKS: Final = 2_000
+"""Hours for which validators have links."""
+
+
+@cache
+def validator_links(validator: str) -> list[bytes]:
+    """Return a validator's hash chain."""
+    return chain_preimages(keccak(validator.encode()), LINKS)
 
 
 @dataclass
@@ -123,6 +132,7 @@ class World:
         operator = self._operator(f"{strategy.name} #{len(self.validators)}", 1)
         validator = Validator(Signer.random(), operator, strategy)
         self._register(operator, validator.signer, Role.VALIDATOR)
+        validator.joined = self.chain.read(registry.node(validator.address)).registered_at // HOUR_SECONDS
         self.chain.perform(operator.address, registry.deposit(PURSE * TOKEN))
         self.validators.append(validator)
         return validator
@@ -146,7 +156,7 @@ class World:
 
     def _register(self, operator: Operator, signer: Signer, role: Role) -> None:
         stake = self.terms.worker_stake if role is Role.WORKER else self.terms.validator_stake
-        tip = keccak(signer.address.encode()) if role is Role.VALIDATOR else bytes(32)
+        tip = keccak(validator_links(signer.address)[0]) if role is Role.VALIDATOR else bytes(32)
         until = self.chain.now + CONSENT_SECONDS
         registration = Registration(signer.address, self.run, self.run_hash, role, 0, tip, until)
         consent = sign_consent(signer, registration, operator.address, CHAIN_ANVIL, self.chain.book.registry)
@@ -381,7 +391,8 @@ class World:
         for validator in self.validators:
             if validator.strategy.seals and not validator.gone:
                 vouched = keccak(f"{hour}".encode()) if validator.strategy.inspects else bytes(32)
-                self.chain.send(validator.address, runs.seal(self.run, hour, vouched))
+                link = link_of(validator_links(validator.address), validator.joined, hour)
+                self.chain.send(validator.address, runs.seal(self.run, hour, vouched, NO_HASH, link))
         self.chain.mine()
 
     def _proceed_until(self, timestamp: int) -> None:

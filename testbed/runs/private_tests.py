@@ -35,6 +35,7 @@ from muster.constants import MICRO
 from muster.contracts import masters, registry
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Status
+from muster.contracts.run_terms import Series
 from muster.errors import RefusedError
 from muster.grading.grades import RowGrade
 from muster.grading.masters import Masters
@@ -304,6 +305,7 @@ class PrivateStory:
             "root": [hex_hash(work.root)],
             "case": [0],
             "metric": ["reward"],
+            "epoch": [1],
             "step": [0, 1],
             "day": ["2026-01-01"],
             "name": files,
@@ -348,7 +350,7 @@ class PrivateStory:
     async def a_stranger_checks_after_the_reveal(self) -> None:
         """Reveal the master, and reproduce every grade as a stranger without a key that counts."""
         async with self.run.chain("owner") as chain:
-            await chain.send(masters.reveal_master(self.run.run, self.masters.of(1)))
+            await chain.send(masters.reveal_master(self.run.run, Series.GRADES, self.masters.of(1)))
         async with self.context("stranger", validates=False) as context:
             self.facts.report = await grade_again(context, self.run.run, {1})
 

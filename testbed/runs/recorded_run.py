@@ -114,7 +114,7 @@ class SampleRun(RecordedRun):
         super().__init__(database, folder, terms, attribution, keys_of(address("trainer"), address("storage")))
         self.source = PageSource(database, self.queries, attribution, URL)
         self.blocks = 0
-        self.links: dict[str, int] = {}
+        self.judged: dict[str, int] = {}
         self.made: dict[str, int] = {}
 
     def at(self, seconds: int, sealed_through: int = 0) -> None:
@@ -189,7 +189,7 @@ class SampleRun(RecordedRun):
 
     async def judge(self, validator: str, name: str, index: int, reason: Any = None, **changes: Any) -> None:
         """Give a verdict: accepting without a reason."""
-        link = self.links[validator] = self.links.get(validator, -1) + 1
+        number = self.judged[validator] = self.judged.get(validator, -1) + 1
         values: dict[str, Any] = {
             "node": address(name),
             "index": index,
@@ -198,11 +198,9 @@ class SampleRun(RecordedRun):
             "validator": address(validator),
             "accepted": reason is None,
             "reason": reason,
-            "draw_index": link,
-            "preimage": hash_of(f"link {link} of {validator}"),
             "inspected": 4,
         }
-        await self.verdicts.record(verdict_of(**(values | changes)), 1000.0 + link)
+        await self.verdicts.record(verdict_of(**(values | changes)), 1000.0 + number)
 
     async def accept(self, name: str, index: int, validators: Iterable[str] = ("vera", "viktor")) -> None:
         for validator in validators:
@@ -289,7 +287,7 @@ class ToldRun(RecordedRun):
             self.verdicts_given += 1
             about = {"step": work.step, "node": work.node, "index": work.index, "root": "0x" + work.root.hex()}
             about |= {"validator": validator, "accepted": reason is None, "reason": reason}
-            await self.verdicts.record(verdict_of(**about, draw_index=self.verdicts_given, inspected=1), 0.0)
+            await self.verdicts.record(verdict_of(**about, inspected=1), 0.0)
 
     async def accuse(self, validator: str, which: int) -> None:
         if work := self.latest(WorkCommitted, which):

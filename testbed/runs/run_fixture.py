@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -20,17 +20,18 @@ from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, event_of
 from muster.chain.keys import Signer, write_secret
 from muster.chain.provider import connected
-from muster.chain.types import AddressBook
+from muster.chain.types import AddressBook, TxReceipt
 from muster.clients.orchestrator import OrchestratorClient
-from muster.constants import TOKEN
-from muster.contracts import run_terms, runs, token
+from muster.constants import HOUR_SECONDS, TOKEN
+from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.registry import Role
 from muster.contracts.run_terms import Keys, RunCreated
-from muster.protocol.draws import chain_preimages
+from muster.protocol.draws import chain_preimages, link_of
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.hashes import hash_bytes, keccak
 from muster.protocol.keys import ZERO_ADDRESS
 from muster.protocol.messages import Verdict
+from muster.protocol.terms import NO_HASH
 from muster.settings.schema import ChainSettings
 from orchestrator.database import Database
 from testbed.chain.anvil import Anvil, free_port
@@ -42,7 +43,8 @@ from testbed.samples.terms import terms_of
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND
 
-LINKS = 64
+LINKS = 4096
+"""Hours for which validators have links: tests move the clock by months."""
 VALIDATORS = ("v1", "v2", "v3", "v4")
 
 
@@ -67,7 +69,6 @@ class RunFixture:
     seed: str
     """Keys follow from it: houses on one chain have different ones."""
     run: int = 0
-    used_links: dict[str, int] = field(default_factory=dict)
     s3: Endpoint | None = None
     """Where its orchestrators keep files, each under its own folder's name; None: in their folders."""
 
@@ -167,12 +168,16 @@ class RunFixture:
             anchor = (await chain.checkpoint(self.run, step)).anchor
             await chain.send(runs.commit_work(self.run, step, anchor, index, hash_bytes(root)))
 
+    async def seal(self, chain: Chain, validator: str, hour: int, vouched: bytes = bytes(32)) -> TxReceipt:
+        """Seal an hour. `chain`: as the validator acts on it."""
+        joined = (await chain.call(registry.node(chain.signer.address))).registered_at // HOUR_SECONDS
+        link = link_of(self.links(validator)[0], joined, hour)
+        return await chain.send(runs.seal(self.run, hour, vouched, NO_HASH, link))
+
     def verdict(self, validator: str, worker: str, index: int, root: str, file_hash: str, **changes: Any) -> Verdict:
-        """Return a signed verdict with the validator's next link; accepting unless `changes` say otherwise."""
-        used = self.used_links[validator] = self.used_links.get(validator, -1) + 1
-        link = {"draw_index": used, "preimage": "0x" + self.links(validator)[0][used].hex()}
+        """Return a signed verdict; accepting unless `changes` say otherwise."""
         work = {"run": self.run, "node": self.key(worker).address, "index": index, "root": root, "file_hash": file_hash}
-        made = verdict_of(**{**work, **link, "validator": self.key(validator).address, "inspected": 2, **changes})
+        made = verdict_of(**{**work, "validator": self.key(validator).address, "inspected": 2, **changes})
         return self.signed(validator, made)
 
     def signed(self, validator: str, verdict: Verdict) -> Verdict:

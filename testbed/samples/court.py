@@ -139,7 +139,7 @@ def make_accusation(
     """Judge a commitment so, and let it be this validator's turn to accuse."""
     receive(journal, work(c.index, step=c.step, node=c.node, root=c.root))
     said = {"reason": finding.reason, "position": finding.position, "evidence": content_hash(evidence)}
-    made = verdict(c, journal.take_link(c), accepted=False, **said)
+    made = verdict(c, accepted=False, **said)
     journal.judge(c, made, evidence, accuse_at=due)
     journal.verdicts.sent(c)
 

@@ -45,7 +45,7 @@ def about(work: CommittedWork) -> dict[str, Any]:
 
 def verdict_of(**changes: Any) -> Verdict:
     """Return a verdict that accepts a commitment."""
-    own = {"file_hash": NOTHING, "validator": KEY.address, "accepted": True, "draw_index": 0, "preimage": NOTHING}
+    own = {"file_hash": NOTHING, "validator": KEY.address, "accepted": True}
     return Verdict(**{**WORK, **own, "signature": UNSIGNED, **changes})
 
 
@@ -69,7 +69,7 @@ def request_of(body_hash: str = NOTHING, **changes: Any) -> SignedRequest:
 
 def a_verdict(**changes: object) -> Verdict:
     """Return a verdict that rejects, with a value in every field."""
-    work = {"step": 2, "index": 3, "file_hash": "0x" + "cd" * 32, "draw_index": 9, "preimage": "0x" + "01" * 32}
+    work = {"step": 2, "index": 3, "file_hash": "0x" + "cd" * 32}
     finding = {"accepted": False, "reason": "sampling_mismatch", "position": 7, "measured": 0.1, "threshold": 1e-7}
     return verdict_of(**{**work, **finding, "evidence": "0x" + "ef" * 32, "inspected": 16, **changes})
 

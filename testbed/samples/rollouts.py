@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from muster.constants import MICRO
 from muster.environments.rewards import length_reward
-from muster.rollouts.schema import METADATA, SCHEMA, Rollout, one_span
+from muster.rollouts.schema import METADATA, SCHEMA, Rollout
+from muster.rollouts.spans import one_span
 
 if TYPE_CHECKING:
     from muster.protocol.draws import Draw

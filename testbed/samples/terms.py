@@ -37,6 +37,15 @@ SMALL: Final[dict[str, Any]] = {
     "classes": (WorkClass(10_000, (8, 16)),),
 }
 
+TRAPS: Final = {
+    "trap_tip": b"\x08" * 32,
+    "trap_epochs": 1,
+    "trap_epoch_steps": 1,
+    "trap_every": 20,
+    "trap_prize": 4 * TOKEN,
+}
+"""Of a run with traps."""
+
 
 def terms_of(**changes: Any) -> Terms:
     """Return terms with some of SMALL changed."""
@@ -53,5 +62,5 @@ def made_terms(values: Mapping[str, Any], tasks: TaskSet | None = None, **change
     hashes = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32))
     made = {"task_count": 1_000, **hashes, **values}
     if tasks is not None:
-        made |= {"task_count": tasks.size, "task_root": tasks.root}
+        made |= {"task_count": tasks.size, "task_root": tasks.root, "tools_root": tasks.document.tools_root}
     return Terms(**{**made, **changes})

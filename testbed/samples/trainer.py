@@ -13,6 +13,7 @@ import torch
 
 from muster.constants import MICRO
 from muster.contracts.registry import Node, Role, Status
+from muster.environments.rewards import length_reward
 from muster.errors import UnreachableError
 from muster.models.files import model_hash, tokenizer_hash
 from muster.protocol.messages import AcceptedCommitment, Demand, StepReport
@@ -70,7 +71,7 @@ def learner_at(
 
 def work_row(position: int, reward: int, *, step: int, length: int = 4) -> Rollout:
     """Return a row of accepted work that was to have 4 tokens."""
-    columns = {"step": step, "task_reward": reward * MICRO, "length_reward": -abs(length - 4) * MICRO // 4}
+    columns = {"step": step, "task_reward": reward * MICRO, "length_reward": length_reward(4, length)}
     return rollout(position, range(length), group_size=2, budget=4, **columns)
 
 

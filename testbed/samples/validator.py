@@ -51,14 +51,12 @@ def pending(journal: ValidatorJournal, before: int = 1_000) -> list[CommittedWor
     return [commitment for commitment, _ in journal.pending(before, 2000.0, 100)]
 
 
-def verdict(c: CommittedWork, link: int, **changes: Any) -> Verdict:
-    return verdict_of(**{**about(c), "validator": ME, "draw_index": link, **changes})
+def verdict(c: CommittedWork, **changes: Any) -> Verdict:
+    return verdict_of(**{**about(c), "validator": ME, **changes})
 
 
 def reject(journal: ValidatorJournal, c: CommittedWork, accuse_at: float | None) -> Verdict:
-    made = verdict(
-        c, journal.take_link(c), accepted=False, reason="sampling_mismatch", position=3, evidence="0x" + "09" * 32
-    )
+    made = verdict(c, accepted=False, reason="sampling_mismatch", position=3, evidence="0x" + "09" * 32)
     journal.judge(c, made, b"bundle", accuse_at=accuse_at)
     return made
 

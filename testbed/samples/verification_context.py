@@ -29,7 +29,8 @@ from muster.protocol.kinds import kind_of
 from muster.protocol.masters import grades_commitment
 from muster.protocol.messages import ShownGrades, Upload, Verdict
 from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts
-from muster.rollouts.schema import Rollout, one_span
+from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import one_span
 from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, make_bundle
 from muster.verification.checks import Finding, grade_rows

@@ -7,6 +7,7 @@ import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
 import { IRunTerms } from "../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
+import { ITraps } from "../../contracts/interfaces/ITraps.sol";
 import { House } from "./House.sol";
 
 /// @title No contract is made that names nobody where it needs somebody.
@@ -32,17 +33,19 @@ contract ConstructTest is House {
         bytes memory none = abi.encode(address(0));
         _expectRefused("RunTerms.sol:RunTerms", none, abi.encodeWithSelector(IRunTerms.ZeroAddress.selector));
         _expectRefused("Masters.sol:Masters", none, abi.encodeWithSelector(IMasters.ZeroAddress.selector));
-        for (uint256 missing = 0; missing < 5; missing++) {
-            address[5] memory a = [SOME, SOME, SOME, SOME, SOME];
+        for (uint256 missing = 0; missing < 6; missing++) {
+            address[6] memory a = [SOME, SOME, SOME, SOME, SOME, SOME];
             a[missing] = address(0);
-            bytes memory arguments = abi.encode(a[0], a[1], a[2], a[3], a[4], guardian);
+            bytes memory arguments = abi.encode(a[0], a[1], a[2], a[3], a[4], a[5], guardian);
             _expectRefused("Runs.sol:Runs", arguments, abi.encodeWithSelector(IRuns.ZeroAddress.selector));
-            if (missing == 4) continue;
-            arguments = abi.encode(a[0], a[1], a[2], a[3]);
+            arguments = abi.encode(a[0], a[1], a[2], a[3], a[4], a[5]);
+            _expectRefused("Traps.sol:Traps", arguments, abi.encodeWithSelector(ITraps.ZeroAddress.selector));
+            if (missing == 5) continue;
+            arguments = abi.encode(a[0], a[1], a[2], a[3], a[4]);
             _expectRefused(
                 "SlashCourt.sol:SlashCourt", arguments, abi.encodeWithSelector(ISlashCourt.ZeroAddress.selector)
             );
-            if (missing == 3) continue;
+            if (missing > 2) continue;
             arguments = abi.encode(a[0], a[1], a[2]);
             _expectRefused("Registry.sol:Registry", arguments, abi.encodeWithSelector(IRegistry.ZeroAddress.selector));
             _expectRefused(

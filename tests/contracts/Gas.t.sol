@@ -283,21 +283,26 @@ contract GasTest is House {
         address mastersAt = vm.computeCreateAddress(address(this), nonce + 4);
         address courtAt = vm.computeCreateAddress(address(this), nonce + 5);
         address refutationsAt = vm.computeCreateAddress(address(this), nonce + 6);
+        address trapsAt = vm.computeCreateAddress(address(this), nonce + 7);
         (address tokenAt, uint256 sum) = _create("MusterToken.sol:MusterToken", "");
         (address registryAt, uint256 used) = _create("Registry.sol:Registry", abi.encode(tokenAt, runsAt, courtAt));
         sum += used;
         address termsAt;
         (termsAt, used) = _create("RunTerms.sol:RunTerms", abi.encode(runsAt));
         sum += used;
-        (, used) = _create("Runs.sol:Runs", abi.encode(tokenAt, registryAt, termsAt, mastersAt, courtAt, guardian));
+        (, used) =
+            _create("Runs.sol:Runs", abi.encode(tokenAt, registryAt, termsAt, mastersAt, courtAt, trapsAt, guardian));
         sum += used;
         (, used) = _create("Masters.sol:Masters", abi.encode(termsAt));
         sum += used;
-        (, used) = _create("SlashCourt.sol:SlashCourt", abi.encode(registryAt, runsAt, termsAt, refutationsAt));
+        (, used) = _create("SlashCourt.sol:SlashCourt", abi.encode(registryAt, runsAt, termsAt, refutationsAt, trapsAt));
         sum += used;
         (, used) = _create("Refutations.sol:Refutations", abi.encode(runsAt, termsAt, courtAt));
         sum += used;
-        vm.assertLe(sum, 15_500_000, "deploy");
+        bytes memory traps = abi.encode(registryAt, runsAt, termsAt, mastersAt, courtAt, refutationsAt);
+        (, used) = _create("Traps.sol:Traps", traps);
+        sum += used;
+        vm.assertLe(sum, 21_000_000, "deploy");
         _samples["deploy"].push(sum);
         _tell("deploy");
     }

@@ -8,6 +8,7 @@ import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
 import { IRunTerms } from "../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
+import { ITraps } from "../../contracts/interfaces/ITraps.sol";
 import { Draws } from "../../contracts/libraries/Draws.sol";
 import { Leaves } from "../../contracts/libraries/Leaves.sol";
 import { Kind } from "./Kind.sol";
@@ -24,6 +25,7 @@ abstract contract House {
     /// @dev A full hour, so that tests can count from it.
     uint256 internal constant START = 486_000 hours;
     uint24 internal constant HOUR = 486_000;
+    uint24 internal constant LAST_HOUR = HOUR + 10_000;
 
     uint256 internal constant WORKER = 4;
     uint256 internal constant OTHER_WORKER = 5;
@@ -40,6 +42,8 @@ abstract contract House {
     IMasters internal masters;
     ISlashCourt internal court;
     IRefutations internal refutations;
+    ITraps internal traps;
+    address private _trapsAt;
 
     address internal owner = address(0xa11ce);
     address internal trainer = address(0x7a1);
@@ -62,6 +66,7 @@ abstract contract House {
         address runsAt = vm.computeCreateAddress(address(this), nonce + 3);
         address mastersAt = vm.computeCreateAddress(address(this), nonce + 4);
         address courtAt = vm.computeCreateAddress(address(this), nonce + 5);
+        _trapsAt = vm.computeCreateAddress(address(this), nonce + 7);
         address refutationsAt = vm.computeCreateAddress(address(this), nonce + 6);
         token = IMusterToken(vm.deployCode(_tokenArtifact()));
         registry = IRegistry(vm.deployCode("Registry.sol:Registry", abi.encode(token, runsAt, courtAt)));
@@ -69,9 +74,12 @@ abstract contract House {
         runs = IRuns(_deployRuns(mastersAt, courtAt, guardian));
         masters = IMasters(vm.deployCode("Masters.sol:Masters", abi.encode(runTerms)));
         court = ISlashCourt(
-            vm.deployCode("SlashCourt.sol:SlashCourt", abi.encode(registry, runs, runTerms, refutationsAt))
+            vm.deployCode("SlashCourt.sol:SlashCourt", abi.encode(registry, runs, runTerms, refutationsAt, _trapsAt))
         );
         refutations = IRefutations(vm.deployCode("Refutations.sol:Refutations", abi.encode(runs, runTerms, court)));
+        traps =
+            ITraps(vm.deployCode("Traps.sol:Traps", abi.encode(registry, runs, runTerms, masters, court, refutations)));
+        vm.assertEq(address(traps), _trapsAt);
         vm.assertEq(address(refutations), refutationsAt);
         vm.assertEq(address(runs), runsAt);
         vm.assertEq(address(masters), mastersAt);
@@ -79,7 +87,8 @@ abstract contract House {
     }
 
     function _deployRuns(address masters_, address court_, address guardian_) internal returns (address) {
-        return vm.deployCode("Runs.sol:Runs", abi.encode(token, registry, runTerms, masters_, court_, guardian_));
+        return
+            vm.deployCode("Runs.sol:Runs", abi.encode(token, registry, runTerms, masters_, court_, _trapsAt, guardian_));
     }
 
     function _tokenArtifact() internal pure virtual returns (string memory) {
@@ -189,7 +198,7 @@ abstract contract House {
             runHash: runTerms.runHash(run),
             role: role,
             workClass: 0,
-            drawTip: role == IRegistry.Role.Validator ? keccak256(abi.encode("tip", i)) : bytes32(0),
+            drawTip: role == IRegistry.Role.Validator ? _link(i, uint24(block.timestamp / 1 hours) - 1) : bytes32(0),
             deadline: block.timestamp + 1 hours
         });
     }
@@ -292,9 +301,18 @@ abstract contract House {
     /// @dev Two validators seal an hour.
     function _seal(uint24 hour) internal {
         for (uint256 i = 0; i < 2; i++) {
-            vm.prank(node(i));
-            runs.seal(run, hour, keccak256(abi.encode("vouch", i, hour)));
+            _sealAs(i, hour, keccak256(abi.encode("vouch", i, hour)));
         }
+    }
+
+    function _sealAs(uint256 i, uint24 hour, bytes32 vouched) internal {
+        vm.prank(node(i));
+        runs.seal(run, hour, vouched, 0, _link(i, hour));
+    }
+
+    /// @dev Of validator i's hash chain, which ends at `LAST_HOUR`; its tip is the link of the hour before it registers.
+    function _link(uint256 i, uint24 hour) internal pure returns (bytes32) {
+        return Draws.earlierLink(keccak256(abi.encode("secret", i)), LAST_HOUR - hour);
     }
 
     // -------------------------------------------------------------------------------------------------- court steps

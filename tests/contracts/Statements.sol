@@ -8,6 +8,7 @@ import { House } from "./House.sol";
 /// @title What is said about private tests: their terms, three epochs of four steps, their masters, and what validators
 /// sign.
 abstract contract Statements is House {
+    IRunTerms.Series internal constant GRADES_SERIES = IRunTerms.Series.Grades;
     uint16 internal constant EPOCHS = 3;
     uint32 internal constant EPOCH_STEPS = 4;
     /// @dev The master of the last epoch, where the hash chain begins.

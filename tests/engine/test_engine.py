@@ -192,8 +192,8 @@ def test_sampling_that_cannot_be_replayed_is_refused(
     before = engine.generate(requests)
     plain = engine.sampling_params
 
-    def params(request: GenerationRequest, slot: int):
-        chosen = plain(request, slot)
+    def params(request: GenerationRequest, slot: int, offset: int):
+        chosen = plain(request, slot, offset)
         own = {"temperature": 0.0, "max_tokens": 8, "extra_args": chosen.extra_args}
         return type(chosen)(**(own | settings))
 

@@ -9,11 +9,13 @@ import pytest
 
 from muster.chain.client import Chain
 from muster.chain.keys import Signer
+from muster.chain.masters_file import read_masters
 from muster.contracts import runs
+from muster.protocol.hashes import hash_bytes
 from muster.protocol.keys import ZERO_ADDRESS
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
-from testbed.machine import Machine
+from testbed.machine import Machine, funded_run
 
 TOKEN = 10**18
 DAY = 24 * 3600
@@ -119,3 +121,19 @@ def test_an_owner_changes_keys_after_a_notice(machine: Machine, run: int, later:
     assert "there is no run 99" in machine.json("run", "keys", 99, "--trainer", trainer, *owner, status=3)["error"]
     refused = machine.json(*words, "--trainer", trainer, "--operator", "./operator.key", "--yes", status=4)
     assert "does not own run" in refused["error"]
+
+
+def test_an_owner_makes_masters_of_traps_and_shows_them(machine: Machine) -> None:
+    made = machine.json("run", "masters", "traps.secret", "--epochs", 2, "--epoch-steps", 5)
+    assert (made["trap_epochs"], made["trap_epoch_steps"]) == (2, 5)
+    assert hash_bytes(made["trap_tip"]) == read_masters(machine.folder / "traps.secret").tip
+    assert "exists" in machine.json("run", "masters", "traps.secret", status=78)["error"]
+    assert "go together" in machine.json("run", "masters", "other.secret", "--epochs", 2, status=2)["error"]
+    traps = {name: made[name] for name in ("trap_epochs", "trap_epoch_steps")} | {"trap_every": 20}
+    number = funded_run(machine, **traps, trap_tip=hash_bytes(made["trap_tip"]), trap_prize=TOKEN // 5)
+    own = (number, "--operator", "./owner.key", "--yes")
+    shown = machine.type("run", "reveal-master", "traps.secret", *own)
+    assert "0 of 2 masters are revealed" in shown.stdout, shown.stderr
+    machine.json("run", "masters", "other.secret")
+    refused = machine.json("run", "reveal-master", "other.secret", *own, status=3)
+    assert "masters of another run" in refused["error"]

@@ -155,4 +155,4 @@ def test_a_judge_with_a_receipt_has_the_fee_by_showing_it_and_a_part_by_keeping_
 
 def sealed_hour(world: World) -> int:
     """Return the last hour that a validator of a world sealed."""
-    return world.chain.read(runs.last_sealed(world.validators[-1].address))
+    return world.chain.read(runs.sealer_of(world.validators[-1].address)).last_sealed

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, delete, select
 from muster.chain import reads
 from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
-from muster.contracts import court, runs
+from muster.contracts import court
 from muster.errors import RefusedError, StorageError, UnreachableError
 from muster.protocol.kinds import Kind
 from orchestrator import chain_follower as follower
@@ -135,7 +135,7 @@ async def test_the_hour_that_a_quorum_sealed_is_read(
         await dev.advance(HOUR_SECONDS)
         for name in VALIDATORS[:2]:
             async with run_fixture.chain(name) as chain:
-                await chain.send(runs.seal(run_fixture.run, hour, bytes(32)))
+                await run_fixture.seal(chain, name, hour)
         await followed.follower.poll()
         assert followed.queries.chain.sealed_through == hour
         sealers = {(run_fixture.key(name).address, hour) for name in VALIDATORS[:2]}

@@ -14,6 +14,7 @@ from muster.contracts import court, masters, registry, runs
 from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Outcome
 from muster.contracts.masters import MasterRevealed
 from muster.contracts.registry import Status
+from muster.contracts.run_terms import Series
 from muster.errors import RevertError
 from muster.protocol.draws import chain_preimages
 from muster.protocol.eip712 import sign_message
@@ -119,19 +120,19 @@ async def test_the_owner_gets_nothing_before_it_shows_its_masters(run_fixture: R
         # A validator was convicted, so the run has three and the notice takes a week more.
         await dev.advance(await owner.call(runs.noticed_at(run)) - (await owner.head()).timestamp)
         steps = (await owner.call(runs.run_state(run))).steps
-        assert epochs_begun(terms, steps) == 1
+        assert epochs_begun(terms.grade_series, steps) == 1
         with pytest.raises(RevertError, match=f"run {run} has not revealed the master of epoch 1") as withheld:
             await owner.send(runs.withdraw_escrow(run, 10 * TOKEN))
         assert withheld.value.name == "MasterWithheld"
         with pytest.raises(RevertError, match=r"not the master of epoch 1 .* it hashes to"):
-            await owner.send(masters.reveal_master(run, MASTERS[1]))
+            await owner.send(masters.reveal_master(run, Series.GRADES, MASTERS[1]))
 
         # Any holder of the master may publish it.
-        check_master(terms, 1, MASTERS[0])
+        check_master(terms.grade_series, 1, MASTERS[0])
         async with run_fixture.chain("stranger") as stranger:
-            shown = event_of(await stranger.send(masters.reveal_master(run, MASTERS[0])), MasterRevealed)
+            shown = event_of(await stranger.send(masters.reveal_master(run, Series.GRADES, MASTERS[0])), MasterRevealed)
         assert (shown.run, shown.epoch, shown.master) == (run, 1, MASTERS[0])
-        assert await owner.call(masters.masters(run)) == (1, MASTERS[0])
+        assert await owner.call(masters.masters(run, Series.GRADES)) == (1, MASTERS[0])
         await owner.send(runs.withdraw_escrow(run, 10 * TOKEN))
         balance = (await owner.call(runs.run_state(run))).balance
         assert balance == 4_990 * TOKEN

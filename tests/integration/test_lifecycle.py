@@ -96,7 +96,7 @@ async def commit(chains: OpenChains, name: str, index: int, root: bytes, step: i
 async def seal(chains: OpenChains, hour: int) -> SealedThrough:
     """Two validators seal an hour; the second moves the watermark."""
     for name in ("v1", "v2"):
-        receipt = await (await chains.chain(name)).send(runs.seal(chains.run_fixture.run, hour, digest(name)))
+        receipt = await chains.run_fixture.seal(await chains.chain(name), name, hour, digest(name))
         assert event_of(receipt, HourSealed).validator == chains.address(name)
     return event_of(receipt, SealedThrough)
 

@@ -155,7 +155,7 @@ async def test_rejections_are_batched_and_sent_once(
         reports: list[Any] = []
 
         async def node(address: str) -> Any:
-            return SimpleNamespace(verdicts=list(reports), hourly_gas=0.0)
+            return SimpleNamespace(verdicts=list(reports), inspections=[], hourly_gas=0.0)
 
         monkeypatch.setattr(context.client, "node", node)
         reports += [verdict(context, 0)]

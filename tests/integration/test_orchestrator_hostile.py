@@ -41,7 +41,7 @@ def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 async def register(run_fixture: RunFixture, orchestrator: Orchestrator, workers: list[str]) -> None:
     """Add workers to the database of an orchestrator that does not run yet, since joins on chain take long."""
-    joined = {"role": "worker", "work_class": 0, "status": "active", "draw_tip": some_hash(""), "block": 1}
+    joined = {"role": "worker", "work_class": 0, "status": "active", "block": 1}
     database = await Database.open(orchestrator.database_url, run_fixture.about)
     for name in workers:
         address = run_fixture.key(name).address

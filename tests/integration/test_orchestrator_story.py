@@ -315,9 +315,6 @@ async def test_verdicts_that_do_not_count(run_fixture: RunFixture, story: CourtS
         await refused(changed(**rejection), 404, "no evidence")
         await refused(good.model_copy(update={"inspected": 9}), 403, "not by its validator")
         await refused(run_fixture.signed("v2", good), 403, "not by its validator")
-        await refused(changed(draw_index=good.draw_index + 1), 409, "is not link")
-        await refused(changed(preimage=some_hash("made up")), 409, "is not link")
-        await refused(changed(draw_index=1 << 16), 422, "beyond the hash chain")
 
         await v1.post_verdict(good)
         await v1.post_verdict(good)
@@ -325,13 +322,10 @@ async def test_verdicts_that_do_not_count(run_fixture: RunFixture, story: CourtS
         await refused(changed(inspected=1), 409, "has given another verdict on commitment 0")
         await refused(changed(**rejection), 409, "has given another verdict on commitment 0")
 
-        # A link counts once, and later links are checked against the last one used.
         await w4.put_file(b"w4 1" * 100, run_fixture.run, 1, some_hash("w4 root 1"))
         await run_fixture.commit("w4", 1, some_hash("w4 root 1"), step)
         second = {"index": 1, "root": some_hash("w4 root 1"), "file_hash": content_hash(b"w4 1" * 100)}
-        await refused(changed(**second), 409, "was used before")
-        run_fixture.used_links["v1"] += 5
-        await v1.post_verdict(run_fixture.verdict("v1", "w4", 1, second["root"], second["file_hash"], step=step))
+        await v1.post_verdict(changed(**second))
         assert (await v1.node(node)).commitments == 2
 
 

@@ -57,7 +57,7 @@ class Money:
     async def seal(self, hour: int) -> None:
         for name in ("v1", "v2"):
             async with self.run_fixture.chain(name) as chain:
-                await chain.send(runs.seal(self.run_fixture.run, hour, bytes(32)))
+                await self.run_fixture.seal(chain, name, hour)
 
     async def claim(self, through: int) -> None:
         async with self.run_fixture.chain("w1") as chain:

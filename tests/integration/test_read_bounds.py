@@ -70,6 +70,7 @@ def paths_of(big: BigRun, app: FastAPI) -> list[str]:
         "case": [1],
         "day": ["2026-01-01"],
         "metric": ["reward"],
+        "epoch": [1],
         "metric:path": ["reward"],
         "version": ["1"],
         "path:path": ["page.css"],
@@ -139,4 +140,4 @@ async def test_no_read_grows_with_the_run(big: BigRun, monkeypatch: pytest.Monke
 
 
 async def expect_answer(client: httpx2.AsyncClient, path: str) -> None:
-    assert (await client.get(path)).status_code in (200, 404, 422), path
+    assert (await client.get(path)).status_code in (200, 404, 422, 425), path

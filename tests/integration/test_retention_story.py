@@ -219,20 +219,6 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
     assert await story.page(6) == before
     assert await story.counted() == totals
     assert await story.nodes() == nodes
-    link = story.run_fixture.used_links["v3"]
-    async with story.client("v3") as validator:
-        with pytest.raises(RefusedError, match=f"link {link} of"):
-            await validator.post_verdict(
-                story.run_fixture.verdict(
-                    "v3",
-                    "w1",
-                    3,
-                    some_hash("w1 root 3"),
-                    kept,
-                    draw_index=link,
-                    preimage="0x" + story.run_fixture.links("v3")[0][link].hex(),
-                )
-            )
 
     # 5. Evidence goes by the time at which a sweep saw it first.
     await until(story.has_dated_evidence)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs
 from muster.contracts.registry import Role
+from muster.protocol.draws import link_of
 from muster.runtime.loop import IDLE
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import RunFixture
@@ -65,7 +67,9 @@ class Newcomer:
             node = await chain.call(registry.node(chain.signer.address))
             assert node.registered_at // HOUR_SECONDS == hour
             journal = ValidatorJournal(folder, name, run_fixture.run, chain.signer.address)
-            yield cls(run_fixture, chain, journal, HourSealer(chain, journal, run_fixture.run), hour)
+            terms, links = await chain.terms(run_fixture.run), partial(link_of, run_fixture.links(name)[0], hour)
+            sealer = HourSealer(chain, journal, run_fixture.run, links, terms)
+            yield cls(run_fixture, chain, journal, sealer, hour)
             journal.close()
 
     def receive(self, *hours: int) -> None:
@@ -80,7 +84,7 @@ class Newcomer:
         """Judge what waits of these hours."""
         for c in pending(self.journal):
             if c.hour - self.joined in hours:
-                self.journal.judge(c, verdict(c, self.journal.take_link(c)), None, accuse_at=None)
+                self.journal.judge(c, verdict(c), None, accuse_at=None)
 
     async def at(self, hour: float, second: int = 0) -> None:
         """Move the clock there, from the beginning of `joined`."""
@@ -133,14 +137,6 @@ async def test_an_hour_that_ends_before_a_newcomer_may_seal_is_sealed_later(newc
     await newcomer.at(1)
     assert await newcomer.seals() == []
     await newcomer.at(0.5, SENIORITY + 60)
-    assert await newcomer.seals() == [0]
-
-
-async def test_an_hour_that_the_contract_will_never_take_is_passed_over(newcomer: Newcomer) -> None:
-    """As after a reorg that moved the registration."""
-    newcomer.receive(-2, -1, 0)
-    newcomer.accept(-2, -1, 0)
-    await newcomer.at(2)
     assert await newcomer.seals() == [0]
 
 

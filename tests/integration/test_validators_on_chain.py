@@ -39,6 +39,7 @@ from testbed.runs.run_fixture import RunFixture
 from testbed.samples.commitments import upload_of
 from testbed.samples.court import take_turn
 from testbed.samples.terms import keys_of
+from testbed.samples.validator import opened, place, receive
 from validator.challenger import Challenger
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
@@ -223,17 +224,39 @@ async def test_late_validator_inspects_and_seals_from_its_joining(run_fixture: R
     settings = Settings.model_validate({"run": run_fixture.run, "validator": {"state_dir": tmp_path}})
     async with run_fixture.chain("v5") as chain:
         validator = Validator(settings, NodeSession(chain, None), None, run_fixture.links("v5")[0])  # type: ignore[arg-type]
-        journal, sealer = validator.journal, HourSealer(chain, validator.journal, run_fixture.run)
+        journal, terms = validator.journal, await chain.terms(run_fixture.run)
+        sealer = HourSealer(chain, journal, run_fixture.run, validator.link_of, terms)
         await validator.check_registration()
         while await validator.follow() is AGAIN:
             pass
         ((c, _),) = journal.pending(1 << 40, time.time(), 100)
         assert (c.node, c.index, journal.backlog()) == (node, 1, 1)
+        links, first = run_fixture.links("v5")[0], journal.first_hour
+        assert [validator.link_of(first), validator.link_of(c.hour)] == [links[0], links[c.hour - first]]
+
+        # A reorg may move the registration, so it is read again.
+        journal.first_hour -= 1
+        async with run_fixture.local_chain() as dev:
+            await dev.reorg(1, drop=False)
+        await validator.follow()
+        assert journal.first_hour == first
         async with run_fixture.local_chain() as dev:
             await dev.advance(HOUR_SECONDS)
         assert await sealer.poll(await chain.head()) is IDLE, "it is not judged yet"
+
+        # Its file comes an hour late: it is inspected by rows that no seal of its own hour could have shown.
+        assert await validator.sampling_hour(c) == c.hour
+        missing = run_fixture.verdict(
+            "v5", "steady", 1, hex_hash(c.root), "0x" + "00" * 32, accepted=False, reason="data_missing"
+        )
+        journal.judge(c, missing, None, accuse_at=None)
+        case = opened(1, node=node, index=1, root=c.root, kind=Kind.DATA_MISSING)
+        receive(journal, case, CaseResolved(place((await chain.head()).number), 1, node, Outcome.CURED, 0, 0, 3))
+        assert [one for one, _ in journal.pending(1 << 40, time.time(), 100)] == [c]
+        assert await validator.sampling_hour(c) == c.hour + 1
+
         accepted = run_fixture.verdict("v5", "steady", 1, hex_hash(c.root), "0x" + "00" * 32)
         journal.judge(c, accepted, None, accuse_at=None)
         assert await sealer.poll(await chain.head()) is AGAIN
-        assert await chain.call(runs.last_sealed(joined)) == c.hour
+        assert (await chain.call(runs.sealer_of(joined))).last_sealed == c.hour
         journal.close()

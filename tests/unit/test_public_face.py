@@ -22,8 +22,8 @@ FACES = {
         "make_rules",
     ],
     "muster.environments": [
-        *("ChatMessage", "Environment", "EnvironmentManifest", "Score", "ScorerCall", "Scorers", "Task", "ask"),
-        *("make_environment", "own_manifest"),
+        *("AuthoredTool", "ChatMessage", "Environment", "EnvironmentManifest", "Parameter", "Score", "ScorerCall"),
+        *("Scorers", "Task", "TurnsManifest", "ask", "make_environment", "make_tools", "own_manifest"),
     ],
     "muster.verification": [
         *("Audit", "CommittedWork", "Finding", "Profile", "Rules", "audit_file", "check_signatures", "find_commitment"),
@@ -72,4 +72,14 @@ def test_the_environment_of_the_examples_scores_in_the_sandbox() -> None:
         "'42': (1000000,),",
         "'41': (500000,),",
         "'forty-two': (0,),",
+    ]
+
+
+def test_the_tool_of_the_examples_answers_in_the_sandbox() -> None:
+    command = [sys.executable, "examples/tool.py"]
+    lines = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert [line.partition(" (")[0] for line in lines] == [
+        "3 km in m: 3000 m",
+        "5 mi in km: 8.04672 km",
+        "1 kg in m: kg and m measure different things",
     ]

@@ -74,7 +74,7 @@ async def _tasks(session: Session, state: Path) -> Check:
     from muster.clients.run_data import RunTasks
 
     async with session.chain() as chain, session.orchestrator(chain) as client:
-        terms = await chain.served_terms(session.settings.run)
+        terms = await chain.terms(session.settings.run)
         tasks = await RunTasks.fetch(client, terms, state)
     return Check("tasks", "ok", f"{tasks.task_set.size} training tasks")
 

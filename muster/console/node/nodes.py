@@ -95,9 +95,9 @@ async def prepare_join(
 ) -> Joining:
     """Read what joining takes. `gas_days`: for which the node's key should hold ether, at the most that it may send.
 
-    Raises as `Chain.served_terms`.
+    Raises as `Chain.terms`.
     """
-    terms = await chain.served_terms(run)
+    terms = await chain.terms(run)
     held = await chain.gas_balance(node, most_gas(terms, role))
     free, wallet = await chain.call_all([registry.free_balance(operator), token.balance_of(operator)])
     return Joining(

@@ -14,6 +14,7 @@ from muster.console.money.wallet import require_tokens
 from muster.console.session import RunArgument, Session, parse_tokens
 from muster.contracts import masters as masters_contract
 from muster.contracts import runs, token
+from muster.contracts.run_terms import Series
 from muster.contracts.runs import EscrowWithdrawn, Phase
 from muster.errors import ChainError, MismatchError, UsageError
 from muster.protocol.hashes import hex_hash
@@ -81,13 +82,13 @@ async def close(session: Session, run: RunArgument = None) -> None:
 
 async def reveal_master(
     session: Session,
-    masters: Annotated[Path, typer.Argument(help="Secret file that muster tasks seal wrote.")],
+    masters: Annotated[Path, typer.Argument(help="Secret file of muster tasks seal, or of muster run masters.")],
     run: RunArgument = None,
     epoch: Annotated[
         int | None, typer.Option(min=1, help="Reveal up to this epoch; else the epochs that are over.")
     ] = None,
 ) -> None:
-    """Reveal the masters of private tests whose epoch is over: all their grades can then be checked.
+    """Reveal masters whose epoch is over: all grades of its private tests can then be checked, or its traps are open.
 
     Until the masters of all epochs that have begun are revealed, you can neither withdraw nor close. The last epoch
     goes on for ever: name it by --epoch when you end the run. What is revealed too early is private no more.
@@ -98,17 +99,18 @@ async def reveal_master(
     async with session.operator() as chain:
         # 1. Which are due.
         terms, state = await chain.terms(number), await chain.call(runs.run_state(number))
-        if secret.tip != terms.grade_tip:
+        series = next((one for one in (terms.grade_series, terms.trap_series) if one.tip == secret.tip), None)
+        if series is None:
             raise MismatchError(f"{masters} holds the masters of another run than {number}", hint="muster run list")
-        shown = (await chain.call(masters_contract.masters(number))).epochs
-        last = epochs_over(terms, state.steps) if epoch is None else epoch
+        shown = (await chain.call(masters_contract.masters(number, series.kind))).epochs
+        last = epochs_over(series, state.steps) if epoch is None else epoch
         if last <= shown:
             session.result(
                 {"run": number, "revealed": [], "epochs": shown},
-                f"nothing is due: {shown} of {terms.grade_epochs} masters are revealed; the last with --epoch",
+                f"nothing is due: {shown} of {series.epochs} masters are revealed; the last with --epoch",
             )
             return
-        begun = epochs_begun(terms, state.steps)
+        begun = epochs_begun(series, state.steps)
         if last > begun:
             raise UsageError(
                 f"epoch {last} has not begun; the run is in epoch {begun}", hint="reveal it when it is over"
@@ -117,17 +119,42 @@ async def reveal_master(
         # 2. In order.
         async def act(chain: Chain) -> TxReceipt:
             # A dry run does not see the master that a dry run revealed, so it ends after one.
-            receipt = await chain.send(masters_contract.reveal_master(number, secret.of(shown + 1)))
+            receipt = await chain.send(masters_contract.reveal_master(number, series.kind, secret.of(shown + 1)))
             for later in range(shown + 2, last + 1):
                 if not receipt.hash:
                     break
-                receipt = await chain.send(masters_contract.reveal_master(number, secret.of(later)))
+                receipt = await chain.send(masters_contract.reveal_master(number, series.kind, secret.of(later)))
             return receipt
 
         revealed = list(range(shown + 1, last + 1))
         title = f"Reveal the master of epoch {', '.join(map(str, revealed))} of run {number}"
-        stake = {"private no more": "the tests of these epochs"}
+        what = "tests" if series.kind == Series.GRADES else "traps"
+        stake = {"private no more": f"the {what} of these epochs"}
         await session.spend(chain, title, stake, act, {"run": number, "revealed": revealed, "epochs": last})
+
+
+def masters(
+    session: Session,
+    out: Annotated[Path, typer.Argument(help="New file for the secret. Keep it, and keep it secret.")],
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs, each with a master.")] = 1,
+    epoch_steps: Annotated[
+        int, typer.Option("--epoch-steps", min=0, help="Steps of an epoch but the last; needed with --epochs.")
+    ] = 0,
+) -> None:
+    """Make the masters of a run's traps, by which you alone know which commitments are picked.
+
+    Prints three of the five terms that go into the run's terms file; trap_every and trap_prize are yours to choose. The
+    orchestrator reads the file by orchestrator.trap_masters.
+    """
+    from muster.chain.masters_file import write_masters
+    from muster.grading.masters import Masters
+
+    if (epochs > 1) != (epoch_steps > 0):
+        raise UsageError("--epochs and --epoch-steps go together", hint="one epoch, the default, is the whole run")
+    made = Masters.make(epochs)
+    write_masters(out, made)
+    terms = {"trap_tip": hex_hash(made.tip), "trap_epochs": epochs, "trap_epoch_steps": epoch_steps or 1}
+    session.result({"masters": str(out), **terms})
 
 
 async def _noticed(session: Session, chain: Chain, run: int, document: Mapping[str, Any], *, again: str) -> bool:

@@ -18,7 +18,7 @@ from muster.chain.provider import connected
 from muster.chain.types import AddressBook
 from muster.clients.orchestrator import OrchestratorClient
 from muster.console.command import command
-from muster.console.owner.escrow import close, fund, reveal_master, withdraw
+from muster.console.owner.escrow import close, fund, masters, reveal_master, withdraw
 from muster.console.owner.keys import keys as keys_
 from muster.console.owner.show import admits, list_, show
 from muster.console.run_init.command import init
@@ -73,6 +73,7 @@ def template(
         **fit_context(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS, context),
         task_count=task_set.size,
         task_root=task_set.root,
+        tools_root=task_set.document.tools_root,
         model_hash=model_hash(model),
         tokenizer_hash=tokenizer_hash(model),
         profile=profile_hash(profile),
@@ -178,6 +179,7 @@ command(app, "fund", operator=True)(fund)
 command(app, "withdraw", operator=True)(withdraw)
 command(app, "close", operator=True)(close)
 command(app, "reveal-master", operator=True)(reveal_master)
+command(app, "masters")(masters)
 
 
 @command(app, "admit", operator=True)

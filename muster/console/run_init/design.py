@@ -223,6 +223,7 @@ class RunParts:
 
     task_count: int = 1
     task_root: bytes = bytes(32)
+    tools_root: bytes = bytes(32)
     model_hash: bytes = bytes(32)
     tokenizer_hash: bytes = bytes(32)
     profile: bytes = bytes(32)

@@ -70,6 +70,7 @@ async def make_parts(
     return RunParts(
         task_count=tasks.size,
         task_root=tasks.root,
+        tools_root=tasks.document.tools_root,
         model_hash=model_hash(model),
         tokenizer_hash=tokenizer_hash(model),
         profile=await _limits(session, folder, design, model, profile, calibration),

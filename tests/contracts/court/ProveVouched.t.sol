@@ -24,9 +24,8 @@ contract ProveVouchedTest is ProofHouse {
         bytes32 beside = keccak256("another commitment");
         vouchProof.push(beside);
         vm.warp((uint256(hour) + 1) * 1 hours);
-        vm.prank(node(0));
         bytes32 root = leaf < beside ? keccak256(abi.encode(leaf, beside)) : keccak256(abi.encode(beside, leaf));
-        runs.seal(run, hour, root);
+        _sealAs(0, hour, root);
     }
 
     function _one(Leaves.Leaf memory leaf, bytes32[] memory proof)
@@ -153,8 +152,7 @@ contract ProveVouchedTest is ProofHouse {
         bytes32 elsewhere = refutations.vouchLeaf(target, keccak256("another anchor"));
         vm.assertTrue(elsewhere != refutations.vouchLeaf(target, runs.checkpoint(run, 0).anchor));
         vm.warp(block.timestamp + 1 hours);
-        vm.prank(node(0));
-        runs.seal(run, hour + 1, elsewhere);
+        _sealAs(0, hour + 1, elsewhere);
         hour += 1;
         vouchProof.pop();
         bytes32 here = refutations.vouchLeaf(target, runs.checkpoint(run, 0).anchor);
@@ -169,8 +167,7 @@ contract ProveVouchedTest is ProofHouse {
         target.index = 5;
         bytes32 vouched = refutations.vouchLeaf(target, runs.checkpoint(run, 0).anchor);
         vm.warp(block.timestamp + 1 hours);
-        vm.prank(node(0));
-        runs.seal(run, hour + 1, vouched);
+        _sealAs(0, hour + 1, vouched);
         hour += 1;
         vouchProof.pop();
         vm.expectRevert(abi.encodeWithSelector(IRefutations.NotCommitted.selector, node(WORKER), 5, 0, target.root));

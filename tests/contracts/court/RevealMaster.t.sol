@@ -2,30 +2,31 @@
 pragma solidity ^0.8.30;
 
 import { IMasters } from "../../../contracts/interfaces/IMasters.sol";
+import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { GradeHouse } from "./GradeHouse.sol";
 
 contract RevealMasterTest is GradeHouse {
     function _expectWithheld(uint256 epoch) private {
-        vm.expectRevert(abi.encodeWithSelector(IMasters.MasterWithheld.selector, run, epoch));
+        vm.expectRevert(abi.encodeWithSelector(IMasters.MasterWithheld.selector, run, GRADES_SERIES, epoch));
     }
 
     function _revealNext(uint256 epoch) private {
         vm.prank(stranger);
-        masters.revealMaster(run, _master(epoch));
+        masters.revealMaster(run, GRADES_SERIES, _master(epoch));
     }
 
     // ---------------------------------------------------------------------------------------------------- what it does
 
     function test_RevealMaster_InOrder() public {
-        (uint256 epochs, bytes32 latest) = masters.masters(run);
+        (uint256 epochs, bytes32 latest) = masters.masters(run, GRADES_SERIES);
         vm.assertEq(epochs, 0);
         vm.assertEq(latest, bytes32(0));
         for (uint256 epoch = 1; epoch <= EPOCHS; epoch++) {
             vm.expectEmit(address(masters));
-            emit IMasters.MasterRevealed(run, epoch, _master(epoch));
+            emit IMasters.MasterRevealed(run, GRADES_SERIES, epoch, _master(epoch));
             _revealNext(epoch);
-            (epochs, latest) = masters.masters(run);
+            (epochs, latest) = masters.masters(run, GRADES_SERIES);
             vm.assertEq(epochs, epoch);
             vm.assertEq(latest, _master(epoch));
         }
@@ -35,45 +36,97 @@ contract RevealMasterTest is GradeHouse {
     /// @dev Each run has its own, also where two have one tip.
     function test_RevealMaster_OfOneRun() public {
         uint32 other = _createRun(_sealedTerms());
-        masters.revealMaster(other, _master(1));
-        (uint256 epochs,) = masters.masters(run);
+        masters.revealMaster(other, GRADES_SERIES, _master(1));
+        (uint256 epochs,) = masters.masters(run, GRADES_SERIES);
         vm.assertEq(epochs, 0);
     }
 
-    function test_RevealMaster_RevertWhen_NoPrivateTests() public {
+    /// @dev Each has its tip, its epochs and when what was shown; both bind the owner.
+    function test_RevealMaster_OfOneSeries() public {
+        IRunTerms.Series traps = IRunTerms.Series.Traps;
+        IRunTerms.Terms memory terms = _sealedTerms();
+        (terms.trapEpochs, terms.trapEpochSteps) = (2, 2);
+        (terms.trapEvery, terms.trapPrize) = (20, terms.pay);
+        terms.trapTip = keccak256(abi.encode(keccak256(abi.encode(bytes32("second")))));
+        uint32 both = _createRun(terms);
+        bytes32 first = keccak256(abi.encode(bytes32("second")));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMasters.WrongMaster.selector, both, traps, 1, _master(0), terms.trapTip)
+        );
+        masters.revealMaster(both, traps, _master(1));
+        masters.revealMaster(both, traps, first);
+        (uint256 epochs,) = masters.masters(both, GRADES_SERIES);
+        vm.assertEq(epochs, 0);
+        vm.warp(block.timestamp + 7);
+        masters.revealMaster(both, traps, bytes32("second"));
+        (uint256 shown, bytes32 latest) = masters.masters(both, traps);
+        vm.assertEq(shown, 2);
+        vm.assertEq(latest, bytes32("second"));
+        vm.assertEq(masters.masterOf(both, traps, 1).master, first);
+        vm.assertEq(masters.masterOf(both, traps, 1).shownAt, block.timestamp - 7);
+        vm.assertEq(masters.masterOf(both, traps, 2).shownAt, block.timestamp);
+        vm.assertEq(masters.masterOf(both, GRADES_SERIES, 1).shownAt, 0);
+    }
+
+    /// @dev Of either series: for the traps' epochs of two steps each, the first master is due before step 4.
+    function test_Withheld_TrapsBindTheOwnerToo() public {
+        IRunTerms.Terms memory terms = _terms();
+        terms.trapTip = keccak256(abi.encode(bytes32("only")));
+        (terms.trapEpochs, terms.trapEpochSteps) = (2, 2);
+        (terms.trapEvery, terms.trapPrize) = (20, terms.pay);
+        uint32 trapped = _createRun(terms);
+        masters.checkPublishable(trapped, 3);
+        bytes memory withheld =
+            abi.encodeWithSelector(IMasters.MasterWithheld.selector, trapped, IRunTerms.Series.Traps, 1);
+        vm.expectRevert(withheld);
+        masters.checkPublishable(trapped, 4);
+        vm.expectRevert(withheld);
+        masters.checkPayable(trapped, 1);
+        masters.revealMaster(trapped, IRunTerms.Series.Traps, bytes32("only"));
+        masters.checkPublishable(trapped, 4);
+        masters.checkPayable(trapped, 2);
+    }
+
+    function test_RevealMaster_RevertWhen_NoSeries() public {
         uint32 plain = _createRun(_terms());
-        vm.expectRevert(abi.encodeWithSelector(IMasters.NoPrivateTests.selector, plain));
-        masters.revealMaster(plain, _master(1));
-        vm.expectRevert(abi.encodeWithSelector(IMasters.NoPrivateTests.selector, 77));
-        masters.revealMaster(77, _master(1));
+        vm.expectRevert(abi.encodeWithSelector(IMasters.NoSeries.selector, plain, GRADES_SERIES));
+        masters.revealMaster(plain, GRADES_SERIES, _master(1));
+        vm.expectRevert(abi.encodeWithSelector(IMasters.NoSeries.selector, 77, GRADES_SERIES));
+        masters.revealMaster(77, GRADES_SERIES, _master(1));
     }
 
     function test_RevealMaster_RevertWhen_AllRevealed() public {
         for (uint256 epoch = 1; epoch <= EPOCHS; epoch++) {
             _revealNext(epoch);
         }
-        vm.expectRevert(abi.encodeWithSelector(IMasters.AllMastersRevealed.selector, run, EPOCHS));
-        masters.revealMaster(run, LAST_MASTER);
+        vm.expectRevert(abi.encodeWithSelector(IMasters.AllMastersRevealed.selector, run, GRADES_SERIES, EPOCHS));
+        masters.revealMaster(run, GRADES_SERIES, LAST_MASTER);
     }
 
     function testFuzz_RevealMaster_RevertWhen_Wrong(bytes32 master) public {
         for (uint256 epoch = 1; epoch <= EPOCHS; epoch++) {
             if (master == _master(epoch)) continue;
             bytes32 hash = keccak256(abi.encodePacked(master));
-            vm.expectRevert(abi.encodeWithSelector(IMasters.WrongMaster.selector, run, epoch, hash, _master(epoch - 1)));
-            masters.revealMaster(run, master);
+            vm.expectRevert(
+                abi.encodeWithSelector(
+                    IMasters.WrongMaster.selector, run, GRADES_SERIES, epoch, hash, _master(epoch - 1)
+                )
+            );
+            masters.revealMaster(run, GRADES_SERIES, master);
             _revealNext(epoch);
         }
     }
 
     function test_RevealMaster_RevertWhen_OutOfOrder() public {
         bytes32 second = _master(2);
-        vm.expectRevert(abi.encodeWithSelector(IMasters.WrongMaster.selector, run, 1, _master(1), _master(0)));
-        masters.revealMaster(run, second);
+        vm.expectRevert(
+            abi.encodeWithSelector(IMasters.WrongMaster.selector, run, GRADES_SERIES, 1, _master(1), _master(0))
+        );
+        masters.revealMaster(run, GRADES_SERIES, second);
         _revealNext(1);
         bytes32 again = _master(1);
-        vm.expectRevert(abi.encodeWithSelector(IMasters.WrongMaster.selector, run, 2, _master(0), again));
-        masters.revealMaster(run, again);
+        vm.expectRevert(abi.encodeWithSelector(IMasters.WrongMaster.selector, run, GRADES_SERIES, 2, _master(0), again));
+        masters.revealMaster(run, GRADES_SERIES, again);
     }
 
     // --------------------------------------------------------------------------------------------- what it is good for
@@ -90,7 +143,7 @@ contract RevealMasterTest is GradeHouse {
         _revealNext(2);
         // The last epoch goes on for ever, without its master.
         _publishSteps(40);
-        (uint256 epochs,) = masters.masters(run);
+        (uint256 epochs,) = masters.masters(run, GRADES_SERIES);
         vm.assertEq(epochs, 2);
     }
 

@@ -28,19 +28,20 @@ abstract contract Graders is Provers, Statements {
             bytes memory reason = abi.encodeWithSelector(
                 IMasters.WrongMaster.selector,
                 run,
+                GRADES_SERIES,
                 mastersShown + 1,
                 keccak256(abi.encode(wrong)),
                 _master(mastersShown)
             );
             if (wrong == _master(mastersShown + 1)) return;
             vm.expectRevert(reason);
-            masters.revealMaster(run, wrong);
+            masters.revealMaster(run, GRADES_SERIES, wrong);
             _did("show a wrong master");
             return;
         }
         mastersShown++;
         vm.prank(pick % 16 == 1 ? owner : stranger);
-        masters.revealMaster(run, _master(mastersShown));
+        masters.revealMaster(run, GRADES_SERIES, _master(mastersShown));
         _did("show a master");
     }
 
@@ -64,11 +65,11 @@ abstract contract Graders is Provers, Statements {
         withheld = _isSealed() && mastersShown < EPOCHS && steps > mastersShown * EPOCH_STEPS;
         if (!withheld) return false;
         _did("withhold");
-        vm.expectRevert(abi.encodeWithSelector(IMasters.MasterWithheld.selector, run, mastersShown + 1));
+        vm.expectRevert(abi.encodeWithSelector(IMasters.MasterWithheld.selector, run, GRADES_SERIES, mastersShown + 1));
     }
 
     function _isSealed() internal view returns (bool) {
-        return runTerms.gradingTerms(run).tip != 0;
+        return runTerms.tipOf(run, GRADES_SERIES) != 0;
     }
 
     // -------------------------------------------------------------------------------------------------------- graders

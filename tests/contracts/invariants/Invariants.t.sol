@@ -306,15 +306,16 @@ contract InvariantsTest {
 
     /// @notice What is shown of a run's masters is its hash chain, and never less than an epoch behind its steps.
     function holds_MastersLeadToTheTip() private view {
-        (uint256 epochs, bytes32 latest) = masters.masters(run[0]);
+        (uint256 epochs, bytes32 latest) = masters.masters(run[0], IRunTerms.Series.Grades);
         vm.assertEq(epochs, 0, "a run without private tests has no masters");
-        (epochs, latest) = masters.masters(run[1]);
+        (epochs, latest) = masters.masters(run[1], IRunTerms.Series.Grades);
         vm.assertEq(epochs, swarms[1].mastersShown(), "masters");
         for (uint256 e = 0; e < epochs; e++) {
             latest = keccak256(abi.encode(latest));
         }
-        IRunTerms.GradeTerms memory terms = runTerms.gradingTerms(run[1]);
-        vm.assertEq(epochs == 0 ? terms.tip : latest, terms.tip);
+        (IRunTerms.SeriesTerms memory terms,) = runTerms.seriesOf(run[1]);
+        bytes32 tip = runTerms.tipOf(run[1], IRunTerms.Series.Grades);
+        vm.assertEq(epochs == 0 ? tip : latest, tip);
         uint256 behind = uint256(runs.runState(run[1]).steps) / terms.epochSteps;
         if (behind > terms.epochs) behind = terms.epochs;
         vm.assertGe(epochs + 2, behind, "steps went on without a master");

@@ -38,13 +38,12 @@ abstract contract Provers is Duties {
         if (n.status != IRegistry.Status.Active || block.timestamp < n.registeredAt + 1 hours) return;
         uint256 back = pick % 8 == 0 ? which % 70 : pick % 3;
         uint24 hour = uint24(block.timestamp / 1 hours - 1 - back);
-        if (hour <= runs.lastSealed(node(i)) || (uint256(hour) + 1) * 1 hours <= n.registeredAt) return;
+        if (hour <= runs.sealerOf(node(i)).lastSealed || (uint256(hour) + 1) * 1 hours <= n.registeredAt) return;
         bytes32 root = _vouchRoot(i, hour, which);
         if (n.registeredAt < (_firstUnsealed() + 1) * 1 hours && ++sealsSeen[hour] >= 2 && hour > watermark) {
             watermark = hour;
         }
-        vm.prank(node(i));
-        runs.seal(run, hour, root);
+        _sealAs(i, hour, root);
         vm.assertEq(runs.sealedThrough(run), watermark, "the watermark is the latest hour with a quorum");
         if (back > 8) _did("seal further back");
         _did("seal");

@@ -155,7 +155,7 @@ contract RegisterTest is House {
         IRegistry.Node memory n = registry.node(node(0));
         vm.assertTrue(n.role == IRegistry.Role.Validator);
         vm.assertEq(n.lock, 200 ether);
-        vm.assertEq(n.drawTip, keccak256(abi.encode("tip", uint256(0))));
+        vm.assertEq(n.drawTip, _link(0, HOUR - 1));
         vm.assertEq(registry.freeBalance(operator(0)), 7 ether);
         vm.assertEq(registry.validatorOf(operator(0), run), node(0));
         vm.assertEq(runs.runState(run).validators, 1);

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.asynchrony import Curve, figures, seconds_to
 from benchmarks.report import DOCS, figure, slower
-from benchmarks.tables import async_part, economics_parts, part, scale_part
+from benchmarks.tables import async_part, economics_parts, looking_parts, part, scale_part
 
 
 def test_a_table_of_figures() -> None:
@@ -113,9 +113,38 @@ def test_incomes_under_different_terms_stand_side_by_side() -> None:
     assert parts["cartels"].splitlines()[2] == "| two | 1.00 | 2.00 | 3.00 | 1.00 | 2.00 | 3.00 |"
 
 
+def test_tables_of_traps_have_a_column_for_each_rule() -> None:
+    def rows(rules: str, scale: float) -> list[dict[str, object]]:
+        alone = [
+            {"kind": "alone", "rules": rules, "name": "honest", "validators": size, "none": size * scale, "cost": 1.0}
+            for size in (4, 6)
+        ]
+        owner = {"name": "usual", "owner": 0.1 * scale, "honest": 2.0, "blind": -1.0}
+        return [
+            *alone,
+            *({"kind": "owner", "rules": rules, "validators": size, **owner} for size in (4, 6)),
+            {"kind": "coalition", "rules": rules, "name": "two", "gain": scale},
+            {"kind": "sample", "rules": rules, "rows": 6, "usual": scale, "first": 0.5, "twice": 0.25},
+        ]
+
+    figures = [figure("owner_cost", [0.1], target=0.15, unit="of the pay", at_most=True, part="traps")]
+    worlds = {"public": {"traps": [*rows("now", 1), *rows("then", 2)]}}
+    parts = looking_parts({"machine": "here", "figures": figures, "worlds": worlds})
+    assert parts["looks"].splitlines()[0] == (
+        "| strategy | work | 4 validators, now | 6 validators, now | 4 validators, then | 6 validators, then |"
+    )
+    assert parts["looks"].splitlines()[2] == "| honest | 100 % | 4.00 | 6.00 | 8.00 | 12.00 |"
+    assert parts["coalitions"].splitlines()[2] == "| two | 1.00 | 2.00 |"
+    assert parts["owners"].splitlines()[2] == "| usual | 0.100 | 2.000 | \N{MINUS SIGN}1.000 |"
+    assert parts["samples"].splitlines()[2:] == ["| 6 | 1.00 | 0.50 | 0.25 |"]
+    assert "| `owner_cost` | of the pay | 0.1 |" in parts["looking"]
+
+
 def test_every_party_s_income_has_been_simulated() -> None:
     page = (DOCS / "understand" / "economics.md").read_text(encoding="utf-8")
-    for name, rows in {"figures": 13, "workers": 11, "validators": 10, "judges": 9, "cartels": 8}.items():
+    parts = {"figures": 13, "workers": 11, "validators": 10, "judges": 9, "cartels": 8}
+    looking = {"looking": 8, "looks": 19, "rules": 4, "samples": 9, "coalitions": 18, "owners": 5}
+    for name, rows in (parts | looking).items():
         text = page.partition(f"<!-- begin {name} -->")[2].partition(f"<!-- end {name} -->")[0]
         assert text.count("\n| ") == rows + 1, name
 

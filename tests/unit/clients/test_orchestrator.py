@@ -106,15 +106,15 @@ async def test_a_member_signs_its_first_read_and_those_that_were_refused():
     answers = [GOOD, GOOD, problem(503, "Too many requests", "busy"), GOOD]
     async with serving(*answers) as (server, client):
         for _ in range(3):
-            await client.demand(1)
+            await client.demand(1, seen=DEMAND)
     assert ["muster-signature: 0x" in head.lower() for head in server.heads] == [True, False, False, True]
-    headers = headers_of(server.heads[3])
+    headers, target = headers_of(server.heads[3]), server.heads[3].split()[1]
     sender, signed = verify_request(
         Domain(31_337, REGISTRY),
         method="GET",
         host=headers["host"],
         path="/v1/runs/1/demand",
-        query="",
+        query=target.partition("?")[2],
         headers=headers,
         now=time.time(),
     )

@@ -19,7 +19,16 @@ from muster.chain.client import vote_hash
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import Task
 from muster.protocol.announcements import BenchmarkScore, NodeName, name_problem
-from muster.protocol.draws import chain_preimages, draw_base, draw_pool, draw_rows, draw_unit, group_draw, position_seed
+from muster.protocol.draws import (
+    chain_preimages,
+    draw_base,
+    draw_pool,
+    draw_rows,
+    draw_unit,
+    group_draw,
+    link_of,
+    position_seed,
+)
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import content_hash
 from muster.protocol.masters import (
@@ -127,16 +136,16 @@ def the_draw(given: Values) -> Values:
 def the_sample(given: Values) -> Values:
     links = chain_preimages(raw(given["secret"]), given["length"])
     tip = keccak(links[0])
-    preimage = links[given["draw_index"]]
-    assert opens_chain(tip, preimage, given["draw_index"])
+    link = link_of(links, given["joined_hour"], given["hour"])
+    assert opens_chain(tip, link, given["hour"] - given["joined_hour"])
     drawn = {"block_hash": raw(given["block_hash"]), "node": given["node"], "index": given["index"]}
     shape = {name: given[name] for name in ("group_size", "groups_per_commitment", "max_completion_tokens")}
     terms = replace(terms_with(1, WorkClass(10_000, (8,))), **shape)
     pool = draw_pool(**drawn, terms=terms)
-    rows = draw_rows(**drawn, preimage=preimage, terms=terms, count=given["count"])
+    rows = draw_rows(**drawn, link=link, terms=terms, count=given["count"])
     step = {"block_hash": raw(given["block_hash"]), "node": given["node"], "first": given["index"]}
     unit = [list(place) for place in draw_unit(**step, last=given["last"], terms=terms)]
-    return {"tip": hexed(tip), "preimage": hexed(preimage), "pool": pool, "rows": rows, "unit": unit}
+    return {"tip": hexed(tip), "link": hexed(link), "pool": pool, "rows": rows, "unit": unit}
 
 
 def signed(given: Values, struct: str, message: Values) -> Values:
@@ -226,13 +235,13 @@ def the_masters(given: Values) -> Values:
     masters = chain_preimages(raw(given["last"]), given["grade_epochs"])
     terms = replace(terms_with(1, WorkClass(10_000, (8,))), grade_tip=keccak(masters[0]), **sealed)
     for epoch, master in enumerate(masters, 1):
-        check_master(terms, epoch, master)
+        check_master(terms.grade_series, epoch, master)
     return {
         "masters": [hexed(master) for master in masters],
         "grade_tip": hexed(terms.grade_tip),
-        "epochs": [epoch_of(terms, step) for step in given["steps"]],
-        "masters to pay after it": [epochs_begun(terms, step + 1) for step in given["steps"]],
-        "masters to publish it": [epochs_to_publish(terms, step) for step in given["steps"]],
+        "epochs": [epoch_of(terms.grade_series, step) for step in given["steps"]],
+        "masters to pay after it": [epochs_begun(terms.grade_series, step + 1) for step in given["steps"]],
+        "masters to publish it": [epochs_to_publish(terms.grade_series, step) for step in given["steps"]],
     }
 
 

@@ -33,6 +33,8 @@ CHECKS = {
     "NotValidator(": "validator's key",
     "onlyRegistry": "Registry",
     "onlyCourt": "SlashCourt",
+    "onlyTraps": "Traps",
+    "NotTraps(": "Traps",
     "NotRunTerms(": "RunTerms",
     "NotRefutations(": "Refutations",
 }

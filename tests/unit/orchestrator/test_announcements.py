@@ -49,7 +49,7 @@ def clock() -> Clock:
 async def database(database_url: str) -> AsyncIterator[Database]:
     opened = await Database.open(database_url, "a test")
     row = {"address": NODE.address, "operator": OPERATOR.address, "role": "worker", "work_class": 0}
-    row |= {"status": "active", "draw_tip": HASH, "block": 1, "first_step": 0}
+    row |= {"status": "active", "block": 1, "first_step": 0}
     published = {"step": 3, "manifest_root": HASH, "batch_root": HASH, "anchor": HASH, "block": 1}
     published |= {"transaction": HASH, "entropy": HASH}
 
@@ -79,7 +79,7 @@ def caller(body: bytes = b"", role: str = "worker", status: str = "active", addr
     return Caller(
         address,
         request_of(content_hash(body)),
-        NodeRecord(address, OPERATOR.address, role, status, HASH),
+        NodeRecord(address, OPERATOR.address, role, status),
         is_trainer=False,
     )
 

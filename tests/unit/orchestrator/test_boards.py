@@ -91,7 +91,7 @@ class BoardsRun:
         # 2. Money and hours.
         await run.happen(Claimed, 1, ANNE, 0, 2 * TOKEN)
         await run.happen(Fined, XENA, 1, 8 * TOKEN)
-        await run.happen(HourSealed, 1, 100, VERA, bytes(32))
+        await run.happen(HourSealed, 1, 100, VERA, bytes(32), bytes(32), bytes(32))
         # 3. Files, tokens, reports.
         await run.upload(0, 1)
         await run.upload(1, 2)
@@ -287,7 +287,7 @@ async def test_summary_gives_the_numbers_of_the_boards(run: BoardsRun) -> None:
 
 async def test_trainer_and_relays_are_listed(run: BoardsRun) -> None:
     """Bytes of a relay are those that other operators' nodes report; only offered URLs are listed."""
-    member = NodeRecord(CLEO, OPERATOR, "worker", "active", file_hash(0))
+    member = NodeRecord(CLEO, OPERATOR, "worker", "active")
     await run.directory.offer(Caller(CLEO, request_of(), member, is_trainer=False), 1, RelayOffer(run=1, url=SHARED))
     found = await run.boards.others()
     assert [line.model_dump() for line in found.trainers] == [

@@ -1,4 +1,4 @@
-"""Limits on one member's use of an orchestrator: slow uploads, unnamed evidence, wrong links."""
+"""Limits on one member's use of an orchestrator: slow uploads, unnamed evidence."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from eth_utils.crypto import keccak
 from starlette.requests import Request
 
-from muster.constants import DRAW_CHAIN_LENGTH
 from muster.errors import RefusedError
 from muster.protocol.eip712 import Domain
-from muster.protocol.hashes import content_hash, hex_hash
-from muster.protocol.messages import Verdict
+from muster.protocol.hashes import content_hash
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
 from orchestrator.database import Database
@@ -37,7 +34,7 @@ NOTHING = "0x" + "00" * 32
 
 def caller(address: str, body: bytes = b"x", role: str = "validator") -> Caller:
     return Caller(
-        address, request_of(content_hash(body)), NodeRecord(address, address, role, "active", NOTHING), is_trainer=False
+        address, request_of(content_hash(body)), NodeRecord(address, address, role, "active"), is_trainer=False
     )
 
 
@@ -50,12 +47,9 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 def verdicts(tmp_path: Path, database: Database) -> Verdicts:
+    queries: Any = SimpleNamespace(hides=False)
     unused: Any = None
-    return Verdicts(WHERE, unused, unused, database, storage_url=f"file:{tmp_path}")
-
-
-def verdict(validator: str, link: int, preimage: bytes) -> Verdict:
-    return verdict_of(node=ANNE, validator=validator, draw_index=link, preimage=hex_hash(preimage))
+    return Verdicts(WHERE, queries, unused, database, storage_url=f"file:{tmp_path}")
 
 
 async def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts, database: Database) -> None:
@@ -66,7 +60,7 @@ async def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts, dat
         await verdicts.expect_evidence(caller(ANNE, b"one more"))
     assert refused.value.status == 429
     await verdicts.expect_evidence(caller(BERT, b"one more"))
-    named = verdict(ANNE, 1, bytes(32)).model_copy(update={"evidence": content_hash(b"0")})
+    named = verdict_of(node=ANNE, validator=ANNE, evidence=content_hash(b"0"))
     await database.write(lambda connection: mark_named(connection, named))
     await verdicts.expect_evidence(caller(ANNE, b"one more"))
 
@@ -83,8 +77,9 @@ async def test_evidence_that_no_verdict_names_counts_for_a_day(
 
 async def test_what_is_kept_of_one_node_is_bounded(database: Database, tmp_path: Path) -> None:
     """Rollouts and evidence together; the same bundle again is no more of it."""
+    queries: Any = SimpleNamespace(hides=False)
     unused: Any = None
-    verdicts = Verdicts(WHERE, unused, unused, database, storage_url=f"file:{tmp_path}", key_bytes=100)
+    verdicts = Verdicts(WHERE, queries, unused, database, storage_url=f"file:{tmp_path}", key_bytes=100)
     row = {"node": ANNE, "index": 0, "root": NOTHING, "file_hash": NOTHING, "size": 60, "document": "", "received": 0}
     await database.write(lambda connection: insert_once(connection, uploads, row))
     await verdicts.expect_evidence(caller(ANNE, b"fits"), 39)
@@ -98,18 +93,6 @@ async def test_what_is_kept_of_one_node_is_bounded(database: Database, tmp_path:
     assert str(await database.read(lambda connection: full(connection, BERT, 99))) == (
         f"99 bytes of {BERT} are kept, and no more than 99"
     )
-
-
-async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verdicts) -> None:
-    tip = keccak(keccak(bytes(32)))
-    with pytest.raises(RefusedError, match="is not link 65535") as refused:
-        await verdicts.check_link(verdict(ANNE, DRAW_CHAIN_LENGTH - 1, bytes(32)), (-1, hex_hash(tip)))
-    assert refused.value.status == 409
-    with pytest.raises(RefusedError, match="was wrong a moment ago") as refused:
-        await verdicts.check_link(verdict(ANNE, 1, bytes(32)), (-1, hex_hash(tip)))
-    assert refused.value.status == 429
-    await verdicts.check_link(verdict(BERT, 1, bytes(32)), (-1, hex_hash(tip)))
-    await verdicts.check_link(verdict(BERT, 1, bytes(32)), (-1, hex_hash(tip)))
 
 
 async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:

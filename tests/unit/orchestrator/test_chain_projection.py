@@ -87,7 +87,7 @@ def history() -> list[Event]:
         lambda at: WorkCommitted(at, 1, WORKER, 0, 0, 5, bytes.fromhex(ROOT[2:])),
         lambda at: WorkCommitted(at, 1, WORKER, 0, 1, 5, b"\x0e" * 32),
         lambda at: Claimed(at, 1, WORKER, 0, 10**20),
-        lambda at: HourSealed(at, 1, 5, VALIDATOR, bytes(32)),
+        lambda at: HourSealed(at, 1, 5, VALIDATOR, bytes(32), bytes(32), bytes(32)),
         lambda at: CaseOpened(
             at, 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, Kind.WRONG_REWARD, 2, b"\x05" * 32, 3, 60, 90
         ),
@@ -137,7 +137,7 @@ async def put_verdict(database: Database, **changes: Any) -> None:
 
 def a_verdict(**changes: Any) -> dict[str, Any]:
     row = {"validator": VALIDATOR, "node": WORKER, "index": 0, "root": ROOT, "accepted": True, "reason": None}
-    return row | {"draw_index": 0, "preimage": ROOT, "document": "{}", "received": 0.0} | changes
+    return row | {"document": "{}", "received": 0.0} | changes
 
 
 async def status_of(database: Database, index: int) -> tuple[str, str | None]:
@@ -230,7 +230,7 @@ async def test_event_log_is_bounded(database, monkeypatch):
 async def test_every_event_reaches_its_tables(database, queries):
     await apply(database, queries, *history())
     found = await content(database)
-    assert [(row[0], row[2], row[4], row[8]) for row in found["nodes"]] == [
+    assert [(row[0], row[2], row[4], row[7]) for row in found["nodes"]] == [
         (WORKER, "worker", "jailed", 2),
         (VALIDATOR, "validator", "withdrawn", 0),
     ]
@@ -245,7 +245,7 @@ async def test_every_event_reaches_its_tables(database, queries):
         (WORKER, "slash", "50", 1_012, hash_of(12)),
         (WORKER, "void", "7", 1_013, hash_of(13)),
     ]
-    assert [(row[0], row[9:]) for row in found["nodes"]] == [
+    assert [(row[0], row[8:]) for row in found["nodes"]] == [
         (WORKER, (1_001, hash_of(1), 1, False, str(10**20), "7", "50", "0")),
         (VALIDATOR, (1_002, hash_of(2), 0, True, "0", "0", "0", "0")),
     ]

@@ -77,8 +77,8 @@ def test_without_private_tests_grades_play_no_part() -> None:
     assert commitment_status(opinions, [], jailed=False, accepts_required=2).state == "accepted"
 
 
-VERDICT = verdict_of(root=A, file_hash=B, preimage=A)
-KNOWN = Known(None, None, None, None)
+VERDICT = verdict_of(root=A, file_hash=B)
+KNOWN = Known(None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ async def accepted_by_all(database: Database) -> None:
     """Write down a commitment, its node, and two validators that have accepted it."""
     shown = [show(right_text(), grader) for grader in GRADERS[:2]]
     said = shown[0].statement
-    node: dict[str, Any] = {"operator": said.node, "work_class": 0, "status": "active", "draw_tip": A}
+    node: dict[str, Any] = {"operator": said.node, "work_class": 0, "status": "active"}
     node |= {"block": 1, "first_step": 0}
 
     def write(connection: Connection) -> None:
@@ -121,10 +121,10 @@ async def accepted_by_all(database: Database) -> None:
         work = {"node": said.node, "index": said.index, "root": said.root, "step": said.step}
         insert_once(connection, commitments, {**work, "hour": HOUR, "block": 1, "status": "pending"})
         del work["step"]
-        for number, (one, grader) in enumerate(zip(shown, GRADERS, strict=False)):
+        for one, grader in zip(shown, GRADERS, strict=False):
             verdict = accept(one, grader)
             insert_once(connection, nodes, {**node, "address": grader.address, "role": "validator"})
-            said_so = {"accepted": True, "draw_index": number, "preimage": A, "document": verdict.model_dump_json()}
+            said_so = {"accepted": True, "document": verdict.model_dump_json()}
             insert_once(connection, verdicts, {**work, **said_so, "validator": grader.address, "received": 1.0})
 
     await database.write(write)
@@ -137,7 +137,7 @@ async def test_grades_are_shown_while_their_validator_can_be_accused(database: D
 
     async def receive(number: int) -> bool:
         address = GRADERS[number].address
-        record = NodeRecord(address, address, "validator", "active", A)
+        record = NodeRecord(address, address, "validator", "active")
         caller = Caller(address, cast(Any, SimpleNamespace()), record, is_trainer=False)
         return await grades.receive(caller, show(right_text(), GRADERS[number]))
 

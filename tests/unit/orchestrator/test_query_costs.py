@@ -26,7 +26,7 @@ ROOT = HASH + "f" * 24
 A_STEP = 20
 """Commitments of each step, all accepted. Reports have used the files of nine in ten."""
 LEVEL = 2
-VERDICT = verdict_of(node=NODE, root=ROOT, file_hash=ROOT, validator=VALIDATOR, preimage=ROOT, inspected=1)
+VERDICT = verdict_of(node=NODE, root=ROOT, file_hash=ROOT, validator=VALIDATOR, inspected=1)
 
 FILL = """
 INSERT INTO commitments (node, "index", step, hour, root, block, status, spent)
@@ -35,8 +35,8 @@ INSERT INTO uploads (node, "index", root, file_hash, size, document, received)
     {rows} SELECT :node, i, :root, {file}, 1, '', 0 FROM n;
 INSERT INTO spent (file_hash, step, used)
     {rows} SELECT {file}, i / :a_step + 1, i > 0 FROM n WHERE i % 10 <> 0;
-INSERT INTO verdicts (validator, node, "index", root, accepted, draw_index, preimage, document, received)
-    {rows} SELECT :validator, :node, i, :root, i > 0, i, :root, :verdict, 0 FROM n;
+INSERT INTO verdicts (validator, node, "index", root, accepted, document, received)
+    {rows} SELECT :validator, :node, i, :root, i > 0, :verdict, 0 FROM n;
 INSERT INTO checkpoints (step, manifest_root, batch_root, anchor, block, "transaction", entropy)
     {rows} SELECT i / :a_step, :root, :root, :root, i, :root, :root FROM n WHERE i % :a_step = 0;
 INSERT INTO tallies (node, status, reason, count) VALUES (:node, 'accepted', '', :last)
@@ -61,7 +61,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def queries(database: Database) -> Queries:
-    member = {"operator": NODE, "work_class": 0, "status": "active", "draw_tip": ROOT, "block": 1, "first_step": 0}
+    member = {"operator": NODE, "work_class": 0, "status": "active", "block": 1, "first_step": 0}
     for address, role in ((NODE, "worker"), (VALIDATOR, "validator")):
         row = {**member, "address": address, "role": role}
         await database.write(lambda connection, row=row: insert_once(connection, nodes, row))

@@ -129,6 +129,9 @@ async def test_rows_are_counted_and_read(process: ReadingProcess, files: Content
         "prompt": {"text": "<|user|>What is 6 times 7?<|assistant|><think>", "whole": 46},
         "thinking": {"text": "no idea", "whole": 7},
         "answer": {"text": "0", "whole": 1},
+        "pieces": [],
+        "given": 0,
+        "call_fuel": [],
         "special": ["<|assistant|>", "<|user|>"],
         "reference": None,
     }

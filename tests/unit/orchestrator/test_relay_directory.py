@@ -62,7 +62,7 @@ def caller(address: str, *, operator: str | None = None, status: str = "active")
     return Caller(
         address,
         request_of(content_hash(b"x")),
-        NodeRecord(address, operator or address, "worker", status, ROOT),
+        NodeRecord(address, operator or address, "worker", status),
         is_trainer=False,
     )
 

@@ -17,13 +17,14 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts.court import Outcome
 from muster.contracts.masters import MasterRevealed
 from muster.contracts.registry import Role
+from muster.contracts.run_terms import Series
 from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.windows import RESOLVING_SECONDS, end_of, needed_until
 from orchestrator.database import Database
 from orchestrator.queries import OF_NODE
 from orchestrator.retention import Retention
 from orchestrator.summaries import DayOfWork, SignedDay, date_of, read_day, restore, settle, sign_day, summarise
-from orchestrator.tables import commitments, evidence, outcomes, summaries, uploads, used_links, verdicts
+from orchestrator.tables import commitments, evidence, outcomes, summaries, uploads, verdicts
 from orchestrator.tables import tallies as tally
 from testbed.runs.recorded_run import SampleRun, address, hash_of
 from testbed.samples.messages import HERE, KEY, OTHER
@@ -88,7 +89,6 @@ async def test_a_day_goes_a_second_after_its_last_hours_deadline(run: SampleRun,
         (0, 0, DAY, "accepted", None, True),
         (1, 1, DAY, "rejected", "wrong_reward", True),
     ]
-    assert await rows(run, used_links.c["validator", "draw_index"]) == [(address("vera"), 1)]
 
 
 async def test_an_open_case_keeps_its_day(run: SampleRun, tmp_path: Path) -> None:
@@ -116,7 +116,8 @@ async def test_private_tests_keep_work_until_three_days_after_their_master(datab
     run.at(later)
     await retention.sweep()
     assert await rows(run, uploads.c.index) == [(0,), (1,)]
-    await run.happen(MasterRevealed, 1, 1, bytes(32))
+    await run.happen(MasterRevealed, 1, Series.TRAPS, 1, bytes(32))
+    await run.happen(MasterRevealed, 1, Series.GRADES, 1, bytes(32))
     shown = run.first_second + run.blocks * run.block_seconds
     run.at(max(later, shown + WINDOW + 1))
     await retention.sweep()
@@ -161,7 +162,6 @@ WORK = DayOfWork(
     roots=hash_of("roots"),
     nodes={OTHER.address: [(0, 4, "accepted", None, True), (5, 5, "rejected", "wrong_reward", False)]},
     counts={KEY.address: {"accepts": 5, "rejections": 1}},
-    links={KEY.address: (5, hash_of("link"))},
 )
 
 
@@ -189,7 +189,7 @@ def test_a_forged_summary_is_refused(data: bytes, error: type[CheckError], why: 
 
 
 async def test_one_summary_of_a_day_counts(run: SampleRun) -> None:
-    other = DayOfWork(1, DAY, hash_of("others"), {OTHER.address: [(0, 9, "pending", None, False)]}, {}, {})
+    other = DayOfWork(1, DAY, hash_of("others"), {OTHER.address: [(0, 9, "pending", None, False)]}, {})
     assert await run.database.write(lambda c: restore(c, WORK, hash_of("first")))
     assert not await run.database.write(lambda c: restore(c, other, hash_of("second")))
     assert not await run.database.write(lambda c: settle(c, other, hash_of("second")))
@@ -202,4 +202,3 @@ async def test_a_summary_counts_what_the_rows_of_its_day_count(run: SampleRun) -
     work = await run.database.read(lambda connection: summarise(connection, 1, DAY))
     assert work.nodes == {address("wanda"): [(0, 0, "accepted", None, True), (1, 1, "rejected", "wrong_reward", False)]}
     assert work.counts == {address("vera"): {"accepts": 1, "rejections": 1}, address("wanda"): {"files": 1}}
-    assert work.links == {address("vera"): (1, hash_of("link 1 of vera"))}

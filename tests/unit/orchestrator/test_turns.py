@@ -16,7 +16,7 @@ from orchestrator.database import Database
 from orchestrator.page import turns
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.site import PROBLEM, Page, Site
-from orchestrator.page.turns import BURST_SECONDS, SHARE, Turns
+from orchestrator.page.turns import BURST_SECONDS, SHARE, TimeShare
 from testbed.runs.recorded_run import SampleRun
 from testbed.samples.terms import terms_of
 from testbed.waiting import BOUND
@@ -48,14 +48,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-async def pieces(made: Turns, clock: Clock, count: int, seconds: float) -> None:
+async def pieces(made: TimeShare, clock: Clock, count: int, seconds: float) -> None:
     for _ in range(count):
         async with made.turn():
             clock.work(seconds)
 
 
 async def test_burst_runs_at_once_and_flood_gets_its_share(clock: Clock) -> None:
-    made = Turns(clock)
+    made = TimeShare(clock)
     began = clock.now
     await pieces(made, clock, 10, BURST_SECONDS / 10)
     assert clock.slept == 0
@@ -65,7 +65,7 @@ async def test_burst_runs_at_once_and_flood_gets_its_share(clock: Clock) -> None
 
 
 async def test_a_rest_brings_no_more_than_a_burst(clock: Clock) -> None:
-    made = Turns(clock)
+    made = TimeShare(clock)
     clock.work(3600)
     await pieces(made, clock, 1, BURST_SECONDS + 1.0)
     assert clock.slept == 0
@@ -78,7 +78,7 @@ async def test_a_rest_brings_no_more_than_a_burst(clock: Clock) -> None:
 
 
 async def test_one_piece_at_a_time_and_one_that_fails_gives_its_turn_back() -> None:
-    made, under_way, most = Turns(), 0, 0
+    made, under_way, most = TimeShare(), 0, 0
 
     async def piece(fails: bool) -> None:
         nonlocal under_way, most

@@ -17,7 +17,7 @@ REQUEST = SignedRequest.model_construct()
 
 
 def caller(role: str = "worker", status: str = "active") -> Caller:
-    return Caller(NODE, REQUEST, NodeRecord(NODE, NODE, role, status, ROOT), False)
+    return Caller(NODE, REQUEST, NodeRecord(NODE, NODE, role, status), False)
 
 
 def commitment(root: str) -> CommitmentState:

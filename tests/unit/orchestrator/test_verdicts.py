@@ -13,12 +13,12 @@ from orchestrator.verdicts import Known, refuse_verdict
 from testbed.samples.messages import a_verdict
 
 BARE: dict[str, Any] = {"position": None, "measured": None, "threshold": None, "evidence": None, "grades": None}
-MISSING = a_verdict(accepted=False, reason="data_missing", draw_index=4, **BARE)
+MISSING = a_verdict(accepted=False, reason="data_missing", **BARE)
 
 
 def refused(verdict: Verdict, earlier: Verdict) -> str:
     work = verdict.node, verdict.index, verdict.root, verdict.step
-    known = Known(earlier, CommitmentState(*work, 0, "pending", None, 0, jailed=False), verdict.file_hash, None)
+    known = Known(earlier, CommitmentState(*work, 0, "pending", None, 0, jailed=False), verdict.file_hash)
     error = refuse_verdict(verdict, known)
     assert error is None or isinstance(error, RefusedError)
     return str(error or "")
@@ -29,12 +29,10 @@ def refused(verdict: Verdict, earlier: Verdict) -> str:
     [
         ({"accepted": True, "reason": None}, True),
         ({"reason": "wrong_reward"}, True),
-        ({"reason": "wrong_reward", "draw_index": 4}, False),
-        ({"reason": "data_missing", "draw_index": 5}, False),
+        ({"reason": "data_missing", "inspected": 5}, False),
     ],
 )
-def test_missing_data_may_be_judged_again_by_other_rows(changes: dict[str, Any], accepted: bool) -> None:
-    """The first verdict shows which rows its link draws, so the second takes a later one."""
-    second = MISSING.model_copy(update={"draw_index": 5} | changes)
+def test_missing_data_may_be_judged_again_when_it_has_come(changes: dict[str, Any], accepted: bool) -> None:
+    second = MISSING.model_copy(update=changes)
     assert (refused(second, MISSING) == "") is accepted
     assert "has given another verdict on" in refused(second, MISSING.model_copy(update={"reason": "wrong_root"}))

@@ -23,7 +23,7 @@ from testbed.samples.messages import NOTHING, verdict_of
 
 WORKER, ANNE, BERT = ("0x" + digit * 40 for digit in "123")
 VALIDATOR: dict[str, Any] = {"operator": WORKER, "role": "validator", "work_class": 0, "status": "active"}
-VALIDATOR |= {"draw_tip": NOTHING, "block": 1, "first_step": 0}
+VALIDATOR |= {"block": 1, "first_step": 0}
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def verdicts(tmp_path: Path, database: Database) -> Verdicts:
     return Verdicts(WHERE, queries, unused, database, storage_url=f"file:{tmp_path}")  # type: ignore[arg-type]
 
 
-def judged(validator: str, link: int, index: int = 0, reason: str | None = None) -> Verdict:
+def judged(validator: str, inspected: int = 0, index: int = 0, reason: str | None = None) -> Verdict:
     work = {"node": WORKER, "index": index, "root": NOTHING, "accepted": reason is None, "reason": reason}
-    return verdict_of(**work, validator=validator, draw_index=link)
+    return verdict_of(**work, validator=validator, inspected=inspected)
 
 
 async def rows(database: Database, table: Table, *columns: str) -> list[tuple[Any, ...]]:
@@ -59,14 +59,14 @@ async def rows(database: Database, table: Table, *columns: str) -> list[tuple[An
 
 
 BATCH = [
-    (judged(ANNE, 0, reason="data_missing"), True),
+    (judged(ANNE, reason="data_missing"), True),
     (judged(ANNE, 1), True),  # in place of the one before
     (judged(ANNE, 1), False),  # the same again
     (judged(ANNE, 2), False),  # another one about the same work
-    (judged(BERT, 0), True),
-    (judged(BERT, 0, index=1), False),  # a link twice
-    (judged(BERT, 1, index=1, reason="wrong_root"), True),
-    (judged(ANNE, 3, index=1, reason="wrong_reward"), True),
+    (judged(ANNE, reason="data_missing"), False),  # it had come
+    (judged(BERT), True),
+    (judged(BERT, index=1, reason="wrong_root"), True),
+    (judged(ANNE, index=1, reason="wrong_reward"), True),
 ]
 
 
@@ -75,8 +75,8 @@ async def test_a_batch_leaves_what_single_verdicts_would(database: Database, ver
     found = await asyncio.gather(*(verdicts.record(verdict, 5.0) for verdict, _ in BATCH))
     assert found == [new for _, new in BATCH]
     assert await database.current_version() == version + 1, "one transaction"
-    kept = [(ANNE, 0, 1), (ANNE, 1, 3), (BERT, 0, 0), (BERT, 1, 1)]
-    assert await rows(database, tables.verdicts, "validator", "index", "draw_index") == kept
+    kept = [(ANNE, 0, True), (ANNE, 1, False), (BERT, 0, True), (BERT, 1, False)]
+    assert await rows(database, tables.verdicts, "validator", "index", "accepted") == kept
     counts = [(ANNE, "accepts", 1), (ANNE, "rejections", 1), (BERT, "accepts", 1), (BERT, "rejections", 1)]
     assert await rows(database, tables.counts, "address", "kind", "count") == counts
     statuses = [(0, "accepted", None), (1, "rejected", "wrong_root")]
@@ -87,24 +87,11 @@ async def test_a_batch_leaves_what_single_verdicts_would(database: Database, ver
     assert not await verdicts.record(BATCH[1][0], 6.0)
 
 
-async def test_a_second_look_whose_link_another_verdict_takes_leaves_the_first(
-    database: Database, verdicts: Verdicts
-) -> None:
-    assert await verdicts.record(judged(ANNE, 0, reason="data_missing"), 5.0)
-    both = judged(ANNE, 1, index=1), judged(ANNE, 1)
-    assert await asyncio.gather(*(verdicts.record(one, 6.0) for one in both)) == [True, False]
-    assert await rows(database, tables.verdicts, "index", "draw_index", "reason") == [
-        (0, 0, "data_missing"),
-        (1, 1, None),
-    ]
-    assert await rows(database, tables.counts, "kind", "count") == [("accepts", 1), ("rejections", 1)]
-
-
 async def test_a_verdict_that_cannot_be_kept_fails_alone(database: Database, verdicts: Verdicts) -> None:
-    broken = judged(BERT, 2).model_copy(update={"draw_index": 1 << 70})
-    good = [judged(ANNE, 0), judged(BERT, 0)]
+    broken = judged(BERT).model_copy(update={"index": 1 << 70})
+    good = [judged(ANNE), judged(BERT)]
     found = await asyncio.gather(
         *(verdicts.record(one, 5.0) for one in (good[0], broken, good[1])), return_exceptions=True
     )
     assert (found[0], isinstance(found[1], Exception), found[2]) == (True, True, True)
-    assert await rows(database, tables.verdicts, "validator", "draw_index") == [(ANNE, 0), (BERT, 0)]
+    assert await rows(database, tables.verdicts, "validator", "index") == [(ANNE, 0), (BERT, 0)]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.protocol.draws import draw_pool, draw_rows, draw_sample, pool_rows
+from muster.errors import UnreachableError
+from muster.protocol.draws import chain_preimages, draw_pool, draw_rows, draw_sample, link_of, pool_rows
+from muster.protocol.hashes import keccak
 from muster.protocol.terms import Terms
 from testbed.samples.commitments import rules
 from testbed.samples.validator import NODE
@@ -18,13 +21,13 @@ from testbed.samples.validator import NODE
     st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.integers(1, 300), st.integers(0, 300)
 )
 def test_a_sample_is_distinct_ascending_and_follows_from_both_secrets(
-    block_hash: bytes, preimage: bytes, positions: int, count: int
+    block_hash: bytes, link: bytes, positions: int, count: int
 ) -> None:
-    def sample(block: bytes, link: bytes) -> list[int]:
-        return draw_sample(block_hash=block, preimage=link, node=NODE, index=3, positions=positions, count=count)
+    def sample() -> list[int]:
+        return draw_sample(block_hash=block_hash, link=link, node=NODE, index=3, positions=positions, count=count)
 
-    drawn = sample(block_hash, preimage)
-    assert drawn == sorted(set(drawn)) == sample(block_hash, preimage)
+    drawn = sample()
+    assert drawn == sorted(set(drawn)) == sample()
     assert len(drawn) == min(count, positions)
     assert all(0 <= position < positions for position in drawn)
 
@@ -33,11 +36,20 @@ def test_neither_side_alone_decides_the_sample() -> None:
     def sample(block: int, link: int) -> tuple[int, ...]:
         return tuple(
             draw_sample(
-                block_hash=bytes([block]) * 32, preimage=bytes([link]) * 32, node=NODE, index=3, positions=256, count=32
+                block_hash=bytes([block]) * 32, link=bytes([link]) * 32, node=NODE, index=3, positions=256, count=32
             )
         )
 
     assert len({sample(block, link) for block in range(8) for link in range(8)}) == 64
+
+
+def test_each_hour_has_its_link_from_that_of_the_registration_on() -> None:
+    links = chain_preimages(b"s" * 32, 3)
+    assert [link_of(links, 100, hour) for hour in (100, 101, 102)] == links
+    assert keccak(link_of(links, 100, 101)) == link_of(links, 100, 100)
+    for hour in (99, 103):
+        with pytest.raises(UnreachableError, match=f"links for 3 hours, and not for hour {hour}"):
+            link_of(links, 100, hour)
 
 
 def terms_of(groups: int, longest: int = 512) -> Terms:
@@ -50,9 +62,7 @@ def test_validator_replays_the_pool_and_its_own_sample(block_hash: bytes, groups
     terms = terms_of(groups)
 
     def rows(link: int) -> list[int]:
-        return draw_rows(
-            block_hash=block_hash, preimage=bytes([link]) * 32, node=NODE, index=3, terms=terms, count=count
-        )
+        return draw_rows(block_hash=block_hash, link=bytes([link]) * 32, node=NODE, index=3, terms=terms, count=count)
 
     pool = draw_pool(block_hash=block_hash, node=NODE, index=3, terms=terms)
     assert len(pool) == pool_rows(terms)

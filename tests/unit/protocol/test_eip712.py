@@ -76,7 +76,7 @@ def test_receipt_signed_by_eth_account_recovers_by_hand():
             Verdict,
             "Verdict(uint32 run,uint32 step,address node,uint32 index,bytes32 root,bytes32 fileHash,"
             "address validator,bool accepted,string reason,int64 position,string measured,string threshold,"
-            "bytes32 evidence,uint32 drawIndex,bytes32 preimage,uint32 inspected,bytes32 grades)",
+            "bytes32 evidence,uint32 inspected,bytes32 grades)",
         ),
         (
             Grade,
@@ -86,7 +86,7 @@ def test_receipt_signed_by_eth_account_recovers_by_hand():
         (
             JoinDocument,
             "Join(uint32 run,uint64 chainId,string rpcUrl,address token,address registry,address runTerms,address runs,"
-            "address masters,address court,address refutations,uint64 fromBlock,string orchestrator)",
+            "address masters,address court,address refutations,address traps,uint64 fromBlock,string orchestrator)",
         ),
     ],
 )
@@ -101,8 +101,8 @@ def test_digests_are_frozen() -> None:
     messages = (a_verdict(), absent, a_receipt())
     digests = [HERE.digest(struct_of(type(message)), values_of(message)).hex() for message in messages]
     assert digests == [
-        "fd6fcb4549023aa12623c6692d25705011d89713a506897e5943bcf492fc31f1",
-        "9a54d5dcb9d04df508a50916e6e65999160233b356e9b446f61808db781417b9",
+        "9fb937d822f56987396dca32b9cec7cd5d7f82dbf4c14d3aff9c3a7146039b69",
+        "77c412f9720da724ce21418589f34dcda2629312f458e3b9b00322bc06a8b11f",
         "949dec71ab389107f1939e79a3b34dfc0fbdb34de3fe35295b6104d7e14f3d3c",
     ]
 

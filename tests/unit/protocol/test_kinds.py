@@ -15,7 +15,7 @@ def numbers(path: str) -> dict[str, int]:
 
 def test_the_kinds_that_the_court_acts_on_are_numbered_as_here() -> None:
     found = numbers("contracts/interfaces/ISlashCourt.sol")
-    assert found == {kind.name: kind.value for kind in (Kind.DATA_MISSING, Kind.WRONG_GRADE)}
+    assert found == {kind.name: kind.value for kind in (Kind.DATA_MISSING, Kind.SAMPLING_MISMATCH, Kind.WRONG_GRADE)}
 
 
 def test_the_contracts_tests_number_all_kinds_as_here() -> None:

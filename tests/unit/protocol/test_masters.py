@@ -23,7 +23,7 @@ from muster.protocol.masters import (
     grades_commitment,
 )
 from muster.protocol.messages import Grade
-from muster.protocol.terms import Terms, WorkClass, check_tools
+from muster.protocol.terms import Terms, WorkClass
 from scripts.contract_vectors import terms_with
 from testbed.chain.rules import epochs_to_publish
 from testbed.samples.messages import ELSEWHERE, HASH, HERE, KEY, OTHER, Key, a_verdict
@@ -57,15 +57,37 @@ def a_grade(where: Domain = HERE, key: Key = KEY, **changes: Any) -> Grade:
 
 def test_an_epoch_is_its_steps_and_the_last_goes_on() -> None:
     terms, _ = sealed_terms(epochs=3, steps=10)
-    assert [epoch_of(terms, step) for step in (0, 9, 10, 19, 20, 29, 30, 10**6)] == [1, 1, 2, 2, 3, 3, 3, 3]
-    assert [epochs_begun(terms, steps) for steps in (0, 1, 10, 11, 20, 21, 10**6)] == [0, 1, 1, 2, 2, 3, 3]
-    assert [epochs_over(terms, steps) for steps in (0, 1, 10, 11, 20, 21, 10**6)] == [0, 0, 0, 1, 1, 2, 2]
-    assert [epochs_to_publish(terms, step) for step in (0, 10, 19, 20, 29, 30, 10**6)] == [0, 0, 0, 1, 1, 2, 2]
+    assert [epoch_of(terms.grade_series, step) for step in (0, 9, 10, 19, 20, 29, 30, 10**6)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+        3,
+        3,
+    ]
+    assert [epochs_begun(terms.grade_series, steps) for steps in (0, 1, 10, 11, 20, 21, 10**6)] == [0, 1, 1, 2, 2, 3, 3]
+    assert [epochs_over(terms.grade_series, steps) for steps in (0, 1, 10, 11, 20, 21, 10**6)] == [0, 0, 0, 1, 1, 2, 2]
+    assert [epochs_to_publish(terms.grade_series, step) for step in (0, 10, 19, 20, 29, 30, 10**6)] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
 
 
 def test_a_run_without_private_tests_has_no_epochs() -> None:
     assert not PLAIN.has_private_tests
-    assert [f(PLAIN, 7) for f in (epoch_of, epochs_begun, epochs_over, epochs_to_publish)] == [0, 0, 0, 0]
+    assert not PLAIN.has_traps
+    assert [
+        f(series, 7)
+        for series in (PLAIN.grade_series, PLAIN.trap_series)
+        for f in (epoch_of, epochs_begun, epochs_over, epochs_to_publish)
+    ] == [0] * 8
 
 
 @given(epochs=st.integers(1, 65_535), steps=st.integers(1, 2**32 - 1), step=st.integers(0, 2**24))
@@ -73,10 +95,16 @@ def test_a_step_can_be_published_while_at_most_one_master_of_an_ended_epoch_is_m
     epochs: int, steps: int, step: int
 ) -> None:
     terms = replace(PLAIN, grade_tip=b"t" * 32, grade_epochs=epochs, grade_epoch_steps=steps)
-    over = epochs_over(terms, step + 1)
+    over = epochs_over(terms.grade_series, step + 1)
     whole = step // steps  # epochs' worth of steps before this one
-    assert epochs_to_publish(terms, step) == max(min(whole, epochs) - 1, 0)
-    assert over - 1 <= epochs_to_publish(terms, step) <= over < epochs_begun(terms, step + 1) <= epochs
+    assert epochs_to_publish(terms.grade_series, step) == max(min(whole, epochs) - 1, 0)
+    assert (
+        over - 1
+        <= epochs_to_publish(terms.grade_series, step)
+        <= over
+        < epochs_begun(terms.grade_series, step + 1)
+        <= epochs
+    )
 
 
 # Masters
@@ -93,14 +121,14 @@ def test_a_master_gives_all_before_it_and_none_after() -> None:
 def test_only_the_chains_own_masters_are_taken() -> None:
     terms, masters = sealed_terms(epochs=3, steps=5)
     for epoch, master in enumerate(masters, 1):
-        check_master(terms, epoch, master)
+        check_master(terms.grade_series, epoch, master)
         for other in {0, 1, 2, 3, 4} - {epoch}:
             with pytest.raises(MismatchError, match="does not lead to"):
-                check_master(terms, other, master)
+                check_master(terms.grade_series, other, master)
     with pytest.raises(MismatchError):
-        check_master(terms, 1, b"x" * 32)
+        check_master(terms.grade_series, 1, b"x" * 32)
     with pytest.raises(MismatchError):
-        check_master(PLAIN, 1, b"x" * 32)
+        check_master(PLAIN.grade_series, 1, b"x" * 32)
 
 
 # Grades
@@ -157,6 +185,19 @@ def test_other_grades_or_none_are_not_what_was_committed_to() -> None:
         check_grade(HERE, a_grade(), a_verdict(grades=None))
 
 
+def test_the_two_series_of_a_run_are_apart() -> None:
+    terms, masters = sealed_terms(epochs=3, steps=10)
+    tip = keccak(b"t" * 32)
+    both = replace(terms, trap_every=100, trap_prize=5, trap_tip=tip, trap_epochs=1, trap_epoch_steps=4)
+    assert both.has_traps
+    assert [epoch_of(both.trap_series, step) for step in (0, 4, 40)] == [1, 1, 1]
+    assert [epoch_of(both.grade_series, step) for step in (0, 10, 40)] == [1, 2, 3]
+    check_master(both.trap_series, 1, b"t" * 32)
+    for series, master in ((both.trap_series, masters[0]), (both.grade_series, b"t" * 32)):
+        with pytest.raises(MismatchError, match="does not lead to"):
+            check_master(series, 1, master)
+
+
 # Terms
 
 
@@ -176,7 +217,12 @@ def test_private_tests_have_all_of_their_terms_or_none(changes: dict) -> None:
         replace(PLAIN, **changes)
 
 
-def test_a_run_with_tools_is_refused() -> None:
-    check_tools(PLAIN)
-    with pytest.raises(ConfigError, match=f"tools_root 0x{'07' * 32}"):
-        check_tools(replace(PLAIN, tools_root=b"\x07" * 32))
+TRAPS = {"trap_every": 20, "trap_prize": 1, "trap_tip": b"t" * 32, "trap_epochs": 1, "trap_epoch_steps": 1}
+
+
+@pytest.mark.parametrize("missing", TRAPS)
+def test_traps_have_all_of_their_terms_or_none(missing: str) -> None:
+    assert replace(PLAIN, **TRAPS).has_traps
+    for changes in ({name: TRAPS[name] for name in TRAPS if name != missing}, {missing: TRAPS[missing]}):
+        with pytest.raises(ConfigError, match="do not go together"):
+            replace(PLAIN, **changes)

@@ -28,8 +28,6 @@ from testbed.samples.terms import keys_of
         {"measured": 0.1 + 2**-56},
         {"threshold": None},
         {"evidence": None},
-        {"draw_index": 10},
-        {"preimage": HASH},
         {"inspected": 15},
     ],
 )

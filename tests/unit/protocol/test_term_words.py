@@ -45,8 +45,8 @@ def test_a_value_has_its_unit_and_is_in_plain_words(name: str, value: Any, text:
 
 def test_every_term_is_in_the_table_once() -> None:
     assert [*WORDS, "classes"] == [field.name for field in fields(Terms)]
-    assert MONEY == ("pay", "worker_stake", "validator_stake", "case_fee", "jury_deposit")
-    assert HASHES == ("task_root", "model_hash", "tokenizer_hash", "profile", "tools_root", "grade_tip")
+    assert MONEY == ("pay", "worker_stake", "validator_stake", "case_fee", "jury_deposit", "trap_prize")
+    assert HASHES == ("task_root", "model_hash", "tokenizer_hash", "profile", "tools_root", "grade_tip", "trap_tip")
     lines = list(term_lines(TERMS))
     assert [line.name for line in lines] == [*WORDS, "class 0", "class 1"]
     assert lines[-2].value == "1 × pay for 512, 1,024 tokens"

@@ -19,6 +19,7 @@ from muster.rollouts.schema import Rollout
 from muster.tasksets.build import NewPart, write_task_set
 from testbed.samples.commitments import tokens_of
 from testbed.samples.task_sets import ARITHMETIC, SOURCE, numbered, write_numbered
+from testbed.samples.terms import terms_of
 from testbed.samples.trainer import work_file, work_row
 from trainer.advantages import AdvantageTerms
 from trainer.batches import (
@@ -75,6 +76,13 @@ def test_the_batch_root_is_the_tree_over_its_files():
     assert batch.root == LeafTree.from_hashes(leaves).root
     other = Batch(5, (*batch.files[:2], replace(batch.files[2], step=4)))
     assert other.root != batch.root
+    assert Batch.from_json(batch.to_json()) == batch
+
+
+def test_salt_is_a_leaf_of_the_batch_root():
+    batch = Batch(5, (work_file([1, 0, 1, 0]).ref,), salt="0x" + "07" * 32)
+    leaves = [leaf_of_words([b"\x07" * 32]), batch.files[0].leaf()]
+    assert batch.root == LeafTree.from_hashes(leaves).root
     assert Batch.from_json(batch.to_json()) == batch
 
 
@@ -143,7 +151,7 @@ def test_completions_without_a_reward_are_looked_at_for_the_end_of_their_thinkin
     assert unended_thinking([], thinks, UNSEALED, tokenizer) == {}
 
 
-UNSEALED: Any = SimpleNamespace(has_private_tests=False)
+UNSEALED = terms_of()
 
 
 def four_rows() -> tuple[Rollout, ...]:
@@ -159,11 +167,21 @@ VOCABULARY = 4
     [
         ({"position": 2}, "row 1 says it is row 2"),
         ({"step": 6}, "of step 6"),
-        ({"completion_tokens": np.zeros(0, np.int32)}, "0 tokens"),
+        ({"completion_tokens": np.zeros(0, np.int32)}, "the spans end at 4, the completion at 0"),
+        ({"spans": np.array([1, 4], np.int32)}, "2 spans"),
         ({"logprobs": np.zeros(3, np.float32)}, "3 logprobs"),
         ({"prompt_tokens": np.zeros(0, np.int32)}, "no prompt"),
         ({"prompt_tokens": np.zeros(4, np.int32)}, "4 and 4 tokens, more than"),
-        ({"completion_tokens": np.zeros(5, np.int32), "logprobs": np.zeros(5, np.float32)}, "3 and 5 tokens, more"),
+        (
+            {
+                "completion_tokens": np.zeros(5, np.int32),
+                "spans": np.array([5], np.int32),
+                "logprobs": np.zeros(5, np.float32),
+            },
+            "3 and 5 tokens, more",
+        ),
+        ({"length_reward": 1}, "length reward of 1"),
+        ({"budget": 4, "length_reward": -(1 << 62)}, "length reward of -46"),
         ({"budget": 0}, "a thinking budget of 0"),
         ({"task_reward": 1_000_001}, "a task reward of 1000001"),
         ({"task_reward": -1}, "a task reward of -1"),

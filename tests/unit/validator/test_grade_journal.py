@@ -35,7 +35,7 @@ def judge(journal: ValidatorJournal, index: int = 0) -> tuple[CommittedWork, Sho
     receive(journal, work(index))
     [c] = [one for one in pending(journal) if one.index == index]
     shown = show(TEXT, GRADERS[0], c)
-    journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None, shown=shown)
+    journal.judge(c, verdict(c), None, accuse_at=None, shown=shown)
     return c, shown
 
 
@@ -86,7 +86,7 @@ def test_others_wait_until_this_validator_has_graded_too(journal: ValidatorJourn
     journal.grades.read([show(OTHER_TEXT, OTHER, c)], "x.1")
     assert journal.grades.uncompared(10) == []
     shown = show(TEXT, GRADERS[0], c)
-    journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None, shown=shown)
+    journal.judge(c, verdict(c), None, accuse_at=None, shown=shown)
     [other] = journal.grades.uncompared(10)
     assert (other.validator, other.shown.text, other.ours) == (OTHER.address, OTHER_TEXT, shown)
 
@@ -146,7 +146,7 @@ def test_grade_case_without_quorum_leaves_the_case_about_the_work(journal: Valid
     receive(journal, work(0))
     [c] = pending(journal)
     shown, said = show(TEXT, GRADERS[0], c), {"accepted": False, "reason": "sampling_mismatch"}
-    journal.judge(c, verdict(c, journal.take_link(c), **said), b"bundle", accuse_at=0.0, shown=shown)
+    journal.judge(c, verdict(c, **said), b"bundle", accuse_at=0.0, shown=shown)
     journal.verdicts.sent(c)
     journal.grades.differ(hear(journal, c), 0, 10.0)
     receive(journal, opened(6, challenger=ME))

@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.chain.keys import Signer
 from muster.contracts.runs import WorkCommitted
-from muster.errors import UnreachableError
 from muster.protocol.kinds import Kind
 from muster.settings.schema import ValidatorSettings
 from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding
 from muster.verification.pools import ACCUSE
 from muster.verification.rules import CommittedWork
-from testbed.samples import commitments as samples
-from testbed.samples.validator import ME, NODE, ROOT, place, receive
+from testbed.samples.validator import ME, place, receive
 from testbed.samples.verification_context import LEANING, STRAIGHT, Context, thinking_rows
-from validator import inspector as inspector_room
 from validator.evidence import verify_evidence
 from validator.inspector import Inspector, from_replay, from_static
 from validator.journal import ValidatorJournal
@@ -45,38 +41,6 @@ def test_accusing_findings_come_first_then_the_order_of_checks() -> None:
     assert from_static(Finding("wrong_root")).rows == ()
 
 
-async def test_the_operator_is_warned_before_the_hash_chain_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    warned: list[int] = []
-
-    class Log:
-        def warning(self, _event: str, *, used: int, links: int, hint: str) -> None:
-            assert (links, "another operator" in hint) == (10, True)
-            warned.append(used)
-
-    class Context:
-        rules = samples.rules()
-        chain = property(lambda self: self)
-
-        async def master(self, step: int) -> bytes | None:
-            return None
-
-        async def block_hash(self, number: int) -> bytes:
-            raise UnreachableError("no block")
-
-    monkeypatch.setattr(inspector_room, "log", Log())
-    policy = ValidatorSettings()
-    none: Any = SimpleNamespace()
-    inspector = Inspector(Context(), none, [bytes(32)] * 10, policy, none)  # type: ignore[arg-type]
-    about = CommittedWork(1, 3, NODE, 5, ROOT, hour=5, block=10)
-    for link in (6, 7, 8, 9):
-        with pytest.raises(UnreachableError, match="no block"):
-            await inspector.inspect(about, link, suspect=False, missing_counts=False)
-    assert warned == [8], "once"
-    with pytest.raises(UnreachableError, match="all 10 links of this") as caught:
-        await inspector.inspect(about, 10, suspect=False, missing_counts=False)
-    assert "--operator" in caught.value.hint
-
-
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[ValidatorJournal]:
     made = ValidatorJournal(tmp_path, "me", 1, ME)
@@ -86,7 +50,7 @@ def journal(tmp_path: Path) -> Iterator[ValidatorJournal]:
 
 def inspector_of(context: Context, journal: ValidatorJournal) -> Inspector:
     run: Any = context
-    return Inspector(run, ACCUSER_KEY, [bytes(32)] * 64, ValidatorSettings(), PoolJudge(run, journal.pools))
+    return Inspector(run, ACCUSER_KEY, bytes(32), ValidatorSettings(), PoolJudge(run, journal.pools))
 
 
 async def inspect(
@@ -95,7 +59,7 @@ async def inspect(
     """Inspect a node's next commitment, and keep its rows for the pools."""
     work = context.commit(thinking_rows(index, 3 + index // each), index)
     receive(journal, WorkCommitted(place(work.block), 1, work.node, work.step, index, 0, work.root))
-    found = await inspector.inspect(work, index, suspect=False, missing_counts=True)
+    found = await inspector.inspect(work, bytes(32), suspect=False, missing_counts=True)
     journal.pools.keep(work, found.pooled)
     return work, found
 
@@ -107,20 +71,20 @@ async def test_pool_shows_what_no_row_shows_and_its_evidence_holds(journal: Vali
     for index in range(12):
         work, found = await inspect(inspector, context, journal, index)
         assert (found.finding is not None, found.guilty) == (index >= 6, index == 11)
-    verdict, evidence = inspector.conclude(work, found, 11)
+    verdict, evidence = inspector.conclude(work, found)
     assert (verdict.accepted, verdict.reason, verdict.threshold) == (False, "sampling_mismatch", ACCUSE)
     assert evidence is not None
     assert (await verify_evidence(evidence, Kind.SAMPLING_MISMATCH, work, context)).guilty
 
     # If a file of the pool is unavailable, the commitment is not used and its node is not accused yet.
     context.uploads.pop(4)
-    found = await inspector.inspect(work, 11, suspect=False, missing_counts=True)
+    found = await inspector.inspect(work, bytes(32), suspect=False, missing_counts=True)
     assert (found.finding is not None, found.guilty, found.pool) == (True, False, None)
     # If a row is rejected by itself, the finding names that row.
     context.findings = lambda _step, rows: (
         [Finding("wrong_logprobs", rows[0].position, 13.0, 12.0, accuse=False)] + [None] * (len(rows) - 1)
     )
-    found = await inspector.inspect(work, 11, suspect=False, missing_counts=True)
+    found = await inspector.inspect(work, bytes(32), suspect=False, missing_counts=True)
     assert found.finding is not None
     assert (found.finding.reason, found.finding.position in found.rows, found.pool) == ("wrong_logprobs", True, None)
 

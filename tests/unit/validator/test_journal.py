@@ -53,7 +53,7 @@ def test_commitments_wait_until_they_are_judged(journal: ValidatorJournal) -> No
     receive(journal, work(0), work(1, step=2))
     assert [c.index for c in pending(journal, before=50)] == [1, 0], "newest step first, known blocks only"
     first = pending(journal, before=50)[0]
-    journal.judge(first, verdict(first, journal.take_link(first)), None, accuse_at=None)
+    journal.judge(first, verdict(first), None, accuse_at=None)
     assert {c.index for c in pending(journal)} == {0, 2}
     assert journal.backlog() == 2
     journal.postpone(pending(journal)[0], 3000.0)
@@ -96,27 +96,15 @@ def test_draws_that_a_reorg_may_change_are_forgotten(journal: ValidatorJournal) 
     assert [journal.pools.unit(one) is not None for one in steps] == [True, False, False]
 
 
-def test_a_link_is_taken_once_and_for_ever(tmp_path: Path) -> None:
-    journal = ValidatorJournal(tmp_path, "me", 1, ME)
-    receive(journal, work(0), work(1), work(2))
-    a, b, c = pending(journal)
-    assert (journal.take_link(a), journal.take_link(b), journal.take_link(a)) == (0, 1, 0)
-    journal.close()
-    journal = ValidatorJournal(tmp_path, "me", 1, ME)
-    assert (journal.take_link(c), journal.take_link(b)) == (2, 1)
-    journal.close()
-
-
 def test_a_reorg_takes_commitments_back_and_may_return_them(journal: ValidatorJournal) -> None:
-    receive(journal, work(0, block=10), work(1, block=20))
-    link = journal.take_link(next(c for c in pending(journal) if c.index == 1))
+    receive(journal, work(0, block=10), work(1, block=20, hour=5))
     receive(journal, rewound_to=15)
     assert [c.index for c in pending(journal)] == [0]
     receive(journal, work(1, block=21, root=b"\x02" * 32))
     assert {(c.index, c.root) for c in pending(journal)} == {(0, ROOT), (1, b"\x02" * 32)}
-    receive(journal, work(1, block=22))
+    receive(journal, work(1, block=22, hour=6))
     back = next(c for c in pending(journal) if (c.index, c.root) == (1, ROOT))
-    assert (back.block, journal.take_link(back)) == (22, link)
+    assert (back.block, back.hour) == (22, 6), "its sample is drawn by the link of that hour"
 
 
 def test_work_of_the_convicted_is_not_inspected(journal: ValidatorJournal) -> None:
@@ -193,14 +181,12 @@ def test_a_case_that_ended_not_guilty_is_not_opened_again(journal: ValidatorJour
     assert journal.accusations(9000.0) == []
 
 
-def missing(journal: ValidatorJournal) -> int:
-    """Judge commitment 0 to have no file; return the link of its verdict."""
+def missing(journal: ValidatorJournal) -> None:
+    """Judge commitment 0 to have no file."""
     c = pending(journal)[0]
-    link = journal.take_link(c)
-    made = verdict(c, link, accepted=False, reason="data_missing", evidence="0x" + "09" * 32)
+    made = verdict(c, accepted=False, reason="data_missing", evidence="0x" + "09" * 32)
     journal.judge(c, made, b"bundle", accuse_at=0.0)
     journal.verdicts.sent(c)
-    return link
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CURED, Outcome.DISMISSED])
@@ -208,13 +194,13 @@ def missing(journal: ValidatorJournal) -> int:
 def test_a_file_that_came_late_is_inspected_by_other_rows(
     journal: ValidatorJournal, outcome: Outcome, challenger: str
 ) -> None:
-    """The link of the first verdict is known by then: a file made up for its rows would pass."""
+    """A seal may have shown the link of its hour by then: a node would bring its file where no false row is drawn."""
     receive(journal, work(0), work(1))
-    link = missing(journal)
+    missing(journal)
     about = opened(1, challenger=challenger, kind=Kind.DATA_MISSING)
     receive(journal, about, CaseResolved(place(40), 1, NODE, outcome, 0, 2, 3))
-    again = next(c for c in pending(journal) if c.index == 0)
-    assert (link, journal.take_link(again), journal.take_link(pending(journal)[0])) == (0, 1, 1)
+    other, again = sorted(pending(journal), key=lambda c: -c.index)
+    assert (journal.second_look(other), journal.second_look(again)) == (None, 40)
     reject(journal, again, accuse_at=0.0)
     assert [c.index for c in pending(journal)] == [1]
     assert [one.document.reason for one in journal.verdicts.due(2000.0, 9)] == ["sampling_mismatch"]
@@ -391,7 +377,7 @@ def test_an_hour_is_ready_when_everything_in_it_is_judged(journal: ValidatorJour
     assert (journal.unjudged(5), journal.unjudged(7)) == (1, 1)
     for c in pending(journal):
         if c.index == 0:
-            journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None)
+            journal.judge(c, verdict(c), None, accuse_at=None)
         elif c.index == 1:
             reject(journal, c, accuse_at=None)
     assert (journal.unjudged(5), journal.unjudged(7), journal.unjudged(9)) == (0, 0, 1)
@@ -402,7 +388,7 @@ def test_an_hour_is_ready_when_everything_in_it_is_judged(journal: ValidatorJour
 def test_reorged_commitment_is_not_vouched_for_again(journal: ValidatorJournal) -> None:
     receive(journal, work(0, hour=5), work(1, hour=5))
     for c in pending(journal):
-        journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None)
+        journal.judge(c, verdict(c), None, accuse_at=None)
     assert len(journal.vouched(5)) == 2
     receive(journal, work(0, hour=5), rewound_to=0)
     assert journal.vouched(5) == [], "its draws may be others now"

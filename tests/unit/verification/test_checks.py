@@ -17,7 +17,8 @@ from muster.environments.task import Task, ask
 from muster.errors import ConfigError, UnreachableError
 from muster.protocol.kinds import Kind, kind_of
 from muster.protocol.messages import Reason
-from muster.rollouts.schema import Rollout, one_span
+from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import one_span
 from muster.tasksets.build import NewPart, write_task_set
 from muster.verification.checks import LOGPROB_SLACK, REASONS, Finding, check_file
 from muster.verification.rules import ModelFacts
@@ -142,10 +143,6 @@ def test_out_of_bounds() -> None:
         "longer than the limit": completion(LIMITED, tokens_of("." * (LIMIT + 1))),
         "a token beyond the vocabulary": completion(LIMITED, edited(row.completion_tokens, 3, vocabulary)),
         "a negative token": completion(LIMITED, edited(row.completion_tokens, 3, -1)),
-        "spans that leave tokens out": {"spans": row.spans - np.int32(1)},
-        "spans beyond the end": {"spans": row.spans + np.int32(1)},
-        "no span": {"spans": row.spans[:0]},
-        "tokens that were given": {"spans": np.array([3, 5, LIMIT], np.int32)},
         "too few log-probabilities": {"logprobs": row.logprobs[:-1]},
         "not a number": {"logprobs": edited(row.logprobs, 0, np.nan)},
         "minus infinity": {"logprobs": edited(row.logprobs, 0, -np.inf)},
@@ -155,6 +152,15 @@ def test_out_of_bounds() -> None:
         finding = inspect(with_row(LIMITED, **changes))
         assert finding is not None, what
         assert (finding.reason, finding.position) == ("out_of_bounds", LIMITED), what
+
+
+@pytest.mark.parametrize(
+    "ends", [[LIMIT - 1], [LIMIT + 1], [], [3, 5, LIMIT], [3, 3, LIMIT], [3, LIMIT], [0, 2, LIMIT]]
+)
+def test_wrong_spans_of_a_task_without_tools(ends: list[int]) -> None:
+    finding = inspect(with_row(LIMITED, spans=np.array(ends, np.int32)))
+    assert finding is not None
+    assert (finding.reason, finding.position, finding.accuse) == ("wrong_span", LIMITED, True)
 
 
 def test_rounding_above_zero_is_no_lie() -> None:
@@ -216,7 +222,7 @@ def test_a_true_reward_with_other_parts_or_another_fuel(
     [
         (claims.other_parts, "wrong_reward"),
         (claims.another_fuel, "wrong_reward"),
-        (claims.spans_that_leave_tokens_out, "out_of_bounds"),
+        (claims.spans_that_leave_tokens_out, "wrong_span"),
     ],
 )
 def test_an_adversary_that_claims_it_of_every_row(

@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from muster.errors import MalformedError, MismatchError
+from muster.rollouts.spans import one_span
 from muster.verification import probes
 from muster.verification.probes import (
     EngineOptions,
@@ -35,7 +36,7 @@ SPEC = small_spec(Path("model"))
 
 def rows_of(spec: ProbeSpec) -> list[Any]:
     requests = [GenerationRequest(np.array(one.prompt_tokens, np.int32), one.seed, 16) for one in spec.requests]
-    made = Generation(np.arange(20, 24, dtype=np.int32), np.full(4, -1, np.float32), "length", b"")
+    made = Generation(np.arange(20, 24, dtype=np.int32), np.full(4, -1, np.float32), "length", b"", one_span(4))
     return bare_rows(requests, [made] * len(requests))
 
 

@@ -26,7 +26,7 @@ class Chain:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
 
-    async def served_terms(self, run: int) -> Any:
+    async def terms(self, run: int) -> Any:
         return SimpleNamespace(profile=profile_hash(self.profile.name))
 
     async def check_gas(self) -> None:

@@ -1,0 +1,90 @@
+"""The tool `search`: BM25 over the corpus of the manifest, in whole numbers, so that every machine ranks alike.
+
+Okapi BM25 with k1 = 1.2 and b = 0.75 (Robertson and Zaragoza, 2009); the weight of a word in n of N documents is
+log2((N + 1) / (n + 1/2)), in 2^-16. Equal scores go by the documents' names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from muster.environments.tools.base import Parameter, ToolResult
+from muster.runtime.documents import canonical_json
+
+MAX_DOCUMENTS: Final = 1 << 14
+SHOWN: Final = 3
+"""Documents of one result. Changing this, or what a word is, changes given tokens."""
+_WORD: Final = re.compile(rb"[a-z0-9\x80-\xff]+")
+_BITS: Final = 16
+
+
+@dataclass(frozen=True)
+class Document:
+    """One entry of a corpus."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    text: Annotated[str, Field(max_length=1 << 16)]
+
+
+def words(text: str) -> list[bytes]:
+    """Return the words of a text: runs of ASCII letters and digits and of all that is beyond ASCII, in lower case.
+
+    Only ASCII has cases here: Unicode's differ by version.
+    """
+    return _WORD.findall(text.encode("utf-8", "replace").lower())
+
+
+def log2(numerator: int, denominator: int) -> int:
+    """Return log2 of a fraction that is at least 1, in 2^-16, rounded down."""
+    found = (numerator // denominator).bit_length() - 1
+    rest = (numerator << 32) // (denominator << found)
+    for _ in range(_BITS):
+        rest = rest * rest >> 32
+        found, carry = 2 * found, rest >> 33
+        found, rest = found + carry, rest >> carry
+    return found
+
+
+class Search:
+    """The tool `search`. A call costs one unit of fuel, and one for each document that a word of the query is in."""
+
+    name = "search"
+    description = "Searches the documents and returns the best three."
+    parameters: Mapping[str, Parameter] = MappingProxyType({"query": Parameter("string", "Words to search for")})
+
+    def __init__(self, corpus: Sequence[Document]) -> None:
+        self._corpus = sorted(corpus, key=lambda one: one.name)
+        self.code = "1 " + sha256(canonical_json([[one.name, one.text] for one in self._corpus])).hexdigest()
+        self._postings: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
+        self._lengths = []
+        for place, document in enumerate(self._corpus):
+            found = Counter(words(f"{document.name} {document.text}"))
+            self._lengths.append(found.total())
+            for word, count in found.items():
+                self._postings[word].append((place, count))
+
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+        """Return the best documents for `query`."""
+        wanted = [self._postings[word] for word in sorted(set(words(arguments["query"]))) if word in self._postings]
+        cost = 1 + sum(map(len, wanted))
+        if cost > fuel:
+            return ToolResult("error: out of fuel", fuel)
+        scores: Counter[int] = Counter()
+        number, total = len(self._corpus), sum(self._lengths)
+        for postings in wanted:
+            weight = log2(2 * number + 2, 2 * len(postings) + 1)
+            for place, count in postings:
+                # count (k1 + 1) / (count + k1 (1 - b + b length / mean length)), its fractions made whole
+                below = 10 * count * total + 3 * total + 9 * self._lengths[place] * number
+                scores[place] += weight * 22 * count * total // below
+        best = sorted(scores, key=lambda place: (-scores[place], place))[:SHOWN]
+        found = [f"{self._corpus[place].name}: {self._corpus[place].text}" for place in best]
+        return ToolResult("\n\n".join(found) or "nothing was found", cost)

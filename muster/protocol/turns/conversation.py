@@ -1,0 +1,199 @@
+"""What follows a sampled turn: its calls are run and bridged to the next one, or the conversation ends.
+
+`next_given` is all that a worker needs to go on, and `conversation_error` all that a check needs of what a worker
+did: the same function over the same ids, compared token by token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from muster.environments.tools.base import ToolResult, function_schema
+from muster.environments.tools.manifest import TurnsManifest
+from muster.environments.tools.registry import make_tools
+from muster.environments.tools.sandboxed import SandboxCall
+from muster.protocol.turns.bridge import GivenMessage, TurnTemplate, bridge, call_rules, turn_template
+from muster.protocol.turns.calls import BadCall, ToolCall, parse_turn, thinking_length
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, eq=False)
+class TurnRules:
+    """How the conversations of an environment go on."""
+
+    manifest: TurnsManifest
+    template: TurnTemplate
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """Return what the prompt says of the tools."""
+        return [function_schema(tool) for tool in self.template.rules.tools.values()]
+
+
+def turn_rules(
+    tokenizer: PreTrainedTokenizerBase,
+    manifest: TurnsManifest,
+    stop_tokens: frozenset[int],
+    *,
+    thinks: bool,
+    sandbox: SandboxCall | None = None,
+) -> TurnRules:
+    """Return the rules of an environment's conversations with a model's tokenizer.
+
+    sandbox: what tools run code by. Raises ConfigError in words where its chat template or its tokens do not allow
+    several turns.
+    """
+    rules = call_rules(tokenizer, manifest, make_tools(manifest, sandbox) if sandbox else None)
+    limit = manifest.result_characters
+    return TurnRules(manifest, turn_template(tokenizer, rules, stop_tokens, thinks=thinks, limit=limit))
+
+
+def counted_length(rules: TurnRules | None, tokens: np.ndarray, ends: np.ndarray) -> int:
+    """Return how many tokens of a completion count against its budget; without rules, all that were sampled."""
+    turns = np.split(tokens, ends[:-1])[::2]
+    if rules is None or rules.manifest.budget == "sampled":
+        return sum(map(len, turns))
+    return sum(thinking_length(turn.tolist(), rules.template.rules) for turn in turns)
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a turn is answered by."""
+
+    tokens: np.ndarray
+    """int32 [given tokens]"""
+    fuel: tuple[int, ...]
+    """Of each call that was answered, in order; 0 of those that could not be run."""
+    unsure: bool = False
+    """Whether another machine could have come to other results."""
+
+
+def next_given(
+    rules: TurnRules, prompt: Sequence[int], spans: Sequence[Sequence[int]], *, room: int, used: int = 0
+) -> Given | None:
+    """Return what is given after the last of `spans`, which was sampled; None where the conversation ends with it.
+
+    room: how many tokens the completion may still have. used: fuel of the conversation's earlier calls. It ends where
+    nothing is called, the turns are used up, or no token could be sampled behind what would be given.
+    """
+    found = _answers(rules, prompt, spans, used) if room > 1 else None
+    return found if found is not None and len(found.tokens) < room else None
+
+
+def _answers(rules: TurnRules, prompt: Sequence[int], spans: Sequence[Sequence[int]], used: int) -> Given | None:
+    manifest, template = rules.manifest, rules.template
+    if len(spans) >= 2 * manifest.turns - 1:
+        return None
+    turn = _calls(spans[-1], template)
+    if not turn:
+        return None
+    earlier = [one for span in spans[:-1:2] for one in _calls(span, template)]
+    messages, fuel, unsure = [], [], False
+    for call in turn:
+        result = _answer(call, rules, manifest.fuel - used - sum(fuel), earlier)
+        messages.append(GivenMessage("tool", result.text, call.name if isinstance(call, ToolCall) else "call"))
+        fuel.append(result.fuel)
+        earlier.append(call)
+        unsure |= result.unsure
+    tokens = bridge(template, prompt, spans, messages)
+    return Given(tokens, tuple(fuel), unsure)
+
+
+def _calls(span: Sequence[int], template: TurnTemplate) -> Sequence[ToolCall | BadCall]:
+    return parse_turn([int(one) for one in span], template.rules, template.decode, template.stop_tokens).calls
+
+
+@dataclass(eq=False)
+class Conversation:
+    """A conversation under way. `add` what the policy samples, then `go_on`, until that is False."""
+
+    rules: TurnRules | None
+    """None: it has a single turn."""
+    prompt: list[int]
+    limit: int
+    """Most tokens of the completion."""
+    spans: list[list[int]] = field(default_factory=list)
+    """Sampled and given in turn."""
+    fuel: list[int] = field(default_factory=list)
+    """Of each call that was answered."""
+
+    @property
+    def length(self) -> int:
+        """Return the tokens of the completion so far: the index of the next one."""
+        return sum(map(len, self.spans))
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return the completion so far."""
+        return [token for span in self.spans for token in span]
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Return the spans as a row has them: int32 [spans]."""
+        return np.cumsum([len(span) for span in self.spans], dtype=np.int32)
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Append a sampled turn."""
+        self.spans.append(list(tokens))
+
+    def go_on(self) -> bool:
+        """Run the calls of the last turn and append what is given. Return whether another turn follows. May block."""
+        if self.rules is None:
+            return False
+        room, used = self.limit - self.length, sum(self.fuel)
+        given = next_given(self.rules, self.prompt, self.spans, room=room, used=used)
+        if given is None:
+            return False
+        self.spans.append(given.tokens.tolist())
+        self.fuel += given.fuel
+        return True
+
+
+def _answer(call: ToolCall | BadCall, rules: TurnRules, fuel: int, earlier: Sequence[ToolCall | BadCall]) -> ToolResult:
+    if isinstance(call, BadCall):
+        return ToolResult(call.text, 0)
+    before = [one.arguments for one in earlier if isinstance(one, ToolCall) and one.name == call.name]
+    return rules.template.rules.tools[call.name].run(call.arguments, fuel, before)
+
+
+def conversation_error(
+    rules: TurnRules,
+    prompt: Sequence[int],
+    tokens: np.ndarray,
+    ends: Sequence[int],
+    call_fuel: Sequence[int],
+    limit: int,
+) -> tuple[str, bool]:
+    """Return in words what of a completion is not what its sampled spans lead to; empty if nothing is.
+
+    And whether another machine could have come to something else. ends: of spans that `spans_error` has found to be
+    right. limit: the most tokens of a completion.
+    """
+    starts = [0, *list(ends)[:-1]]
+    spans = [tokens[start:end].tolist() for start, end in zip(starts, ends, strict=True)]
+    fuel: list[int] = []
+    unsure = False
+    for index in range(0, len(spans), 2):
+        room = limit - int(ends[index])
+        expected = _answers(rules, prompt, spans[: index + 1], sum(fuel)) if room > 1 else None
+        unsure |= expected is not None and expected.unsure
+        if expected is not None and len(expected.tokens) >= room:
+            expected = None
+        given = spans[index + 1] if index + 1 < len(spans) else None
+        if expected is None and given is not None:
+            return f"the conversation goes on after its last turn, number {index // 2}", unsure
+        if expected is not None and given is None:
+            return f"the conversation ends though turn {index // 2} has calls", unsure
+        if expected is not None:
+            if expected.tokens.tolist() != given:
+                return f"what is given after turn {index // 2} is not what its calls lead to", unsure
+            fuel += expected.fuel
+    if list(call_fuel) != fuel:
+        return "the fuel of the calls is not what they use", unsure
+    return "", unsure

@@ -1,0 +1,195 @@
+"""Conversations in the engine: each goes on from what it has, beside others, and replays in one pass."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from muster.environments.tools.base import ToolResult
+from muster.environments.tools.calculator import Calculator
+from muster.protocol.draws import Draw, DrawSource
+from muster.rollouts.parquet import read_rollouts, write_rollouts
+from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import sampled_length, sampled_mask
+from muster.verification.checks import check_rows
+from muster.verification.profiles import CPU_FP32
+from muster.verification.rules import Rules
+from muster.verification.statistics import scaled_errors
+from testbed.adversaries.lab import AdversaryLab
+from testbed.adversaries.turns import TURN_ADVERSARIES, open_tool_lab
+from validator.replay import Replayer, judge
+from worker.engine import Engine, EngineError, EngineLimits, GenerationRequest
+from worker.planter import plant
+from worker.rollouts import Assignment, make_requests, make_rollouts
+from worker.weights import CurrentWeights, Stopwatch
+
+
+@pytest.fixture(scope="module")
+def tool_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdversaryLab]:
+    with open_tool_lab(tmp_path_factory.mktemp("tools")) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def tool_run(tool_lab: AdversaryLab) -> tuple[Path, Rules]:
+    return tool_lab.checkpoints[0], tool_lab.rules
+
+
+@pytest.fixture(scope="module")
+def talking(tool_lab: AdversaryLab) -> Engine:
+    return tool_lab.engine
+
+
+@pytest.fixture(scope="module")
+def work(tool_run: tuple[Path, Rules]) -> tuple[Assignment, list[GenerationRequest]]:
+    rules = tool_run[1]
+    assignment = Assignment(1, 0, rules.draw(DrawSource("0x" + "aa" * 20, bytes(32), 0), 0))
+    return assignment, make_requests(assignment, rules)
+
+
+@pytest.fixture(scope="module")
+def rows(talking: Engine, tool_run: tuple[Path, Rules], work: tuple) -> list[Rollout]:
+    return make_rollouts(work[0], tool_run[1], work[1], talking.generate(work[1]))
+
+
+@pytest.fixture(scope="module")
+def draw(work: tuple) -> Draw:
+    return work[0].draw
+
+
+def finding_of(rows: list[Rollout], folder: Path):
+    return judge(Replayer(folder, CPU_FP32, 1.0).replay(rows), CPU_FP32)
+
+
+def test_conversations_of_many_lengths_pass_every_check(rows: list[Rollout], tool_run: tuple, draw: Draw) -> None:
+    turns = {len(row.spans) // 2 + 1 for row in rows}
+    assert {1, 2, 3, 4} <= turns
+    assert any(row.call_fuel.sum() for row in rows)
+    again = read_rollouts(write_rollouts(rows))
+    assert check_rows(again, draw, tool_run[1]) is None
+    assert finding_of(again, tool_run[0]) is None
+    assert all(len(row.logprobs) == sampled_length(row.spans) for row in rows)
+
+
+@pytest.mark.parametrize("name", TURN_ADVERSARIES)
+def test_a_lie_in_a_conversation_is_caught(name: str, tool_lab: AdversaryLab) -> None:
+    """Where static checks see it, in every single row; otherwise by replay, in the commitment."""
+    adversary, job = TURN_ADVERSARIES[name], tool_lab.job()
+    honest, rows = tool_lab.honest(job), TURN_ADVERSARIES[name].lie(tool_lab, job)
+    lies = [row for row, true in zip(rows, honest, strict=True) if row is not true]
+    assert lies
+    static = [check_rows([row], job.draw, tool_lab.rules) for row in lies]
+    if adversary.static:
+        assert {finding and finding.reason for finding in static} == set(adversary.reasons)
+        return
+    assert static == [None] * len(lies)
+    found = judge(tool_lab.measure(job, lies), tool_lab.profile)
+    assert found is not None
+    assert found.accuse
+    assert found.reason in adversary.reasons
+
+
+async def test_a_trap_plants_sampled_tokens_of_any_turn_and_all_that_follows_is_true(
+    tool_run: tuple[Path, Rules], talking: Engine, work: tuple, draw: Draw
+) -> None:
+    model, rules = tool_run
+    weights = CurrentWeights(lambda _: talking, Stopwatch())
+    await weights.load(SimpleNamespace(checkpoint=SimpleNamespace(step=1), path=model))  # type: ignore[arg-type]
+    before = await weights.generate(work[1], rivals=True)
+    made = await plant(weights, model, CPU_FP32, work[1], before, 12)
+    assert made is not None
+    found, plants = made
+    planted = make_rollouts(work[0], rules, work[1], found)
+    assert check_rows(planted, draw, rules) is None
+    measured = Replayer(model, CPU_FP32, 1.0).errors(planted)
+    later = 0
+    for row, errors in zip(planted, measured, strict=True):
+        own = [one.token for one in plants if one.row == row.position]
+        gaps = scaled_errors(errors.errors, CPU_FP32).gaps
+        places = np.flatnonzero(sampled_mask(row.spans))
+        assert places[gaps > CPU_FP32.gap_worst.reject].tolist() == own
+        later += sum(token >= row.spans[0] for token in own)
+    assert later
+
+
+def test_a_slow_tool_holds_up_its_own_conversation_only(
+    talking: Engine, work: tuple, rows: list[Rollout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = [i for i, row in enumerate(rows) if len(row.spans) > 1][:6]
+    lock, started, done, slept = threading.Lock(), [], [], 2.0
+    plain, step = Calculator.run, talking.llm.step
+
+    def slow(self, arguments, fuel, earlier):
+        with lock:
+            started.append(1)
+            first = len(started) == 1
+        if first:
+            time.sleep(slept)
+        return plain(self, arguments, fuel)
+
+    def note():
+        outputs = step()
+        done.extend(time.monotonic() for _ in outputs)
+        return outputs
+
+    monkeypatch.setattr(Calculator, "run", slow)
+    monkeypatch.setattr(talking.llm, "step", note)
+    begun = time.monotonic()
+    found = talking.generate([work[1][i] for i in chosen])
+    assert [one.tokens.tolist() for one in found] == [rows[i].completion_tokens.tolist() for i in chosen]
+    assert time.monotonic() - begun >= slept
+    soon = sum(at - begun < slept for at in done)
+    assert soon >= sum(len(one.spans) // 2 + 1 for one in found) - 8  # all turns but those of the one that waits
+
+
+def test_a_tool_that_fails_here_ends_the_call_and_leaves_the_engine_whole(
+    talking: Engine, work: tuple, rows: list[Rollout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self, arguments, fuel, earlier) -> ToolResult:
+        raise RuntimeError("no sandbox here")
+
+    monkeypatch.setattr(Calculator, "run", fail)
+    with pytest.raises(RuntimeError, match="no sandbox here"):
+        talking.generate(work[1])
+    monkeypatch.undo()
+    assert not talking.llm.has_unfinished_requests()
+    assert talking.generate(work[1][:8])[3].tokens.tolist() == rows[3].completion_tokens.tolist()
+
+
+def test_stop_does_not_wait_for_a_tool(talking: Engine, work: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = threading.Event()
+
+    def wait_for_ever(self, arguments, fuel, earlier) -> ToolResult:
+        hold.wait(60)
+        return ToolResult("late", 0)
+
+    monkeypatch.setattr(Calculator, "run", wait_for_ever)
+    timer = threading.Timer(3, talking.stop)
+    timer.start()
+    begun = time.monotonic()
+    try:
+        with pytest.raises(EngineError, match="was stopped"):
+            talking.generate(work[1])
+        assert time.monotonic() - begun < 30
+    finally:
+        hold.set()
+        timer.join()
+        talking._stopped = False  # noqa: SLF001  (an engine that was stopped is not used again, but here)
+
+
+def test_the_prefix_cache_changes_what_is_computed_and_not_what_is_sampled(
+    tool_run: tuple, work: tuple, rows: list[Rollout], draw: Draw
+) -> None:
+    model, rules = tool_run
+    running = Engine(model, CPU_FP32, EngineLimits.from_terms(rules.terms, prefix_caching=False, max_sequences=16))
+    plain = make_rollouts(work[0], rules, work[1], running.generate(work[1]))
+    assert check_rows(plain, draw, rules) is None
+    assert finding_of(plain, model) is None
+    same = sum(np.array_equal(a.completion_tokens, b.completion_tokens) for a, b in zip(plain, rows, strict=True))
+    assert same >= len(rows) - 4  # a near-tie may fall the other way

@@ -1,0 +1,125 @@
+"""A worker that is asked to plant a trap: what it commits, found by a replay; and all of its other work is true."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from muster.chain.masters_file import write_masters
+from muster.constants import TOKEN
+from muster.contracts.runs import WorkCommitted
+from muster.grading.masters import Masters
+from muster.protocol.messages import TrapMap
+from muster.protocol.traps import check_ticket, is_picked, planted_rows
+from muster.rollouts.parquet import read_rollouts
+from muster.rollouts.schema import Rollout
+from muster.settings.schema import Settings
+from muster.verification.profiles import CPU_FP32
+from testbed.chain.anvil import Anvil
+from testbed.chain.contracts import deploy_on
+from testbed.processes import ended
+from testbed.runs.world import WORKERS, World, opened
+from testbed.waiting import until
+from validator.replay import Replayer, judge
+from worker.committer import sign_consent
+from worker.context import WorkerContext
+from worker.journal import WorkJournal
+
+
+@dataclass
+class TrapWorld:
+    world: World
+    masters: Masters
+
+    async def first_trap(self) -> tuple[str, int]:
+        """Return of all workers the one that is to plant soonest, and at which index."""
+        fixture = self.world.run_fixture
+        async with fixture.chain("stranger") as chain:
+            terms, found = await chain.terms(fixture.run), []
+            for name in WORKERS:
+                source = await chain.draw_source(fixture.key(name).address)
+                given = {"master": self.masters.of(1), "entropy": source.entropy, "node": source.node}
+                given["every"] = terms.trap_every
+                found.append((next(i for i in range(1000) if is_picked(index=i, **given)), name))
+        index, name = min(found)
+        return name, index
+
+
+@pytest.fixture
+def traps(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path) -> Iterator[TrapWorld]:
+    masters, file = Masters.make(1), tmp_path / "trap-masters"
+    write_masters(file, masters)
+    terms = {
+        "trap_every": 20,
+        "trap_prize": 4 * TOKEN,
+        "trap_tip": masters.tip,
+        "trap_epochs": 1,
+        "trap_epoch_steps": 1,
+    }
+    with opened(deploy_on(start_anvil(), tmp_path), tmp_path, trap_masters=file, **terms) as made:
+        yield TrapWorld(made, masters)
+
+
+async def test_worker_plants_where_it_was_asked_to_and_nowhere_else(traps: TrapWorld) -> None:
+    world, fixture = traps.world, traps.world.run_fixture
+    name, trap = await traps.first_trap()
+    worker = world.node("worker", name)
+    committed: dict[int, WorkCommitted] = {}
+
+    async def planted() -> bool:
+        committed.update({event.index: event for event in await world.events(WorkCommitted)})
+        return trap in committed
+
+    with ended(worker):
+        worker.start()
+        await until(planted, f"commitment {trap} is made", 300)
+
+    # 1. A replay finds exactly the rows of the map, beyond the accusing limit, and none in any other commitment.
+    with closing(WorkJournal(fixture.state(name), identity(world, name))) as journal:
+        replayer = Replayer(fixture.checkpoint(0), CPU_FP32, 1.0)
+        for index in sorted(committed)[-4:]:
+            found = await asyncio.to_thread(false_rows, replayer, await rows_of(world, committed[index]))
+            mapped = journal.trap(index)
+            assert found == (rows_in(mapped) if mapped else set())
+            assert (mapped is not None) == (index == trap)
+
+        # 2. It has a ticket for these, given before the commitment.
+        ticket, planted_map, entry = journal.ticket(trap), journal.trap(trap), journal.entry(trap)
+        assert ticket is not None
+        assert planted_map is not None
+        assert entry is not None
+        assert len(planted_map.rows) == planted_rows(16, trap)
+        async with fixture.chain(name) as chain, fixture.client(world.orchestrator.url, name) as client:
+            terms = await chain.terms(fixture.run)
+            context = WorkerContext(Settings(run=fixture.run), chain, client, terms, CPU_FP32, journal)
+            consent = sign_consent(context, entry, planted_map, ticket.stored_at)
+            check_ticket(fixture.domain, ticket, consent, await chain.keys(fixture.run))
+            assert ticket.stored_at < (await chain.block(committed[trap].at.block)).timestamp
+
+
+def identity(world: World, name: str) -> str:
+    book, node = world.run_fixture.book, world.run_fixture.key(name).address
+    return f"{node} on chain {book.chain_id} at {book.runs}"
+
+
+def rows_in(planted: TrapMap) -> set[int]:
+    return {row.position for row in planted.rows}
+
+
+async def rows_of(world: World, work: WorkCommitted) -> list[Rollout]:
+    """Return the rows of a commitment."""
+    async with world.run_fixture.client(world.orchestrator.url, None) as client:
+        upload = await client.upload(world.run_fixture.run, work.node, work.index, work.root)
+        return read_rollouts(await client.get_file(upload.receipt.file_hash))
+
+
+def false_rows(replayer: Replayer, rows: list[Rollout]) -> set[int]:
+    """Return the positions of rows that a replay accuses of their sampling. Everything else must be true."""
+    found = [(row.position, judge([one], CPU_FP32)) for row, one in zip(rows, replayer.replay(rows), strict=True)]
+    assert all(finding is None or (finding.accuse and finding.reason == "sampling_mismatch") for _, finding in found)
+    return {position for position, finding in found if finding is not None}

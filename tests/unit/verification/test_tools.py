@@ -1,0 +1,159 @@
+"""Runs with tools: what their terms must name, and what a check does where machines may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from muster.environments.tools.base import ToolResult
+from muster.environments.tools.calculator import Calculator
+from muster.environments.tools.manifest import TurnsManifest
+from muster.environments.tools.registry import NO_TOOLS, tools_root
+from muster.errors import ConfigError, MismatchError
+from muster.models.init import ModelShape, make_model, save_model
+from muster.protocol.draws import DrawSource
+from muster.protocol.turns.conversation import Conversation
+from muster.rollouts.schema import Rollout
+from muster.rollouts.spans import one_span
+from muster.tasksets.taskset import TaskSet
+from muster.verification.checks import CheckedRow, check_bounds, check_rows, check_turns
+from muster.verification.rules import Rules
+from testbed.adversaries.tool_code import CODE_ADVERSARIES, TALKS, code_rules, rows_by
+from testbed.samples.tool_model import STOP_TEXT, TURNS, call_text, tool_rules, tool_tasks, tool_terms, tool_tokenizer
+from worker.engine import Generation
+from worker.rollouts import Assignment, make_requests, make_rollouts
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model with the tokenizer and the template of tools."""
+    folder, tokenizer = tmp_path_factory.mktemp("model"), tool_tokenizer()
+    made = make_model(tokenizer, ModelShape(hidden=16, layers=1, heads=2, intermediate=16, context=1024), 0)
+    save_model(made, tokenizer, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> TaskSet:
+    return tool_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture
+def rules(model: Path, tasks: TaskSet) -> Iterator[Rules]:
+    found = tool_rules(model, tasks, tool_terms(tasks))
+    yield found
+    found.scorers.close()
+
+
+def test_terms_name_the_tools_of_their_task_set(rules: Rules, tasks: TaskSet) -> None:
+    rules.check_tools()
+    assert rules.terms.tools_root == tasks.document.tools_root == tools_root([TURNS]) != NO_TOOLS
+    for root in (NO_TOOLS, bytes([7] * 32)):
+        with pytest.raises(MismatchError, match="the run's terms name the tools 0x"):
+            replace(rules, terms=replace(rules.terms, tools_root=root)).check_tools()
+
+
+def test_a_model_that_cannot_have_conversations_is_refused_before_any_work(rules: Rules) -> None:
+    tokenizer = tool_tokenizer()
+    tokenizer.chat_template = str(tokenizer.chat_template).replace("<|im_end|>", "")
+    with pytest.raises(ConfigError, match="not fit for several turns"):
+        replace(rules, tokenizer=tokenizer).check_tools()
+
+
+def test_turns_without_tools_are_named_by_no_root(model: Path, tmp_path: Path) -> None:
+    tasks = tool_tasks(tmp_path, TurnsManifest(()))
+    assert tasks.document.tools_root == NO_TOOLS
+    tool_rules(model, tasks, tool_terms(tasks)).check_tools()
+
+
+def checked(rules: Rules) -> CheckedRow:
+    """Return a true row of a conversation with one call."""
+    assignment = Assignment(1, 0, rules.draw(DrawSource("0x" + "aa" * 20, bytes(32), 0), 0))
+    request = make_requests(assignment, rules)[0]
+    talk = Conversation(request.turns, request.prompt_tokens.tolist(), request.max_tokens)
+    for text in (call_text("12+34"), "46"):
+        talk.add(rules.tokenizer(text + STOP_TEXT, add_special_tokens=False)["input_ids"])
+        talk.go_on()
+    fuel, tokens = np.array(talk.fuel, np.uint64), np.array(talk.tokens, np.int32)
+    logprobs = np.full(len(talk.spans[0]) + len(talk.spans[2]), -0.5, np.float32)
+    made = Generation(tokens, logprobs, "stop", b"", talk.ends, fuel)
+    (row,) = make_rollouts(assignment, rules, [request], [made])
+    return CheckedRow(row, assignment.draw, rules)
+
+
+def with_row(row: CheckedRow, **changes) -> CheckedRow:
+    rollout: Rollout = replace(row.rollout, **changes)
+    return replace(row, rollout=rollout)
+
+
+def test_a_true_conversation_passes_and_spans_that_do_not_alternate_are_named(rules: Rules) -> None:
+    row = checked(rules)
+    assert check_bounds(row) is check_turns(row) is None
+    spans = row.rollout.spans
+    for wrong in (spans[:2], spans[1:], spans[::-1], spans + np.int32(1), np.array([0, *spans, 9], np.int32)):
+        finding = check_bounds(with_row(row, spans=wrong))
+        assert finding is not None
+        assert finding.reason == "wrong_span"
+
+
+@pytest.mark.parametrize("unsure", [False, True])
+def test_a_result_that_machines_may_differ_in_rejects_and_accuses_nobody(
+    rules: Rules, unsure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = checked(rules)
+    monkeypatch.setattr(Calculator, "run", lambda *_: ToolResult("47", 1, unsure))
+    finding = check_turns(row)
+    assert finding is not None
+    assert (finding.reason, finding.accuse) == ("wrong_tool", not unsure)
+
+
+def test_an_unanswered_call_is_a_lie_even_in_one_span(rules: Rules) -> None:
+    row = checked(rules)
+    first = int(row.rollout.spans[0])
+    cut = with_row(
+        row,
+        completion_tokens=row.rollout.completion_tokens[:first],
+        logprobs=row.rollout.logprobs[:first],
+        spans=one_span(first),
+        call_fuel=row.rollout.call_fuel[:0],
+    )
+    assert check_bounds(cut) is None
+    finding = check_turns(cut)
+    assert finding is not None
+    assert (finding.reason, finding.detail) == ("wrong_tool", "the conversation ends though turn 0 has calls")
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rules]:
+    found = code_rules(tmp_path_factory.mktemp("code"))
+    yield found
+    found.scorers.close()
+
+
+def test_conversations_with_code_and_a_corpus_pass(code: Rules) -> None:
+    code.check_tools()
+    rows, draw = rows_by(code)
+    assert [check_rows([row], draw, code) for row in rows] == [None] * len(TALKS)
+    texts = [code.tokenizer.decode(row.completion_tokens) for row in rows]
+    for text, result in zip(
+        texts, ("\n42\n", "ape: An ape eats fruit.", "NameError: name 'a' is not defined"), strict=True
+    ):
+        assert result in text
+
+
+@pytest.mark.parametrize("name", CODE_ADVERSARIES)
+def test_a_lie_about_what_a_tool_runs_by_is_caught_in_each_row(name: str, code: Rules) -> None:
+    honest, draw = rows_by(code)
+    rows, _ = rows_by(code, CODE_ADVERSARIES[name])
+    changed = [
+        a for a, b in zip(rows, honest, strict=True) if a.completion_tokens.tolist() != b.completion_tokens.tolist()
+    ]
+    assert changed
+    for row in changed:
+        finding = check_rows([row], draw, code)
+        assert finding is not None
+        assert (finding.reason, finding.position, finding.accuse) == ("wrong_tool", row.position, True)
