@@ -109,14 +109,18 @@ async def ending_of(process: asyncio.subprocess.Process) -> str:
 
 
 async def end_process(process: asyncio.subprocess.Process) -> None:
-    """End the process and whatever it started, if it has not ended by itself."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.returncode is not None:
-            return
+    """End the process if it has not ended by itself, and whatever it started.
+
+    Only the process is asked to end: one whose children die first takes that for a failure, and says so at length.
+    """
+    if process.returncode is None:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+            process.terminate()
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), END_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 def refusal_line(error: MusterError) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-import signal
 import socket
 import sys
 import time
@@ -167,5 +166,3 @@ async def serving(spec: ServerSpec) -> AsyncIterator[ServedModel]:
         yield server
     finally:
         await end_process(process)
-        with suppress(ProcessLookupError):  # engine processes that outlived the one that started them
-            os.killpg(process.pid, signal.SIGKILL)
