@@ -171,6 +171,6 @@ release: setup
 clean:
 	rm -rf out cache broadcast report.html .muster .stamps/contracts .stamps/component .stamps/charts
 	rm -rf muster/contracts/abi muster/sandbox/built orchestrator/page/static/vendor
-	rm -f $(addprefix muster/contracts/,$(addsuffix .py,court registry runs token))
+	rm -f $(addprefix muster/contracts/,$(addsuffix .py,court masters refutations registry run_terms runs token traps))
 	rm -rf .pytest_cache .ruff_cache .hypothesis muster.egg-info
 	find $(PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +
