@@ -164,6 +164,7 @@ MESSAGES: Final[dict[str, str]] = {
     "it hashes to {hash} and not to {expected}",
     "MasterWithheld": "run {run} has not revealed the master of epoch {epoch} of {series:series}, which is due",
     # Traps
+    "NoTraps": "run {run} has no traps",
     "TicketTooLate": "the ticket is of second {storedAt}, and the commitment of second {committedAt}",
     "TicketNotBy": "the ticket is signed by {signer} and not by {expected}",
     "TicketKnown": "the ticket of commitment {index} of {node} is shown already",

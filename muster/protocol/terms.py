@@ -101,6 +101,8 @@ class Terms:
     """Validators that must seal an hour for its window to be the short one."""
     min_step_interval: int
     """Seconds between two checkpoints, at least."""
+    trap_every: int = field(default=0, kw_only=True)
+    """Of so many commitments one, on average, is a trap; 0: the run has none."""
     commit_phase: int
     """Seconds in which the jury of a case commits to votes."""
     reveal_phase: int
@@ -135,8 +137,6 @@ class Terms:
     """Epochs, so masters, of the traps; 0 without any."""
     trap_epoch_steps: int = field(default=0, kw_only=True)
     """Steps of such an epoch but the last, which goes on; 0 without traps."""
-    trap_every: int = field(default=0, kw_only=True)
-    """Of so many commitments one, on average, is a trap; 0: the run has none."""
     trap_prize: int = field(default=0, kw_only=True)
     """Token wei for a validator that finds a trap, at a class weight of 10,000 basis points; 0 without traps."""
     trap_tip: bytes = field(default=NO_HASH, kw_only=True)

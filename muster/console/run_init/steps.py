@@ -17,12 +17,12 @@ from muster.console.run_init.design import OwnerKeys, RunDesign
 from muster.runtime.units import Ether, decimal_amount
 
 GAS: Final = {
-    "deploy": 20_500_000,
+    "deploy": 20_700_000,
     "faucet": 92_000,
     "create": 560_000,
     "fund": 130_000,
     "admit": 50_000,
-    "publish": 160_000,
+    "publish": 150_000,
 }
 """What each takes, as tests/integration/test_run_init.py measures it: `fund` with its approval, `publish` a step."""
 

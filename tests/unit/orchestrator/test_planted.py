@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -17,18 +18,7 @@ from orchestrator.planted import KeptTicket
 from orchestrator.queries import Queries
 from orchestrator.statements import insert_once
 from testbed.samples.messages import verdict_of
-from tests.unit.orchestrator.test_chain_projection import (
-    ROOT,
-    TERMS,
-    VALIDATOR,
-    WORKER,
-    apply,
-    database,  # noqa: F401
-    history,
-    place,
-    put_verdict,
-    status_of,
-)
+from testbed.samples.projection import ROOT, TERMS, VALIDATOR, WORKER, apply, history, place, put_verdict, status_of
 
 OPENING = MasterRevealed(place(9), 1, Series.TRAPS, 1, b"\x08" * 32)
 UNSIGNED = "0x" + "00" * 65
@@ -36,12 +26,19 @@ REJECTED = ("rejected", "sampling_mismatch")
 
 
 @pytest.fixture
-def queries(database: Database) -> Queries:  # noqa: F811
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url, "run 1 of 0xab on chain 31337")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def queries(database: Database) -> Queries:
     traps = {"trap_every": 20, "trap_prize": 1, "trap_tip": b"\x01" * 32, "trap_epochs": 2, "trap_epoch_steps": 1}
     return Queries(database, 1, replace(TERMS, **traps), batch_groups=8, demand_batches=2)
 
 
-async def put_ticket(database: Database, *, step: int = 0) -> None:  # noqa: F811
+async def put_ticket(database: Database, *, step: int = 0) -> None:
     """Keep a ticket of commitment 0, with row 2 planted."""
     about = {"run": 1, "node": WORKER, "index": 0, "root": ROOT, "map_root": hex_hash(bytes(32)), "stored_at": 1}
     ticket = TrapTicket(**about, signature=UNSIGNED)
@@ -51,13 +48,13 @@ async def put_ticket(database: Database, *, step: int = 0) -> None:  # noqa: F81
     await database.write(lambda connection: insert_once(connection, tables.tickets, row))
 
 
-async def reject(database: Database, position: int, reason: str = "sampling_mismatch") -> None:  # noqa: F811
+async def reject(database: Database, position: int, reason: str = "sampling_mismatch") -> None:
     named = {"node": WORKER, "index": 0, "root": ROOT, "validator": VALIDATOR, "accepted": False, "reason": reason}
     verdict = verdict_of(**named, step=0, position=position)
     await put_verdict(database, **named, document=verdict.model_dump_json())
 
 
-async def test_rejection_for_a_planted_row_counts_until_its_trap_is_opened(database, queries):  # noqa: F811
+async def test_rejection_for_a_planted_row_counts_until_its_trap_is_opened(database, queries):
     await put_ticket(database)
     await reject(database, 2)
     await apply(database, queries, *history()[:4])
@@ -69,7 +66,7 @@ async def test_rejection_for_a_planted_row_counts_until_its_trap_is_opened(datab
     assert await status_of(database, 0) == REJECTED, "a reorg took the master"
 
 
-async def test_new_database_leaves_out_what_was_opened(database, queries):  # noqa: F811
+async def test_new_database_leaves_out_what_was_opened(database, queries):
     await put_ticket(database)
     await reject(database, 2)
     await apply(database, queries, *history()[:4], OPENING)
@@ -81,7 +78,7 @@ async def test_new_database_leaves_out_what_was_opened(database, queries):  # no
     [(3, "sampling_mismatch", 0), (2, "wrong_reward", 0), (2, "sampling_mismatch", 1)],
     ids=["true row", "other reason", "ticket of another step"],
 )
-async def test_other_rejections_of_a_trap_count(database, queries, position, reason, step):  # noqa: F811
+async def test_other_rejections_of_a_trap_count(database, queries, position, reason, step):
     await put_ticket(database, step=step)
     await reject(database, position, reason)
     await apply(database, queries, *history()[:4], OPENING)
