@@ -26,7 +26,7 @@ from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
-from muster.runtime.loop import PollLoop, wait_for_event
+from muster.runtime.loop import IDLE, Next, PollLoop, wait_for_event
 from muster.runtime.process import run_together, to_the_end
 from muster.settings.schema import Settings, TrainerSettings
 from muster.tasksets.taskset import TaskSet
@@ -167,11 +167,19 @@ class Trainer:
                 await self._do(learner.replica.heartbeat)
 
     async def _keep_traps(self, ended: asyncio.Event) -> None:
-        """Show masters of traps and count who misses them, until training has ended."""
-        if self.accepted_work.traps is None:
+        """Show masters of traps and count who misses them, until training has ended and the last master is shown."""
+        if (keeper := self.accepted_work.traps) is None:
             return
-        keeping = asyncio.create_task(PollLoop(log, "traps", TRAP_SECONDS).run(self.accepted_work.traps.poll))
-        waiting = asyncio.create_task(ended.wait())
+        done = asyncio.Event()
+
+        async def poll() -> Next:
+            outcome = await keeper.poll()
+            if outcome is IDLE and ended.is_set() and await keeper.all_shown():
+                done.set()
+            return outcome
+
+        keeping = asyncio.create_task(PollLoop(log, "traps", TRAP_SECONDS).run(poll))
+        waiting = asyncio.create_task(done.wait())
         try:
             await asyncio.wait({keeping, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if keeping.done():

@@ -24,6 +24,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts import masters as masters_contract
 from muster.contracts import runs, traps
 from muster.contracts.run_terms import Series
+from muster.contracts.runs import CheckpointPublished
 from muster.errors import CheckError, ConfigError, RevertError
 from muster.grading.masters import Masters
 from muster.protocol.hashes import hash_bytes
@@ -93,6 +94,11 @@ def epochs_quiet(terms: Terms, steps: int) -> int:
     return epochs_over(terms.trap_series, max(0, steps - terms.async_level - 2))
 
 
+def quiet_step(terms: Terms, epoch: int) -> int:
+    """Return the step from whose publication on no work of a trap epoch can be committed."""
+    return epoch * terms.trap_epoch_steps + terms.async_level + 2
+
+
 def epochs_needed(terms: Terms, steps: int) -> int:
     """Return how many masters the chain asks for before it takes step number `steps`: as Epochs.neededFor."""
     return max(min(steps // terms.trap_epoch_steps, terms.trap_epochs) - 1, 0)
@@ -114,7 +120,7 @@ class TrapKeeper:
     """Validators whose acceptances count no more."""
     _entropies: dict[str, bytes] = field(default_factory=dict, init=False)
     _quiet: dict[int, int] = field(default_factory=dict, init=False)
-    """By epoch, the second since which none of its work can be committed, or a later one."""
+    """By epoch, the second since which none of its work can be committed."""
     _waiting: list[Verdict] = field(default_factory=list, init=False)
     _cursor: str | None = field(default=None, init=False)
 
@@ -131,14 +137,19 @@ class TrapKeeper:
         await self.show()
         return AGAIN if await self.count() else IDLE
 
+    async def all_shown(self) -> bool:
+        """Return whether no other master comes due unless another step is published."""
+        steps = (await self.chain.call(runs.run_state(self.run))).steps
+        shown = (await self.chain.call(masters_contract.masters(self.run, Series.TRAPS))).epochs
+        return shown >= epochs_quiet(self.terms, steps)
+
     async def show(self) -> None:
         """Show the masters that are due, in order."""
         state, head = await self.chain.call(runs.run_state(self.run)), await self.chain.head()
-        info = await self.chain.call(runs.run_info(self.run))
         shown = (await self.chain.call(masters_contract.masters(self.run, Series.TRAPS))).epochs
         for epoch in range(shown + 1, epochs_over(self.terms.trap_series, state.steps) + 1):
             quiet = epoch <= epochs_quiet(self.terms, state.steps)
-            since = self._quiet.setdefault(epoch, info.published_at) if quiet else head.timestamp
+            since = await self._quiet_since(epoch) if quiet else head.timestamp
             due = head.timestamp >= closes_at(since // HOUR_SECONDS)
             if not due and epoch <= epochs_needed(self.terms, state.steps):
                 log.warning(
@@ -157,6 +168,15 @@ class TrapKeeper:
                     raise
                 return
             log.info("showed the master of traps", epoch=epoch, tx=mined.hash)
+
+    async def _quiet_since(self, epoch: int) -> int:
+        """Return the second of the step after which no work of an epoch can be committed, from the chain."""
+        if epoch not in self._quiet:
+            step = quiet_step(self.terms, epoch)
+            found = await self.chain.all_events(CheckpointPublished)
+            [event] = [one for one in found if (one.run, one.step) == (self.run, step)]
+            self._quiet[epoch] = (await self.chain.block(event.at.block)).timestamp
+        return self._quiet[epoch]
 
     async def count(self) -> bool:
         """Read verdicts and count those about opened traps; return whether there may be more."""

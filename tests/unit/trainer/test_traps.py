@@ -10,7 +10,7 @@ import pytest
 
 from muster.grading.masters import Masters
 from testbed.samples.terms import TRAPS, terms_of
-from trainer.traps import MISSES_LIKELY, TrapKeeper, epochs_needed, epochs_quiet, miss_chance, tail
+from trainer.traps import MISSES_LIKELY, TrapKeeper, epochs_needed, epochs_quiet, miss_chance, quiet_step, tail
 
 TERMS = terms_of(
     **{**TRAPS, "trap_epochs": 3, "trap_epoch_steps": 6}, async_level=1, group_size=16, groups_per_commitment=8
@@ -35,6 +35,12 @@ def test_inspection_by_policy_misses_a_third_of_traps_at_most() -> None:
 )
 def test_a_master_is_due_when_no_work_of_its_epoch_can_come(steps: int, quiet: int, needed: int) -> None:
     assert (epochs_quiet(TERMS, steps), epochs_needed(TERMS, steps)) == (quiet, needed)
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_no_work_of_an_epoch_can_come_from_its_quiet_step_on(epoch: int) -> None:
+    step = quiet_step(TERMS, epoch)
+    assert (epochs_quiet(TERMS, step), epochs_quiet(TERMS, step + 1)) == (epoch - 1, epoch)
 
 
 def test_who_misses_more_than_chance_counts_no_more() -> None:
