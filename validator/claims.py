@@ -169,19 +169,23 @@ class TrapClaimer:
     async def _claim(
         self, sealed: SealedHour, leaf: SealedLeaf, c: CommittedWork, trap: OpenedTrap, entropy: bytes
     ) -> None:
-        """Claim the prize of a trap that was found, and show its ticket first if that is left to do."""
+        """Claim the prize of a trap that was found, and show its ticket first if that is left to do.
+
+        Without a prize the rejection is right all the same: its fine is taken back.
+        """
         assert leaf.position is not None
+        if await self.chain.call(traps.map_root(c.node, c.index)) == bytes(32):
+            await self._show(c, trap)
+        finding, row = finding_of(sealed, leaf, c), shown_row(trap.map, leaf.position)
         try:
-            following = await self._next_leaf(sealed, c, entropy)
+            claim = traps.claim(self.me, finding, row, await self._next_leaf(sealed, c, entropy))
         except _LeafMissingError as error:
             self.journal.traps.did(c.node, c.index, "claim", "NextLeafMissing")
             log.warning("no prize", node=c.node, index=c.index, error=str(error), hint=HINTS["NextLeafMissing"])
-            return
-        if await self.chain.call(traps.map_root(c.node, c.index)) == bytes(32):
-            await self._show(c, trap)
-        row = shown_row(trap.map, leaf.position)
-        if not await self._act(c, "claim", traps.claim(self.me, finding_of(sealed, leaf, c), row, following)):
-            await self._act(c, "excuse", traps.excuse(self.me, finding_of(sealed, leaf, c), 0))
+        else:
+            if await self._act(c, "claim", claim):
+                return
+        await self._act(c, "excuse", traps.excuse(self.me, finding, 0))
 
     async def _show(self, c: CommittedWork, trap: OpenedTrap) -> None:
         try:

@@ -190,7 +190,11 @@ class TrapJournal:
 
     def unclaimed(self) -> list[int]:
         """Return the sealed hours of which something may be left to be claimed, the oldest first."""
-        return [row["hour"] for row in self._journal.rows("SELECT hour FROM seals WHERE claimed = 0 ORDER BY hour")]
+        rows = self._journal.rows(
+            """SELECT hour FROM seals WHERE claimed = 0
+               AND hour IN (SELECT hour FROM commitments WHERE live = 1) ORDER BY hour"""
+        )
+        return [row["hour"] for row in rows]
 
     def claimed(self, hour: int) -> None:
         """Note that nothing is left to be claimed of an hour."""

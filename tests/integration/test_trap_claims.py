@@ -291,11 +291,41 @@ async def test_validators_are_paid_for_traps_that_they_found(place: Place) -> No
     operator = place.fixture.key(f"operator of {finder}").address
     earlier = await watchers[finder].chain.call(token.balance_of(operator))
     await place.at(closes_at(hour) + 80 * HOUR_SECONDS)
+    await watchers[finder].seal()  # idle hours are sealed too, and nothing can be claimed of them
     await watchers[finder].claim()
     paid = (await watchers[finder].account()).paid
     assert paid == (await watchers[finder].account()).credit
     assert await watchers[finder].chain.call(token.balance_of(operator)) - earlier <= paid
     assert await owed(watchers[finder]) == 0
+
+
+async def test_rejection_that_was_right_costs_nothing_without_a_prize(place: Place) -> None:
+    """Who seals nothing about its next commitment gets no prize for a trap, but its rejection was right."""
+    watcher = place.watchers["v1"]
+    async with place.fixture.local_chain() as dev:
+        hour = await dev.now() // HOUR_SECONDS + 1
+    await place.at(hour * HOUR_SECONDS + 10)
+    entropy = (await watcher.chain.draw_source(place.fixture.key("w1").address)).entropy
+    trap = None
+    for index in range(MOST):
+        picked = place.picked(entropy, index, 1)
+        c = await place.commit(index, 0, picked=picked, ticket=True)
+        _, _, called = await watcher.turns.call_of(c)
+        if trap is None and picked and called:
+            trap = c
+            judge_all(watcher, {c.index: 0})
+        elif trap is not None and called:
+            break
+    assert trap is not None
+    place.pages.traps_of[1] = list(place.opened.values())
+    await place.at(closes_at(hour) - CLOSING_SECONDS)
+    await watcher.seal()
+    assert (await chain_call(watcher, runs.sealer_of)).rejected == 1
+    await place.at(closes_at(hour))
+    await place.reveal(1)
+    for _ in range(2):
+        await watcher.claim()
+    assert await watcher.account() == traps.Account(0, 0, 1)
 
 
 async def test_epoch_whose_master_is_withheld_pays_who_sealed(place: Place) -> None:
@@ -461,19 +491,26 @@ async def test_masters_are_shown_once_their_last_seals_close(
         keeper = TrapKeeper(chain, nothing, fixture.run, run_terms, masters, opened)  # type: ignore[arg-type]
         shown = masters_contract.masters(fixture.run, Series.TRAPS)
         for step in range(10):
+            assert await keeper.all_shown()
             await fixture.publish(step)
             await keeper.show()
         hour = (await chain.call(runs.run_info(fixture.run))).published_at // HOUR_SECONDS
-        await dev.advance_to(closes_at(hour) - 5)
+        await dev.advance_to(closes_at(hour) - 60)
+        await fixture.publish(10)
         await keeper.show()
         assert (await chain.call(shown)).epochs == 0
+        assert not await keeper.all_shown()
+
+        # A trainer that starts now waits no longer than one that runs since then.
         await dev.advance_to(closes_at(hour))
+        keeper = TrapKeeper(chain, nothing, fixture.run, run_terms, masters, opened)  # type: ignore[arg-type]
         for _ in range(2):
             await keeper.show()
         assert await chain.call(shown) == (1, masters.of(1))
+        assert await keeper.all_shown()
 
         # The chain takes step 18 only with the master of the second epoch.
-        for step in range(10, 18):
+        for step in range(11, 18):
             await fixture.publish(step)
         await keeper.show()
         await fixture.publish(18)
