@@ -80,15 +80,15 @@ class OutOfServiceError(MusterError):
     exit_code = 3
 
 
-async def serve(settings: Settings) -> None:
-    """Validate with these settings until cancelled."""
+async def serve(settings: Settings, kind: type[Validator] | None = None) -> None:
+    """Validate with these settings until cancelled. `kind`: class of the validator, if not an honest one."""
     state = settings.validator.state_dir
     async with notifying(settings, state, "validator") as notifier:
         links = await asyncio.to_thread(chain_preimages, load_draw_secret(state), DRAW_CHAIN_LENGTH)
         async with node_session(settings, state) as session, RolloutReader() as reader:
             notifier.node = session.node
             log.info("ready", node=session.node, run=settings.run, matmul=choose_matmul(settings.bfloat16_matmul))
-            validator = Validator(settings, session, reader, links)
+            validator = (kind or Validator)(settings, session, reader, links)
             jobs = [validator.run()]
             if settings.validator.report_machine:
                 gas = partial(read_gas, session.chain, session.client)

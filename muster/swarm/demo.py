@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -19,9 +19,12 @@ from typing import Any, Final
 
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
+from muster.chain.masters_file import read_masters
 from muster.constants import HOUR_SECONDS, WINDOW_HOURS
-from muster.contracts import runs
+from muster.contracts import masters, runs
+from muster.contracts.run_terms import Series
 from muster.contracts.runs import WorkCommitted
+from muster.protocol.seals import claims_end_at, closes_at
 from muster.runtime.process import run_together
 from muster.swarm import facts, stage
 from muster.swarm.comparison import compare
@@ -39,7 +42,7 @@ CASE_SECONDS: Final = 600.0
 """Longest wait, after the trainer has finished, for every cheater to be convicted."""
 
 SEAL_SECONDS: Final = 300.0
-"""Longest wait for validators to seal an hour that has ended."""
+"""Longest wait for validators to seal an hour that has ended, and for each thing that follows."""
 
 
 @dataclass(kw_only=True)
@@ -113,7 +116,7 @@ class Swarm(RunningSwarm):
             return await self._judged(chain)
 
     async def _judged(self, chain: Chain) -> dict[str, Any]:
-        cheaters = {who.node for who in self.participants if not who.honest}
+        cheaters = {who.node for who in self.participants if who.role == "worker" and not who.honest}
         deadline = time.monotonic() + CASE_SECONDS
 
         def done(document: Mapping[str, Any]) -> bool:
@@ -137,6 +140,8 @@ class Swarm(RunningSwarm):
             last = await self._last_hour(chain)
             await clock.advance_to(max((last + 1) * HOUR_SECONDS, await clock.now() + 1) + 2)
             await self._sealed(chain, last)
+            if self.request.has_traps:
+                await self._open_traps(chain, clock, last)
             await clock.advance_to(max((last + 1 + WINDOW_HOURS) * HOUR_SECONDS, await clock.now() + 1) + 2)
             await asyncio.gather(*(self._claim(who) for who in self.participants if who.role == "worker"))
 
@@ -146,13 +151,56 @@ class Swarm(RunningSwarm):
         return max((one.hour for one in await chain.all_events(WorkCommitted)), default=now)
 
     async def _sealed(self, chain: Chain, hour: int) -> None:
-        """Wait until a quorum of validators has sealed an hour, for at most SEAL_SECONDS; then continue without."""
+        """Wait until a quorum of validators has sealed an hour."""
+
+        async def sealed() -> bool:
+            return await chain.call(runs.sealed_through(self.run)) >= hour
+
+        await self._until("seal", sealed, hour=hour)
+
+    async def _until(self, what: str, done: Callable[[], Awaitable[bool]], **values: int) -> None:
+        """Wait until something is on chain, for at most SEAL_SECONDS; then continue without."""
         deadline = time.monotonic() + SEAL_SECONDS
-        while await chain.call(runs.sealed_through(self.run)) < hour:
+        while not await done():
             if time.monotonic() > deadline:
-                self.view.process_event(ProcessEvent("missing", "seal", {"hour": hour}))
+                self.view.process_event(ProcessEvent("missing", what, values))
                 return
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _open_traps(self, chain: Chain, clock: LocalChain, hour: int) -> None:
+        """Move the clock until traps of the hour are opened, and then until prizes are paid.
+
+        The trainer shows the master of the first epoch. Then no work can come any more, since the workers have ended,
+        and the owner shows that of the last one.
+        """
+        validators = [who for who in self.participants if who.role == "validator"]
+        kind, secret = Series.TRAPS, await asyncio.to_thread(read_masters, self.request.local.trap_masters)
+
+        async def sealed() -> bool:
+            sealers = await chain.call_all([runs.sealer_of(who.node) for who in validators])
+            return all(one.last_sealed >= hour for one in sealers)
+
+        async def shown() -> bool:
+            return (await chain.call(masters.masters(self.run, kind))).epochs >= secret.epoch - 1
+
+        async def claimed() -> bool:  # whoever claims, or is excused, has its rejection back
+            rows = await facts.looking(chain, (), validators)
+            return all(row["rejected"] == row["excused"] for row in rows)
+
+        async def paid() -> bool:
+            rows = await facts.looking(chain, (), validators)
+            return any(row["paid"] for row in rows) and all(row["credit"] == row["paid"] for row in rows)
+
+        self.view.stage("moving the clock until seals have closed, opening the traps")
+        await self._until("seal", sealed, hour=hour)
+        await clock.advance_to(closes_at(hour) + 2)
+        await self._until("master", shown, epoch=1)
+        async with await Chain.connect(self.local.chain, self.keys["owner"]) as owner:
+            await owner.send(masters.reveal_master(self.run, kind, secret.master))
+        await self._until("claim", claimed, hour=hour)
+        self.view.stage("moving the clock until claims are over, paying prizes")
+        await clock.advance_to(claims_end_at(hour) + 2)
+        await self._until("prize", paid, hour=hour)
 
     async def _claim(self, who: Participant) -> None:
         cold = self.keys[operator_of(who.name)]
@@ -200,6 +248,7 @@ class Swarm(RunningSwarm):
             weights=facts.weight_fetches(
                 {who.name: self.local.log(who.name) for who in self.participants if who.role == "worker"}
             ),
+            looking=await facts.looking(chain, events, self.participants) if self.request.has_traps else (),
             comparison=comparison,
         )
 

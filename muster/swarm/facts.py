@@ -12,17 +12,20 @@ from typing import Any
 
 import httpx2
 
+from muster.chain.client import Chain
+from muster.contracts import runs, traps
 from muster.contracts.codec import Event
 from muster.contracts.court import CaseOpened, CaseResolved, VoteRevealed
 from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Fined, Registered
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
+from muster.contracts.traps import TrapFound
 from muster.errors import CheckError, StorageError
 from muster.protocol.kinds import kind_of_flaw, reason_of
 from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
 from muster.runtime.tls import tls_context
 from muster.shardcast.format.store import verify_folder, version_path
-from muster.swarm.summary import CaseResult, Payment, StepMetrics
+from muster.swarm.summary import CaseResult, Participant, Payment, StepMetrics
 
 KINDS = (
     CaseOpened,
@@ -33,6 +36,7 @@ KINDS = (
     Fined,
     Refuted,
     Registered,
+    TrapFound,
     Voided,
     VoteRevealed,
     WorkCommitted,
@@ -41,6 +45,19 @@ KINDS = (
 
 NOT_SERVED = "not served"
 """Root of files of a step that the origin no longer has."""
+
+
+async def looking(chain: Chain, events: Sequence[Event], participants: Sequence[Participant]) -> list[dict[str, Any]]:
+    """Return what looking brought each validator of a run with traps, by the contract's account of it."""
+    rows = []
+    for who in participants:
+        if who.role == "validator":
+            account = await chain.call(traps.account(who.node))
+            rejected = (await chain.call(runs.sealer_of(who.node))).rejected
+            found = sum(isinstance(one, TrapFound) and one.validator == who.node for one in events)
+            row = {"name": who.name, "honest": who.honest, "rejected": rejected, "excused": account.excused}
+            rows.append(row | {"found": found, "credit": account.credit, "paid": account.paid})
+    return rows
 
 
 def committed(events: Sequence[Event], times: Mapping[int, int], pay: int) -> list[Payment]:

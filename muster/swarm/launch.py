@@ -53,6 +53,7 @@ ROLES: Final = {
     "validator": Role("validator", nice=3, final=(0,)),
     "worker": Role("worker", nice=5, final=(0, 3)),
     "cheater": Role("adversary", nice=5, final=(0, 3)),
+    "lazy": Role("adversary.lazy", nice=3, final=(0,)),
 }
 
 
@@ -61,9 +62,13 @@ def role_of(name: str) -> str:
     return name.rpartition("-")[0] or name
 
 
-def participants(validators: int, workers: int, cheaters: int = 0) -> list[Participant]:
-    """List the nodes of a run, validators first: it takes no work before four of them exist."""
+def participants(validators: int, workers: int, cheaters: int = 0, *, lazy: bool = False) -> list[Participant]:
+    """List the nodes of a run, validators first: it takes no work before four of them exist.
+
+    lazy: whether one more validator accepts everything without a look.
+    """
     found = [Participant(f"validator-{i + 1}", "validator") for i in range(validators)]
+    found += [Participant("lazy", "validator", honest=False)] * lazy
     found += [Participant(f"worker-{i + 1}", "worker") for i in range(workers)]
     names = ["cheater"] if cheaters == 1 else [f"cheater-{i + 1}" for i in range(cheaters)]
     return found + [Participant(name, "worker", honest=False) for name in names]
@@ -134,7 +139,7 @@ class LocalRun:
             ready_port=port,
             nice=role.nice,
             final_statuses=role.final,
-            essential=role_of(name) != "cheater",
+            essential=role_of(name) not in ("cheater", "lazy"),
         )
 
     def chain_process(self) -> ProcessSpec:
@@ -166,7 +171,7 @@ class LocalRun:
         }
         state = self.state(name)
         match role_of(name):
-            case "validator":
+            case "validator" | "lazy":
                 chosen = {f"validator.{key}": value for key, value in self.validator.items()}
                 return {**shared, "validator.state_dir": state, **chosen}
             case "worker" | "cheater":  # it passes on the weights that it holds

@@ -38,6 +38,9 @@ LOCAL_TERMS: Final[Mapping[str, Any]] = {
 }
 """The owner's choices of a local run: small groups, seconds for case deadlines, a stake that hurts to lose."""
 
+TRAP_PRIZE: Final = 10
+"""In pay: the most that a run may give which needs two acceptances and plants one trap in 20 commitments."""
+
 MODEL_SECONDS: Final = 300
 """Longest time that making or fetching the model takes."""
 START_SECONDS: Final = 300
@@ -51,6 +54,8 @@ LASTING_SHARE: Final = 0.8
 """Of the commitments that its workers may make in an hour, the share that its steps use up: one worker may rest."""
 LASTING_DEMAND: Final = 1
 """Batches that may wait for its trainer: with two, a sixth of the work grew too old to be used."""
+LASTING_TRAPS: Final = 500, 200
+"""Epochs of its traps, and steps of each: about an hour."""
 LASTING_KEPT_HOURS: Final = 6.0
 """For which it keeps old steps. Its validators judge within minutes, and a week of steps would fill a disk."""
 
@@ -82,7 +87,7 @@ class SwarmRequest:
 
     @cached_property
     def local(self) -> LocalSwarm:
-        ports = self.ports
+        ports, lazy = self.ports, self.scenario.lazy
         return LocalSwarm(
             folder=self.folder,
             chain=ChainSettings(
@@ -92,7 +97,7 @@ class SwarmRequest:
                 poll_seconds=0.25,
             ),
             orchestrator_url=self.orchestrator_url,
-            nodes=participants(self.validators, self.workers, self.cheaters),
+            nodes=participants(self.validators - lazy, self.workers, self.cheaters, lazy=lazy),
             ports=asdict(ports),
             validator=self.scenario.validator,
             saved=self.folder / "chain" / "state.json",
@@ -109,6 +114,10 @@ class SwarmRequest:
         if self.lasting:
             return min(LASTING_GROUPS, self.scenario.groups_per_batch)
         return self.scenario.groups_per_commitment
+
+    @property
+    def has_traps(self) -> bool:
+        return "trap_every" in self.scenario.terms
 
     @property
     def files_per_batch(self) -> int:
@@ -130,6 +139,11 @@ class LocalSwarm(LocalRun):
     @property
     def tasks(self) -> Path:
         return self.folder / "tasks"
+
+    @property
+    def trap_masters(self) -> Path:
+        """Return the owner's secret file by which traps are picked."""
+        return self.folder / "keys" / "trap-masters"
 
     @property
     def shards(self) -> Path:
@@ -158,6 +172,10 @@ def local_terms(request: SwarmRequest) -> dict[str, Any]:
     if request.lasting:
         interval = step_interval(request.workers, request.files_per_batch, chosen["commitments_per_hour"])
         chosen |= {"pay": LASTING_PAY, "min_step_interval": interval}
+    if request.has_traps:
+        # A demo's first epoch ends so early that its trainer, which shows its master, publishes steps enough after it.
+        epochs, steps = LASTING_TRAPS if request.lasting else (2, max(1, request.steps - chosen["async_level"] - 2))
+        chosen |= {"trap_epochs": epochs, "trap_epoch_steps": steps, "trap_prize": TRAP_PRIZE * chosen["pay"]}
     return chosen
 
 
@@ -180,6 +198,7 @@ def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
                 "trainer.max_steps": request.steps,
                 "trainer.batch_groups": request.scenario.groups_per_batch,
                 "trainer.max_files": request.files_per_batch,
+                **({"trainer.trap_masters": local.trap_masters} if request.has_traps else {}),
                 **{f"trainer.{name}": value for name, value in request.scenario.trainer.items()},
                 "shardcast.dir": local.shards,
                 **({"shardcast.kept_hours": LASTING_KEPT_HOURS} if request.lasting else every),
@@ -196,6 +215,7 @@ def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
                 "orchestrator.batch_groups": request.scenario.groups_per_batch,
                 "orchestrator.demand_batches": LASTING_DEMAND if request.lasting else request.scenario.demand_batches,
                 "shardcast.relays": relay_urls(request),
+                **({"orchestrator.trap_masters": local.trap_masters} if request.has_traps else {}),
             }
         case "origin":
             return {"shardcast.role": "origin", "shardcast.port": ports.origin, "shardcast.dir": local.shards}

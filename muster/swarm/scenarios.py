@@ -38,6 +38,10 @@ class Scenario:
     """Task set of the owner's; without one tasks are made of the families."""
     demand_batches: int = 2
     """Batches of work that may wait for the trainer."""
+    cheaters: int = 1
+    """Workers that cheat, by default."""
+    lazy: bool = False
+    """Whether one of the validators accepts everything without a look."""
     answers: int = 0
     """Sampled answers to each held-out task, by the first and by the last model; 0: the two are not compared."""
     quiet_seconds: float = 900.0
@@ -112,7 +116,27 @@ LANGUAGE: Final = Scenario(
 )
 """SmolLM2-135M on small sums, half of them in stories: one sampled answer in fifteen is right before training."""
 
-SCENARIOS: Final[Mapping[str, Scenario]] = {one.name: one for one in (DIGITS, LANGUAGE)}
+TRAPS: Final = replace(
+    DIGITS,
+    name="traps",
+    groups_per_batch=20,
+    groups_per_commitment=1,  # one commitment in 20 is a trap, at most: so there are enough of them in a few steps
+    steps=8,
+    title="Sorting digits, with traps",
+    about="All workers are honest, and plant false rows where the owner's lottery says so.\n"
+    "Validators that look find them and are paid; one accepts everything without a look.",
+    cheaters=0,
+    lazy=True,
+    terms={
+        "async_level": 1,
+        "min_step_interval": 5,  # by which the turns of those that are not called come: the lazy one is always fast
+        "trap_every": 20,
+    },
+    trainer={"eval_tasks": 64, "eval_every": 4},
+)
+"""The digits with traps, in one hour: the clock is moved only once all work is committed."""
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {one.name: one for one in (DIGITS, LANGUAGE, TRAPS)}
 
 OWN_EVAL_TASKS: Final = 64
 """Most held-out tasks of an owner's set that a demo measures."""

@@ -15,9 +15,11 @@ from pathlib import Path
 from muster.authoring.tasks.generated import make_task_set
 from muster.chain.client import Chain
 from muster.chain.keys import Signer, load_raw_key, write_secret
+from muster.chain.masters_file import write_masters
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import token
 from muster.errors import UsageError
+from muster.grading.masters import Masters
 from muster.models.files import FIXED_FILES, context_of, model_hash, tokenizer_hash
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.terms import Terms, check_context
@@ -131,9 +133,13 @@ async def draw_tokens(request: SwarmRequest, keys: Mapping[str, Signer]) -> None
 
 async def open_run(swarm: RunningSwarm, request: SwarmRequest, task_set: TaskSet) -> None:
     """Create and fund the run, and register every node."""
-    keys, model = swarm.keys, request.local.model
+    keys, model, chosen = swarm.keys, request.local.model, local_terms(request)
+    if request.has_traps:
+        masters = Masters.make(chosen["trap_epochs"])
+        write_masters(request.local.trap_masters, masters)
+        chosen["trap_tip"] = masters.tip
     agreed = Terms(
-        **local_terms(request),
+        **chosen,
         task_count=task_set.size,
         task_root=task_set.root,
         tools_root=task_set.document.tools_root,

@@ -98,6 +98,8 @@ class SwarmFacts:
     restarts: Mapping[str, int] = field(default_factory=dict)
     weights: Sequence[Mapping[str, Any]] = ()
     """How each worker fetched weights."""
+    looking: Sequence[Mapping[str, Any]] = ()
+    """What it brought each validator of a run with traps."""
     comparison: Mapping[str, Any] | None = None
     """The first model and the last one on held-out tasks: `muster.swarm.comparison`."""
 
@@ -140,6 +142,7 @@ def summarise(facts: SwarmFacts) -> dict[str, Any]:
         "bytes_broadcast": facts.bytes_broadcast,
         "weights": list(facts.weights),
         "restarts": dict(facts.restarts),
+        "looking": list(facts.looking),
         "comparison": None if facts.comparison is None else dict(facts.comparison),
     }
 
@@ -164,6 +167,13 @@ def problems(summary: Mapping[str, Any], steps: int) -> list[str]:
         if row["paid"] != row["committed"] - row["voided"]:
             paid_out, due, voided = (Tokens(row[name]) for name in ("paid", "committed", "voided"))
             found.append(f"{row['name']} was paid {paid_out} for {due} less {voided} voided")
+    for row in summary["looking"]:
+        if row["honest"] and row["rejected"] != row["excused"]:
+            found.append(f"{row['rejected'] - row['excused']} rejections by {row['name']}, who looks, were not right")
+        if not row["honest"] and row["credit"]:
+            found.append(f"{row['name']} does not look, and earned {Tokens(row['credit'])} by traps")
+    if summary["looking"] and not any(row["paid"] for row in summary["looking"] if row["honest"]):
+        found.append("no validator that looks was paid for a trap")
     if not summary["solvent"]:
         found.append(f"the contracts hold {Tokens(summary['balances'])} and owe {Tokens(summary['owed'])}")
     wrong = [row["step"] for row in summary["checkpoints"] if row["root_on_chain"] != row["root_of_files"]]

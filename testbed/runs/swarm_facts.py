@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from muster.chain.types import Solvency
 from muster.swarm.summary import CaseResult, Participant, Payment, StepMetrics, SwarmFacts
 
@@ -22,6 +24,12 @@ def published(step: int, root_on_chain: str, root_of_files: str) -> dict[str, ob
 
 def votes(guilty: int, not_guilty: int) -> dict[str, int]:
     return {"guilty": guilty, "not_guilty": not_guilty, "jury": 3}
+
+
+def looked(**changes: object) -> dict[str, Any]:
+    """Return what looking brought a validator that found two traps, one of them without being called."""
+    row = {"name": "validator-1", "honest": True, "rejected": 2, "excused": 2, "found": 1, "credit": PAY, "paid": PAY}
+    return row | changes
 
 
 def facts(**changes: object) -> SwarmFacts:

@@ -41,8 +41,8 @@ class SwarmOptions(Request):
     """Fixes model and tasks; draws follow the chain."""
     steps: int | None = Field(default=None, ge=1)
     """Policy updates."""
-    scenario: Literal["digits", "language"] = "digits"
-    """What it trains: sorting digits, or sums asked in English."""
+    scenario: Literal["digits", "language", "traps"] = "digits"
+    """What it trains: sorting digits, also with traps and a lazy validator, or sums asked in English."""
     tasks: Path | None = None
     """Train on your own task set (muster tasks make)."""
     model: Path | None = None
@@ -63,8 +63,8 @@ class SwarmOptions(Request):
     """Honest workers."""
     validators: int = Field(default=4, ge=4, le=64)
     """Validators; a run needs four."""
-    cheaters: int = Field(default=1, ge=0, le=8)
-    """Workers that cheat."""
+    cheaters: int | None = Field(default=None, ge=0, le=8)
+    """Workers that cheat: one by default, none with traps."""
 
     def plan(self, *, lasting: bool = False) -> SwarmRequest:
         """Return the swarm. Raises UsageError and ConfigError before anything is started."""
@@ -79,7 +79,7 @@ class SwarmOptions(Request):
             scenario.steps if self.steps is None else self.steps,
             self.seed,
             self.workers,
-            self.cheaters,
+            scenario.cheaters if self.cheaters is None else self.cheaters,
             self.validators,
             scenario=scenario,
             lasting=lasting,

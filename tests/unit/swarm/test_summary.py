@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -23,7 +24,7 @@ from muster.swarm.summary import (
     problems,
     summarise,
 )
-from testbed.runs.swarm_facts import CHEAT, HONEST, JUDGE, PAY, facts, published, update, votes
+from testbed.runs.swarm_facts import CHEAT, HONEST, JUDGE, PAY, facts, looked, published, update, votes
 
 DOCUMENT = {
     "run": 1,
@@ -112,6 +113,7 @@ DOCUMENT = {
         {"node": "cheater", "fetches": 0, "seconds": 0, "generating": None, "pause_seconds": None},
     ],
     "restarts": {},
+    "looking": [],
     "comparison": None,
 }
 """The summary of `facts()`."""
@@ -162,6 +164,26 @@ def test_all_is_well() -> None:
 )
 def test_problems_name_each_violation(changes: dict, sentence: str) -> None:
     assert sentence in problems(summarise(facts(**changes)), steps=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([looked(paid=0)], "no validator that looks was paid for a trap"),
+        ([looked(honest=False)], f"validator-1 does not look, and earned {Tokens(PAY)} by traps"),
+        ([looked(), looked(excused=1)], "1 rejections by validator-1, who looks, were not right"),
+    ],
+)
+def test_problems_of_a_run_with_traps(rows: list[dict[str, Any]], sentence: str) -> None:
+    lazy = looked(name="lazy", honest=False, rejected=0, excused=0, found=0, credit=0, paid=0)
+    assert problems(summarise(facts(looking=[looked(), lazy])), steps=2) == []
+    assert sentence in problems(summarise(facts(looking=rows)), steps=2)
+
+
+def test_only_a_run_with_traps_has_their_table() -> None:
+    given = facts(looking=[looked(name="lazy", honest=False)])
+    assert "lazy, does not look" in html(summarise(given), given)
+    assert "<h2>Traps</h2>" not in html(summarise(facts()), facts())
 
 
 def test_an_honest_node_that_was_slashed_is_a_problem() -> None:
