@@ -169,23 +169,18 @@ class TrapClaimer:
     async def _claim(
         self, sealed: SealedHour, leaf: SealedLeaf, c: CommittedWork, trap: OpenedTrap, entropy: bytes
     ) -> None:
-        """Claim the prize of a trap that was found, and show its ticket first if that is left to do.
-
-        Without a prize the rejection is right all the same: its fine is taken back.
-        """
+        """Claim the prize of a trap that was found, and show its ticket first if that is left to do."""
         assert leaf.position is not None
         if await self.chain.call(traps.map_root(c.node, c.index)) == bytes(32):
             await self._show(c, trap)
-        finding, row = finding_of(sealed, leaf, c), shown_row(trap.map, leaf.position)
         try:
-            claim = traps.claim(self.me, finding, row, await self._next_leaf(sealed, c, entropy))
+            following = await self._next_leaf(sealed, c, entropy)
         except _LeafMissingError as error:
             self.journal.traps.did(c.node, c.index, "claim", "NextLeafMissing")
             log.warning("no prize", node=c.node, index=c.index, error=str(error), hint=HINTS["NextLeafMissing"])
-        else:
-            if await self._act(c, "claim", claim):
-                return
-        await self._act(c, "excuse", traps.excuse(self.me, finding, 0))
+            return
+        row = shown_row(trap.map, leaf.position)
+        await self._act(c, "claim", traps.claim(self.me, finding_of(sealed, leaf, c), row, following))
 
     async def _show(self, c: CommittedWork, trap: OpenedTrap) -> None:
         try:
@@ -239,7 +234,9 @@ class TrapClaimer:
         finished, made = True, {(c.node, c.index, c.root): c for c in work}
         for leaf in sealed.rejected:
             c = made.get((leaf.node, leaf.index, leaf.root))
-            if c is None or any(self.journal.traps.done(c.node, c.index, act) for act in ("excuse", "claim")):
+            if c is None or self.journal.traps.done(c.node, c.index, "excuse"):
+                continue
+            if self.journal.traps.why(c.node, c.index, "claim") == "done":  # a claim excuses, a refused one does not
                 continue
             case_id = next(iter(self.journal.traps.cases_about(c.node, c.index)), 0)
             ticket = await self.chain.call(traps.map_root(c.node, c.index)) != bytes(32)

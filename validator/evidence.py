@@ -31,6 +31,7 @@ from muster.verification.evidence import (
     judge_rows,
     parse_evidence,
     voiding,
+    without_planted,
 )
 from muster.verification.grade_evidence import check_graded, judge_grade, judge_invented, parse_grade_evidence
 from muster.verification.pool_evidence import POOLED, ShownUnit, check_pool, check_unit, judge_leaning, list_works
@@ -44,12 +45,18 @@ class CannotVerifyError(UnreachableError):
 
 
 async def verify_evidence(
-    data: bytes, kind: int, commitment: CommittedWork, context: RunVerificationContext, entropy: bytes = b""
+    data: bytes,
+    kind: int,
+    commitment: CommittedWork,
+    context: RunVerificationContext,
+    entropy: bytes = b"",
+    position: int | None = None,
 ) -> Inspection:
     """Verify what is shown for an accusation of this kind. `commitment` is what it is about, as the chain has it.
 
     entropy: what the accuser could not know when it made the bundle, so that it cannot choose what is replayed first:
-    the hash of the block in which the case was opened.
+    the hash of the block in which the case was opened. position: the row that the case names; None: there is no case
+    yet, and it will name the bundle's.
 
     Raises CannotVerifyError for reasons that are not the evidence's, and what `context.draw` raises.
     """
@@ -57,7 +64,8 @@ async def verify_evidence(
         bundle = parse_evidence(data, kind, commitment, context.rules, context.domain, await context.keys())
         draw = await context.draw(commitment)
         with _abstaining():
-            return await _verify(bundle, commitment, draw, entropy, context)
+            named = bundle.position if position is None else position
+            return await _verify(bundle, commitment, draw, entropy, named, context)
     except VoidEvidenceError as error:
         return Inspection(why=str(error))
 
@@ -127,7 +135,12 @@ def _abstaining() -> Iterator[None]:
 
 
 async def _verify(
-    bundle: EvidenceBundle, commitment: CommittedWork, draw: Draw, entropy: bytes, context: RunVerificationContext
+    bundle: EvidenceBundle,
+    commitment: CommittedWork,
+    draw: Draw,
+    entropy: bytes,
+    position: int | None,
+    context: RunVerificationContext,
 ) -> Inspection:
     if bundle.reason == "data_missing":
         return await _verify_missing(commitment, context)
@@ -138,7 +151,10 @@ async def _verify(
     shown = await _gather_rows(bundle, commitment, draw, context)
     if judged := await asyncio.to_thread(judge_rows, shown, bundle.reason):
         return judged
-    return judge_replay(await context.model.replay(commitment.step, list(shown.rows)))
+    replayed = await context.model.replay(commitment.step, list(shown.rows))
+    if context.rules.terms.has_traps:
+        replayed = without_planted(replayed, bundle.reason, position)
+    return judge_replay(replayed)
 
 
 async def _verify_missing(commitment: CommittedWork, context: RunVerificationContext) -> Inspection:
@@ -193,7 +209,8 @@ async def _blamed(unit: ShownUnit, counted: Container[bytes], context: RunVerifi
     """Replay the rows of a unit that count; return by which statistics it leans, but for what is the step's fault."""
     rows = [row for member, _ in unit.members for row in await read_rows(member, context) if row_key(row) in counted]
     replayed, limits = await context.model.replay(unit.step, rows), context.model.profile.pool
-    pooled = [pooled_row(row, one.sums) for row, one in zip(rows, replayed, strict=True)]
+    traps = context.rules.terms.has_traps
+    pooled = [pooled_row(row, one.sums, has_traps=traps) for row, one in zip(rows, replayed, strict=True)]
     if not any(leans(pooled, name, limits) for name in REASONS):
         return []
     return blamed(pooled, await context.model.honest_sums(unit.step, rows), limits)

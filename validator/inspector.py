@@ -152,7 +152,10 @@ class Inspector:
 
         # 3. Judge the pool that its rows belong to.
         shared = draw_pool(**drawn)
-        rows = [pooled_row(inspection.rollouts[position], inspection.sums[position]) for position in shared]
+        rows = [
+            pooled_row(inspection.rollouts[position], inspection.sums[position], has_traps=terms.has_traps)
+            for position in shared
+        ]
         inspection = replace(inspection, pooled=rows)
         return inspection if inspection.guilty else await self._judge_pool(commitment, inspection, tuple(shared))
 

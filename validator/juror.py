@@ -96,7 +96,8 @@ class Juror:
                 inspection = await verify_grade_evidence(data, case.commitment, case.accused, case.grades, self.context)
             else:
                 opened_in = await self.chain.block_hash(case.block)
-                inspection = await verify_evidence(data, case.kind, case.commitment, self.context, opened_in)
+                position = (await self.chain.call(court.case_of(case.case_id))).position
+                inspection = await verify_evidence(data, case.kind, case.commitment, self.context, opened_in, position)
         except CannotVerifyError as error:
             log.warning("evidence cannot be verified yet", case=case.case_id, reason=str(error))
             return None

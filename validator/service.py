@@ -259,8 +259,7 @@ class Validator:
         seconds = time.monotonic() - started
         shown = inspector.show(c, inspection.grades)
         held = self.turns is not None and verdict.reason == PLANTED_REASON and verdict.position is not None
-        pooled = () if held else inspection.pooled  # a trap enters no pool
-        self.journal.judge(c, verdict, evidence, accuse_at=accuse_at, held=held, pooled=pooled, shown=shown)
+        self.journal.judge(c, verdict, evidence, accuse_at=accuse_at, held=held, pooled=inspection.pooled, shown=shown)
 
         # 3. Let it be reported.
         self._judged.set()

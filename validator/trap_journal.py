@@ -207,8 +207,11 @@ class TrapJournal:
 
     def done(self, node: str, index: int, act: TrapCall) -> bool:
         """Return whether an act about a commitment needs no other try."""
-        query = "SELECT 1 FROM trap_acts WHERE node = ? AND idx = ? AND act = ?"
-        return self._journal.row(query, node, index, act) is not None
+        return self.why(node, index, act) is not None
+
+    def why(self, node: str, index: int, act: TrapCall) -> str | None:
+        """Return why an act needs no other try: it is "done", or the contract refused it for this."""
+        return self._journal.value("SELECT why FROM trap_acts WHERE node = ? AND idx = ? AND act = ?", node, index, act)
 
     def did(self, node: str, index: int, act: TrapCall, why: str) -> None:
         """Note that an act was done, or `why` it can never be."""

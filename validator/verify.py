@@ -78,7 +78,8 @@ async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> Non
                 inspection = await verify_grade_evidence(data, commitment, graded.validator, graded.grades, context)
             else:
                 opened_in = await context.chain.block_hash(opened.at.block)
-                inspection = await verify_evidence(data, opened.kind, commitment, context, opened_in)
+                given = {"entropy": opened_in, "position": opened.position}
+                inspection = await verify_evidence(data, opened.kind, commitment, context, **given)
             why = inspection.why
         except CannotVerifyError as error:
             why = str(error)

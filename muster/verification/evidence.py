@@ -114,6 +114,19 @@ def judge_rows(shown: ShownRows, reason: Reason) -> Inspection | None:
     return None if reason in REPLAYED else Inspection(why="the rows pass every static check")
 
 
+def without_planted(replayed: Sequence[ReplayedRow], reason: Reason, position: int | None) -> list[ReplayedRow]:
+    """Leave out rows whose false tokens a ticket could not answer for: it ends a sampling case about the row it names.
+
+    `reason`, `position`: of the case.
+    """
+    named = position if reason == "sampling_mismatch" else None
+    return [
+        row
+        for row in replayed
+        if row.finding is None or row.finding.reason != "sampling_mismatch" or row.finding.position == named
+    ]
+
+
 def judge_replay(replayed: Sequence[ReplayedRow]) -> Inspection:
     """Judge rows that pass the static checks by what the replay of each one found."""
     findings = [row.finding for row in replayed if row.finding]

@@ -178,8 +178,14 @@ def fewest_leaning(count: int) -> int:
     return next((k for k in range(count + 1) if pool_evidence(k, count) >= CONVICT), count + 1)
 
 
-def pooled_row(rollout: Rollout, sums: RowSums) -> PooledRow:
-    return PooledRow(row_key(rollout), sums)
+def pooled_row(rollout: Rollout, sums: RowSums, *, has_traps: bool) -> PooledRow:
+    """Return what a row adds to a pool. In a run with traps, one whose gap accuses adds only its length.
+
+    It may be planted, which no juror can know in time; where it is not, it convicts by itself.
+    """
+    return PooledRow(
+        row_key(rollout), replace(NOTHING, tokens=sums.tokens) if has_traps and sums.gaps_accused else sums
+    )
 
 
 def row_key(rollout: Rollout) -> bytes:

@@ -42,6 +42,8 @@ class CourtChain:
     ballot: BallotState = BallotState.NONE
     """This validator's on chain."""
     collectable: int = 0
+    position: int = 5
+    """The row that every case names."""
     others: list[str] = field(default_factory=list)
     """The run's validators."""
     done: list[str] = field(default_factory=list)
@@ -58,7 +60,7 @@ class CourtChain:
             "SlashCourt.isJudge": self.judges,
             "SlashCourt.isResolvable": False,
             "SlashCourt.ballot": SimpleNamespace(state=self.ballot),
-            "SlashCourt.caseOf": SimpleNamespace(commits=0),
+            "SlashCourt.caseOf": SimpleNamespace(commits=0, position=self.position),
             "SlashCourt.collectable": self.collectable,
         }
         return answers[call.label]

@@ -53,6 +53,7 @@ from testbed.samples.commitments import (
     upload_of,
 )
 from testbed.samples.messages import about, grade_of, verdict_of
+from testbed.samples.terms import TRAPS
 from testbed.samples.validator import place, receive
 from validator.evidence import verify_evidence
 from validator.journal import ValidatorJournal
@@ -90,12 +91,14 @@ class Context:
     """Commitments on chain."""
     shards: bool = True
     """Whether the task set's shards are here; its document always is."""
+    has_traps: bool = False
     domain = WHERE
     profile = CPU_FP32
 
     @property
     def rules(self) -> Rules:
-        return rules() if self.shards else replace(rules(), task_set=without_shards())
+        made = rules() if self.shards else replace(rules(), task_set=without_shards())
+        return replace(made, terms=replace(made.terms, **TRAPS)) if self.has_traps else made
 
     async def draw(self, commitment: CommittedWork) -> Draw:
         return drawn()
@@ -203,7 +206,7 @@ async def pool_case(
         rollouts = thinking_rows(index, 3 + index // each)
         work = context.commit(rollouts, index)
         receive(journal, WorkCommitted(place(work.block), 1, work.node, work.step, index, 0, work.root))
-        rows = [pooled_row(rollouts[position], LEANING) for position in pool_positions(work)]
+        rows = [pooled_row(rollouts[position], LEANING, has_traps=False) for position in pool_positions(work)]
         journal.pools.keep(work, rows)
     found = await judge.judge(work, rows)
     context.replayed = 0
@@ -234,11 +237,13 @@ def sampling_mismatch(position: int, *, accuse: bool = True) -> Finding:
     return Finding("sampling_mismatch", position, 3.0, 0.5, accuse=accuse)
 
 
-async def verified(bundle: EvidenceBundle, commitment: CommittedWork, context: Context | None = None) -> Inspection:
+async def verified(
+    bundle: EvidenceBundle, commitment: CommittedWork, context: Context | None = None, position: int | None = None
+) -> Inspection:
     """Verify a bundle as a juror does: from its bytes, and without any shard of the task set."""
     context = context or Context()
     context.shards = False
-    return await verify_evidence(bundle.to_bytes(), kind_of(bundle.reason), commitment, context)
+    return await verify_evidence(bundle.to_bytes(), kind_of(bundle.reason), commitment, context, position=position)
 
 
 def shown_wrongly(tasks: list[ShownTask]) -> list[tuple[list[ShownTask], str]]:

@@ -89,6 +89,16 @@ async def test_pool_shows_what_no_row_shows_and_its_evidence_holds(journal: Vali
     assert (found.finding.reason, found.finding.position in found.rows, found.pool) == ("wrong_logprobs", True, None)
 
 
+async def test_row_that_may_be_planted_leaves_its_step_to_the_other_rows(journal: ValidatorJournal) -> None:
+    """One step of twelve has only such rows: it counts, and does not lean."""
+    context = Context(sums=LEANING, has_traps=True)
+    context.sums_of_step = {6: replace(LEANING, gaps_beyond=1, gaps_accused=1)}
+    inspector = inspector_of(context, journal)
+    for index in range(9):
+        _, found = await inspect(inspector, context, journal, index)
+        assert (found.finding is not None) == (index == 8), "of eight steps seven lean"
+
+
 async def test_a_file_that_is_gone_holds_up_no_inspection_and_breaks_the_pool(journal: ValidatorJournal) -> None:
     context = Context(sums=LEANING)
     inspector = inspector_of(context, journal)

@@ -62,6 +62,15 @@ async def test_honest_pool_does_not_convict_and_costs_little(journal: ValidatorJ
     assert context.replayed == 2
 
 
+@pytest.mark.parametrize(("has_traps", "guilty"), [(False, True), (True, False)])
+async def test_planted_rows_do_not_count_in_a_pool(journal: ValidatorJournal, has_traps: bool, guilty: bool) -> None:
+    """A row whose gap accuses may be planted, and is accused by itself where it is not."""
+    planted = replace(LEANING, gaps_beyond=1, gaps_accused=1)
+    bundle, work, context = await pool_case(journal, sums=planted)
+    context.has_traps = has_traps
+    assert (await verified(bundle, work, context)).guilty is guilty
+
+
 async def test_few_leaning_steps_do_not_convict_and_are_not_replayed(journal: ValidatorJournal) -> None:
     bundle, work, context = await pool_case(journal, steps=8)
     inspection = await verified(bundle, work, context)
