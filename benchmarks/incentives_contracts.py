@@ -54,6 +54,7 @@ from muster.protocol.traps import (
     row_salt,
     sealed_rejections,
     vouched_leaf,
+    weight,
 )
 from testbed.economy.assumptions import Assumptions
 from testbed.economy.chain import WorldChain
@@ -507,7 +508,8 @@ class Contracts:
         for node in range(NODES):
             chain.perform(self.world.owner.address, traps.collect(self._address(node)))
         premium = self.terms.pay * premium_bps(self.terms) // BASIS_POINTS
-        pot = SEED_PRIZES * self.terms.trap_prize + len(self.targets) * premium
+        weights = sum(weight(one.index, one.index + 1) for one in self.targets.values())
+        pot = SEED_PRIZES * self.terms.trap_prize + weights * premium
         rows: list[Row] = []
         for books, one, strategy in zip(self.books, self.world.validators, self.strategies, strict=True):
             account = chain.read(traps.account(one.address))

@@ -491,15 +491,14 @@ def tickets(rules: Rules, seeds: int = SEEDS) -> Row:
 def samples(rules: Rules) -> list[Row]:
     """Return what a look of each size earns in c: at most commitments, and at a node's first ones.
 
-    There half as many rows are false, and a sample has twice as many. `twice`: if twice as many of those were traps.
+    There half as many rows are false, a sample has twice as many, and twice as many are traps.
     """
     first = replace(rules, planted=rules.planted // 2)
     return [
         {
             "rows": rows,
             "usual": rules.worth * rules.found(rows) - rows / SAMPLE,
-            "first": first.worth * first.found(rows) - rows / SAMPLE,
-            "twice": 2 * first.worth * first.found(rows) - rows / SAMPLE,
+            "first": 2 * first.worth * first.found(rows) - rows / SAMPLE,
         }
         for rows in (1, 6, 8, 10, 12, 16, 20, 24, 32)
     ]

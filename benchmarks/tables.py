@@ -160,7 +160,7 @@ def looking_parts(document: dict[str, Any]) -> dict[str, str]:
     keys = ("owner", "honest", "blind")
     owners = [[one, *cells("owner", rules[0], one, *keys, digits=3)[3:6]] for one in names("owner")]
     samples = [
-        [str(row["rows"]), *(money(row[key]) for key in ("usual", "first", "twice"))]
+        [str(row["rows"]), *(money(row[key]) for key in ("usual", "first"))]
         for row in rows
         if row["kind"] == "sample" and row["rules"] == rules[0]
     ]
@@ -180,9 +180,7 @@ def looking_parts(document: dict[str, Any]) -> dict[str, str]:
         "rules": table(["what", *heads], [[name, *(money(v, digits) for v in own)] for name, own, digits in compared]),
         "coalitions": table(["who", *rules], together),
         "owners": table(["an owner that", "pays", "a look earns", "a blind accept earns"], owners),
-        "samples": table(
-            ["rows looked at", "most commitments", "a node's first four", "twice as many traps there"], samples
-        ),
+        "samples": table(["rows looked at", "most commitments", "a node's first four"], samples),
     }
 
 

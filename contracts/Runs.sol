@@ -132,7 +132,7 @@ contract Runs is Escrow {
         _checkStep(work_, state, run, step, anchor);
         uint256 countInHour = _checkHour(work_, state, hour);
         _checkCover(work_, state, index);
-        uint256 premium = _premium(work_);
+        uint256 premium = _premium(work_, index);
         if (premium != 0) _checkOwn(run, premium);
         uint256 reserved = _checkEscrow(state, run, work_.pay + premium);
 
@@ -180,7 +180,7 @@ contract Runs is Escrow {
         // Effect. The watermark passes all hours before: a seal counts if its author was there for them.
         if (traps) _noteLooks(sealer, hour, rejected, link);
         RunState storage state = _states[run];
-        sealer.lastSealed = hour;
+        _sealers[msg.sender].lastSealed = hour; // not by `sealer`: slither sees no write to `_sealers` there
         vouchRoot[msg.sender][hour] = vouchRoot_;
         emit HourSealed(run, hour, msg.sender, vouchRoot_, rejected, link);
         if (since >= Windows.endOf(_firstUnsealed(run, state))) return;
@@ -465,8 +465,8 @@ contract Runs is Escrow {
     }
 
     /// @dev What a commitment of the node reserves for who finds traps.
-    function _premium(Work storage work_) private view returns (uint256) {
-        return uint256(work_.pay) * work_.premiumBps / TermBounds.BASIS_POINTS;
+    function _premium(Work storage work_, uint256 index) private view returns (uint256) {
+        return uint256(work_.pay) * work_.premiumBps / TermBounds.BASIS_POINTS * Draws.weight(index, index + 1);
     }
 
     /// @dev No premium comes out of voided pay: it goes to those who convicted, or back to the owner.

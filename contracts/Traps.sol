@@ -235,7 +235,7 @@ contract Traps is ITraps {
 
         // Effect.
         _withheld[validator][node] = through + 1;
-        uint256 premiums = (uint256(through) + 1 - from) * _premium(RUNS.work(node));
+        uint256 premiums = _premiums(RUNS.work(node), from, uint256(through) + 1);
         _pay(validator, node, from, through, premiums / look.validators);
     }
 
@@ -267,7 +267,7 @@ contract Traps is ITraps {
     /// @inheritdoc ITraps
     function collect(address node) public {
         IRuns.Work memory work = RUNS.work(node);
-        _potOf(work.run).income += uint128(uint256(work.next - _collected[node]) * _premium(work));
+        _potOf(work.run).income += uint128(_premiums(work, _collected[node], work.next));
         _collected[node] = work.next;
     }
 
@@ -473,7 +473,8 @@ contract Traps is ITraps {
         }
     }
 
-    function _premium(IRuns.Work memory work) private pure returns (uint256) {
-        return uint256(work.pay) * work.premiumBps / TermBounds.BASIS_POINTS;
+    /// @dev What commitments `first` to `end`, less the last, reserved.
+    function _premiums(IRuns.Work memory work, uint256 first, uint256 end) private pure returns (uint256) {
+        return uint256(work.pay) * work.premiumBps / TermBounds.BASIS_POINTS * Draws.weight(first, end);
     }
 }

@@ -158,7 +158,7 @@ def trap_case(chance: random.Random) -> dict[str, object]:
     """Return one turn of the lottery, one leaf of a map, and one list of rejections that begins with a leaf."""
     master, entropy, root, salt = (chance.randbytes(32) for _ in range(4))
     node, index, position, token = to_checksum_address(chance.randbytes(20)), *(random_uint32(chance) for _ in range(3))
-    every = chance.choice((1, 2, 20, 1_000))
+    index, every = chance.choice((index, index % 8)), chance.choice((1, 2, 20, 1_000))
     leaves = [rejection_leaf(node, index, root, position, salt), *(chance.randbytes(32) for _ in range(position % 9))]
     return {
         "master": "0x" + master.hex(),

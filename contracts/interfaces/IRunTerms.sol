@@ -30,8 +30,8 @@ interface IRunTerms {
     /// @param acceptsRequired Validators that must accept a rollout before it is trained on.
     /// @param sealQuorum Validators that must seal an hour to move the watermark, at least 2.
     /// @param minStepInterval Seconds between two checkpoints.
-    /// @param trapEvery Of so many commitments one, on average, is a trap: 20 to 1,000; zero: the run has none, and
-    /// whoever looks is paid only where somebody cheats.
+    /// @param trapEvery Of so many commitments one, on average, is a trap, of a node's first four two: 20 to 1,000; zero:
+    /// the run has none, and whoever looks is paid only where somebody cheats.
     /// @param commitPhase Seconds in which judges commit their votes.
     /// @param revealPhase Seconds in which judges reveal them.
     /// @param jurySeniority Seconds a validator must have served before a case opens to judge it, and before it seals. It
@@ -218,7 +218,7 @@ interface IRunTerms {
     /// @return pay Token wei per commitment.
     /// @return cover Commitments that may be unsettled at a time.
     /// @return premiumBps What a commitment reserves for those who find traps, in basis points of its pay: half more than
-    /// `trapPrize` times `acceptsRequired` by `trapEvery`. Zero without traps.
+    /// `trapPrize` times `acceptsRequired` by `trapEvery`, but for a node's first four (Draws.weight). Zero without traps.
     function workerTerms(uint32 run, uint8 workClass)
         external
         view

@@ -9,6 +9,7 @@ library Draws {
     string internal constant TAG = "muster.draw.v2";
     string internal constant CALL_TAG = "muster.call.v1";
     string internal constant TRAP_TAG = "muster.trap.v1";
+    uint256 internal constant FIRST_COMMITMENTS = 4;
 
     /// @notice The hash that all draws of one commitment follow from.
     /// @param entropy Of the node's joined step; see IRuns.Work.
@@ -39,7 +40,13 @@ library Draws {
         return uint256(keccak256(abi.encodePacked(base_, "p", position))) & type(uint64).max >> 1;
     }
 
-    /// @notice Whether the lottery picks a commitment as a trap: one in `every`.
+    /// @notice What looking at commitments `first` to `end`, less the last, weighs: validators replay twice as many rows of a
+    /// node's first ones, so that these are traps twice as often, and reserve twice the premium.
+    function weight(uint256 first, uint256 end) internal pure returns (uint256) {
+        return end - first + Math.min(end, FIRST_COMMITMENTS) - Math.min(first, FIRST_COMMITMENTS);
+    }
+
+    /// @notice Whether the lottery picks a commitment as a trap: as many in `every` as it weighs.
     /// @param master Of the trap epoch of the commitment's step (IMasters). Twin of muster/protocol/traps.py.
     /// @param entropy Of the node's joined step; see IRuns.Work.
     function isPicked(bytes32 master, bytes32 entropy, address node, uint32 index, uint256 every)
@@ -47,7 +54,8 @@ library Draws {
         pure
         returns (bool)
     {
-        return uint256(keccak256(abi.encode(TRAP_TAG, master, entropy, node, index))) % every == 0;
+        return uint256(keccak256(abi.encode(TRAP_TAG, master, entropy, node, index))) % every
+            < weight(index, uint256(index) + 1);
     }
 
     /// @notice The number by which a validator is called for a commitment. Twin of muster/protocol/calls.py.

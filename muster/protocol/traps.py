@@ -11,8 +11,8 @@ What follows from an opened trap: its planted rows are no evidence. They enter n
 node, make it no suspect, and lead to no case; all other rows of the commitment, and its true rows in pools, count as
 in other work (`OpenedTrap.rows`). A rejection for a row of the map is right, and counts for the validator.
 
-Each function here is pure. `is_picked` is the twin of `contracts/libraries/Draws.sol`, what is signed, `map_leaf`,
-`vouched_leaf`, `rejection_leaf` and `sealed_rejections` of `contracts/Traps.sol`; tests hold them equal.
+Each function here is pure. `weight` and `is_picked` are twins of `contracts/libraries/Draws.sol`, what is signed,
+`map_leaf`, `vouched_leaf`, `rejection_leaf` and `sealed_rejections` of `contracts/Traps.sol`; tests hold them equal.
 """
 
 from __future__ import annotations
@@ -39,19 +39,27 @@ TRAP_TAG: Final = "muster.trap.v1"
 MAP_SHARE: Final = 8
 """A map has at most one in so many of a commitment's rows."""
 FIRST_COMMITMENTS: Final = 4
-"""A node's first commitments, of which validators replay twice as many rows."""
+"""A node's first commitments, of which validators replay twice as many rows. Changing this changes which are traps."""
 HASH_BYTES: Final = 28
 """Of a list's hash in what is sealed; the other four hold the list's length."""
 
 
+def weight(first: int, end: int) -> int:
+    """Return what looking at a node's commitments from `first` to before `end` weighs: its first ones count twice.
+
+    So that a look at more rows earns more: these are traps twice as often, and reserve twice the premium.
+    """
+    return end - first + min(end, FIRST_COMMITMENTS) - min(first, FIRST_COMMITMENTS)
+
+
 def is_picked(*, master: bytes, entropy: bytes, node: str, index: int, every: int) -> bool:
-    """Return whether the lottery picks a commitment as a trap: one in `every`.
+    """Return whether the lottery picks a commitment as a trap: as many in `every` as it weighs.
 
     `master`: of the trap epoch of its step (32 bytes). `entropy`: of the step that the node joined for.
     """
     types = ["string", "bytes32", "bytes32", "address", "uint32"]
     word = keccak(encode(types, [TRAP_TAG, master, entropy, node, index]))
-    return int.from_bytes(word, "big") % every == 0
+    return int.from_bytes(word, "big") % every < weight(index, index + 1)
 
 
 def map_leaf(position: int, token: int, salt: bytes) -> bytes:
@@ -64,7 +72,7 @@ def planted_rows(positions: int, index: int) -> int:
 
     So many that a validator's sample has 1.5 of them on average: of 128 rows it has 12, and 24 of a newcomer's.
     """
-    return max(1, positions // (MAP_SHARE * (2 if index < FIRST_COMMITMENTS else 1)))
+    return max(1, positions // (MAP_SHARE * weight(index, index + 1)))
 
 
 def row_salt(salt: str, position: int) -> bytes:

@@ -195,8 +195,20 @@ abstract contract TrapHouse is House {
 
     /// @dev As if a validator had earned it: slot 3 of Traps is what accounts are in.
     function _earn(uint256 i, uint256 amount) internal {
-        vm.store(address(traps), keccak256(abi.encode(node(i), uint256(3))), bytes32(amount));
+        _setAccount(i, amount, 0);
         vm.assertEq(traps.owed(node(i)), amount);
+    }
+
+    function _setAccount(uint256 i, uint256 credit, uint256 paid) internal {
+        vm.store(address(traps), keccak256(abi.encode(node(i), uint256(3))), bytes32(credit | (paid << 112)));
+    }
+
+    function _close() internal {
+        vm.startPrank(owner);
+        runs.announceWithdrawal(run);
+        vm.warp(block.timestamp + NOTICE);
+        runs.close(run);
+        vm.stopPrank();
     }
 
     function _endOfHour() internal view returns (uint256) {

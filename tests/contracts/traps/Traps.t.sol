@@ -357,7 +357,7 @@ contract TrapsTest is TrapHouse {
         // Shown by now, it is too late.
         _showMaster();
         traps.claimWithheld(node(0), first, last);
-        vm.assertEq(traps.owed(node(0)), uint256(count) * PREMIUM / 4);
+        vm.assertEq(traps.owed(node(0)), uint256(count + 4) * PREMIUM / 4);
         vm.expectRevert(abi.encodeWithSelector(ITraps.AlreadyPaid.selector, node(0), node(WORKER), count - 1));
         traps.claimWithheld(node(0), last, last);
         vm.expectRevert(abi.encodeWithSelector(ITraps.NotOneHour.selector, count - 1, 0));
@@ -375,11 +375,14 @@ contract TrapsTest is TrapHouse {
 
     // ------------------------------------------------------------------------------------------------------- the pot
 
-    /// @dev Each commitment reserves its premium beside its pay, in the word that is there; the first checkpoint 71 prizes.
+    /// @dev Each commitment reserves its premium beside its pay, in the word that is there, the first four twice as much;
+    /// the first checkpoint 71 prizes.
     function test_Pot_IsReserved() public {
-        vm.assertEq(runs.runState(run).reserved, 71 * uint256(PRIZE) + uint256(count) * (1 ether + PREMIUM));
+        vm.assertEq(
+            runs.runState(run).reserved, 71 * uint256(PRIZE) + uint256(count) * (1 ether + PREMIUM) + 4 * PREMIUM
+        );
         traps.collect(node(WORKER));
-        vm.assertEq(traps.pot(run), 71 * uint256(PRIZE) + uint256(count) * PREMIUM);
+        vm.assertEq(traps.pot(run), 71 * uint256(PRIZE) + uint256(count + 4) * PREMIUM);
         traps.collect(node(WORKER));
         _assertPotCovered();
         // Paying or voiding the work leaves its premium in the pot.
@@ -485,8 +488,8 @@ contract TrapsTest is TrapHouse {
         _publishFor(30);
         vm.assertEq(runs.unreserved(run), voided);
         _expectNoCommitment(30, 0);
-        _fund(run, PREMIUM - 1);
-        _expectNoCommitment(30, PREMIUM - 1);
+        _fund(run, 2 * PREMIUM - 1);
+        _expectNoCommitment(30, 2 * PREMIUM - 1);
         _fund(run, 1);
         _commit(30);
         vm.assertEq(runs.unreserved(run), voided - 1 ether);
@@ -516,18 +519,10 @@ contract TrapsTest is TrapHouse {
         runs.payPrize(run, stranger, 1);
     }
 
-    function _close() private {
-        vm.startPrank(owner);
-        runs.announceWithdrawal(run);
-        vm.warp(block.timestamp + NOTICE);
-        runs.close(run);
-        vm.stopPrank();
-    }
-
     function _expectNoCommitment(uint256 i, uint256 own) private {
         bytes32 anchor = runs.checkpoint(run, _latest()).anchor;
         uint32 step = _latest();
-        vm.expectRevert(abi.encodeWithSelector(IRuns.EscrowShort.selector, run, own, PREMIUM));
+        vm.expectRevert(abi.encodeWithSelector(IRuns.EscrowShort.selector, run, own, 2 * PREMIUM));
         vm.prank(node(i));
         runs.commitWork(run, step, anchor, 0, _root(i, 0));
     }

@@ -26,6 +26,7 @@ from muster.protocol.traps import (
     planted_rows,
     row_salt,
     true_rows,
+    weight,
 )
 from testbed.samples.messages import ELSEWHERE, HASH, HERE, KEY, OTHER
 from testbed.samples.terms import keys_of, terms_of
@@ -70,6 +71,14 @@ def test_the_lottery_is_frozen() -> None:
     assert int.from_bytes(drawn, "big") % 20 == 0
     draws = [is_picked(**LOTTERY, index=i) for i in range(20_000)]
     assert sum(draws) == pytest.approx(1000, abs=150)
+
+
+def test_first_commitments_are_traps_twice_as_often_and_reserve_twice() -> None:
+    nodes = [{**LOTTERY, "node": "0x" + keccak(bytes([i % 256, i // 256]))[:20].hex()} for i in range(5_000)]
+    early, late = (sum(is_picked(**one, index=index) for one in nodes) for index in (3, 4))
+    assert (early, late) == (pytest.approx(500, abs=75), pytest.approx(250, abs=60))
+    assert [weight(0, end) for end in range(7)] == [0, 2, 4, 6, 8, 9, 10]
+    assert sum(weight(i, i + 1) for i in range(2, 9)) == weight(2, 9)
 
 
 def test_the_type_of_a_ticket_is_frozen() -> None:
