@@ -1,5 +1,6 @@
-"""python -m adversary --config FILE: work as an honest worker does in everything but the weights.
+"""python -m adversary --config FILE: work as an honest worker does in everything but one thing.
 
+Where the run has tools it runs none, and makes their results up. Elsewhere it changes the weights.
 To every tensor it adds Gaussian noise, as if it ran a cheaper copy of the model: 2 % of the tensor's standard deviation
 where the run computes in float32, 10 % where it computes in bfloat16. Its answers are still good, its files are
 well-formed and its rewards correct: only a replay shows what it did.
@@ -9,18 +10,23 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from safetensors.torch import save_file
 
+from muster.chain.client import Chain
+from muster.environments.tools.base import Tool, ToolResult
+from muster.environments.tools.registry import NO_TOOLS
 from muster.models.weights import read_weights
+from muster.protocol.turns.conversation import TurnRules
 from muster.runtime.process import STOP_SECONDS, run_process
 from muster.settings.schema import Settings
 from muster.verification.profiles import Profile
-from worker.engine import Engine, EngineLimits, import_vllm
+from worker.engine import Engine, EngineLimits, Generation, GenerationRequest, import_vllm
 from worker.service import serve
 
 NOISE: Final = {"float32": 0.02, "bfloat16": 0.1}
@@ -49,12 +55,45 @@ def noisy(model_dir: Path, share: float) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, (tensor.float() + noise).to(tensor.dtype)
 
 
+class ForgingEngine(Engine):
+    """Runs the right weights, and answers each call with a number of its own."""
+
+    def generate(self, requests: Sequence[GenerationRequest], *, rivals: bool = False) -> list[Generation]:
+        asked = [replace(one, turns=one.turns and forged(one.turns)) for one in requests]
+        return super().generate(asked, rivals=rivals)
+
+
+class ForgedTool:
+    """Looks like a tool and does none of its work."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.name, self.description, self.parameters, self.code = (
+            tool.name,
+            tool.description,
+            tool.parameters,
+            tool.code,
+        )
+
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+        return ToolResult("42", min(fuel, 1))
+
+
+def forged(turns: TurnRules) -> TurnRules:
+    """Return the rules with tools that are none."""
+    calls = turns.template.rules
+    tools = {name: ForgedTool(tool) for name, tool in calls.tools.items()}
+    return replace(turns, template=replace(turns.template, rules=replace(calls, tools=tools)))
+
+
 async def cheat(settings: Settings) -> None:
     # It would find its own work rejected.
     worker = settings.worker.model_copy(update={"measure_steps": False})
-    await serve(settings.model_copy(update={"worker": worker}), NoisyEngine)
+    async with await Chain.connect(settings.chain) as chain:
+        terms = await chain.terms(settings.run)
+    engine = NoisyEngine if terms.tools_root == NO_TOOLS else ForgingEngine
+    await serve(settings.model_copy(update={"worker": worker}), engine)
 
 
 if __name__ == "__main__":
-    what = "generate rollouts with noisy weights"
+    what = "generate rollouts with noisy weights or made-up results of tools"
     sys.exit(run_process("adversary", what, cheat, stop_seconds=STOP_SECONDS, prepare=import_vllm))

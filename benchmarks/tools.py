@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import report
+from benchmarks import report, tool_gain
 from muster.models.init import ModelShape, make_model, save_model
 from muster.protocol.turns.bridge import GivenMessage, TurnTemplate, bridge
 from muster.protocol.turns.calls import ToolCall, parse_turn
@@ -320,6 +320,7 @@ PARTS: Final[dict[str, Callable[[Any], list[report.Figure]]]] = {
     "checking": checking,
     "adversaries": adversaries,
     "honest": honest,
+    "gain": tool_gain.gain,
 }
 
 
@@ -329,6 +330,10 @@ def main() -> int:
     parser.add_argument("--conversations", type=int, default=5000, help="honest ones, and those that are bridged")
     parser.add_argument("--samples", type=int, default=200, help="of each adversary's commitment")
     parser.add_argument("--runs", type=int, default=5, help="how often times are measured")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of models that are trained")
+    parser.add_argument("--updates", type=int, default=30, help="of each model that is trained")
+    parser.add_argument("--update-tokens", type=int, default=6000, help="sampled tokens that an update trains on")
+    parser.add_argument("--held-out", type=int, default=512, help="tasks that trained models are asked")
     options = parser.parse_args()
     figures = [figure for part in options.only or PARTS for figure in PARTS[part](options)]
     return report.show(figures, as_json=options.json)

@@ -23,7 +23,7 @@ from muster.errors import MismatchError
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import epoch_of
 from muster.protocol.merkle import LeafTree, leaf_of_words
-from muster.protocol.metric_names import LENGTH, LENGTH_ERROR, REWARD, UNENDED
+from muster.protocol.metric_names import CALLS, LENGTH, LENGTH_ERROR, REWARD, UNENDED
 from muster.protocol.prompts import completion_text
 from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
@@ -201,7 +201,7 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
         "completions/max_length": float(lengths.max()),
         "completions/clipped_ratio": float(np.mean([rollout.finish_reason == "length" for rollout in rollouts])),
         LENGTH_ERROR: float(-length_parts(rollouts, "budget").mean()),
-        "tools/call_frequency": float(np.mean([len(rollout.call_fuel) for rollout in rollouts])),
+        CALLS: float(np.mean([len(rollout.call_fuel) for rollout in rollouts])),
         **{f"staleness/{n}": stale.count(n) / len(stale) for n in range(max(stale) + 1)},  # shares of the files
         "staleness/mean": float(np.mean(stale)),
         "staleness/max": float(max(stale)),

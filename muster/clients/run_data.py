@@ -78,6 +78,7 @@ class RunTasks:
         if task_set.document.epochs != terms.grade_epochs:
             sealed = f"is sealed for {task_set.document.epochs} epochs"
             raise MismatchError(f"the task set {sealed}, the run's terms say {terms.grade_epochs}")
+        task_set.document.check_tools(terms.tools_root)
         tasks = cls(client, task_set)
         await asyncio.to_thread(tasks.check_walls)
         await tasks._fetch_components()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
 from muster.constants import MICRO
+from muster.environments.manifest import EnvironmentManifest
 from muster.environments.scoring import Scorers
+from muster.environments.task import Task
 from muster.protocol.prompts import completion_text, end_token, pad_token, prompt_tokens
+from muster.protocol.turns.conversation import Conversation, TurnRules, turn_rules
+from muster.rollouts.spans import sampled_length
 from muster.tasksets.taskset import Scored
 
 if TYPE_CHECKING:
@@ -24,13 +28,37 @@ BATCH_TOKENS = 1 << 16
 
 @dataclass(frozen=True)
 class GreedyScore:
-    """Mean task reward (0 to 1), number of tasks and mean completion length in tokens, EOS included."""
+    """Mean task reward (0 to 1), number of tasks and mean sampled length in tokens, EOS included."""
 
     reward: float
     tasks: int
     mean_length: float
     length_error: float
     """Mean of |length − budget| / budget: how well the announced budget is kept."""
+
+
+@dataclass
+class Conversations:
+    """Begins conversations about tasks. The rules of each environment are made once."""
+
+    tokenizer: PreTrainedTokenizerBase
+    scorers: Scorers
+    _rules: dict[bytes, TurnRules | None] = field(default_factory=dict, init=False)
+
+    def begin(self, manifest: EnvironmentManifest, task: Task, budget: int, limit: int) -> Conversation:
+        """Return a conversation with a prompt, of at most `limit` tokens.
+
+        Raises as `prompt_tokens`, and ConfigError where the model cannot have several turns.
+        """
+        key, turns, thinks = manifest.to_bytes(), manifest.turns, manifest.thinks
+        if key not in self._rules:
+            sandbox, stops = self.scorers.sandbox.call, frozenset({end_token(self.tokenizer)})
+            rules = turn_rules(self.tokenizer, turns, stops, thinks=thinks, sandbox=sandbox) if turns else None
+            self._rules[key] = rules
+        rules = self._rules[key]
+        tools = [] if rules is None else rules.functions
+        prompt = prompt_tokens(self.tokenizer, task, budget, thinks=thinks, tools=tools)
+        return Conversation(rules, prompt.tolist(), limit)
 
 
 def greedy_score(
@@ -48,22 +76,28 @@ def greedy_score(
     `between` is called after each token of a batch; what it raises ends the score. Raises MalformedError for a task
     that has no prompt, and as `Scorers.score`.
     """
-    asked = [(task, budgets[i % len(budgets)]) for i, task in enumerate(tasks)]
-    prompts = [
-        torch.from_numpy(prompt_tokens(tokenizer, task, budget, thinks=manifest.thinks)).long()
-        for (manifest, task), budget in asked
-    ]
-    completions = greedy_completions(model, tokenizer, prompts, max_tokens=max_tokens, between=between)
+    asked = [(scored, budgets[i % len(budgets)]) for i, scored in enumerate(tasks)]
+    started = Conversations(tokenizer, scorers)
+    talks = [started.begin(manifest, task, budget, max_tokens) for (manifest, task), budget in asked]
+    going = talks
+    while going:
+        prompts = [torch.tensor(talk.prompt + talk.tokens) for talk in going]
+        room = max(talk.limit - talk.length for talk in going)
+        found = greedy_completions(model, tokenizer, prompts, max_tokens=room, between=between)
+        for talk, tokens in zip(going, found, strict=True):
+            talk.add(tokens[: talk.limit - talk.length])
+        going = [talk for talk in going if talk.go_on()]
     rewards = [
-        scorers.score(manifest, task, completion_text(tokenizer, tokens)).reward(manifest)
-        for ((manifest, task), _), tokens in zip(asked, completions, strict=True)
+        scorers.score(manifest, task, completion_text(tokenizer, talk.spans[-1])).reward(manifest)
+        for ((manifest, task), _), talk in zip(asked, talks, strict=True)
     ]
-    errors = [abs(len(tokens) - budget) / budget for (_, budget), tokens in zip(asked, completions, strict=True)]
+    lengths = [sampled_length(talk.ends) for talk in talks]
+    errors = [abs(length - budget) / budget for (_, budget), length in zip(asked, lengths, strict=True)]
     count = len(asked)
     return GreedyScore(
         reward=sum(rewards) / (MICRO * count),
         tasks=count,
-        mean_length=sum(map(len, completions)) / count,
+        mean_length=sum(lengths) / count,
         length_error=sum(errors) / count,
     )
 

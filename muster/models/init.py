@@ -8,9 +8,10 @@ any other Hugging Face checkpoint, by name or path.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -22,9 +23,12 @@ from torch.nn import functional
 from muster.environments.answers import THINK_END
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
-from muster.models.greedy import greedy_score
+from muster.models.greedy import Conversations, greedy_score
 from muster.models.matmul import widen
-from muster.protocol.prompts import end_token, pad_token, prompt_tokens
+from muster.protocol.prompts import end_token, pad_token
+from muster.protocol.turns.calls import CALL_BEGIN, CALL_END
+from muster.protocol.turns.conversation import Conversation
+from muster.rollouts.spans import sampled_mask
 from muster.settings.schema import Matmul
 from muster.tasksets.taskset import COMPONENTS_NAME, Scored, TaskSet
 
@@ -36,9 +40,19 @@ CHAT_TEMPLATE: Final = (
     "{% if thinking_budget is defined %}<|budget|>{{ thinking_budget }}{% endif %}"
     "{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
 )
+TOOL_TEMPLATE: Final = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""Of a model that calls tools. Its prompts do not describe them: it has learnt the form of calls by heart."""
 PAD, EOS, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
 SPECIAL_TOKENS: Final = (PAD, EOS, UNKNOWN, "<|system|>", "<|user|>", "<|budget|>", "<|assistant|>")
+TOOL: Final = "<|tool|>"
 THINK_TOKENS: Final = ("<think>", THINK_END)
+CALCULATOR, ARGUMENT = "calculator", "expression"
+CALL_PARTS: Final = ('{"name": "', '", "arguments": {"', '": "', '"}}')
+"""What JSON has around the names and values of a call with one argument; one token each, so that calls are short."""
 CHARACTERS: Final = ("\u010a", "\u0120", *(chr(code) for code in range(33, 127)))
 """Newline, space and the printable ASCII characters, as byte-level BPE spells them."""
 
@@ -50,29 +64,31 @@ CONTEXT: Final = 512
 
 
 def make_tokenizer(
-    tokens: Sequence[str] = CHARACTERS, merges: Sequence[tuple[str, str]] = ()
+    tokens: Sequence[str] = CHARACTERS, merges: Sequence[tuple[str, str]] = (), *, names: Sequence[str] = ()
 ) -> PreTrainedTokenizerBase:
     """Make a fast tokenizer with a chat template that announces the thinking budget.
 
     By default one token per printable ASCII character; others have none. With tokens and merges of a byte-level BPE it
     can spell any text. It is of Qwen2's own class: for a folder with a Qwen2 config.json that is what AutoTokenizer
     makes of any tokenizer, and with another class's splitting of text it would give other prompts than the ones the
-    model was warmed up on.
+    model was warmed up on. names: of tools and arguments, one token each, where the model is to call any.
     """
     from transformers import AddedToken, Qwen2Tokenizer
 
     special: list[str] = [*SPECIAL_TOKENS, *THINK_TOKENS]
+    if names:
+        special += [TOOL, CALL_BEGIN, CALL_END, *CALL_PARTS, *names]
     tokenizer = Qwen2Tokenizer(
         vocab={token: i for i, token in enumerate([*special, *tokens])},
         merges=list(merges),  # type: ignore[arg-type]
         unk_token=UNKNOWN,
         eos_token=EOS,
         pad_token=PAD,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=TOOL_TEMPLATE if names else CHAT_TEMPLATE,
         model_max_length=CONTEXT,
     )
     for token in special:
-        tokenizer.add_tokens(AddedToken(token, special=token in SPECIAL_TOKENS, normalized=False))
+        tokenizer.add_tokens(AddedToken(token, special=token in (*SPECIAL_TOKENS, TOOL), normalized=False))
     return tokenizer
 
 
@@ -177,6 +193,8 @@ class WarmUp:
     min_steps: int = 30
     """Steps before the first measurement: by then no model is near the target."""
     max_steps: int = 1000
+    call_share: float = 0.2
+    """Share of the examples that call the calculator, of tasks where it may be called."""
 
     def steps_until_check(self, accuracy: float) -> int:
         """Return how many more steps to take before measuring again: fewer, the nearer the target is."""
@@ -208,9 +226,13 @@ def init_model(
     Raises ConfigError when `target` is not reached within the step limit.
     """
     started = time.monotonic()
-    tokenizer = make_tokenizer()
+    calls = any(manifest.turns is not None for manifest, _ in task_set.held_out)
+    calls = any(manifest.turns is not None for manifest, _ in task_set.held_out)
+    tokenizer = make_tokenizer(names=(CALCULATOR, ARGUMENT) if calls else ())
     model = make_model(tokenizer, shape, seed)
     warm = WarmUp(target=target, budgets=tuple(budgets), max_tokens=2 * max(budgets))
+    if calls:
+        warm = replace(warm, target=0.0, min_steps=CALL_STEPS, learning_rate=2 * warm.learning_rate)
     accuracy, steps = warm_up(model, tokenizer, task_set, warm, seed=seed)
     save_model(model, tokenizer, directory)
     return InitReport(
@@ -219,6 +241,10 @@ def init_model(
         steps=steps,
         seconds=time.monotonic() - started,
     )
+
+
+CALL_STEPS: Final = 250
+"""Of a warm-up on tasks with a tool: a greedy model calls it always or never, so that accuracy says little there."""
 
 
 def warm_up(
@@ -234,10 +260,11 @@ def warm_up(
         return greedy_score(model, tokenizer, tasks, scorers, budgets=terms.budgets, max_tokens=terms.max_tokens).reward
 
     with Scorers(task_set.folder / COMPONENTS_NAME) as scorers:
+        talks = Conversations(tokenizer, scorers)
         for step in range(1, terms.max_steps + 1):
             near = 0.5 if accuracy >= terms.target / 3 else 1.0
             optimizer.param_groups[0]["lr"] = terms.learning_rate * min(1.0, step / terms.warmup_steps) * near
-            examples = [_example(tokenizer, scorers, rng.choice(train), terms, rng) for _ in range(terms.batch)]
+            examples = [_example(talks, rng.choice(train), terms, rng) for _ in range(terms.batch)]
             _supervised_loss(model, tokenizer, examples).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -254,14 +281,13 @@ def warm_up(
     )
 
 
-def _example(
-    tokenizer: PreTrainedTokenizerBase, scorers: Scorers, scored: Scored, terms: WarmUp, rng: Random
-) -> tuple[list[int], list[int]]:
-    """Return prompt and completion: the model thinks in dots, about as many as the budget leaves room for.
+def _example(talks: Conversations, scored: Scored, terms: WarmUp, rng: Random) -> Conversation:
+    """Return a completion: the model thinks in dots, about as many as the budget leaves room for, and answers.
 
-    Where no thinking is asked for, the completion is the answer.
+    Where no thinking is asked for, the completion is the answer. Where the calculator may be called, some are a call
+    that asks for all before the task's equals sign, the result, and the answer.
     """
-    manifest, task = scored
+    (manifest, task), tokenizer, scorers = scored, talks.tokenizer, talks.scorers
     right = scorers.environment(manifest).reference_completion(task)
     if right is None:
         raise ConfigError(f"task {task.id!r} of {manifest.name} has no reference answer to warm up on")
@@ -269,20 +295,28 @@ def _example(
     length = budget + rng.randint(-terms.jitter, terms.jitter) if manifest.thinks else 0
     ending = tokenizer(right + EOS, add_special_tokens=False)["input_ids"]
     dot = tokenizer(".", add_special_tokens=False)["input_ids"]
-    prompt = prompt_tokens(tokenizer, task, budget, thinks=manifest.thinks).tolist()
-    return prompt, dot * max(0, length - len(ending)) + list(ending)
+    talk = talks.begin(manifest, task, budget, CONTEXT)
+    if talk.rules is not None and rng.random() < terms.call_share:
+        call = {"name": CALCULATOR, "arguments": {ARGUMENT: task.text.rstrip("=")}}
+        text = f"{CALL_BEGIN}{json.dumps(call)}{CALL_END}{EOS}"
+        talk.add(tokenizer(text, add_special_tokens=False)["input_ids"])
+        talk.go_on()
+    talk.add(dot * max(0, length - len(ending)) + list(ending))
+    return talk
 
 
 def _supervised_loss(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: list[tuple[list[int], list[int]]]
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, talks: Sequence[Conversation]
 ) -> torch.Tensor:
-    width = max(len(prompt) + len(completion) for prompt, completion in examples)
-    ids = torch.full((len(examples), width), pad_token(tokenizer))
-    labels = torch.full((len(examples), width), -100)
-    for row, (prompt, completion) in enumerate(examples):
-        end = len(prompt) + len(completion)
-        ids[row, :end] = torch.tensor(prompt + completion)
-        labels[row, len(prompt) : end] = torch.tensor(completion)
+    """Return the cross-entropy of what was to be sampled."""
+    width = max(len(talk.prompt) + talk.length for talk in talks)
+    ids = torch.full((len(talks), width), pad_token(tokenizer))
+    labels = torch.full((len(talks), width), -100)
+    for row, talk in enumerate(talks):
+        start, end = len(talk.prompt), len(talk.prompt) + talk.length
+        ids[row, :end] = torch.tensor(talk.prompt + talk.tokens)
+        sampled = torch.from_numpy(sampled_mask(talk.ends))
+        labels[row, start:end] = torch.tensor(talk.tokens).masked_fill(~sampled, -100)
     # Padding on the right needs no mask: causal attention never sees it.
     logits = model(input_ids=ids).logits[:, :-1]
     return functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())

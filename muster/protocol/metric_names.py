@@ -19,6 +19,7 @@ UNENDED_ALARM: Final = 0.5
 """From this share on the trainer's log, the page and `muster tasks filter` name it."""
 UNENDED_HINT: Final = "begin with a model that writes </think>, give it more tokens, or make tasks with thinking=none"
 
+CALLS: Final = "tools/call_frequency"
 HELD_OUT: Final = "held_out/reward"
 HELD_OUT_TASKS: Final = "held_out/tasks"
 HELD_OUT_LENGTH: Final = "held_out/mean_length"

@@ -20,9 +20,11 @@ def lead(summary: Mapping[str, Any]) -> str:
     gain = f"from {score['before']:.3f} to {score['after']:.3f}" if score["after"] is not None else "unmeasured"
     slashed = ", ".join(row["node"] for row in summary["slashes"]) or "none"
     solvency = "the contracts hold all they owe" if summary["solvent"] else "THE CONTRACTS HOLD LESS THAN THEY OWE"
+    calls: Sequence[float] = summary["calls"]
+    used = f"calls of tools per answer from {calls[0]:.2f} to {calls[-1]:.2f}; " if any(calls) else ""
     return (
         f"{summary['steps']} policy updates in {summary['wall_seconds']:.0f} s; held-out score {gain} on "
-        f"{score['tasks']} tasks never trained on; slashed: {slashed}; {solvency}."
+        f"{score['tasks']} tasks never trained on; {used}slashed: {slashed}; {solvency}."
     )
 
 

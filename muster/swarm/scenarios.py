@@ -136,7 +136,25 @@ TRAPS: Final = replace(
 )
 """The digits with traps, in one hour: the clock is moved only once all work is committed."""
 
-SCENARIOS: Final[Mapping[str, Scenario]] = {one.name: one for one in (DIGITS, LANGUAGE, TRAPS)}
+TOOLS: Final = Scenario(
+    name="tools",
+    families=("calculator",),
+    levels=(2,),
+    train=4096,
+    held_out=512,
+    profile=DIGITS.profile,
+    budgets=(32,),
+    groups_per_batch=32,
+    groups_per_commitment=8,
+    steps=24,
+    title="Multiplying with a calculator",
+    about="A small model, made on this machine, learns to call a calculator for products beyond its head.\n"
+    "Everything is local, and a cheater makes up what the calculator says.",
+    terms={"max_completion_tokens": 64},
+    trainer={"length_weight": 0.0},
+)
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {one.name: one for one in (DIGITS, LANGUAGE, TOOLS, TRAPS)}
 
 OWN_EVAL_TASKS: Final = 64
 """Most held-out tasks of an owner's set that a demo measures."""

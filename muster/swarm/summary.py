@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from muster.chain.types import Solvency
-from muster.protocol.metric_names import HELD_OUT, HELD_OUT_TASKS, LENGTH, REWARD
+from muster.protocol.metric_names import CALLS, HELD_OUT, HELD_OUT_TASKS, LENGTH, REWARD
 from muster.runtime.units import Tokens
 
 LAST_CHECKPOINTS: Final = 3
@@ -125,6 +125,7 @@ def summarise(facts: SwarmFacts) -> dict[str, Any]:
         "held_out": held_out(updates),
         "reward": [update.metrics[REWARD] for update in trained if REWARD in update.metrics],
         "length": [update.metrics[LENGTH] for update in trained if LENGTH in update.metrics],
+        "calls": [update.metrics[CALLS] for update in trained if CALLS in update.metrics],
         "nodes": [node_row(facts, who) for who in facts.participants if who.role in ("worker", "validator")],
         "slashes": [slash_row(facts, case) for case in facts.case_results if case.outcome == "guilty"],
         "cases": [

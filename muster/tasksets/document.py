@@ -29,7 +29,7 @@ from pydantic import FailFast, Field, computed_field
 
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.tools.registry import tools_root
-from muster.errors import MalformedError
+from muster.errors import MalformedError, MismatchError
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.merkle import LeafTree
 from muster.protocol.messages import Address, Hash
@@ -219,6 +219,12 @@ class TaskSetDocument(StrictDocument):
     def tools_root(self) -> bytes:
         """Return `Terms.tools_root`. Raises ConfigError for a tool that this version does not have."""
         return tools_root(part.environment.turns for part in (*self.parts, *self.held_out))
+
+    def check_tools(self, root: bytes) -> None:
+        """Raise MismatchError unless `Terms.tools_root` is of this set's tools. Raises as `tools_root`."""
+        found = self.tools_root
+        if found != root:
+            raise MismatchError(f"the run's terms name the tools 0x{root.hex()}, its task set has 0x{found.hex()}")
 
     @cached_property
     def train_count(self) -> int:

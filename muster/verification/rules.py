@@ -164,9 +164,7 @@ class Rules:
         Raises MismatchError, and ConfigError where the model or this version cannot have several turns.
         """
         document = self.task_set.document
-        if document.tools_root != self.terms.tools_root:
-            named, found = self.terms.tools_root.hex(), document.tools_root.hex()
-            raise MismatchError(f"the run's terms name the tools 0x{named}, its task set has 0x{found}")
+        document.check_tools(self.terms.tools_root)
         for part in (*document.parts, *document.held_out):
             self._turns_of(part.environment)
 

@@ -17,6 +17,7 @@ from muster.constants import MICRO
 from muster.environments.exact import Arithmetic
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import ChatMessage, Task
+from muster.environments.tools.manifest import TurnsManifest
 from muster.errors import ConfigError, MalformedError
 
 AUTHOR: Final = "muster"
@@ -62,6 +63,7 @@ class ArithmeticFamily:
 
     name = "arithmetic"
     max_level = 9
+    SIGNS = "+-*"
     environment = EnvironmentManifest("arithmetic", Arithmetic.VERSION, {"thinking": "tags"}, {"correct": MICRO})
     _PROMPT = re.compile(r"([0-9]{1,9})([+*-])([0-9]{1,9})=", re.ASCII)
     _COMPUTE: Final = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
@@ -69,7 +71,7 @@ class ArithmeticFamily:
     def make(self, rng: Random, level: int) -> Task:
         operands = [rng.randrange(10 ** (level - 1) if level > 1 else 0, 10**level), rng.randrange(10**level)]
         rng.shuffle(operands)
-        sign = rng.choice("+-*")
+        sign = rng.choice(self.SIGNS)
         answer = self._COMPUTE[sign](*operands)
         return _task(f"{operands[0]}{sign}{operands[1]}=", str(answer), level)
 
@@ -83,6 +85,20 @@ class ArithmeticFamily:
             raise MalformedError(f"not an arithmetic task: {task.text!r} → {_answer(task)!r}")
         # a-b and b-a are one problem, as are sums and products with their operands swapped.
         return f"{min(a, b)}{sign}{max(a, b)}"
+
+
+class CalculatorFamily(ArithmeticFamily):
+    """Products, `4821*377=`: more than a small model can do in its head, so it may call a calculator."""
+
+    name = "calculator"
+    SIGNS = "*"
+    environment = EnvironmentManifest(
+        "arithmetic",
+        Arithmetic.VERSION,
+        {"thinking": "none"},
+        {"correct": MICRO},
+        turns=TurnsManifest(("calculator",), turns=2, fuel=100),
+    )
 
 
 class SumsFamily:
@@ -170,7 +186,8 @@ class StoriesFamily:
 
 
 FAMILIES: Final[dict[str, Family]] = {
-    family.name: family for family in (SortingFamily(), ArithmeticFamily(), SumsFamily(), StoriesFamily())
+    family.name: family
+    for family in (SortingFamily(), ArithmeticFamily(), CalculatorFamily(), SumsFamily(), StoriesFamily())
 }
 
 

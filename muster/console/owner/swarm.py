@@ -41,8 +41,9 @@ class SwarmOptions(Request):
     """Fixes model and tasks; draws follow the chain."""
     steps: int | None = Field(default=None, ge=1)
     """Policy updates."""
-    scenario: Literal["digits", "language", "traps"] = "digits"
-    """What it trains: sorting digits, also with traps and a lazy validator, or sums asked in English."""
+    scenario: Literal["digits", "language", "tools", "traps"] = "digits"
+    """What it trains: sorting digits, also with traps and a lazy validator, sums asked in English, or products with a
+    calculator."""
     tasks: Path | None = None
     """Train on your own task set (muster tasks make)."""
     model: Path | None = None

@@ -27,8 +27,8 @@ class TurnsManifest:
     """How the policy writes calls."""
     turns: Annotated[int, Field(ge=1, le=MAX_TURNS)] = 4
     """Most turns that the policy samples."""
-    fuel: Annotated[int, Field(ge=0, le=MAX_FUEL)] = 1_000_000
-    """Most that all calls of a conversation use together."""
+    fuel: Annotated[int, Field(ge=0, le=MAX_FUEL)] = 100_000_000
+    """Most that all calls of a conversation use together. One of `python` needs 5,000,000 and runs the earlier ones."""
     result_characters: Annotated[int, Field(ge=64, le=1 << 16)] = 2048
     """Most of one result; the rest is cut before it is tokenised."""
     budget: Literal["sampled", "thinking"] = "sampled"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
 from muster.models import init
 from muster.models.files import load_tokenizer, model_hash, parameter_count, tokenizer_hash, vocabulary_of
-from muster.models.greedy import greedy_completions, greedy_score
+from muster.models.greedy import Conversations, greedy_completions, greedy_score
 from muster.models.init import (
     ModelShape,
     WarmUp,
@@ -122,7 +124,7 @@ def test_a_model_is_warmed_up_by_completions_that_score(
 
     def loss(model: PreTrainedModel, *rest: Any) -> torch.Tensor:
         examples = rest[-1]
-        seen.extend(tokenizer.decode(completion) for _, completion in examples)
+        seen.extend(tokenizer.decode(talk.tokens) for talk in examples)
         return supervised_loss(model, *rest)
 
     supervised_loss = init._supervised_loss  # noqa: SLF001
@@ -135,6 +137,72 @@ def test_a_model_is_warmed_up_by_completions_that_score(
         assert answer in answers
         assert (bool(thought), bool(mark)) == (dots, dots)
         assert thought == "." * len(thought)
+
+
+@pytest.fixture(scope="module")
+def caller() -> tuple[TaskSet, PreTrainedModel, PreTrainedTokenizerBase]:
+    """One product, and a model that has learnt by heart to call the calculator for it."""
+    tasks = generated(3, families=("calculator",), levels=(2,), train=1, held_out=1)
+    tokenizer = make_tokenizer(names=("calculator", "expression"))
+    model = make_model(tokenizer, SMALL, 0)
+    (scored,) = tasks.train
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with Scorers() as scorers:
+        talks = Conversations(tokenizer, scorers)
+        for step in range(60):
+            talk = init._example(talks, scored, WarmUp(call_share=1.0), Random(step))  # noqa: SLF001
+            init._supervised_loss(model, tokenizer, [talk]).backward()  # noqa: SLF001
+            optimizer.step()
+            optimizer.zero_grad()
+    return tasks, model, tokenizer
+
+
+def test_greedy_answers_go_on_after_calls_and_only_the_sampled_tokens_count(
+    caller: tuple[TaskSet, PreTrainedModel, PreTrainedTokenizerBase],
+) -> None:
+    tasks, model, tokenizer = caller
+    ((manifest, task),) = tasks.train
+    expression, answer = task.text.rstrip("="), str(task.reference["answer"])
+    call = f'<tool_call>{{"name": "calculator", "arguments": {{"expression": "{expression}"}}}}</tool_call><|end|>'
+    sampled = tokenizer(call + answer + "<|end|>", add_special_tokens=False)["input_ids"]
+    with Scorers() as scorers:
+        score = greedy_score(model, tokenizer, tasks.train, scorers, budgets=(8,), max_tokens=64)
+        assert (score.reward, score.mean_length) == (1.0, len(sampled))
+        # Where the result leaves no room for an answer, the call is all there is.
+        given = len(tokenizer(f"<|tool|>{answer}<|assistant|>", add_special_tokens=False)["input_ids"])
+        full = len(sampled) - len(answer) - 1 + given
+        assert greedy_score(model, tokenizer, tasks.train, scorers, budgets=(8,), max_tokens=full).reward == 0
+        # Without the tool the call is the answer, and a wrong one.
+        alone = [(replace(manifest, turns=None), task)]
+        assert greedy_score(model, tokenizer, alone, scorers, budgets=(8,), max_tokens=64).reward == 0
+
+
+def test_a_warm_up_shows_calls_with_true_results_and_learns_only_what_is_sampled(
+    caller: tuple[TaskSet, PreTrainedModel, PreTrainedTokenizerBase],
+) -> None:
+    tasks, _, tokenizer = caller
+    (scored,) = tasks.train
+    with Scorers() as scorers:
+        talks = Conversations(tokenizer, scorers)
+        made = [
+            init._example(talks, scored, WarmUp(call_share=0.5), Random(seed))  # noqa: SLF001
+            for seed in range(40)
+        ]
+    called = [talk for talk in made if len(talk.spans) > 1]
+    assert 10 < len(called) < 30
+    answer = tokenizer(scored[1].reference["answer"] + "<|end|>", add_special_tokens=False)["input_ids"]
+    assert all(talk.spans[-1] == answer for talk in made)
+    given = f"<|tool|>{scored[1].reference['answer']}<|assistant|>"
+    assert {tokenizer.decode(talk.spans[1]) for talk in called} == {given}
+    # The loss does not move with what was given: the model cannot be taught results.
+    model = make_model(tokenizer, SMALL, 1)
+    talk = called[0]
+    start = len(talk.prompt) + len(talk.spans[0])
+    logits = model(input_ids=torch.tensor([talk.prompt + talk.tokens])).logits[0].log_softmax(-1)
+    places = [*range(len(talk.prompt), start), *range(start + len(talk.spans[1]), len(talk.prompt) + talk.length)]
+    ids = talk.prompt + talk.tokens
+    expected = -torch.stack([logits[place - 1, ids[place]] for place in places]).mean()
+    assert torch.allclose(init._supervised_loss(model, tokenizer, [talk]), expected)  # noqa: SLF001
 
 
 def test_a_target_out_of_reach_is_an_error(task_set: TaskSet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from muster.chain.types import Solvency
+from muster.protocol.metric_names import CALLS
 from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
 from muster.runtime.units import Tokens
 from muster.swarm.facts import weight_fetches
@@ -35,6 +37,7 @@ DOCUMENT = {
     "held_out": {"before": 0.5, "after": 0.6875, "tasks": 640},
     "reward": [0.25, 0.5],
     "length": [11.0, 12.0],
+    "calls": [],
     "nodes": [
         {
             "name": "worker-1",
@@ -241,6 +244,10 @@ def test_the_lead_says_what_happened() -> None:
         "2 policy updates in 124 s; held-out score from 0.500 to 0.688 on 640 tasks never trained on; "
         "slashed: cheater; the contracts hold all they owe."
     )
+    steps = [replace(update(n, 0.5, 0.5), metrics=update(n, 0.5, 0.5).metrics | {CALLS: n / 4}) for n in (1, 2, 3)]
+    document = summarise(facts(updates=steps))
+    assert document["calls"] == [0.25, 0.5, 0.75]
+    assert "never trained on; calls of tools per answer from 0.25 to 0.75; slashed: cheater" in lead(document)
 
 
 def test_the_window_rises_with_commitments_and_falls_with_settlements() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from adversary.__main__ import forged
+from muster.clients.run_data import RunTasks, task_set_path
 from muster.environments.tools.base import ToolResult
 from muster.environments.tools.calculator import Calculator
 from muster.environments.tools.manifest import TurnsManifest
@@ -16,7 +20,7 @@ from muster.environments.tools.registry import NO_TOOLS, tools_root
 from muster.errors import ConfigError, MismatchError
 from muster.models.init import ModelShape, make_model, save_model
 from muster.protocol.draws import DrawSource
-from muster.protocol.turns.conversation import Conversation
+from muster.protocol.turns.conversation import Conversation, conversation_error
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import one_span
 from muster.tasksets.taskset import TaskSet
@@ -55,6 +59,29 @@ def test_terms_name_the_tools_of_their_task_set(rules: Rules, tasks: TaskSet) ->
     for root in (NO_TOOLS, bytes([7] * 32)):
         with pytest.raises(MismatchError, match="the run's terms name the tools 0x"):
             replace(rules, terms=replace(rules.terms, tools_root=root)).check_tools()
+
+
+async def test_no_process_takes_a_task_set_with_other_tools_than_the_terms_name(
+    rules: Rules, tasks: TaskSet, tmp_path: Path
+) -> None:
+    client = cast(Any, None)  # all of the task set is here
+    shutil.copytree(tasks.folder, task_set_path(rules.terms, tmp_path))
+    assert (await RunTasks.fetch(client, rules.terms, tmp_path)).task_set.root == tasks.root
+    with pytest.raises(MismatchError, match="the run's terms name the tools 0x"):
+        await RunTasks.fetch(client, replace(rules.terms, tools_root=NO_TOOLS), tmp_path)
+
+
+def test_made_up_results_are_found_at_once(rules: Rules) -> None:
+    turns = rules.turns(0)
+    assert turns is not None
+    talk = Conversation(forged(turns), [], 512)
+    talk.add(turns.template.encode(call_text("6*8") + STOP_TEXT))
+    assert talk.go_on()
+    assert "42" in turns.template.decode(talk.spans[1])
+    talk.add(turns.template.encode("42" + STOP_TEXT))
+    tokens = np.array(talk.tokens, np.int32)
+    error, unsure = conversation_error(turns, [], tokens, talk.ends.tolist(), talk.fuel, 512)
+    assert (error, unsure) == ("what is given after turn 0 is not what its calls lead to", False)
 
 
 def test_a_model_that_cannot_have_conversations_is_refused_before_any_work(rules: Rules) -> None:

@@ -93,6 +93,18 @@ def test_python_is_the_same_on_every_machine(tools: dict[str, Tool]) -> None:
     assert 0 < again.fuel < FUEL
 
 
+def test_the_default_fuel_is_enough_for_a_python_call_in_each_turn(tools: dict[str, Tool]) -> None:
+    turns = manifest()
+    left, earlier = turns.fuel, list[dict[str, str]]()
+    for number in range(1, turns.turns):
+        call = {"code": "n = n + 1\nn" if earlier else "n = 1\nn"}
+        result = tools["python"].run(call, left, earlier)
+        assert result.text == f"{number}\n"
+        left -= result.fuel
+        earlier.append(call)
+    assert left > 0
+
+
 def test_out_of_fuel_is_a_result_of_all_fuel(tools: dict[str, Tool]) -> None:
     endless = "while True: print(1)"
     spent = tools["python"].run({"code": endless}, 10**8)
