@@ -3,6 +3,7 @@
 #   make setup              what the others begin with; a second run takes a second
 #   make demo ARGS='...'    the swarm on this machine; arguments go to `muster swarm demo`
 #   make demo-language      the same with a pretrained model that is trained on sums, asked and told as stories
+#   make demo-tools         the same with a small model that learns to call a calculator
 #   make test               lint, contracts, unit and integration tests, side by side; ARGS go to pytest
 #   make test-rest          what that leaves out: whole demos, the whole calibration, more fuzzing, each reader on PostgreSQL
 #   make test-all           both
@@ -34,7 +35,7 @@ PYTEST := pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reord
 # Lint and contracts take what pytest leaves of the machine.
 AFTER := nice -n 5
 
-.PHONY: setup setup-tests demo demo-language test test-rest test-all test-contracts gas coverage coverage-python prove bench bench-peers release lint clean
+.PHONY: setup setup-tests demo demo-language demo-tools test test-rest test-all test-contracts gas coverage coverage-python prove bench bench-peers release lint clean
 .PHONY: pytest-beside lint-beside test-contracts-beside test-contracts-long-beside pytest-rest test-contracts-long
 
 setup:
@@ -49,6 +50,9 @@ demo: setup
 
 demo-language: setup
 	@muster swarm demo --scenario language $(ARGS)
+
+demo-tools: setup
+	@muster swarm demo --scenario tools $(ARGS)
 
 test: setup-tests
 	@$(MAKE) --no-print-directory --jobs 3 --keep-going lint-beside test-contracts-beside pytest-beside

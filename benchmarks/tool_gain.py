@@ -1,9 +1,10 @@
 """Whether a tool helps a small model: trained and asked with it, against trained and asked without it.
 
 Both arms begin with the model of `muster swarm demo --scenario tools` for a seed, and have the same tasks, prompts,
-draws, recipe and updates. Each update trains on as many sampled tokens, of groups that teach something. Draws, engine,
-rows, advantages and updates are the project's own; chain and other processes are left out, and work is always on the
-newest step. In the end each arm answers every held-out task ANSWERS times, as a worker samples.
+draws, recipe and updates. The arm without the tool is trained first; in each update the other one trains on as many
+sampled tokens, of groups that teach something. Draws, engine, rows, advantages and updates are the project's own; chain
+and other processes are left out, and work is always on the newest step. In the end each arm answers every held-out task
+ANSWERS times, as a worker samples.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ NODE: Final = "0x" + "aa" * 20
 ANSWERS: Final = 4
 """To each held-out task."""
 RESAMPLES: Final = 10_000
-MOST_COMMITMENTS: Final = 64
+MOST_COMMITMENTS: Final = 128
 """For one update: an arm in which hardly anything is ever right is not sampled for ever."""
 
 
@@ -96,16 +97,16 @@ def opened(model: Path, tasks: TaskSet) -> Iterator[tuple[Rules, Engine]]:
             engine.close()
 
 
-def train(model: Path, tasks: TaskSet, folder: Path, updates: int, tokens: int, seed: int) -> tuple[Arm, Arm]:
-    """Train a model, and return what it answered before and after."""
+def train(model: Path, tasks: TaskSet, folder: Path, tokens: Sequence[int], seed: int) -> tuple[Arm, Arm]:
+    """Train a model, in each update on so many tokens at most, and return what it answered before and after."""
     torch.set_num_threads(1)
     with opened(model, tasks) as (rules, engine):
         before = asked(rules, engine, seed)
         recipe = Recipe.from_settings(TrainerSettings(**TOOLS.trainer), rules.terms)
         policy = Policy(load_model(model), temperature=recipe.update.temperature)
         optimizer, counts = make_optimizer(policy, recipe.update), []
-        for step in range(updates):
-            samples = sampled(rules, engine, recipe, step, tokens, seed)
+        for step, most in enumerate(tokens):
+            samples = sampled(rules, engine, recipe, step, most, seed)
             counts.append(count(samples))
             if samples:
                 update(policy, optimizer, samples, recipe.update, step=step + 1)
@@ -119,9 +120,9 @@ def train(model: Path, tasks: TaskSet, folder: Path, updates: int, tokens: int, 
 def sampled(rules: Rules, engine: Engine, recipe: Recipe, step: int, tokens: int, seed: int) -> list[Sample]:
     """Work until there are this many sampled tokens in groups that teach something; drop the groups beyond that."""
     found: list[Sample] = []
-    source, size = DrawSource(NODE, seed.to_bytes(32, "big"), step), rules.terms.group_size
+    source, size = DrawSource(NODE, (seed << 64 | step).to_bytes(32, "big"), 0), rules.terms.group_size
     for index in range(MOST_COMMITMENTS):
-        job = Assignment(step, index, rules.draw(source, step * MOST_COMMITMENTS + index))
+        job = Assignment(step, index, rules.draw(source, index))
         requests = make_requests(job, rules)
         rows = make_rollouts(job, rules, requests, engine.generate(requests))
         found += samples_of([WorkFile(FileRef(step, NODE, index, "", ""), tuple(rows))], recipe.advantages)
@@ -172,9 +173,8 @@ def one_seed(seed: int, updates: int, tokens: int, held_out: int) -> dict[str, A
         sets = {tool: tasks_of(folder / f"tasks-{tool}", seed, held_out, tool=tool) for tool in (True, False)}
         model = folder / "model"
         init_model(model, sets[True], seed=seed, budgets=TOOLS.budgets)
-        (first, used), (alone, unaided) = (
-            train(model, sets[tool], folder / f"trained-{tool}", updates, tokens, seed) for tool in (True, False)
-        )
+        alone, unaided = train(model, sets[False], folder / "alone", [tokens] * updates, seed)
+        first, used = train(model, sets[True], folder / "used", unaided.tokens, seed)
     differences = used.shares - unaided.shares
     return {
         "seed": seed,

@@ -331,8 +331,8 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=200, help="of each adversary's commitment")
     parser.add_argument("--runs", type=int, default=5, help="how often times are measured")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of models that are trained")
-    parser.add_argument("--updates", type=int, default=30, help="of each model that is trained")
-    parser.add_argument("--update-tokens", type=int, default=6000, help="sampled tokens that an update trains on")
+    parser.add_argument("--updates", type=int, default=24, help="of each model that is trained")
+    parser.add_argument("--update-tokens", type=int, default=3000, help="sampled tokens that an update trains on")
     parser.add_argument("--held-out", type=int, default=512, help="tasks that trained models are asked")
     options = parser.parse_args()
     figures = [figure for part in options.only or PARTS for figure in PARTS[part](options)]
