@@ -119,7 +119,10 @@ def honest(options: Any) -> list[report.Figure]:
 
 
 def work_honestly(name: str, count: int) -> tuple[list[str], dict[int, int]]:
-    """Return what was rejected of so many honest conversations, each by itself, and how many had how many turns."""
+    """Return what was rejected of so many honest conversations, and how many had how many turns.
+
+    Each is checked and replayed by itself, and the rows of each commitment are checked together.
+    """
     rejected: list[str] = []
     turns: dict[int, int] = {}
     with tempfile.TemporaryDirectory() as folder, open_tool_lab(Path(folder), PROFILES[name]) as lab:
@@ -127,12 +130,12 @@ def work_honestly(name: str, count: int) -> tuple[list[str], dict[int, int]]:
         while sum(turns.values()) < count:
             job = lab.job(index)
             rows = lab.generate(job)
-            for row, measured in zip(rows, lab.measure(job, rows), strict=True):
-                finding = check_rows([row], job.draw, lab.rules) or judge([measured], lab.profile)
-                if finding is not None:
-                    rejected.append(f"{index}/{row.position}: {finding.reason}: {finding.detail}")
+            findings = [check_rows(rows, job.draw, lab.rules)]
+            for row, one in zip(rows, lab.measure(job, rows), strict=True):
+                findings.append(check_rows([row], job.draw, lab.rules) or judge([one], lab.profile))
                 number = len(row.spans) // 2 + 1
                 turns[number] = turns.get(number, 0) + 1
+            rejected += [f"{index}: {one.reason}: {one.detail}" for one in findings if one is not None]
             index += 1
     return rejected, dict(sorted(turns.items()))
 
@@ -230,7 +233,7 @@ def engine(options: Any) -> list[report.Figure]:
     ]
 
 
-def efficiency(name: str, pairs: Sequence[tuple[float, float]], *, target: float, **about: object) -> report.Figure:
+def efficiency(name: str, pairs: Sequence[tuple[float, float]], *, target: float, **about: Any) -> report.Figure:
     ours, single = (list(column) for column in zip(*pairs, strict=True))
     return report.relative(name, ours, peer=single, target=target, unit="sampled tokens/s", **about)
 

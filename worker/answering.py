@@ -2,7 +2,7 @@
 
 One line of `muster.clients.evaluation.EvalRequest` or `CompletionRequest` comes in on stdin. One line of `TaskResult`
 or `TaskCompletions` per task goes out on stdout, in order; or a line with the error, before anything is generated. It
-generates and scores exactly as a worker does.
+generates and scores exactly as a worker does, whole conversations where an environment has turns.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
+
+import numpy as np
 
 from muster.clients.answering import refusal_line
 from muster.clients.evaluation import (
@@ -29,14 +32,20 @@ from muster.clients.evaluation import (
 )
 from muster.constants import MICRO
 from muster.environments.answers import THINK_END
+from muster.environments.manifest import EnvironmentManifest
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MusterError
 from muster.models.files import context_of, load_tokenizer
 from muster.models.numerics import device_kind
-from muster.protocol.prompts import completion_text, end_token, prompt_tokens
+from muster.protocol.prompts import completion_text, end_token, prompt_tokens, tokens_text
+from muster.protocol.turns.calls import CALL_BEGIN, CALL_END
+from muster.protocol.turns.conversation import TurnRules, turn_rules
+from muster.protocol.turns.pieces import pieces_of
+from muster.rollouts.spans import last_turn, sampled_length
 from muster.runtime import telemetry
 from muster.tasksets.taskset import COMPONENTS_NAME, Scored
 from muster.verification.profiles import PROFILES, profile_hash
+from muster.verification.rules import ModelFacts
 from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
 
 if TYPE_CHECKING:
@@ -65,14 +74,11 @@ def main() -> int:
 
 def serve(request: EvalRequest) -> Iterator[TaskResult]:
     """Check that the request can be answered, start an engine and yield the results."""
-    tokenizer = load_tokenizer(request.model)
     tasks = request.load()
-    with (
-        _engine(request, longest_prompt(tokenizer, tasks, request.sampling)) as engine,
-        Scorers(request.tasks / COMPONENTS_NAME) as scorers,
-    ):
-        session = EvalSession(engine, tokenizer, request.sampling, scorers, request.show)
-        yield from session.answers(tasks, request.first)
+    with Scorers(request.tasks / COMPONENTS_NAME) as scorers:
+        asking = Asking(load_tokenizer(request.model), ModelFacts.read(request.model).stop_tokens, scorers)
+        with _engine(request, longest_prompt(asking, tasks, request.sampling)) as engine:
+            yield from EvalSession(engine, asking, request.sampling, request.show).answers(tasks, request.first)
 
 
 def serve_completions(request: CompletionRequest) -> Iterator[TaskCompletions]:
@@ -134,13 +140,47 @@ def _engine(request: EvalRequest | CompletionRequest, longest: int) -> Iterator[
 
 
 @dataclass(frozen=True)
+class Asking:
+    """How a model is asked a task, and its answer read."""
+
+    tokenizer: PreTrainedTokenizerBase
+    stop_tokens: frozenset[int]
+    scorers: Scorers
+    _turns: dict[bytes, TurnRules] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By environment manifest."""
+
+    def turns(self, manifest: EnvironmentManifest) -> TurnRules | None:
+        """Return how an environment's conversations go on; None where an answer is one turn.
+
+        Raises ConfigError where the model or this version cannot have several turns.
+        """
+        if manifest.turns is None:
+            return None
+        key, call = manifest.to_bytes(), self.scorers.sandbox.call
+        if key not in self._turns:
+            made = turn_rules(self.tokenizer, manifest.turns, self.stop_tokens, thinks=manifest.thinks, sandbox=call)
+            self._turns[key] = made
+        return self._turns[key]
+
+    def prompt(self, scored: Scored, budget: int) -> np.ndarray:
+        """Return the prompt's tokens, int32 [length]."""
+        manifest, task = scored
+        turns = self.turns(manifest)
+        tools = [] if turns is None else turns.functions
+        return prompt_tokens(self.tokenizer, task, budget, thinks=manifest.thinks, tools=tools)
+
+    def text(self, tokens: np.ndarray) -> str:
+        """Return the text of a turn."""
+        return completion_text(self.tokenizer, tokens, self.stop_tokens)
+
+
+@dataclass(frozen=True)
 class EvalSession:
     """Answers tasks with one engine."""
 
     engine: Engine
-    tokenizer: PreTrainedTokenizerBase
+    asking: Asking
     sampling: Sampling
-    scorers: Scorers
     show: int = 0
     """Answers to each task whose text is part of its result."""
 
@@ -159,35 +199,42 @@ class EvalSession:
 
     def requests(self, scored: Scored) -> list[GenerationRequest]:
         """Make one request per sample."""
-        manifest, task = scored
-        draws = [self.sampling.draw(task, sample) for sample in range(self.sampling.samples)]
-        prompts = {budget: prompt_tokens(self.tokenizer, task, budget, thinks=manifest.thinks) for _, budget in draws}
-        return [GenerationRequest(prompts[budget], seed, self.sampling.max_tokens) for seed, budget in draws]
+        draws = [self.sampling.draw(scored[1], sample) for sample in range(self.sampling.samples)]
+        prompts = {budget: self.asking.prompt(scored, budget) for _, budget in draws}
+        limit, turns = self.sampling.max_tokens, self.asking.turns(scored[0])
+        return [GenerationRequest(prompts[budget], seed, limit, turns) for seed, budget in draws]
 
     def score(self, number: int, scored: Scored, generations: Sequence[Generation]) -> TaskResult:
-        """Score a task's answers, by the rule that a run pays by."""
+        """Score the last turns of a task's answers, by the rule that a run pays by."""
         manifest, task = scored
-        stops = self.engine.stop_tokens
-        texts = [completion_text(self.tokenizer, generation.tokens, stops) for generation in generations]
-        right = [self.scorers.score(manifest, task, text).reward(manifest) == MICRO for text in texts]
+        texts = [self.asking.text(last_turn(one.tokens, one.spans)) for one in generations]
+        scores = [self.asking.scorers.score(manifest, task, text).reward(manifest) for text in texts]
+        right = [score == MICRO for score in scores]
         return TaskResult(
             task=number,
             right=sum(right),
             finished=sum(generation.finish_reason == "stop" for generation in generations),
-            tokens=sum(len(generation.tokens) for generation in generations),
+            tokens=sum(sampled_length(generation.spans) for generation in generations),
             unended=sum(THINK_END not in text for text in texts) if manifest.thinks else 0,
-            shown=tuple(ShownAnswer(text, one) for text, one in zip(texts[: self.show], right, strict=False)),
+            calls=sum(len(generation.call_fuel) for generation in generations),
+            shown=tuple(map(self._shown, generations[: self.show], texts, right)),
         )
 
+    def _shown(self, generation: Generation, text: str, right: bool) -> ShownAnswer:
+        if len(generation.spans) == 1:
+            return ShownAnswer(text, right)
+        tokens = generation.tokens[:-1] if generation.finish_reason == "stop" else generation.tokens
+        spans = np.split(tokens, generation.spans[:-1])
+        tokenizer = self.asking.tokenizer
+        vocabulary = tokenizer.get_vocab()
+        markers = vocabulary.get(CALL_BEGIN), vocabulary.get(CALL_END)
+        return ShownAnswer(text, right, tuple(pieces_of(spans, partial(tokens_text, tokenizer), *markers)))
 
-def longest_prompt(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[Scored], sampling: Sampling) -> int:
+
+def longest_prompt(asking: Asking, tasks: Sequence[Scored], sampling: Sampling) -> int:
     """Return the tokens of the longest prompt. Raises ConfigError where the tokenizer is for no chat model."""
-    end_token(tokenizer)
-    return max(
-        len(prompt_tokens(tokenizer, task, budget, thinks=manifest.thinks))
-        for manifest, task in tasks
-        for budget in set(sampling.budgets)
-    )
+    end_token(asking.tokenizer)
+    return max(len(asking.prompt(scored, budget)) for scored in tasks for budget in set(sampling.budgets))
 
 
 def check_context(model: Path, prompt: int, max_tokens: int) -> None:

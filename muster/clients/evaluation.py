@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 
 from muster.environments.task import Task
 from muster.errors import MismatchError, StorageError, UsageError
+from muster.protocol.turns.pieces import PieceKind
 from muster.settings.schema import MatmulSetting
 from muster.tasksets.taskset import Scored, TaskSet
 
@@ -172,7 +173,10 @@ class ShownAnswer:
     """One answer, as the model gave it: any text at all."""
 
     text: str
+    """What is scored: its last turn."""
     right: bool
+    pieces: tuple[tuple[PieceKind, str], ...] = ()
+    """Its conversation, where it has several turns."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +190,11 @@ class TaskResult:
     finished: int
     """Answers that ended before they were cut off."""
     tokens: int
-    """Length of all answers together, EOS included."""
+    """What was sampled of all answers together, EOS included."""
     unended: int = 0
     """Answers that were to think and never ended it."""
+    calls: int = 0
+    """Calls of all answers together that a tool, or an error, was the answer to."""
     shown: tuple[ShownAnswer, ...] = ()
     """The first `EvalRequest.show` answers."""
 

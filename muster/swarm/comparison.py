@@ -18,6 +18,7 @@ from muster.clients.answering import ask
 from muster.clients.evaluation import EvalRequest, Sampling, ShownAnswer, TaskResult
 from muster.environments.task import Task
 from muster.protocol.terms_file import LOCAL_DEFAULTS
+from muster.protocol.turns.pieces import PIECE_NAMES
 from muster.swarm.plan import SwarmRequest
 from muster.tasksets.taskset import TaskSet
 
@@ -26,7 +27,9 @@ SHOWN_ANSWERS: Final = 3
 """Conversations in the report, and how often the model answers in each."""
 
 SHOWN_CHARACTERS: Final = 400
-"""Longest text of one answer in the report."""
+"""Longest text of one answer, or of one piece of a conversation, in the report."""
+SHOWN_PIECES: Final = 24
+"""Of one conversation in the report, the first ones."""
 
 
 async def compare(request: SwarmRequest, step: int) -> dict[str, Any]:
@@ -108,7 +111,10 @@ def _conversations(
 
 
 def _shown(answer: ShownAnswer) -> dict[str, Any]:
-    return {"text": bounded(answer.text), "right": answer.right}
+    pieces = [
+        {"kind": kind, "name": PIECE_NAMES[kind], "text": bounded(text)} for kind, text in answer.pieces[:SHOWN_PIECES]
+    ]
+    return {"text": bounded(answer.text), "right": answer.right, "pieces": pieces}
 
 
 def bounded(text: str) -> str:

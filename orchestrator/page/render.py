@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from muster.chain.gas import hours_text
 from muster.constants import HOUR_SECONDS, TOKEN
+from muster.protocol.turns.pieces import PIECE_NAMES
 from muster.runtime.printable import printable
 from muster.runtime.units import SYMBOL
 from orchestrator.page.words import WORDS, anchor_of
@@ -196,7 +197,8 @@ def environment() -> Environment:
         "span": span,
         "written": written,
     }
-    made.globals |= {"bars": bars, "countdown": countdown, "query": query, "word": word, "DASH": DASH}
+    made.globals |= {"bars": bars, "countdown": countdown, "query": query, "word": word}
+    made.globals |= {"DASH": DASH, "PIECE_NAMES": PIECE_NAMES}
     return made
 
 

@@ -8,8 +8,8 @@ alone, which takes less than a third of the memory of `transformers`.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from muster.environments.task import Task
 from muster.protocol.messages import Message
 from muster.protocol.prompts import UNKNOWN
 from muster.protocol.turns.calls import CALL_BEGIN, CALL_END
+from muster.protocol.turns.pieces import PieceKind, pieces_of
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import sampled_length
 
@@ -30,12 +31,6 @@ MAX_TEXT: Final = 20_000
 """Characters of a prompt or a completion that are sent; `whole` of the text says how many there are."""
 MAX_PIECES: Final = 500
 """Of a completion of several turns."""
-
-PieceKind = Literal["said", "call", "result", "given"]
-
-_RESULT: Final = re.compile("(<tool_response>.*?</tool_response>)", re.DOTALL)
-_GIVEN: Final[tuple[PieceKind, PieceKind]] = "given", "result"
-"""What a given text is split into by _RESULT, in turns."""
 
 
 class ShownText(Message):
@@ -50,8 +45,6 @@ class ConversationPiece(ShownText):
     """A stretch of a completion of several turns."""
 
     kind: PieceKind
-    """Sampled by the policy: what it said, and what it wrote between the markers of a call, drafts in its thinking too.
-    Given to it, never trained on: results, and what else the template writes between turns."""
 
 
 class ReadingSettings(Message):
@@ -172,28 +165,10 @@ def reference_text(task: Task) -> str:
 
 
 def conversation(tokenizer: Tokenizer, tokens: list[int], ends: np.ndarray) -> list[ConversationPiece]:
-    """Return a completion of several turns in pieces, at most MAX_PIECES. ends: as `spans_error` finds right.
-
-    A call begins and ends with the marker tokens, since markers that a policy spells are text. In what is given the
-    markers are text in some templates, and no result can spell one.
-    """
-    begin, end = tokenizer.token_to_id(CALL_BEGIN), tokenizer.token_to_id(CALL_END)
-    found: list[tuple[PieceKind, str]] = []
-    for number, part in enumerate(np.split(np.asarray(tokens, np.int64), ends[:-1])):
-        if number % 2:
-            texts = _RESULT.split(decoded(tokenizer, part.tolist()))
-            found.extend((_GIVEN[place % 2], text) for place, text in enumerate(texts))
-            continue
-        calls: list[tuple[PieceKind, list[int]]] = [("said", [])]
-        for token in part.tolist():
-            if token == begin and calls[-1][0] == "said":
-                calls.append(("call", []))
-            calls[-1][1].append(token)
-            if token == end and calls[-1][0] == "call":
-                calls.append(("said", []))
-        found.extend((kind, decoded(tokenizer, ids)) for kind, ids in calls)
+    """Return a completion of several turns in pieces, at most MAX_PIECES. ends: as `spans_error` finds right."""
+    markers = tokenizer.token_to_id(CALL_BEGIN), tokenizer.token_to_id(CALL_END)
+    shown = pieces_of(np.split(np.asarray(tokens, np.int64), ends[:-1]), partial(decoded, tokenizer), *markers)
     pieces, room = [], MAX_TEXT
-    shown = [piece for piece in found if piece[1]]
     for number, (kind, text) in enumerate(shown[:MAX_PIECES], start=1):
         more = sum(len(other) for _, other in shown[MAX_PIECES:]) if number == MAX_PIECES else 0
         pieces.append(ConversationPiece(kind=kind, text=text[:room], whole=len(text) + more))

@@ -35,7 +35,7 @@ from muster.tasksets.taskset import Scored, TaskSet
 from testbed.adversaries.lab import tempered
 from testbed.suite import forks
 from testbed.waiting import BOUND, wait_until
-from worker.answering import EvalSession
+from worker.answering import Asking, EvalSession
 from worker.engine import Engine
 
 SAMPLING = Sampling(
@@ -71,7 +71,8 @@ def examine(engine: Engine, tokenizer: PreTrainedTokenizerBase, model_dir: Path)
 
     def examine(tasks: Sequence[Scored]) -> list[TaskResult]:
         engine.load_weights(model_dir)
-        return list(EvalSession(engine, tokenizer, SAMPLING, Scorers()).answers(tasks))
+        asking = Asking(tokenizer, frozenset(engine.stop_tokens), Scorers())
+        return list(EvalSession(engine, asking, SAMPLING).answers(tasks))
 
     return examine
 
@@ -95,7 +96,7 @@ def test_with_hardly_any_noise_the_answers_are_the_greedy_ones(
 ) -> None:
     """What transformers makes of the same prompts, without this engine: a near-tie apart, and no more."""
     engine.load_weights(model_dir)
-    examination = EvalSession(engine, tokenizer, SAMPLING, Scorers())
+    examination = EvalSession(engine, Asking(tokenizer, frozenset(engine.stop_tokens), Scorers()), SAMPLING)
     with tempered(engine, 1e-4):
         answers = list(examination.answers(some_tasks.held_out))
     asked = [(task, SAMPLING.draw(task, sample)[1]) for _, task in some_tasks.held_out for sample in range(4)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,9 +14,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from muster.clients.evaluation import Sampling
 from muster.environments.tools.base import ToolResult
 from muster.environments.tools.calculator import Calculator
 from muster.protocol.draws import Draw, DrawSource
+from muster.protocol.turns.conversation import conversation_error
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import sampled_length, sampled_mask
@@ -23,7 +28,10 @@ from muster.verification.rules import Rules
 from muster.verification.statistics import scaled_errors
 from testbed.adversaries.lab import AdversaryLab
 from testbed.adversaries.turns import TURN_ADVERSARIES, open_tool_lab
+from testbed.samples.tool_model import MAX_COMPLETION
+from testbed.waiting import BOUND
 from validator.replay import Replayer, judge
+from worker.answering import Asking, EvalSession
 from worker.engine import Engine, EngineError, EngineLimits, GenerationRequest
 from worker.planter import plant
 from worker.rollouts import Assignment, make_requests, make_rollouts
@@ -116,6 +124,46 @@ async def test_a_trap_plants_sampled_tokens_of_any_turn_and_all_that_follows_is_
         assert places[gaps > CPU_FP32.gap_worst.reject].tolist() == own
         later += sum(token >= row.spans[0] for token in own)
     assert later
+
+
+def test_eval_has_whole_conversations_as_a_worker_has(tool_run: tuple[Path, Rules], talking: Engine) -> None:
+    """The command, as a process, against the engine's own conversations, scored here by their last number."""
+    model, rules = tool_run
+    sampling = Sampling(2, (8,), MAX_COMPLETION, 1.0, 3, CPU_FP32.name)
+    asking = Asking(rules.tokenizer, rules.model.stop_tokens, rules.scorers)
+    session = EvalSession(talking, asking, sampling, show=2)
+    tasks = rules.task_set.train[:12]
+    made = [one for task in tasks for one in talking.generate(session.requests(task))]
+    assert {1, 2, 3} <= {len(one.spans) // 2 + 1 for one in made}
+    found = list(session.answers(tasks))
+    for one in made:
+        fuel, turns = one.call_fuel.tolist(), rules.turns(0)
+        assert turns is not None
+        assert conversation_error(turns, [], one.tokens, one.spans.tolist(), fuel, MAX_COMPLETION) == ("", False)
+    assert sum(one.calls for one in found) == sum(len(one.call_fuel) for one in made) > 0
+    assert sum(one.tokens for one in found) == sum(len(one.logprobs) for one in made)
+    shown = [one for result in found for one in result.shown]
+    for one, answer in zip(made, shown, strict=True):
+        assert bool(answer.pieces) == (len(one.spans) > 1)
+        if answer.pieces:
+            whole = str(rules.tokenizer.decode(one.tokens))
+            assert "".join(text for _, text in answer.pieces) == whole.removesuffix("<|im_end|>")
+            assert answer.text == answer.pieces[-1][1] or answer.pieces[-1][0] == "call"
+            assert [kind for kind, _ in answer.pieces].count("result") == len(one.call_fuel)
+    right = [
+        one.text.strip() == str(task.reference["answer"]) for (_, task), one in zip(tasks, shown[::2], strict=True)
+    ]
+    assert [one.shown[0].right for one in found] == right
+
+    words = ("--part", "train", "--limit", "12", "--samples", "2", "--budgets", "8", "--seed", "3")
+    room = ("--max-tokens", str(MAX_COMPLETION))
+    command = [sys.executable, "-m", "muster", "eval", str(model), str(rules.task_set.folder), *words, *room, "--json"]
+    done = subprocess.run(command, cwd=model, capture_output=True, text=True, timeout=BOUND)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["mean_calls"] == round(sum(one.calls for one in found) / 24, 2)
+    assert result["mean_tokens"] == round(sum(one.tokens for one in found) / 24, 2)
+    assert result["finished"] == sum(one.finished for one in found) / 24
 
 
 def test_a_slow_tool_holds_up_its_own_conversation_only(

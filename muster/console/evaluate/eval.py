@@ -107,13 +107,14 @@ async def _of_task_set(session: Session, options: EvalOptions) -> None:
 
 
 def measured(answers: Sequence[TaskResult], sampling: Sampling, ks: Sequence[int]) -> dict[str, Any]:
-    """Return pass@k with its interval, the mean length of answers, and how many ended by themselves."""
+    """Return pass@k with its interval, means of tokens and calls of an answer, and how many ended by themselves."""
     right = [one.right for one in answers]
     estimates = [(k, mean_pass_at_k(right, sampling.samples, k)) for k in ks]
     total = sampling.samples * len(answers)
     return {
         "pass_at_k": [{"k": k, "value": of.value, "low": of.low, "high": of.high} for k, of in estimates],
         "mean_tokens": round(sum(one.tokens for one in answers) / total, 2),
+        "mean_calls": round(sum(one.calls for one in answers) / total, 2),
         "finished": sum(one.finished for one in answers) / total,
     }
 
@@ -172,8 +173,9 @@ def _for_people(document: dict[str, Any]) -> Group:
         for row in document["pass_at_k"]
     ]
     of = f"step {document['step']} of run {document['run']}" if "run" in document else document["model"]
+    calls = f" and {document['mean_calls']:g} calls" if document["mean_calls"] else ""
     about = (
         f"{document['tasks']} {document['part']} tasks, {document['samples']} answers each; "
-        f"{document['mean_tokens']:g} tokens in the mean, {document['finished']:.1%} ended by themselves"
+        f"{document['mean_tokens']:g} tokens{calls} in the mean, {document['finished']:.1%} ended by themselves"
     )
     return Group(Text(of), as_table(rows), Text(about))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from muster.clients.evaluation import ShownAnswer, TaskResult
 from muster.environments.task import ChatMessage, Task
-from muster.swarm.comparison import SHOWN_CHARACTERS, SHOWN_TASKS, bounded, comparison_document
+from muster.swarm.comparison import SHOWN_CHARACTERS, SHOWN_PIECES, SHOWN_TASKS, bounded, comparison_document
 from muster.swarm.report import comparison_sentence, html, terminal_summary
 from muster.swarm.summary import summarise
 from testbed.runs.swarm_facts import facts
@@ -54,8 +55,8 @@ def test_gain_is_the_mean_over_tasks_and_first_answers_are_shown() -> None:
         "asked": [{"role": "system", "text": "Reply."}, {"role": "user", "text": "What is 1 + 1?"}],
         "right_before": 1,
         "right_after": 4,
-        "before": [{"text": "it is 1", "right": True}],
-        "after": [{"text": "2", "right": True}],
+        "before": [{"text": "it is 1", "right": True, "pieces": []}],
+        "after": [{"text": "2", "right": True, "pieces": []}],
     }
 
 
@@ -109,6 +110,23 @@ def test_model_output_is_plain_text_in_the_report() -> None:
     console.print(terminal_summary(summary))
     assert comparison_sentence(summary["comparison"])[:80] in console.export_text()
     console.file.close()
+
+
+def test_conversations_name_what_was_sampled_and_what_was_given() -> None:
+    said = [("call", "<tool_call>1+1</tool_call>"), ("given", "<|im_end|>"), ("result", HOSTILE), ("said", "It is 2")]
+    answer = ShownAnswer("It is 2", True, (*said, *[("given", "more")] * SHOWN_PIECES))  # type: ignore[arg-type]
+    results = [TaskResult(i, 1, finished=4, tokens=12, calls=1, shown=(answer,)) for i in range(20)]
+    found = comparison_document({"x": [asked(i) for i in range(20)]}, results, results, samples=4, step=1)
+    given = replace(facts(), comparison=found)
+    page = html(summarise(given), given)
+    cell = page[page.index("<b>Sampled: a call</b>") : page.index("1 of 4 right")]
+    assert re.findall(r'<b>([^<]*)</b> <span class="is-(\w+)">', cell)[:4] == [
+        ("Sampled: a call", "call"), ("Given: what the template writes", "given"), ("Given: a result", "result"),
+        ("Sampled", "said"),
+    ]  # fmt: skip
+    assert cell.count("<b>") == SHOWN_PIECES
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\ufffd\ufffd[31m" in cell
+    assert "<script" not in page
 
 
 def test_without_a_comparison_there_are_no_conversations() -> None:
