@@ -25,12 +25,17 @@ SandboxCall = Callable[[ScorerManifest, Any], Outcome]
 MAX_SOURCE: Final = 64 * 1024
 """Characters of an author's source. Changing this changes which manifests nodes refuse."""
 
-_DRIVER: Final = """
-import ast, contextlib, io, json, sys
+_NO_FILES: Final = """
+import json, sys
 def no_files(event, arguments):  # for a syntax error CPython looks for the file, and the component has none to open
     if event == "open":
         raise PermissionError("there are no files here")
 sys.addaudithook(no_files)
+"""
+
+_PYTHON: Final = (
+    _NO_FILES
+    + """import ast, contextlib, io
 names = {"__name__": "__main__"}
 def run(code):
     try:
@@ -49,7 +54,27 @@ for one in earlier:
         run(one)
 run(code)
 """
+)
 
+_SOURCE: Final = (
+    _NO_FILES
+    + """def _call(order):
+    source, arguments = json.loads(order)
+    try:
+        exec(compile(source, "<tool>", "exec", dont_inherit=True), globals())
+        return run(**arguments)
+    except BaseException as error:
+        return f"error: {type(error).__name__}: {error}"
+"""
+)
+
+_STOPPED: Final[Mapping[str, str]] = {
+    "": "no text came back",
+    "fuel": "out of fuel",
+    "result": "the result is no valid text, or too large",
+    "trap": "the code ended its process, or asked for what the sandbox lacks",
+}
+"""What the policy is told, by why a call was stopped. Changing this changes given tokens."""
 
 _Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
@@ -78,12 +103,12 @@ class PythonTool:
 
     @property
     def code(self) -> str:
-        return f"{self.scorer.component} {sha256(_DRIVER.encode()).hexdigest()}"
+        return f"{self.scorer.component} {sha256(_PYTHON.encode()).hexdigest()}"
 
     def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
         """Run `code` after that of the earlier calls."""
         codes = json.dumps([one["code"] for one in (*earlier, arguments)])
-        return _result(self.scorer, self.call, {"kind": "stdin", "code": _DRIVER, "input": codes}, fuel, "text")
+        return _result(self.scorer, self.call, {"kind": "stdin", "code": _PYTHON, "input": codes}, fuel, "text")
 
 
 @dataclass(frozen=True)
@@ -108,13 +133,14 @@ class SourceTool:
 
     @property
     def code(self) -> str:
-        return f"{self.scorer.component} {sha256(self.tool.source.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        whole = (_SOURCE + self.tool.source).encode("utf-8", "surrogatepass")
+        return f"{self.scorer.component} {sha256(whole).hexdigest()}"
 
     def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
         """Call `run` of the source with the arguments."""
         # As a text: what looks like typed JSON to the guest is data of the policy's.
-        source = f"{self.tool.source}\nimport json as _json\ndef _call(text):\n    return run(**_json.loads(text))\n"
-        payload = {"kind": "function", "code": source, "entry": "_call", "input": [json.dumps(dict(arguments))]}
+        order = json.dumps([self.tool.source, dict(arguments)])
+        payload = {"kind": "function", "code": _SOURCE, "entry": "_call", "input": [order]}
         return _result(self.scorer, self.sandbox, payload, fuel, "value")
 
 
@@ -128,5 +154,5 @@ def _result(scorer: ScorerManifest, call: SandboxCall, payload: Any, fuel: int, 
             return ToolResult(f"error: {error}", outcome.fuel)
         case dict(found) if isinstance(found.get(key), str):
             return ToolResult(found[key], outcome.fuel)
-    why = {"": "no text came back", "fuel": "out of fuel"}.get(outcome.stopped, f"stopped: {outcome.stopped}")
+    why = _STOPPED.get(outcome.stopped, f"stopped: {outcome.stopped}")
     return ToolResult(f"error: {why}"[:200], limit if outcome.stopped == STACK else outcome.fuel, outcome.unsure)
