@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,17 +19,23 @@ from muster.environments.tools.manifest import TurnsManifest
 from muster.environments.tools.registry import NO_TOOLS, tools_root
 from muster.errors import ConfigError, MismatchError
 from muster.models.init import ModelShape, make_model, save_model
-from muster.protocol.draws import DrawSource
+from muster.protocol.draws import Draw, DrawSource, draw_pool, draw_unit
 from muster.protocol.turns.conversation import Conversation, conversation_error
+from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import one_span
 from muster.tasksets.taskset import TaskSet
+from muster.verification.bundles import make_member
 from muster.verification.checks import CheckedRow, check_bounds, check_rows, check_turns
-from muster.verification.rules import Rules
+from muster.verification.evidence import ShownRows, VoidEvidenceError
+from muster.verification.pool_evidence import ShownUnit, check_unit
+from muster.verification.rules import CommittedWork, Rules
 from testbed.adversaries.tool_code import CODE_ADVERSARIES, TALKS, code_rules, rows_by
 from testbed.samples.tool_model import STOP_TEXT, TURNS, call_text, tool_rules, tool_tasks, tool_terms, tool_tokenizer
 from worker.engine import Generation
 from worker.rollouts import Assignment, make_requests, make_rollouts
+
+NODE = "0x" + "aa" * 20
 
 
 @pytest.fixture(scope="module")
@@ -99,17 +105,24 @@ def test_turns_without_tools_are_named_by_no_root(model: Path, tmp_path: Path) -
 
 def checked(rules: Rules) -> CheckedRow:
     """Return a true row of a conversation with one call."""
-    assignment = Assignment(1, 0, rules.draw(DrawSource("0x" + "aa" * 20, bytes(32), 0), 0))
-    request = make_requests(assignment, rules)[0]
-    talk = Conversation(request.turns, request.prompt_tokens.tolist(), request.max_tokens)
-    for text in (call_text("12+34"), "46"):
-        talk.add(rules.tokenizer(text + STOP_TEXT, add_special_tokens=False)["input_ids"])
-        talk.go_on()
-    fuel, tokens = np.array(talk.fuel, np.uint64), np.array(talk.tokens, np.int32)
-    logprobs = np.full(len(talk.spans[0]) + len(talk.spans[2]), -0.5, np.float32)
-    made = Generation(tokens, logprobs, "stop", b"", talk.ends, fuel)
-    (row,) = make_rollouts(assignment, rules, [request], [made])
-    return CheckedRow(row, assignment.draw, rules)
+    rows, draw = talked(rules, 0, 1)
+    return CheckedRow(rows[0], draw, rules)
+
+
+def talked(rules: Rules, index: int, count: int | None = None) -> tuple[list[Rollout], Draw]:
+    """Return true rows of a node's commitment, each a conversation with one call, and their draw."""
+    assignment = Assignment(1, index, rules.draw(DrawSource(NODE, bytes(32), 0), index))
+    requests, made = make_requests(assignment, rules)[:count], []
+    for request in requests:
+        talk = Conversation(request.turns, request.prompt_tokens.tolist(), request.max_tokens)
+        for text in (call_text("12+34"), "46"):
+            talk.add(rules.tokenizer(text + STOP_TEXT, add_special_tokens=False)["input_ids"])
+            talk.go_on()
+        fuel, tokens = np.array(talk.fuel, np.uint64), np.array(talk.tokens, np.int32)
+        sampled = len(talk.spans[0]) + len(talk.spans[2])
+        proof, logprobs = bytes(8 * sampled), np.full(sampled, -0.5, np.float32)
+        made.append(Generation(tokens, logprobs, "stop", proof, talk.ends, fuel))
+    return make_rollouts(assignment, rules, requests, made), assignment.draw
 
 
 def with_row(row: CheckedRow, **changes) -> CheckedRow:
@@ -152,6 +165,40 @@ def test_an_unanswered_call_is_a_lie_even_in_one_span(rules: Rules) -> None:
     finding = check_turns(cut)
     assert finding is not None
     assert (finding.reason, finding.detail) == ("wrong_tool", "the conversation ends though turn 0 has calls")
+
+
+def test_a_jury_checks_the_conversations_of_a_pool_and_counts_their_sampled_tokens(
+    rules: Rules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rows make a unit of so many sampled tokens, where one would do if given ones counted."""
+    terms, made = rules.terms, [talked(rules, index) for index in range(2)]
+
+    def shown(index: int, change: Callable[[Rollout], Rollout] = lambda row: row) -> tuple[ShownRows, bytes]:
+        rows, draw = [change(row) for row in made[index][0]], made[index][1]
+        work = CommittedWork(rules.run, 1, NODE, index, rollout_tree(rows).root, hour=0, block=10)
+        places = [positions[index][place] for other, place in counted if other == index]
+        member = make_member(rules, work, rows, places)
+        return ShownRows(work, draw, rules, [rows[place] for place in places], member.proofs, member.tasks), bytes(32)
+
+    positions = [draw_pool(block_hash=bytes(32), node=NODE, index=index, terms=terms) for index in range(2)]
+    counted = draw_unit(block_hash=bytes(32), node=NODE, first=0, last=1, terms=terms)[:2]
+    first, second = (made[index][0][positions[index][place]] for index, place in counted)
+    assert len(first.logprobs) < len(first.completion_tokens) - 8
+    monkeypatch.setattr("muster.verification.pools.UNIT_TOKENS", len(first.logprobs) + 1)
+    unit, indices = ShownUnit(1, 0, 1, 20, []), sorted({index for index, _ in counted})
+    rows = check_unit(unit, [shown(index) for index in indices], bytes(32))
+    assert sorted(row.seed for row in rows) == sorted([first.seed, second.seed])
+
+    def forged(row: Rollout) -> Rollout:
+        tokens = row.completion_tokens.copy()
+        tokens[row.spans[0] + 4] += 1
+        return replace(row, completion_tokens=tokens)
+
+    with pytest.raises(VoidEvidenceError, match="fails a static check: wrong_tool"):
+        check_unit(unit, [shown(index, forged) for index in indices], bytes(32))
+    monkeypatch.setattr("muster.verification.pools.UNIT_TOKENS", len(first.logprobs))
+    with pytest.raises(VoidEvidenceError, match="2 rows are shown of step 1, and 1 count"):
+        check_unit(unit, [shown(index) for index in indices], bytes(32))
 
 
 @pytest.fixture(scope="module")
