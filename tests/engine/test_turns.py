@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from muster.protocol.turns.conversation import conversation_error
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import sampled_length, sampled_mask
+from muster.runtime import telemetry
+from muster.settings.schema import WorkerSettings
 from muster.verification.checks import check_rows
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import Rules
@@ -32,10 +35,13 @@ from testbed.samples.tool_model import MAX_COMPLETION
 from testbed.waiting import BOUND
 from validator.replay import Replayer, judge
 from worker.answering import Asking, EvalSession
+from worker.context import WorkerContext
 from worker.engine import Engine, EngineError, EngineLimits, GenerationRequest
+from worker.journal import WorkJournal
 from worker.planter import plant
+from worker.producer import Producer
 from worker.rollouts import Assignment, make_requests, make_rollouts
-from worker.weights import CurrentWeights, Stopwatch
+from worker.weights import CurrentWeights, NewestCheckpoint, Stopwatch
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +170,43 @@ def test_eval_has_whole_conversations_as_a_worker_has(tool_run: tuple[Path, Rule
     assert result["mean_calls"] == round(sum(one.calls for one in found) / 24, 2)
     assert result["mean_tokens"] == round(sum(one.tokens for one in found) / 24, 2)
     assert result["finished"] == sum(one.finished for one in found) / 24
+
+
+async def test_a_worker_counts_what_it_sampled_and_not_what_tools_gave(
+    tool_run: tuple[Path, Rules], talking: Engine, tmp_path: Path
+) -> None:
+    """The real producer, engine and journal, on a chain of one node."""
+    model, rules = tool_run
+    settings = WorkerSettings(state_dir=tmp_path, measure_steps=False)
+
+    class OneNode:
+        signer = SimpleNamespace(address="0x" + "aa" * 20)
+
+        async def draw_source(self, node: str) -> DrawSource:
+            return DrawSource(node, bytes(32), 0)
+
+    class AllTasks:
+        async def ensure(self, draw: Draw, epoch: int) -> None:
+            pass
+
+    with WorkJournal(tmp_path, "a worker") as journal:
+        of: Any = SimpleNamespace(worker=settings, bfloat16_matmul="auto", run=1)
+        chain: Any = OneNode()
+        unused: Any = None  # a run without traps asks nothing, and the checkpoint is here
+        context = WorkerContext(of, chain, unused, rules.terms, CPU_FP32, journal)
+        producer = Producer(context, NewestCheckpoint(chain, 1, unused), Engine)
+        producer.weights = CurrentWeights(lambda _: talking, Stopwatch())
+        fetched: Any = SimpleNamespace(checkpoint=SimpleNamespace(step=1, anchor=bytes(32)), path=model)
+        await producer.weights.load(fetched)
+        before = telemetry.REGISTRY.get_sample_value("muster_worker_tokens_total") or 0.0
+        tasks: Any = AllTasks()
+        await producer._produce(0, fetched, tasks, rules)  # noqa: SLF001
+        counted = (telemetry.REGISTRY.get_sample_value("muster_worker_tokens_total") or 0.0) - before
+        entry = journal.entry(0)
+        assert entry is not None
+        made = read_rollouts(journal.data(entry))
+    assert counted == sum(len(row.logprobs) for row in made) == sum(sampled_length(row.spans) for row in made)
+    assert counted < 0.9 * sum(len(row.completion_tokens) for row in made)
 
 
 def test_a_slow_tool_holds_up_its_own_conversation_only(
