@@ -16,11 +16,14 @@ import httpx2
 import psutil
 import pytest
 
+from muster.environments.tools.base import function_schema
+from muster.environments.tools.calculator import Calculator
 from muster.models.files import model_hash
 from testbed.chain.contracts import Deployment
 from testbed.processes import Muster
 from testbed.runs.world import published
 from testbed.samples.models import DEMO, write_model
+from testbed.samples.tool_model import make_tool_model, tool_tasks
 from testbed.waiting import BOUND
 
 KEY = "a-key-of-this-test"
@@ -81,6 +84,27 @@ def test_a_checkpoint_is_served_to_who_has_the_key_until_interrupted(forked: boo
             answer = client.post(f"{url}/chat/completions", json={**question, "max_tokens": 4, "temperature": 0})
             assert answer.status_code == 200, answer.text
             assert 1 <= answer.json()["usage"]["completion_tokens"] <= 4
+
+
+def test_calls_come_back_as_openai_has_them(tmp_path: Path) -> None:
+    """Of a small model that was taught to call; a client that sends its result gets the next turn."""
+    make_tool_model(tmp_path / "calls", tool_tasks(tmp_path / "tasks"))
+    tools = [function_schema(Calculator())]
+    asked: list[dict[str, Any]] = [{"role": "user", "content": "Work out 12+34."}]
+    with serving(tmp_path, "calls", "--calls", "json", forked=True) as document:
+        url = f"{document['base_url']}/chat/completions"
+        body = {"model": "calls", "tools": tools, "temperature": 0, "max_tokens": 128}
+        with httpx2.Client(timeout=BOUND, trust_env=False) as client:
+            answer = client.post(url, json={**body, "messages": asked})
+            assert answer.status_code == 200, answer.text
+            [choice] = answer.json()["choices"]
+            [call, *more] = choice["message"]["tool_calls"]
+            results = [{"role": "tool", "tool_call_id": one["id"], "content": "46"} for one in [call, *more]]
+            followed = client.post(url, json={**body, "messages": [*asked, choice["message"], *results]})
+    assert (choice["finish_reason"], call["type"], call["function"]["name"]) == ("tool_calls", "function", "calculator")
+    assert set(json.loads(call["function"]["arguments"])) == {"expression"}
+    assert not choice["message"]["content"]
+    assert followed.status_code == 200, followed.text
 
 
 def test_a_step_of_a_run_is_served_once_it_is_checked_against_the_chain(deployment: Deployment, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Final
 import httpx2
 
 from muster.clients.answering import end_process, ending_of
+from muster.environments.tools.base import CallStyle
 from muster.errors import ConfigError, MusterError, UnreachableError
 
 MODULE: Final = "vllm.entrypoints.openai.api_server"
@@ -43,6 +44,9 @@ DEFAULTS: Final = {
 }
 """Variables of the process; what the environment says already wins."""
 
+PARSERS: Final[Mapping[CallStyle, str]] = {"json": "hermes", "xml": "qwen3_coder"}
+"""vLLM's parsers of calls. Where they differ from a run's, docs/understand/turns.md says."""
+
 
 @dataclass(frozen=True)
 class ServerSpec:
@@ -59,6 +63,8 @@ class ServerSpec:
     """Longest prompt and answer together, in tokens; the model's context without it."""
     api_key: str | None = None
     """What clients must send as a bearer token."""
+    calls: CallStyle | None = None
+    """How the model writes calls: clients that send `tools` get them as OpenAI's `tool_calls`. None: as text."""
 
     @property
     def url(self) -> str:
@@ -80,6 +86,8 @@ class ServerSpec:
         if self.max_length is not None:
             options["--max-model-len"] = self.max_length
         words = [str(word) for option in options.items() for word in option]
+        if self.calls is not None:
+            words += ["--enable-auto-tool-choice", "--tool-call-parser", PARSERS[self.calls]]
         # -P: no module of the folder somebody happens to stand in. Eager: what workers run, and there in seconds.
         return [sys.executable, "-P", "-W", "ignore", "-m", MODULE, *words, "--enforce-eager"]
 

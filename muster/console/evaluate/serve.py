@@ -12,6 +12,7 @@ import typer
 
 from muster.console.command import command
 from muster.console.session import Session, require
+from muster.environments.tools.base import CallStyle
 from muster.errors import UsageError
 
 app = typer.Typer()
@@ -36,11 +37,15 @@ async def serve(
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Longest prompt and answer together, in tokens; else the model's context.")
     ] = None,
+    calls: Annotated[
+        CallStyle | None, typer.Option(help="How the model writes calls of tools; else as the run's tasks say.")
+    ] = None,
 ) -> None:
     """Serve a checkpoint by the OpenAI API until interrupted, for evaluation tools that know nothing of Muster.
 
     A step of a run is fetched and checked against the chain first. The server is vLLM's own, and is bound to this
-    machine. The base URL is printed once the model can be asked.
+    machine. The base URL is printed once the model can be asked. Where the model writes calls, clients that send tools
+    get them as tool_calls, and run the tools themselves.
     """
     from muster.authoring.evaluation.openai_server import ServerSpec, free_port, is_local, serving
     from muster.chain.keys import read_secret
@@ -56,7 +61,7 @@ async def serve(
         )
     key = None if api_key_file is None else read_secret(api_key_file)
     step = _step(model, run)
-    spec = ServerSpec(Path(), "", host, free_port(host, port), "auto", max_length, key)
+    spec = ServerSpec(Path(), "", host, free_port(host, port), "auto", max_length, key, calls)
 
     # 2. Find the checkpoint.
     if run is None:
@@ -64,9 +69,9 @@ async def serve(
         path, about = await asyncio.to_thread(Path(model).absolute), {}
         spec = replace(spec, model=path, name=path.name)
     else:
-        number, path, computed = await _of_run(session, run, step)
+        number, path, computed, style = await _of_run(session, run, step)
         about = {"run": run, "step": number}
-        spec = replace(spec, model=path, name=f"muster-step-{number}", dtype=computed)
+        spec = replace(spec, model=path, name=f"muster-step-{number}", dtype=computed, calls=calls or style)
     hashes = await asyncio.to_thread(model_hashes, path)
     document = {"base_url": spec.url, "model": spec.name, "checkpoint": str(path), **about, **hashes}
     spec = spec if dtype is None else replace(spec, dtype=dtype)
@@ -107,14 +112,19 @@ def _step(model: str | None, run: int | None) -> int | None:
     return None if model is None else int(model)
 
 
-async def _of_run(session: Session, run: int, step: int | None) -> tuple[int, Path, str]:
-    """Return a step of a run, its checkpoint, checked against the chain, and what the run computes in."""
-    from muster.clients.run_data import fetch_profile
+async def _of_run(session: Session, run: int, step: int | None) -> tuple[int, Path, str, CallStyle | None]:
+    """Return a step of a run, its checkpoint, checked against the chain, its dtype, and how it writes calls."""
+    from muster.clients.run_data import RunTasks, fetch_profile
     from muster.console.evaluate.weights import fetch_checkpoint
+    from muster.environments.tools.registry import NO_TOOLS
 
     folder = RUN_FOLDER / f"run-{run}"
     async with session.chain() as chain, session.orchestrator(chain) as client:
         terms = await chain.terms(run)
         profile = await fetch_profile(client, terms, folder)
+        style: CallStyle | None = None
+        if terms.tools_root != NO_TOOLS:
+            document = (await RunTasks.fetch(client, terms, folder)).task_set.document
+            style = next((one.environment.turns.calls for one in document.parts if one.environment.turns), None)
         number, path = await fetch_checkpoint(session, chain, client, run, step, terms, folder / "weights")
-    return number, path, profile.dtype
+    return number, path, profile.dtype, style
