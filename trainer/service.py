@@ -167,14 +167,18 @@ class Trainer:
                 await self._do(learner.replica.heartbeat)
 
     async def _keep_traps(self, ended: asyncio.Event) -> None:
-        """Show masters of traps and count who misses them, until training has ended and the last master is shown."""
+        """Show masters of traps and count who misses them, until training has ended and all masters are shown.
+
+        Only then is each trap open that nobody found: without its ticket on chain it would be paid for.
+        """
         if (keeper := self.accepted_work.traps) is None:
             return
         done = asyncio.Event()
 
         async def poll() -> Next:
+            last = ended.is_set() and await keeper.all_shown()
             outcome = await keeper.poll()
-            if outcome is IDLE and ended.is_set() and await keeper.all_shown():
+            if last and outcome is IDLE:
                 done.set()
             return outcome
 

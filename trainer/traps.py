@@ -28,7 +28,7 @@ from muster.contracts.runs import CheckpointPublished
 from muster.errors import CheckError, ConfigError, RevertError
 from muster.grading.masters import Masters
 from muster.protocol.hashes import hash_bytes
-from muster.protocol.masters import epoch_of, epochs_over
+from muster.protocol.masters import epoch_of, epochs_begun, epochs_over
 from muster.protocol.messages import Verdict
 from muster.protocol.receipts import check_verdict
 from muster.protocol.seals import closes_at
@@ -138,10 +138,10 @@ class TrapKeeper:
         return AGAIN if await self.count() else IDLE
 
     async def all_shown(self) -> bool:
-        """Return whether no other master comes due unless another step is published."""
+        """Return whether the masters of all epochs that have begun are shown: the last one by the owner."""
         steps = (await self.chain.call(runs.run_state(self.run))).steps
         shown = (await self.chain.call(masters_contract.masters(self.run, Series.TRAPS))).epochs
-        return shown >= epochs_quiet(self.terms, steps)
+        return shown >= epochs_begun(self.terms.trap_series, steps)
 
     async def show(self) -> None:
         """Show the masters that are due, in order."""

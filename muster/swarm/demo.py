@@ -183,9 +183,10 @@ class Swarm(RunningSwarm):
         async def shown() -> bool:
             return (await chain.call(masters.masters(self.run, kind))).epochs >= secret.epoch - 1
 
-        async def claimed() -> bool:  # whoever claims, or is excused, has its rejection back
+        async def claimed() -> bool:
+            # Who claims, or is excused, has its rejection back; the trainer ends once it has shown all other tickets.
             rows = await facts.looking(chain, (), validators)
-            return all(row["rejected"] == row["excused"] for row in rows)
+            return all(row["rejected"] == row["excused"] for row in rows) and not self.supervisor.keeps("trainer")
 
         async def paid() -> bool:
             rows = await facts.looking(chain, (), validators)

@@ -158,7 +158,7 @@ class Supervisor:
 
     def keeps(self, name: str) -> bool:
         """Return whether this supervisor started a process of that name and keeps it running."""
-        return name in self._keepers
+        return name in self._keepers and not self._keepers[name].done()
 
     async def guard(self, work: Awaitable[T]) -> T:
         """Await `work`, ending it with SwarmError as soon as a process cannot be kept running."""

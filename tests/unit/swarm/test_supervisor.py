@@ -133,6 +133,7 @@ async def test_a_final_status_is_no_death(tmp_path: Path) -> None:
     async with Supervisor(tmp_path, reported.append) as swarm:
         await swarm.start(spec(tmp_path, "trainer", "pass", final_statuses=(0,)))
         await until(lambda: reported[-1].kind == "finished")
+        await until(lambda: not swarm.keeps("trainer"))
         assert not swarm.failure.done()
     assert [event.kind for event in reported] == ["started", "finished"]
 
