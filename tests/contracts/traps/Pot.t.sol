@@ -9,6 +9,8 @@ import { TrapHouse } from "./TrapHouse.sol";
 /// @title Random walks of commitments, prizes and withdrawals: the pot covers what it pays, in the order of asking.
 contract PotTest is TrapHouse {
     uint256 private constant ACTS = 48;
+    /// @dev Commitments that its lock covers.
+    uint256 private constant COVER = 40;
 
     /// @dev Commitments whose premium was collected; what came in by them, and what was paid.
     uint32 private collected;
@@ -43,7 +45,7 @@ contract PotTest is TrapHouse {
     }
 
     function _act(uint256 act, uint256 i, uint256 amount) private {
-        if (act < 2) {
+        if (act < 2 && count < COVER) {
             _commit(WORKER);
             count++;
         } else if (act < 3) {
