@@ -3,7 +3,7 @@
     python benchmarks/tools.py [--json] [--only PART] [--conversations 5000] [--samples 200] [--runs 5]
 
 PARTS are measured one after the other, each in a process of its own. `adversaries` and `honest` are measured under both
-profiles, in bfloat16 with a fifth of the conversations. All of it takes about an hour on two cores; --only and smaller
+profiles, in bfloat16 with a fifth of the conversations. All of it takes some hours on two cores; --only and smaller
 numbers make it short. Exits with 3 when a target is missed.
 """
 

@@ -146,7 +146,7 @@ TOOLS: Final = Scenario(
     budgets=(32,),
     groups_per_batch=32,
     groups_per_commitment=8,
-    steps=24,
+    steps=40,
     title="Multiplying with a calculator",
     about="A small model, made on this machine, learns to call a calculator for products beyond its head.\n"
     "Everything is local, and a cheater makes up what the calculator says.",
