@@ -47,6 +47,8 @@ from worker.engine import Engine, EngineLimits, GenerationRequest
 
 SURE: Final = 0.99
 """Share of the samples in which a kind must be rejected to count as caught."""
+HONEST_ROOM: Final = 448
+"""Tokens of an honest conversation: room for eight turns."""
 CONVERSATIONS: Final = 32
 """Side by side, where turns are timed."""
 TURNS: Final = 4
@@ -125,7 +127,8 @@ def work_honestly(name: str, count: int) -> tuple[list[str], dict[int, int]]:
     """
     rejected: list[str] = []
     turns: dict[int, int] = {}
-    with tempfile.TemporaryDirectory() as folder, open_tool_lab(Path(folder), PROFILES[name]) as lab:
+    room = {"max_completion_tokens": HONEST_ROOM}
+    with tempfile.TemporaryDirectory() as folder, open_tool_lab(Path(folder), PROFILES[name], **room) as lab:
         index = KNOWN
         while sum(turns.values()) < count:
             job = lab.job(index)

@@ -29,12 +29,12 @@ from worker.engine import Engine, EngineLimits, GenerationRequest
 
 
 @contextmanager
-def open_tool_lab(folder: Path, profile: Profile = CPU_FP32) -> Iterator[AdversaryLab]:
-    """Train a model that calls the calculator, and start engine and replay under a profile."""
+def open_tool_lab(folder: Path, profile: Profile = CPU_FP32, **changes: Any) -> Iterator[AdversaryLab]:
+    """Train a model that calls the calculator, and start engine and replay under a profile. changes: of the terms."""
     torch.set_num_threads(1)
     tasks = tool_tasks(folder / "tasks")
     model = make_tool_model(folder / "model", tasks)
-    rules = tool_rules(model, tasks, tool_terms(tasks, profile))
+    rules = tool_rules(model, tasks, tool_terms(tasks, profile, **changes))
     engine = Engine(model, profile, EngineLimits.from_terms(rules.terms))
     try:
         yield AdversaryLab([model], rules, engine, Replayer(model, profile, rules.terms.temperature), folder)
