@@ -2,9 +2,9 @@
 
 Both arms begin with the model of `muster swarm demo --scenario tools` for a seed, and have the same tasks, prompts,
 draws, recipe and updates. The arm without the tool is trained first; in each update the other one trains on as many
-sampled tokens or up to a group fewer, of groups that teach something. Draws, engine, rows, advantages and updates are the project's own; chain
-and other processes are left out, and work is always on the newest step. In the end each arm answers every held-out task
-ANSWERS times, as a worker samples.
+sampled tokens or up to a group fewer, of groups that teach something. Draws, engine, rows, advantages and updates are
+the project's own; chain and other processes are left out, and work is always on the newest step. In the end each arm
+answers every held-out task ANSWERS times, as a worker samples.
 """
 
 from __future__ import annotations
