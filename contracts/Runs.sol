@@ -465,8 +465,9 @@ contract Runs is Escrow {
     }
 
     /// @dev What a commitment of the node reserves for who finds traps.
-    function _premium(Work storage work_, uint256 index) private view returns (uint256) {
-        return uint256(work_.pay) * work_.premiumBps / TermBounds.BASIS_POINTS * Draws.weight(index, index + 1);
+    function _premium(Work storage work_, uint256 index) private view returns (uint256 premium) {
+        premium = uint256(work_.pay) * work_.premiumBps / TermBounds.BASIS_POINTS;
+        if (premium != 0) premium *= Draws.weight(index, index + 1);
     }
 
     /// @dev No premium comes out of voided pay: it goes to those who convicted, or back to the owner.

@@ -33,7 +33,7 @@ from muster.protocol.kinds import Kind
 from muster.protocol.messages import OpenedTrap, PlantedRow, TrapMap, TrapPage, TrapTicket, Verdict
 from muster.protocol.seals import claims_end_at, closes_at, masters_due_at
 from muster.protocol.terms import Terms
-from muster.protocol.traps import fine, is_picked, map_tree, planted_rows
+from muster.protocol.traps import fine, is_picked, map_tree, planted_rows, weight
 from muster.runtime.loop import IDLE
 from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
@@ -356,7 +356,7 @@ async def test_epoch_whose_master_is_withheld_pays_who_sealed(place: Place) -> N
     async with place.fixture.chain("stranger") as chain:
         work = await chain.call(runs.work(place.fixture.key("w1").address))
         paid = await chain.all_events(LookPaid)
-    share = 3 * (PAY * work.premium_bps // 10_000) // 4
+    share = weight(0, 3) * (PAY * work.premium_bps // 10_000) // 4
     assert sorted((one.validator, one.from_, one.through, one.amount) for one in paid) == sorted(
         (place.fixture.key(name).address, 0, 2, share) for name in sealing
     )

@@ -182,6 +182,26 @@ contract TrapsTest is TrapHouse {
         _expectNoClaim(i, abi.encodeWithSelector(ITraps.NextLeafMissing.selector, node(i), node(WORKER), _nextOf(i)));
     }
 
+    /// @dev A rejection shows that it looked as well as a vouch does; of true work it costs the fine.
+    function test_Claim_TheNextWasRejected() public {
+        uint256 i = _first(true);
+        while (_nextOf(i) == count || !_isCalled(i, trap)) i++;
+        bytes32[] memory list = new bytes32[](2);
+        (list[0], list[1]) = (_leaf(trap, PLANTED), _leaf(_nextOf(i), TRUE_ROW));
+        _sealWith(i, hour, 0, _rejection(list));
+        _showTicket();
+        _showMaster();
+        ITraps.Finding memory finding = _finding(list, trap, PLANTED);
+        ITraps.Other memory other =
+            ITraps.Other(_target(_nextOf(i)), false, PLANTED, keccak256("salt of a leaf"), 1, new bytes32[](0));
+        bytes memory reason = abi.encodeWithSelector(ITraps.NextLeafMissing.selector, node(i), node(WORKER), _nextOf(i));
+        vm.expectRevert(reason);
+        traps.claim(node(i), finding, _row(), other);
+        other.position = TRUE_ROW;
+        traps.claim(node(i), finding, _row(), other);
+        vm.assertEq(traps.owed(node(i)), PRIZE - FINE);
+    }
+
     function test_Claim_RevertWhen_NotAValidatorThen() public {
         _showTicket();
         _showMaster();
