@@ -204,12 +204,10 @@ async def test_no_ticket_after_the_commitment(place: Place) -> None:
     await place.upload("w1", 0, root)
     await place.fixture.commit("w1", 0, root)
 
-    async def is_late() -> bool:
-        return (await place.refusal("w1", place.request("w1", 0, root=root)))[1] == (
-            "index 0 is committed: a ticket would be too late"
-        )
-
-    await until(is_late, "the orchestrator sees the commitment")
+    report = f"/v1/nodes/{place.fixture.key('w1').address}"
+    await until(lambda: place.orchestrator.json(report).get("commitments") == 1, "the orchestrator sees the commitment")
+    refusal = await place.refusal("w1", place.request("w1", 0, root=root))
+    assert refusal[1] == "index 0 is committed: a ticket would be too late"
 
 
 async def test_maps_are_public_once_the_master_is_shown(place: Place, tmp_path: Path) -> None:
