@@ -236,7 +236,7 @@ class TrapClaimer:
             c = made.get((leaf.node, leaf.index, leaf.root))
             if c is None or self.journal.traps.done(c.node, c.index, "excuse"):
                 continue
-            if self.journal.traps.why(c.node, c.index, "claim") == "done":  # a claim excuses, a refused one does not
+            if self.journal.traps.why(c.node, c.index, "claim") == "done":  # it excused; a refused one did not
                 continue
             case_id = next(iter(self.journal.traps.cases_about(c.node, c.index)), 0)
             ticket = await self.chain.call(traps.map_root(c.node, c.index)) != bytes(32)
