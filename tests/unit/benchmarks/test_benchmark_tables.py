@@ -124,7 +124,7 @@ def test_tables_of_traps_have_a_column_for_each_rule() -> None:
             *alone,
             *({"kind": "owner", "rules": rules, "validators": size, **owner} for size in (4, 6)),
             {"kind": "coalition", "rules": rules, "name": "two", "gain": scale},
-            {"kind": "sample", "rules": rules, "rows": 6, "usual": scale, "first": 0.5, "twice": 0.25},
+            {"kind": "sample", "rules": rules, "rows": 6, "usual": scale, "first": 0.5},
         ]
 
     figures = [figure("owner_cost", [0.1], target=0.15, unit="of the pay", at_most=True, part="traps")]
@@ -136,7 +136,7 @@ def test_tables_of_traps_have_a_column_for_each_rule() -> None:
     assert parts["looks"].splitlines()[2] == "| honest | 100 % | 4.00 | 6.00 | 8.00 | 12.00 |"
     assert parts["coalitions"].splitlines()[2] == "| two | 1.00 | 2.00 |"
     assert parts["owners"].splitlines()[2] == "| usual | 0.100 | 2.000 | \N{MINUS SIGN}1.000 |"
-    assert parts["samples"].splitlines()[2:] == ["| 6 | 1.00 | 0.50 | 0.25 |"]
+    assert parts["samples"].splitlines()[2:] == ["| 6 | 1.00 | 0.50 |"]
     assert "| `owner_cost` | of the pay | 0.1 |" in parts["looking"]
 
 
