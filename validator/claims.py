@@ -214,7 +214,7 @@ class TrapClaimer:
     async def _after_claims(self, c: CommittedWork, trap: OpenedTrap | None) -> None:
         """When claims are over: settle what stood by; be paid for a look at a pick without a ticket."""
         _, _, called = await self.turns.call_of(c)
-        if self.journal.traps.done(c.node, c.index, "claim") and not called:
+        if self.journal.traps.why(c.node, c.index, "claim") == "done" and not called:
             await self._act(c, "settle", traps.settle(c.node, c.index))
         elif trap is None and called and await self.chain.call(traps.map_root(c.node, c.index)) == bytes(32):
             await self._act(c, "unticketed", traps.claim_unticketed(self.me, target_of(c)))
