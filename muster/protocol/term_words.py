@@ -31,6 +31,10 @@ WORDS: Final[dict[str, tuple[Unit, str]]] = {
     "accepts_required": ("", "validators that must accept work before it is trained on"),
     "seal_quorum": ("", "validators that must seal an hour for its pay to mature sooner"),
     "min_step_interval": ("seconds", "time between two steps, at least"),
+    "trap_every": (
+        "",
+        "of so many commitments one is a trap, on average; 0: none, so looking pays only if someone cheats",
+    ),
     "commit_phase": ("seconds", "time in which jurors vote, hidden"),
     "reveal_phase": ("seconds", "time after that in which they reveal their votes"),
     "jury_seniority": ("seconds", "time that a validator must be registered before it judges and seals"),
@@ -48,10 +52,6 @@ WORDS: Final[dict[str, tuple[Unit, str]]] = {
     "grade_epoch_steps": ("", "steps of one of these epochs"),
     "trap_epochs": ("", "epochs of the traps"),
     "trap_epoch_steps": ("", "steps of one of these epochs"),
-    "trap_every": (
-        "",
-        "of so many commitments one is a trap, on average; 0: none, so looking pays only if someone cheats",
-    ),
     "trap_prize": ("MUST", "what a validator is paid for finding a trap"),
     "trap_tip": ("hash", "hash of the first master of the traps"),
 }

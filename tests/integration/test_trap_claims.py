@@ -183,33 +183,48 @@ async def place(own_anvil: Anvil, built_contracts: None, tmp_path: Path) -> Asyn
         yield Place(fixture, run_terms, masters, pages, watchers)
 
 
-async def test_validators_are_paid_for_traps_that_they_found(place: Place) -> None:
-    watchers = place.watchers
-    async with place.fixture.local_chain() as dev:
-        hour = await dev.now() // HOUR_SECONDS + 1
-    await place.at(hour * HOUR_SECONDS + 10)
-    async with place.fixture.chain("stranger") as chain:
-        entropy = (await chain.draw_source(place.fixture.key("w1").address)).entropy
+def plan(place: Place, entropy: bytes, hour: int) -> tuple[dict[str, tuple[int, list[str]]], list[bool]]:
+    """Return the commitments of an hour that a test is about, by their kind, and which commitments have a ticket.
 
-    # 1. Traps: one that somebody is called for, one that nobody is, and a pick without a ticket. One true row.
-    kinds: dict[str, tuple[CommittedWork, list[str]]] = {}
+    Of each: its index, and the validators that are called for it; for the one that nobody is called for, those that
+    stand by. A kind is missing where the hour has none of it.
+    """
+    kinds: dict[str, tuple[int, list[str]]] = {}
+    tickets: list[bool] = []
     node = place.fixture.key("w1").address
-    for index in range(MOST):
-        if len(kinds) == 4:
-            break
+    while len(kinds) < 4 and len(tickets) < MOST:
+        index = len(tickets)
         given = {"entropy": entropy, "node": node, "index": index}
-        hashes = {name: call_hash(link=one.turns.link_of(hour), **given) for name, one in watchers.items()}
+        hashes = {name: call_hash(link=one.turns.link_of(hour), **given) for name, one in place.watchers.items()}
         calls, near = ([name for name in hashes if is_called(hashes[name], len(VALIDATORS), n)] for n in (1, 2))
         kind = "true"
-        if picked := place.picked(entropy, index, 1):
+        if place.picked(entropy, index, 1):
             kind = "alone" if not calls else "unticketed" if "called" in kinds else "called"
-        c = await place.commit(index, 0, picked=picked, ticket=kind in ("called", "alone"))
         # Of those that stand by for the one trap, one is not called for the other.
         standing = near if kind == "alone" else kinds["alone"][1] if "alone" in kinds else VALIDATORS
         claimants = calls if kind == "called" else kinds["called"][1] if "called" in kinds else []
         if len(calls) < 4 and (kind in ("true", "unticketed") or set(standing) - set(claimants)):
-            kinds.setdefault(kind, (c, near if kind == "alone" else calls))
-    assert len(kinds) == 4, f"{MOST} commitments have no trap of every kind"
+            kinds.setdefault(kind, (index, near if kind == "alone" else calls))
+        tickets.append(kind in ("called", "alone"))
+    return kinds, tickets
+
+
+async def test_validators_are_paid_for_traps_that_they_found(place: Place) -> None:
+    watchers = place.watchers
+    async with place.fixture.chain("stranger") as chain:
+        entropy = (await chain.draw_source(place.fixture.key("w1").address)).entropy
+
+    # 1. Traps: one that somebody is called for, one that nobody is, and a pick without a ticket. One true row.
+    async with place.fixture.local_chain() as dev:
+        hours = range(await dev.now() // HOUR_SECONDS + 1, await dev.now() // HOUR_SECONDS + 9)
+    plans = ((hour, plan(place, entropy, hour)) for hour in hours)
+    hour, (planned, tickets) = next((hour, found) for hour, found in plans if len(found[0]) == 4)
+    await place.at(hour * HOUR_SECONDS + 10)
+    made = [
+        await place.commit(index, 0, picked=place.picked(entropy, index, 1), ticket=ticket)
+        for index, ticket in enumerate(tickets)
+    ]
+    kinds = {kind: (made[index], names) for kind, (index, names) in planned.items()}
     called, finders = kinds["called"]
     alone, true = kinds["alone"][0], kinds["true"][0]
     finder = finders[0]
