@@ -3,7 +3,8 @@
 The package is imported in a separate Python environment, at build time and on the owner's machine: `verifiers` needs
 other versions than Muster, and a worker or validator never loads a stranger's package. The export holds prompts, data,
 and of each reward its module, its name, its weight and its code as one plain expression. A reward is recognised by that
-expression, never by its name: `correct_answer` may compute anything. Others are refused, and named.
+expression, never by its name: `correct_answer` may compute anything. Others are refused, and named. A tool that is a
+pure function comes with its source, which nodes run in the sandbox; others are refused by name too.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from muster.environments.answers import last_box
 from muster.environments.base import Environment
 from muster.environments.choice import LETTERS
 from muster.environments.task import ROLES, ChatMessage, Task
+from muster.environments.tools.manifest import MAX_TOOLS, TurnsManifest
+from muster.environments.tools.sandboxed import AuthoredTool
 from muster.errors import ConfigError, MalformedError, UsageError
 from muster.runtime.documents import read_value
+from muster.sandbox.scorer import ScorerManifest
 
 VERSION: Final = "0.4.0"
 REQUIREMENT: Final = f"verifiers=={VERSION}"
@@ -56,6 +60,8 @@ class ExportedTaskset(BaseModel):
     taskset: str = Field(max_length=500)
     task: str = Field(max_length=500)
     rewards: list[ExportedReward] = Field(max_length=100)
+    tools: list[dict[str, Any]] = Field(max_length=MAX_TOOLS)
+    """Each an `AuthoredTool`, which `turns_of` reads."""
     obstacles: list[str] = Field(max_length=100)
     """What the taskset has that Muster has no place for."""
 
@@ -123,6 +129,15 @@ def read_about(about: Mapping[str, Any]) -> ExportedTaskset:
     if found.verifiers != VERSION:
         raise MalformedError(f"exported by verifiers {found.verifiers}, not by {VERSION}")
     return found
+
+
+def turns_of(taskset: ExportedTaskset, sandbox: ScorerManifest) -> TurnsManifest:
+    """Return what an environment's manifest says of a taskset's tools.
+
+    Raises MalformedError for a tool that a manifest cannot name, and for two of one name.
+    """
+    tools = (read_value(AuthoredTool, one, f"a tool, {str(one.get('name'))[:80]!r}") for one in taskset.tools)
+    return TurnsManifest((), authored=tuple(tools), sandbox=sandbox)
 
 
 def map_rewards(taskset: ExportedTaskset) -> Mapped:

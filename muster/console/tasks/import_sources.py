@@ -29,6 +29,8 @@ from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import make_environment, own_manifest
 from muster.errors import UsageError
 from muster.sandbox.client import Sandbox
+from muster.sandbox.component import local_component
+from muster.sandbox.scorer import ScorerManifest
 from muster.tasksets.build import check_replaceable
 from muster.tasksets.document import TaskSource
 from muster.tasksets.taskset import TaskSet
@@ -133,11 +135,15 @@ def _verifiers(request: ImportRequest, given: EnvironmentManifest | None) -> Ite
     order = {"taskset": name, "count": request.count, "config": from_reasoning_gym.read_settings(request.setting)}
     with exported(python, from_verifiers.PROGRAM, order) as (about, rows):
         # 2. What scores follows from the reward; only the form of the thinking is the owner's choice.
-        mapped = from_verifiers.map_rewards(from_verifiers.read_about(about))
+        taskset = from_verifiers.read_about(about)
+        mapped = from_verifiers.map_rewards(taskset)
         if given is not None and given.name != mapped.known.environment:
             raise UsageError(f"its reward is that of {mapped.known.environment}, not of {given.name}")
         thinking = {"thinking": given.options["thinking"]} if given is not None else {}
         manifest = own_manifest(mapped.known.environment, {**mapped.known.options, **thinking})
+        if taskset.tools:
+            sandbox = ScorerManifest(local_component().hash, "code")
+            manifest = replace(manifest, turns=from_verifiers.turns_of(taskset, sandbox))
         label = re.sub(r"[^a-z0-9._-]", "-", name.lower())[:64]
         format_ = from_verifiers.format_of_taskset(label, mapped, make_environment(manifest))
         origin = f"{request.file.name} through verifiers {from_verifiers.VERSION}"

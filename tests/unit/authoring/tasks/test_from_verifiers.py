@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.authoring.tasks.exporters import verifiers_export
+from muster.authoring.tasks.foreign import environments_folder, own_environment
 from muster.authoring.tasks.from_verifiers import (
+    REQUIREMENT,
     format_of_taskset,
     known_reward,
     map_rewards,
     read_about,
     requirement_of,
+    turns_of,
 )
 from muster.authoring.tasks.sources import ImportReport, import_tasks
 from muster.console.session import Options, Session
 from muster.console.tasks import tasks as commands
 from muster.console.tasks.import_options import ImportRequest
 from muster.environments.registry import default_manifest, make_environment
+from muster.environments.tools.registry import make_tools
 from muster.errors import ConfigError, MalformedError, UsageError
+from muster.sandbox.client import Sandbox
+from muster.sandbox.component import local_component
+from muster.sandbox.scorer import ScorerManifest
 from muster.tasksets.taskset import TaskSet
 
 PACKAGE = Path(__file__).parent / "data" / "sums_package"
@@ -31,6 +44,7 @@ ABOUT: dict[str, Any] = {
     "taskset": "sums_for_muster.SumsTaskset",
     "task": "sums_for_muster.Boxed",
     "rewards": [CORRECT],
+    "tools": [],
     "obstacles": [],
 }
 
@@ -82,7 +96,7 @@ def test_what_computes_something_else_is_not_known(code: str) -> None:
         ({"rewards": [CORRECT | {"code": ""}]}, "sums_for_muster.correct: it is more than one expression"),
         ({"rewards": [CORRECT | {"weight": 0.5}]}, "sums_for_muster.correct has the weight 0.5"),
         ({"rewards": [CORRECT, CORRECT]}, "adds up several rewards: sums_for_muster.correct, sums_for_muster.correct"),
-        ({"obstacles": ["tools", "a container"]}, "it has tools; it has a container"),
+        ({"obstacles": ["judges", "a container"]}, "it has judges; it has a container"),
     ],
 )
 def test_what_nothing_here_computes_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
@@ -106,6 +120,8 @@ def test_a_reward_without_weight_does_not_count() -> None:
         {"rewards": [CORRECT] * 101},
         {"rewards": [CORRECT | {"code": "x" * 2001}]},
         {"obstacles": [1]},
+        {"tools": [{}] * 17},
+        {"tools": ["run"]},
     ],
 )
 def test_other_first_lines_are_malformed(changes: dict[str, Any]) -> None:
@@ -150,6 +166,154 @@ def test_packages_are_named_or_folders(tmp_path: Path) -> None:
         requirement_of(str(tmp_path))
 
 
+RATES = {"km": 1000}
+
+
+def of_module(unit: str) -> int:
+    return RATES[unit]
+
+
+def untyped(a) -> str:
+    return str(a)
+
+
+def of_a_list(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+def of_any_number(*numbers: int) -> int:
+    return sum(numbers)
+
+
+def without_result(a: int):
+    return str(a)
+
+
+def of_another_type(a: int = True) -> str:
+    return str(a)
+
+
+def endless(a: float = math.inf) -> str:
+    return str(a)
+
+
+async def waiting(url: str) -> str:
+    return url
+
+
+def timed(zone: str) -> str:
+    return zone + str([time.time() for _ in zone])
+
+
+def importing(name: str) -> str:
+    from pathlib import Path
+
+    return Path(name).read_text()
+
+
+def opening(name: str) -> str:
+    return open(name).read()
+
+
+def changing(a: int) -> str:
+    global RATES
+    RATES = {"km": a}
+    return "done"
+
+
+@functools.cache
+def remembering(a: int) -> int:
+    return a
+
+
+def made(b: int) -> Callable[[int], int]:
+    def inner(a: int) -> int:
+        return a + b
+
+    return inner
+
+
+class Holder:
+    count = 0
+
+    def uses_self(self, a: int) -> int:
+        self.count += a
+        return self.count
+
+    @classmethod
+    def uses_class(cls, a: int) -> int:
+        return cls.count + a
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (Holder().uses_self, "it uses self"),
+        (Holder.uses_class, "it uses cls"),
+        (of_module, "it uses RATES of its module"),
+        (changing, "it uses RATES of its module"),
+        (timed, "it uses time of its module"),
+        (importing, "it imports pathlib"),
+        (opening, "it uses open"),
+        (waiting, "it is async"),
+        (remembering, "more than a plain function"),
+        (made(1), "more than a plain function"),
+        (len, "its source or a type is not there"),
+        (untyped, "its parameter a is not declared"),
+        (of_a_list, "its parameter numbers is not declared"),
+        (of_any_number, "its parameter numbers is not declared"),
+        (of_another_type, "the default of its parameter a"),
+        (endless, "the default of its parameter a"),
+        (without_result, "not declared to return"),
+    ],
+)
+def test_a_tool_that_needs_more_than_its_arguments_is_none(function: Callable[..., Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        verifiers_export.tool("tool", function)
+
+
+def test_tools_are_read_into_a_manifest_or_refused() -> None:
+    def halve(number: float, digits: int = 1) -> str:
+        """Halves a number."""
+        return f"{math.floor(number) / 2:.{digits}f}"
+
+    about = ABOUT | {"tools": [verifiers_export.tool("halve", halve)]}
+    sandbox = ScorerManifest("0x" + "11" * 32, "code")
+    turns = turns_of(read_about(about), sandbox)
+    assert (turns.names, turns.authored[0].parameters["digits"].is_required) == (("halve",), False)
+    assert "import math as math" in turns.authored[0].source
+    for changes, says in (
+        ({"name": "Halve"}, "a tool, 'Halve': name"),
+        ({"description": "x" * 1025}, "description"),
+        ({"source": ""}, "source"),
+        ({"parameters": {f"p{i}": {} for i in range(17)}}, "at most 16"),
+    ):
+        with pytest.raises(MalformedError, match=says):
+            turns_of(read_about(about | {"tools": [about["tools"][0] | changes]}), sandbox)
+
+
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("sums_divide", {"a": 22, "b": 7}),
+    ("sums_divide", {"a": 1}),
+    ("sums_divide", {"a": 6, "b": 4, "exact": True}),
+    ("sums_is_even", {"number": 7}),
+    ("sums_product", {"numbers": "3,-4,50000000000"}),
+    ("sums_root", {"number": 2}),
+]
+SERVED = """
+import asyncio, json, sys
+import sums_for_muster, verifiers.v1 as vf
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("sums")
+sums_for_muster.Pure(vf.ToolsetConfig()).register(server)
+for name, arguments in json.loads(sys.argv[1]):
+    answer = asyncio.run(server.call_tool(name.removeprefix("sums_"), arguments))
+    print(json.dumps([block.text for block in answer.content]))
+"""
+"""What verifiers' own server answers."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_package_that_uses_verifiers_is_imported_and_its_other_rewards_are_refused(
@@ -173,3 +337,41 @@ def test_a_package_that_uses_verifiers_is_imported_and_its_other_rewards_are_ref
     ):
         with pytest.raises(ConfigError, match=says):
             import_(kind)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_pure_tools_give_in_the_sandbox_what_they_give_in_verifiers(tmp_path: Path) -> None:
+    """With the real package: what its server answers, and what nodes compute of the imported manifest."""
+    session = Session(Options(json=True))
+
+    def import_(kind: str) -> None:
+        typed = {"source": "verifiers", "file": PACKAGE, "out": tmp_path / kind, "setting": [f"kind={kind}"]}
+        commands.import_(session, ImportRequest(**typed, licence="MIT", count=3))
+
+    import_("tools")
+    turns = TaskSet.open(tmp_path / "tools").manifest(0).turns
+    assert turns is not None
+    assert turns.sandbox == ScorerManifest(local_component().hash, "code")
+    python = own_environment((REQUIREMENT, str(PACKAGE.resolve())), environments_folder())
+    order = [str(python), "-I", "-c", SERVED, json.dumps(CALLS)]
+    said = subprocess.run(order, capture_output=True, text=True, check=True, timeout=120)
+    served = [json.loads(line) for line in said.stdout.splitlines()[-len(CALLS) :]]
+    with Sandbox() as sandbox:
+        tools = make_tools(turns, sandbox.call)
+        assert [[tools[name].run(arguments, turns.fuel).text] for name, arguments in CALLS] == served
+    assert len({str(one) for one in served}) == len(CALLS)
+
+    for kind, *reasons in (
+        (
+            "mixed",
+            "Impure.counts: it uses self",
+            "Impure.table: it uses RATES of its module",
+            "Impure.fetch: it is async",
+        ),
+        ("prepared", "tools with a custom setup, sums_for_muster.Ready.setup"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            import_(kind)
+        assert all(reason in str(caught.value) for reason in reasons)
+        assert "Pure" not in str(caught.value)

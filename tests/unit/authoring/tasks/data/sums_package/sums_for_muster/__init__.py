@@ -1,5 +1,10 @@
 """A taskset of verifiers whose reward can be chosen, so that every kind of import is tried on the real package."""
 
+import math
+import time
+from fractions import Fraction as Exactly
+from functools import reduce
+
 import verifiers.v1 as vf
 from verifiers.v1 import verify_boxed_math_answer as by_math_verify
 
@@ -75,7 +80,114 @@ class Steps(SumsTask):
         await runtime.write("/tmp/x", b"")
 
 
-KINDS = {kind.__name__.lower(): kind for kind in (Boxed, Exact, Letter, Plugged, Length, Numbers, Steps)}
+RATES = {"km": 1000}
+
+
+class Pure(vf.Toolset[vf.ToolsetConfig]):
+    """Each depends on its arguments alone."""
+
+    TOOL_PREFIX = "sums"
+
+    @vf.tool
+    def divide(self, a: int, b: int = 3, *, digits: int = 2, exact: bool = False) -> str:
+        """Divides a by b."""
+        value = Exactly(a, b)
+        return str(value) if exact else f"{float(value):.{digits}f}"
+
+    @vf.tool(name="product")
+    def multiply(self, numbers: str) -> int:
+        """Multiplies numbers with commas between them."""
+        import re
+
+        return reduce(lambda x, y: x * y, [int(one) for one in re.split(",", numbers)], 1)
+
+    @vf.tool
+    def root(self, number: float) -> str:
+        return f"""{number}
+        has the root {math.sqrt(number)}"""
+
+    @vf.tool
+    def is_even(self, number: int) -> bool:
+        """Says whether a number is even."""
+        return number % 2 == 0
+
+
+class Impure(vf.Toolset[vf.ToolsetConfig]):
+    """Each needs more than its arguments."""
+
+    @vf.tool
+    def counts(self, a: int) -> int:
+        self.count = getattr(self, "count", 0) + a
+        return self.count
+
+    @vf.tool
+    def table(self, unit: str) -> int:
+        return RATES[unit]
+
+    @vf.tool
+    def untyped(self, a) -> str:
+        return str(a)
+
+    @vf.tool
+    def nested(self, numbers: list[int]) -> int:
+        return sum(numbers)
+
+    @vf.tool
+    async def fetch(self, url: str) -> str:
+        return url
+
+    @vf.tool
+    def clock(self, zone: str) -> str:
+        return zone + str([time.time() for _ in zone])
+
+    @vf.tool
+    def inner(self, name: str) -> str:
+        from pathlib import Path
+
+        return Path(name).read_text()
+
+    @vf.tool
+    def reads(self, name: str) -> str:
+        return open(name).read()
+
+    @vf.tool
+    def inherits(self, name: str) -> str:
+        return str(super()) + name
+
+    @vf.tool
+    def fraction(self, a: int) -> float:
+        return a / 3
+
+    @vf.tool
+    def optional(self, a: int = None) -> str:  # noqa: RUF013
+        return str(a)
+
+
+class Tools(Boxed):
+    @classmethod
+    def toolsets(cls, config):
+        return [Pure(vf.ToolsetConfig())]
+
+
+class Mixed(Boxed):
+    @classmethod
+    def toolsets(cls, config):
+        return [Pure(vf.ToolsetConfig()), Impure(vf.ToolsetConfig())]
+
+
+class Ready(Pure):
+    async def setup(self) -> None:
+        self.ready = True
+
+
+class Prepared(Boxed):
+    @classmethod
+    def toolsets(cls, config):
+        return [Ready(vf.ToolsetConfig())]
+
+
+PLAIN = (Boxed, Exact, Letter, Plugged, Length, Numbers, Steps)
+KINDS = {kind.__name__.lower(): kind for kind in (*PLAIN, Tools, Mixed, Prepared)}
 
 
 class SumsConfig(vf.TasksetConfig):
