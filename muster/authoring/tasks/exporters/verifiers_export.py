@@ -169,9 +169,6 @@ def tool(name, method):
         raise ValueError("it is async")
     if not isinstance(definition, ast.FunctionDef) or hasattr(fn, "__wrapped__") or fn.__code__.co_freevars:
         raise ValueError("it is more than a plain function")
-    receiver = (definition.args.posonlyargs + definition.args.args)[0].arg if inspect.ismethod(method) else None
-    if any(isinstance(node, ast.Name) and node.id == receiver for node in ast.walk(definition)):
-        raise ValueError(f"it uses {receiver}")
 
     # 2. Its parameters, and what it returns.
     if hints.get("return") not in (str, int, bool):
@@ -187,7 +184,7 @@ def tool(name, method):
                 raise ValueError(f"the default of its parameter {key} has another type, or is no finite number")
         parameters[key] = {"type": TYPES[kind], "description": "", "is_required": key not in defaults}
 
-    # 3. Its code, without decorators and types.
+    # 3. Its code, without decorators and types, and without `self`, which is then a name that nothing defines.
     definition.name, definition.decorator_list, definition.returns = "_body", [], None
     definition.args = ast.parse(f"lambda {'*,' * bool(parameters)} {', '.join(parameters)}: 0").body[0].value.args
     body = ast.unparse(definition)
