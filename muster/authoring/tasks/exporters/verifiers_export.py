@@ -4,8 +4,7 @@
 
 The first line is about the taskset: its rewards, each with its module, its weight and its code in a plain form, its
 tools that are pure functions, each with its source, and what Muster has no place for (`obstacles`). Then comes one line
-per task. `muster.authoring.tasks.from_verifiers` reads
-them. Nothing of Muster is imported here.
+per task. `muster.authoring.tasks.from_verifiers` reads them. Nothing of Muster is imported here.
 """
 
 from __future__ import annotations
