@@ -31,6 +31,7 @@ from muster.errors import MismatchError
 from muster.protocol.kinds import Kind, kind_of_flaw
 from muster.protocol.messages import Upload
 from muster.rollouts.parquet import write_rollouts
+from muster.rollouts.spans import one_span
 from muster.verification.bundles import parse_bundle
 from testbed.paths import ROOT
 from testbed.processes import Service, ended, run_to_end
@@ -268,4 +269,5 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World, monkeypat
 
 def completion(length: int, token: int = 0) -> dict[str, object]:
     """Return the columns that give a row a completion of `length` tokens."""
-    return {"completion_tokens": np.full(length, token, np.int32), "logprobs": np.zeros(length, np.float32)}
+    tokens, logprobs = np.full(length, token, np.int32), np.zeros(length, np.float32)
+    return {"completion_tokens": tokens, "logprobs": logprobs, "spans": one_span(length)}
