@@ -187,7 +187,7 @@ async def test_tickets_that_are_refused(place: Place) -> None:
     drawn, at = place.find(drawn=True, skip=1)
     await place.upload(drawn, at, root)
     good = place.request(drawn, at, root=root)
-    other = place.request(name, at, root=root)
+    other = place.request(next(one for one in HOLDERS if one != drawn), at, root=root)
     assert (await place.refusal(drawn, other))[0] == 403
     forged = good.model_copy(update={"consent": good.consent.model_copy(update={"signature": other.consent.signature})})
     assert "the map is signed by" in (await place.refusal(drawn, forged))[1]
