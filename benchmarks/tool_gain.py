@@ -142,7 +142,7 @@ def asked(rules: Rules, engine: Engine, seed: int) -> Arm:
     limit, (budget,) = rules.terms.max_completion_tokens, rules.terms.classes[0].budgets
     begun = Conversations(rules.tokenizer, rules.scorers)
     tasks = [one for one in rules.task_set.held_out for _ in range(ANSWERS)]
-    talks = [begun.begin(manifest, task, budget, limit) for manifest, task in tasks]
+    talks = [begun.begin(scored, budget, limit) for scored in tasks]
     seeds = np.random.default_rng(seed).integers(0, 1 << 62, len(talks)).tolist()
     requests = [
         GenerationRequest(np.array(talk.prompt, np.int32), one, limit, talk.rules)

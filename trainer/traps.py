@@ -25,7 +25,7 @@ from muster.contracts import masters as masters_contract
 from muster.contracts import runs, traps
 from muster.contracts.run_terms import Series
 from muster.contracts.runs import CheckpointPublished
-from muster.errors import CheckError, ConfigError, RevertError
+from muster.errors import CheckError, ConfigError, RevertError, UnreachableError
 from muster.grading.masters import Masters
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import epoch_of, epochs_begun, epochs_over
@@ -170,11 +170,16 @@ class TrapKeeper:
             log.info("showed the master of traps", epoch=epoch, tx=mined.hash)
 
     async def _quiet_since(self, epoch: int) -> int:
-        """Return the second of the step after which no work of an epoch can be committed, from the chain."""
+        """Return the second of the step after which no work of an epoch can be committed, from the chain.
+
+        Raises UnreachableError where a reorganisation took that step.
+        """
         if epoch not in self._quiet:
             step = quiet_step(self.terms, epoch)
             found = await self.chain.all_events(CheckpointPublished)
-            [event] = [one for one in found if (one.run, one.step) == (self.run, step)]
+            event = next((one for one in found if (one.run, one.step) == (self.run, step)), None)
+            if event is None:
+                raise UnreachableError(f"the chain lost step {step} of run {self.run} in a reorganisation")
             self._quiet[epoch] = (await self.chain.block(event.at.block)).timestamp
         return self._quiet[epoch]
 

@@ -1,4 +1,4 @@
-"""What looking earned: once the masters of traps are shown, claim what this validator sealed.
+"""Claim what looking earned, once the masters of traps are shown, by what this validator sealed.
 
 An hour goes through these times (`muster.protocol.seals`). Its seals close; the master of each trap epoch in it is
 shown, or counts as withheld; prizes are claimed; claims are over, and what is left is settled. Each act is done once:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -32,14 +32,13 @@ from muster.clients.evaluation import (
 )
 from muster.constants import MICRO
 from muster.environments.answers import THINK_END
-from muster.environments.manifest import EnvironmentManifest
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MusterError
 from muster.models.files import context_of, load_tokenizer
+from muster.models.greedy import Conversations
 from muster.models.numerics import device_kind
 from muster.protocol.prompts import completion_text, end_token, prompt_tokens, tokens_text
 from muster.protocol.turns.calls import CALL_BEGIN, CALL_END
-from muster.protocol.turns.conversation import TurnRules, turn_rules
 from muster.protocol.turns.pieces import pieces_of
 from muster.rollouts.spans import last_turn, sampled_length
 from muster.runtime import telemetry
@@ -76,7 +75,8 @@ def serve(request: EvalRequest) -> Iterator[TaskResult]:
     """Check that the request can be answered, start an engine and yield the results."""
     tasks = request.load()
     with Scorers(request.tasks / COMPONENTS_NAME) as scorers:
-        asking = Asking(load_tokenizer(request.model), ModelFacts.read(request.model).stop_tokens, scorers)
+        stops = ModelFacts.read(request.model).stop_tokens
+        asking = Conversations(load_tokenizer(request.model), scorers, stops)
         with _engine(request, longest_prompt(asking, tasks, request.sampling)) as engine:
             yield from EvalSession(engine, asking, request.sampling, request.show).answers(tasks, request.first)
 
@@ -140,46 +140,11 @@ def _engine(request: EvalRequest | CompletionRequest, longest: int) -> Iterator[
 
 
 @dataclass(frozen=True)
-class Asking:
-    """How a model is asked a task, and its answer read."""
-
-    tokenizer: PreTrainedTokenizerBase
-    stop_tokens: frozenset[int]
-    scorers: Scorers
-    _turns: dict[bytes, TurnRules] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """By environment manifest."""
-
-    def turns(self, manifest: EnvironmentManifest) -> TurnRules | None:
-        """Return how an environment's conversations go on; None where an answer is one turn.
-
-        Raises ConfigError where the model or this version cannot have several turns.
-        """
-        if manifest.turns is None:
-            return None
-        key, call = manifest.to_bytes(), self.scorers.sandbox.call
-        if key not in self._turns:
-            made = turn_rules(self.tokenizer, manifest.turns, self.stop_tokens, thinks=manifest.thinks, sandbox=call)
-            self._turns[key] = made
-        return self._turns[key]
-
-    def prompt(self, scored: Scored, budget: int) -> np.ndarray:
-        """Return the prompt's tokens, int32 [length]."""
-        manifest, task = scored
-        turns = self.turns(manifest)
-        tools = [] if turns is None else turns.functions
-        return prompt_tokens(self.tokenizer, task, budget, thinks=manifest.thinks, tools=tools)
-
-    def text(self, tokens: np.ndarray) -> str:
-        """Return the text of a turn."""
-        return completion_text(self.tokenizer, tokens, self.stop_tokens)
-
-
-@dataclass(frozen=True)
 class EvalSession:
     """Answers tasks with one engine."""
 
     engine: Engine
-    asking: Asking
+    asking: Conversations
     sampling: Sampling
     show: int = 0
     """Answers to each task whose text is part of its result."""
@@ -201,13 +166,14 @@ class EvalSession:
         """Make one request per sample."""
         draws = [self.sampling.draw(scored[1], sample) for sample in range(self.sampling.samples)]
         prompts = {budget: self.asking.prompt(scored, budget) for _, budget in draws}
-        limit, turns = self.sampling.max_tokens, self.asking.turns(scored[0])
+        limit, turns = self.sampling.max_tokens, self.asking.rules(scored[0])
         return [GenerationRequest(prompts[budget], seed, limit, turns) for seed, budget in draws]
 
     def score(self, number: int, scored: Scored, generations: Sequence[Generation]) -> TaskResult:
         """Score the last turns of a task's answers, by the rule that a run pays by."""
         manifest, task = scored
-        texts = [self.asking.text(last_turn(one.tokens, one.spans)) for one in generations]
+        tokenizer, stops = self.asking.tokenizer, self.asking.stop_tokens
+        texts = [completion_text(tokenizer, last_turn(one.tokens, one.spans), stops) for one in generations]
         scores = [self.asking.scorers.score(manifest, task, text).reward(manifest) for text in texts]
         right = [score == MICRO for score in scores]
         return TaskResult(
@@ -231,7 +197,7 @@ class EvalSession:
         return ShownAnswer(text, right, tuple(pieces_of(spans, partial(tokens_text, tokenizer), *markers)))
 
 
-def longest_prompt(asking: Asking, tasks: Sequence[Scored], sampling: Sampling) -> int:
+def longest_prompt(asking: Conversations, tasks: Sequence[Scored], sampling: Sampling) -> int:
     """Return the tokens of the longest prompt. Raises ConfigError where the tokenizer is for no chat model."""
     end_token(asking.tokenizer)
     return max(len(asking.prompt(scored, budget)) for scored in tasks for budget in set(sampling.budgets))

@@ -120,7 +120,8 @@ async def end_process(process: asyncio.subprocess.Process) -> None:
             await asyncio.wait_for(process.wait(), END_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), END_SECONDS)
 
 
 def refusal_line(error: MusterError) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.scoring import Scorers
-from muster.environments.task import Task
 from muster.protocol.prompts import completion_text, end_token, pad_token, prompt_tokens
 from muster.protocol.turns.conversation import Conversation, TurnRules, turn_rules
 from muster.rollouts.spans import sampled_length
@@ -39,26 +39,39 @@ class GreedyScore:
 
 @dataclass
 class Conversations:
-    """Begins conversations about tasks. The rules of each environment are made once."""
+    """Asks a model tasks. The rules of each environment's turns are made once."""
 
     tokenizer: PreTrainedTokenizerBase
     scorers: Scorers
-    _rules: dict[bytes, TurnRules | None] = field(default_factory=dict, init=False)
+    stop_tokens: frozenset[int] = frozenset()
+    """Of the model; without any, its tokenizer's."""
+    _rules: dict[bytes, TurnRules] = field(default_factory=dict, init=False, repr=False)
+    """By environment manifest."""
 
-    def begin(self, manifest: EnvironmentManifest, task: Task, budget: int, limit: int) -> Conversation:
-        """Return a conversation with a prompt, of at most `limit` tokens.
+    def rules(self, manifest: EnvironmentManifest) -> TurnRules | None:
+        """Return how an environment's conversations go on; None where an answer is one turn.
 
-        Raises as `prompt_tokens`, and ConfigError where the model cannot have several turns.
+        Raises ConfigError where the model or this version cannot have several turns.
         """
-        key, turns, thinks = manifest.to_bytes(), manifest.turns, manifest.thinks
+        if manifest.turns is None:
+            return None
+        key = manifest.to_bytes()
         if key not in self._rules:
-            sandbox, stops = self.scorers.sandbox.call, frozenset({end_token(self.tokenizer)})
-            rules = turn_rules(self.tokenizer, turns, stops, thinks=thinks, sandbox=sandbox) if turns else None
-            self._rules[key] = rules
-        rules = self._rules[key]
+            stops, sandbox = self.stop_tokens or frozenset({end_token(self.tokenizer)}), self.scorers.sandbox.call
+            made = turn_rules(self.tokenizer, manifest.turns, stops, thinks=manifest.thinks, sandbox=sandbox)
+            self._rules[key] = made
+        return self._rules[key]
+
+    def prompt(self, scored: Scored, budget: int) -> np.ndarray:
+        """Return the prompt's tokens, int32 [length]. Raises as `rules` and `prompt_tokens`."""
+        manifest, task = scored
+        rules = self.rules(manifest)
         tools = [] if rules is None else rules.functions
-        prompt = prompt_tokens(self.tokenizer, task, budget, thinks=thinks, tools=tools)
-        return Conversation(rules, prompt.tolist(), limit)
+        return prompt_tokens(self.tokenizer, task, budget, thinks=manifest.thinks, tools=tools)
+
+    def begin(self, scored: Scored, budget: int, limit: int) -> Conversation:
+        """Return a conversation with a prompt, of at most `limit` tokens. Raises as `prompt`."""
+        return Conversation(self.rules(scored[0]), self.prompt(scored, budget).tolist(), limit)
 
 
 def greedy_score(
@@ -78,7 +91,7 @@ def greedy_score(
     """
     asked = [(scored, budgets[i % len(budgets)]) for i, scored in enumerate(tasks)]
     started = Conversations(tokenizer, scorers)
-    talks = [started.begin(manifest, task, budget, max_tokens) for (manifest, task), budget in asked]
+    talks = [started.begin(scored, budget, max_tokens) for scored, budget in asked]
     going = talks
     while going:
         prompts = [torch.tensor(talk.prompt + talk.tokens) for talk in going]

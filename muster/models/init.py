@@ -227,7 +227,6 @@ def init_model(
     """
     started = time.monotonic()
     calls = any(manifest.turns is not None for manifest, _ in task_set.held_out)
-    calls = any(manifest.turns is not None for manifest, _ in task_set.held_out)
     tokenizer = make_tokenizer(names=(CALCULATOR, ARGUMENT) if calls else ())
     model = make_model(tokenizer, shape, seed)
     warm = WarmUp(target=target, budgets=tuple(budgets), max_tokens=2 * max(budgets))
@@ -295,7 +294,7 @@ def _example(talks: Conversations, scored: Scored, terms: WarmUp, rng: Random) -
     length = budget + rng.randint(-terms.jitter, terms.jitter) if manifest.thinks else 0
     ending = tokenizer(right + EOS, add_special_tokens=False)["input_ids"]
     dot = tokenizer(".", add_special_tokens=False)["input_ids"]
-    talk = talks.begin(manifest, task, budget, CONTEXT)
+    talk = talks.begin(scored, budget, CONTEXT)
     if talk.rules is not None and rng.random() < terms.call_share:
         call = {"name": CALCULATOR, "arguments": {ARGUMENT: task.text.rstrip("=")}}
         text = f"{CALL_BEGIN}{json.dumps(call)}{CALL_END}{EOS}"

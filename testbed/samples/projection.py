@@ -12,39 +12,16 @@ from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Convicted, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.protocol.kinds import Kind
-from muster.protocol.terms import Terms, WorkClass
 from orchestrator import tables
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database
 from orchestrator.queries import Queries
 from orchestrator.statements import insert_once
+from testbed.samples.terms import terms_of
 
 WORKER, VALIDATOR, OPERATOR = ("0x" + digit * 40 for digit in "abc")
 ROOT = "0x" + "0d" * 32
-TERMS = Terms(
-    *(1, 1_000, 1, 1, 1),
-    slash_bps=10_000,
-    bounty_bps=1,
-    group_size=2,
-    groups_per_commitment=4,
-    commitments_per_hour=9,
-    async_level=2,
-    accepts_required=1,
-    seal_quorum=2,
-    min_step_interval=1,
-    commit_phase=1,
-    reveal_phase=1,
-    jury_seniority=1,
-    temperature_micro=1,
-    max_prompt_tokens=1,
-    max_completion_tokens=1,
-    task_count=1,
-    task_root=b"",
-    model_hash=b"",
-    tokenizer_hash=b"",
-    profile=b"",
-    classes=(WorkClass(10_000, (8,)),),
-)
+TERMS = terms_of(pay=1, worker_stake=1_000, accepts_required=1, commitments_per_hour=9)
 
 
 def place(number: int) -> Place:

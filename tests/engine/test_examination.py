@@ -27,7 +27,7 @@ from muster.clients.evaluation import EvalRequest, Sampling, TaskResult
 from muster.environments.answers import exact_answer
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MusterError
-from muster.models.greedy import greedy_completions
+from muster.models.greedy import Conversations, greedy_completions
 from muster.models.init import load_model
 from muster.protocol.prompts import completion_text, prompt_tokens
 from muster.tasksets.build import NewPart, write_task_set
@@ -35,7 +35,7 @@ from muster.tasksets.taskset import Scored, TaskSet
 from testbed.adversaries.lab import tempered
 from testbed.suite import forks
 from testbed.waiting import BOUND, wait_until
-from worker.answering import Asking, EvalSession
+from worker.answering import EvalSession
 from worker.engine import Engine
 
 SAMPLING = Sampling(
@@ -71,7 +71,7 @@ def examine(engine: Engine, tokenizer: PreTrainedTokenizerBase, model_dir: Path)
 
     def examine(tasks: Sequence[Scored]) -> list[TaskResult]:
         engine.load_weights(model_dir)
-        asking = Asking(tokenizer, frozenset(engine.stop_tokens), Scorers())
+        asking = Conversations(tokenizer, Scorers(), frozenset(engine.stop_tokens))
         return list(EvalSession(engine, asking, SAMPLING).answers(tasks))
 
     return examine
@@ -96,7 +96,7 @@ def test_with_hardly_any_noise_the_answers_are_the_greedy_ones(
 ) -> None:
     """What transformers makes of the same prompts, without this engine: a near-tie apart, and no more."""
     engine.load_weights(model_dir)
-    examination = EvalSession(engine, Asking(tokenizer, frozenset(engine.stop_tokens), Scorers()), SAMPLING)
+    examination = EvalSession(engine, Conversations(tokenizer, Scorers(), frozenset(engine.stop_tokens)), SAMPLING)
     with tempered(engine, 1e-4):
         answers = list(examination.answers(some_tasks.held_out))
     asked = [(task, SAMPLING.draw(task, sample)[1]) for _, task in some_tasks.held_out for sample in range(4)]

@@ -18,6 +18,7 @@ import pytest
 from muster.clients.evaluation import Sampling
 from muster.environments.tools.base import ToolResult
 from muster.environments.tools.calculator import Calculator
+from muster.models.greedy import Conversations
 from muster.protocol.draws import Draw, DrawSource
 from muster.protocol.turns.conversation import conversation_error
 from muster.rollouts.parquet import read_rollouts, write_rollouts
@@ -34,7 +35,7 @@ from testbed.adversaries.turns import TURN_ADVERSARIES, open_tool_lab
 from testbed.samples.tool_model import MAX_COMPLETION
 from testbed.waiting import BOUND
 from validator.replay import Replayer, judge
-from worker.answering import Asking, EvalSession
+from worker.answering import EvalSession
 from worker.context import WorkerContext
 from worker.engine import Engine, EngineError, EngineLimits, GenerationRequest
 from worker.journal import WorkJournal
@@ -136,7 +137,7 @@ def test_eval_has_whole_conversations_as_a_worker_has(tool_run: tuple[Path, Rule
     """The command, as a process, against the engine's own conversations, scored here by their last number."""
     model, rules = tool_run
     sampling = Sampling(2, (8,), MAX_COMPLETION, 1.0, 3, CPU_FP32.name)
-    asking = Asking(rules.tokenizer, rules.model.stop_tokens, rules.scorers)
+    asking = Conversations(rules.tokenizer, rules.scorers, rules.model.stop_tokens)
     session = EvalSession(talking, asking, sampling, show=2)
     tasks = rules.task_set.train[:12]
     made = [one for task in tasks for one in talking.generate(session.requests(task))]

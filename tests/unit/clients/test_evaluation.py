@@ -26,13 +26,14 @@ from muster.console.tasks import filter as tasks_filter
 from muster.environments.scoring import Scorers
 from muster.environments.task import ask as question
 from muster.errors import CheckError, ConfigError, MismatchError, MusterError, UsageError
+from muster.models.greedy import Conversations
 from muster.models.init import make_tokenizer
 from muster.swarm.plan import LOCAL_TERMS
 from muster.tasksets.taskset import TaskSet
 from testbed.samples.models import write_model
 from testbed.samples.task_sets import generated
 from testbed.samples.terms import terms_of
-from worker.answering import Asking, check_context, longest_prompt
+from worker.answering import check_context, longest_prompt
 
 SAMPLING = Sampling(
     samples=8, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=0, profile="cpu-fp32-projection-v3"
@@ -161,7 +162,7 @@ async def test_a_process_that_ends_without_a_word_is_an_error_with_a_next_step(
 
 
 def test_an_answer_that_does_not_fit_the_context_is_refused_with_what_fits(model_dir: Path, task_set: TaskSet) -> None:
-    prompt = longest_prompt(Asking(make_tokenizer(), frozenset({1}), Scorers()), task_set.train, SAMPLING)
+    prompt = longest_prompt(Conversations(make_tokenizer(), Scorers()), task_set.train, SAMPLING)
     # <|user|> s o r t _ 6 digits <|budget|> 2 digits <|assistant|> <think>
     assert prompt == 1 + 5 + 6 + 1 + 2 + 2
     check_context(model_dir, prompt, 512 - prompt)

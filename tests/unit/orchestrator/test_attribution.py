@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,13 +32,6 @@ ADA, BOB = "0x" + "0A" * 20, "0x" + "0B" * 20
 WORKER, RUNS = "0x" + "a" * 40, "0x" + "0c" * 20
 ENTROPY = b"\x03" * 32
 TERMS = terms_of()
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = await Database.open(database_url, "a test")
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

@@ -39,13 +39,6 @@ def caller(address: str, body: bytes = b"x", role: str = "validator") -> Caller:
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = await Database.open(database_url, "a test")
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
 def verdicts(tmp_path: Path, database: Database) -> Verdicts:
     queries: Any = SimpleNamespace(hides=False)
     unused: Any = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,13 +25,6 @@ from testbed.samples.contributions import AUTHOR, contribution
 OWNER, OTHER = Signer.from_key("c3" * 32), Signer.from_key("b2" * 32)
 WHERE = Domain(31337, "0x" + "0a" * 20)
 NOW = int(time.time())
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = await Database.open(database_url, "a test")
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

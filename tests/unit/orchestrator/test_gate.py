@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,13 +51,6 @@ class Gates:
         while self.polls:
             await self.polls.pop()()
         self.queries.chain = ChainState()
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = await Database.open(database_url, "run 1 of 0xab on chain 31337")
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -23,13 +22,6 @@ from testbed.samples.projection import ROOT, TERMS, VALIDATOR, WORKER, apply, hi
 OPENING = MasterRevealed(place(9), 1, Series.TRAPS, 1, b"\x08" * 32)
 UNSIGNED = "0x" + "00" * 65
 REJECTED = ("rejected", "sampling_mismatch")
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = await Database.open(database_url, "run 1 of 0xab on chain 31337")
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

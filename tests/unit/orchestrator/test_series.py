@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,13 +31,6 @@ Report = tuple[int, dict[str, float | None]]
 @pytest.fixture(scope="module")
 def shared_url(new_database_url: Callable[[], str]) -> str:
     return new_database_url()
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = await Database.open(database_url, "a test")
-    yield opened
-    await opened.close()
 
 
 def within(url: str, work: Callable[[Connection], Any]) -> Any:
