@@ -17,7 +17,7 @@ from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Outco
 from muster.contracts.registry import Convicted
 from muster.contracts.runs import WorkCommitted
 from muster.protocol.hashes import keccak
-from muster.protocol.kinds import Kind, kind_of
+from muster.protocol.kinds import NO_ROW, Kind, kind_of
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.runtime.journal import Journal
 from muster.verification.pools import PooledRow
@@ -354,7 +354,9 @@ class ValidatorJournal(Journal):
         if kind_of(row["reason"]) == Kind.WRONG_GRADE:
             return PendingCase(c, ShownGrades.model_validate_json(document), row["position"])
         verdict = Verdict.model_validate_json(document)
-        return PendingCase(c, verdict, verdict.position or 0, self.evidence(c) or b"")
+        return PendingCase(
+            c, verdict, NO_ROW if verdict.position is None else verdict.position, self.evidence(c) or b""
+        )
 
     def _commitment(self, row: sqlite3.Row) -> CommittedWork:
         return CommittedWork(

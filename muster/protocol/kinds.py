@@ -6,8 +6,12 @@ A challenger can open a case of any number. No evidence is of a kind that has no
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from muster.contracts.refutations import Flaw
+
+NO_ROW: Final = (1 << 32) - 1
+"""The row of a case that names none. No commitment has it, and no ticket: a ticket for row 0 would end the case."""
 
 
 class Kind(IntEnum):

@@ -14,6 +14,7 @@ from pydantic import Field
 from sqlalchemy import Connection, func, or_, select
 
 from muster.constants import BASIS_POINTS
+from muster.protocol.kinds import NO_ROW
 from muster.protocol.messages import Message, Reason, Verdict
 from muster.protocol.reasons import EXPLANATIONS
 from muster.runtime.units import Tokens
@@ -92,7 +93,8 @@ class CaseView(Message):
     state: str
     """What happens now, as a sentence."""
     block_time: int
-    position: int
+    position: int | None
+    """The row that the case names, if any."""
     root: str
     measured: float | None = None
     threshold: float | None = None
@@ -151,6 +153,7 @@ def case_view(connection: Connection, source: PageSource, number: int) -> CaseVi
         charge=charge(case, names.get(case.work_of) or case.work_of, verdict),
         state=state_of(case, source.chain.now, Tokens(slashed), Tokens(bounty)),
         block_time=source.chain.now,
+        position=None if row.position == NO_ROW else row.position,
         votes=[VoteLine.of(vote, name=names.get(vote.judge, "")) for vote in ballots],
         slashed=slashed,
         bounty=bounty,

@@ -154,7 +154,7 @@ class SampleRun(RecordedRun):
         """Open a case at second `now` of the follower; the work is the accused's unless `work_of` says otherwise."""
         worker = changes.get("work_of", accused)
         now = self.queries.chain.now
-        values = (RUN, index, changes.get("step", 0), hash_bytes(self.root(worker, index)), kind, 3)
+        values = (RUN, index, changes.get("step", 0), hash_bytes(self.root(worker, index)), kind, changes.get("row", 3))
         ends = now + self.terms.commit_phase, now + self.terms.commit_phase + self.terms.reveal_phase
         evidence = hash_bytes(hash_of("evidence"))
         await self.happen(CaseOpened, number, address(accused), address(challenger), *values, evidence, 3, *ends)

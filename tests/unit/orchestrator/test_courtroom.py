@@ -13,7 +13,7 @@ from muster.contracts.court import AbsenceReported, GradeAccused, Outcome
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Role
 from muster.errors import RefusedError
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import NO_ROW, Kind
 from orchestrator.database import Database
 from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
 from testbed.runs.recorded_run import HOUR, SampleRun, address, hash_of
@@ -105,8 +105,9 @@ async def test_a_case_of_a_kind_without_a_name_is_shown_by_its_number(run: Sampl
 
 
 async def test_without_a_verdict_the_charge_names_no_row(run: SampleRun) -> None:
-    await run.open_case(1, "viola", "wanda", 0, Kind.WRONG_ROOT)
+    await run.open_case(1, "viola", "wanda", 0, Kind.WRONG_ROOT, row=NO_ROW)
     found = await view(run)
+    assert found.position is None
     assert found.charge == (
         f"{address('viola')} says of commitment 0 of Wanda, made at step 0: the rows do not hash to the root on chain."
     )

@@ -162,6 +162,15 @@ def test_an_accusation_waits_for_its_turn_and_its_evidence(journal: ValidatorJou
     assert journal.accusations(9000.0) == [], "a crash after opening does not open twice"
 
 
+def test_case_about_a_pool_names_no_row(journal: ValidatorJournal) -> None:
+    receive(journal, work(0))
+    (c,) = pending(journal)
+    pooled = verdict(c, accepted=False, reason="sampling_mismatch", evidence="0x" + "09" * 32)
+    journal.judge(c, pooled, b"bundle", accuse_at=1000.0)
+    journal.verdicts.sent(c)
+    assert [case.position for case in journal.accusations(1000.0)] == [2**32 - 1]
+
+
 def test_a_case_without_a_quorum_is_opened_once_more(journal: ValidatorJournal) -> None:
     receive(journal, work(0))
     send(journal, pending(journal)[0])
