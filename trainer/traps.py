@@ -74,7 +74,7 @@ def load_trap_masters(path: Path | None, terms: Terms) -> Masters | None:
 def miss_chance(terms: Terms) -> float:
     """Return the chance that an inspection by policy misses a trap: the larger of a newcomer's and of others'."""
     settings, rows = ValidatorSettings(), terms.positions
-    samples = {i: sample_size(settings, rows, index=i, suspect=False) for i in (0, FIRST_COMMITMENTS)}
+    samples = {i: sample_size(settings, rows, index=i, suspect=False, traps=True) for i in (0, FIRST_COMMITMENTS)}
     return max(1 - detection(rows, planted_rows(rows, i), sample, ROW_SEEN) for i, sample in samples.items())
 
 

@@ -142,7 +142,9 @@ class Inspector:
         terms = self.context.rules.terms
         block_hash = await self.context.chain.block_hash(commitment.block + SAMPLE_BLOCKS)
         drawn = {"block_hash": block_hash, "node": commitment.node, "index": commitment.index, "terms": terms}
-        count = sample_size(self.policy, terms.positions, index=commitment.index, suspect=suspect)
+        count = sample_size(
+            self.policy, terms.positions, index=commitment.index, suspect=suspect, traps=terms.has_traps
+        )
         sample = draw_rows(**drawn, link=link, count=count)
 
         # 2. Inspect them one by one.

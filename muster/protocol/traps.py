@@ -70,9 +70,14 @@ def map_leaf(position: int, token: int, salt: bytes) -> bytes:
 def planted_rows(positions: int, index: int) -> int:
     """Return in how many of its rows a node's commitment number `index` (from 0) is false, if it is a trap.
 
-    So many that a validator's sample has 1.5 of them on average: of 128 rows it has 12, and 24 of a newcomer's.
+    So many that a validator's sample (`rows_to_replay`) has 1.5 of them on average.
     """
     return max(1, positions // (MAP_SHARE * weight(index, index + 1)))
+
+
+def rows_to_replay(positions: int, index: int) -> int:
+    """Return how many rows a validator replays of such a commitment: of 128 rows 12, and 24 of a newcomer's."""
+    return min(positions, -(-3 * positions // (2 * planted_rows(positions, index))))
 
 
 def row_salt(salt: str, position: int) -> bytes:

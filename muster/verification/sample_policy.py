@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Final
 
+from muster.protocol.traps import rows_to_replay
 from muster.settings.schema import ValidatorSettings
 
+_OWN: Final = {"sample_fraction", "sample_minimum", "newcomer_commitments", "newcomer_factor"}
 
-def sample_size(settings: ValidatorSettings, positions: int, *, index: int, suspect: bool) -> int:
+
+def sample_size(settings: ValidatorSettings, positions: int, *, index: int, suspect: bool, traps: bool = False) -> int:
     """Return how many of the `positions` of a node's commitment number `index` (from 0) go through the replay checks.
 
-    suspect: whether the node was rejected before. Of two reasons for a larger sample the stronger counts.
+    suspect: whether the node was rejected before. Of two reasons for a larger sample the stronger counts. traps:
+    whether the run has traps: then it is the sample that earns most, unless a validator set another one.
     """
     wanted = max(settings.sample_minimum, math.ceil(settings.sample_fraction * positions))
     newcomer = settings.newcomer_factor if index < settings.newcomer_commitments else 1
+    if traps and not settings.model_fields_set & _OWN:
+        wanted, newcomer = rows_to_replay(positions, index), 1
     return min(positions, wanted * max(newcomer, settings.suspect_factor if suspect else 1))
 
 
