@@ -12,7 +12,7 @@ from benchmarks.chaos import chaos
 SEED = 6492
 """One with SQLite and without a fault that needs root."""
 
-pytestmark = pytest.mark.usefixtures("built_contracts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("built_contracts")]
 
 
 def test_twenty_seconds_of_faults_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ WORKERS = ("w1", "w2", "w3", "w4", "w5")
 WORKER_FAILPOINTS = ("worker.generated", "worker.uploaded", "worker.committed")
 
 
+@pytest.mark.slow
 async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> None:
     run_fixture = world.run_fixture
     torch.set_num_threads(1)  # two validators live in this process, beside others on few cores

@@ -92,6 +92,7 @@ def test_no_prize_without_a_seal_in_time() -> None:
     assert play(RULES, [late] + [HONEST] * 3, seed=1).prizes[0] == 0
 
 
+@pytest.mark.slow
 def test_ticket_share_falls_with_what_standing_by_pays() -> None:
     whole, short = tickets(Rules(4, window=math.inf), seeds=4), tickets(RULES, seeds=4)
     assert 0.3 < whole["bought"] < short["bought"] < short["knows"]
