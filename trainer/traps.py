@@ -24,7 +24,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts import masters as masters_contract
 from muster.contracts import runs, traps
 from muster.contracts.run_terms import Series
-from muster.contracts.runs import CheckpointPublished
+from muster.contracts.runs import CheckpointPublished, WorkCommitted
 from muster.errors import CheckError, ConfigError, RevertError, UnreachableError
 from muster.grading.masters import Masters
 from muster.protocol.hashes import hash_bytes
@@ -123,18 +123,24 @@ class TrapKeeper:
     """By epoch, the second since which none of its work can be committed."""
     _waiting: list[Verdict] = field(default_factory=list, init=False)
     _cursor: str | None = field(default=None, init=False)
+    _ticketed: int = field(default=0, init=False)
+    """Epochs whose tickets are on chain."""
 
     async def is_picked(self, node: str, index: int, step: int) -> bool:
         """Return whether the lottery picks a commitment. Raises as the chain's reads."""
+        master = self.masters.of(epoch_of(self.terms.trap_series, step))
+        entropy, every = await self._entropy(node), self.terms.trap_every
+        return is_picked(master=master, entropy=entropy, node=node, index=index, every=every)
+
+    async def _entropy(self, node: str) -> bytes:
         if node not in self._entropies:
             self._entropies[node] = (await self.chain.draw_source(node)).entropy
-        master = self.masters.of(epoch_of(self.terms.trap_series, step))
-        entropy, every = self._entropies[node], self.terms.trap_every
-        return is_picked(master=master, entropy=entropy, node=node, index=index, every=every)
+        return self._entropies[node]
 
     async def poll(self) -> Next:
         """Show what is due, then count what validators said of opened traps. Raises TRANSIENT errors."""
         await self.show()
+        await self.show_tickets()
         return AGAIN if await self.count() else IDLE
 
     async def all_shown(self) -> bool:
@@ -183,6 +189,28 @@ class TrapKeeper:
             self._quiet[epoch] = (await self.chain.block(event.at.block)).timestamp
         return self._quiet[epoch]
 
+    async def show_tickets(self) -> None:
+        """Put the tickets of opened traps on chain, once: a pick without one pays who was called, whatever it did."""
+        shown = (await self.chain.call(masters_contract.masters(self.run, Series.TRAPS))).epochs
+        while self._ticketed < shown:
+            epoch = self._ticketed + 1
+            if listed := await self.opened.listed(epoch):
+                for event in await self.chain.all_events(WorkCommitted):
+                    if event.run == self.run and (event.node.lower(), event.index) in listed:
+                        await self._show_ticket(CommittedWork.of(event), epoch)
+            self._ticketed = epoch
+
+    async def _show_ticket(self, c: CommittedWork, epoch: int) -> None:
+        if await self.chain.call(traps.map_root(c.node, c.index)) != bytes(32):
+            return
+        trap = await self.opened.get(c, await self._entropy(c.node), epoch, self.masters.of(epoch))
+        try:
+            if trap is not None:
+                await self.chain.send(ticket_call(c.step, trap.ticket, trap.consent))
+        except RevertError as error:
+            if error.name != "TicketKnown":
+                raise
+
     async def count(self) -> bool:
         """Read verdicts and count those about opened traps; return whether there may be more."""
         verdicts, self._cursor = await self.client.verdicts(self.run, self._cursor)
@@ -214,16 +242,8 @@ class TrapKeeper:
         if not await self.chain.call(runs.is_committed(c.node, c.index, c.step, c.root)):
             return
         epoch = epoch_of(self.terms.trap_series, c.step)
-        trap = await self.opened.get(c, self._entropies[verdict.node], epoch, self.masters.of(epoch))
-        if trap is None:
+        if await self.opened.get(c, await self._entropy(c.node), epoch, self.masters.of(epoch)) is None:
             return  # without a ticket it is true work
-        # A pick without a ticket pays who was called, whatever it did: so traps that were not found need theirs shown.
-        if await self.chain.call(traps.map_root(c.node, c.index)) == bytes(32):
-            try:
-                await self.chain.send(ticket_call(c.step, trap.ticket, trap.consent))
-            except RevertError as error:
-                if error.name != "TicketKnown":
-                    raise
         validator = to_checksum_address(verdict.validator)
         self.missed[validator, c.node, c.index] = verdict.accepted
         self._judge(validator)

@@ -38,12 +38,7 @@ class OpenedTraps:
 
         `entropy`: of its node's draws. `master`: that which is shown of its epoch. Raises TRANSIENT errors.
         """
-        if epoch not in self._epochs:
-            found = await self._read(epoch)
-            while len(self._epochs) >= KEPT_EPOCHS:
-                self._epochs.pop(next(iter(self._epochs)))
-            self._epochs[epoch] = found
-        for trap in self._epochs[epoch].get((c.node.lower(), c.index), []):
+        for trap in (await self.listed(epoch)).get((c.node.lower(), c.index), []):
             try:
                 await self._check(trap, c, entropy, epoch, master)
             except CheckError as error:
@@ -52,6 +47,15 @@ class OpenedTraps:
                 return trap
         del self._epochs[epoch]  # the next question is asked of the orchestrator again
         return None
+
+    async def listed(self, epoch: int) -> dict[tuple[str, int], list[OpenedTrap]]:
+        """Return what the orchestrator lists for an epoch, unchecked, by node (lower case) and index."""
+        if epoch not in self._epochs:
+            found = await self._read(epoch)
+            while len(self._epochs) >= KEPT_EPOCHS:
+                self._epochs.pop(next(iter(self._epochs)))
+            self._epochs[epoch] = found
+        return self._epochs[epoch]
 
     async def _check(self, trap: OpenedTrap, c: CommittedWork, entropy: bytes, epoch: int, master: bytes) -> None:
         """Raise CheckError unless this is the trap of a commitment."""

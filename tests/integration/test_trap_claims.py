@@ -468,14 +468,18 @@ async def test_trainer_shows_masters_in_time_and_counts_misses(place: Place) -> 
     async with place.fixture.chain("trainer") as chain:
         opened = OpenedTraps(chain, place.pages, place.fixture.run, place.terms)  # type: ignore[arg-type]
         keeper = TrapKeeper(chain, place.pages, place.fixture.run, place.terms, place.masters, opened)  # type: ignore[arg-type]
+        found = list[CommittedWork]()
         for index in range(MOST):
             picked = await keeper.is_picked(place.fixture.key("w1").address, index, 0)
-            c = await place.commit(index, 0, picked=picked, ticket=True)
-            if picked:
+            work = await place.commit(index, 0, picked=picked, ticket=True)
+            found += [work] if picked else []
+            if len(found) == 2:
                 break
-        place.pages.traps_of[1] = [place.opened[c.index]]
+        c, unjudged = found
+        place.pages.traps_of[1] = [place.opened[c.index], place.opened[unjudged.index]]
 
-        # 1. Two judged the trap. While its master is secret nothing is counted, and it is not shown before it is due.
+        # 1. Two judged one trap, and nobody the other. While their master is secret nothing is counted, and it is not
+        # shown before it is due.
         rejects = {"accepted": False, "reason": "sampling_mismatch", "position": 0, "evidence": "0x" + "09" * 32}
         place.pages.said = [
             place.fixture.verdict(name, "w1", c.index, hex_hash(c.root), "0x" + "07" * 32, **found)
@@ -487,13 +491,15 @@ async def test_trainer_shows_masters_in_time_and_counts_misses(place: Place) -> 
         shown = masters_contract.masters(place.fixture.run, Series.TRAPS)
         assert ((await chain.call(shown)).epochs, keeper.missed) == (0, {})
 
-        # 2. The next step needs it. Who accepted has missed the trap; its ticket is on chain although nobody claims.
+        # 2. The next step needs it. Who accepted has missed the trap. Both tickets are on chain although nobody claims.
         await place.fixture.publish(1)
         await keeper.poll()
         assert (await chain.call(shown)).epochs == 1
         addresses = [place.fixture.key(name).address for name in ("v1", "v2")]
         assert keeper.missed == {(addresses[0], c.node, c.index): True, (addresses[1], c.node, c.index): False}
-        assert await chain.call(traps.map_root(c.node, c.index)) != bytes(32)
+        for trap in (c, unjudged):
+            root = place.opened[trap.index].ticket.map_root
+            assert hex_hash(await chain.call(traps.map_root(trap.node, trap.index))) == root
 
 
 async def test_masters_are_shown_once_their_last_seals_close(
