@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import count, product
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -123,11 +124,16 @@ def bridge(
         closing = [close, template.end] if close is not None and is_open else [template.end]
     shown = [replace(one, content=escape(cut(one.content, template.limit), template.pattern)) for one in messages]
     ids = template.encode(template.given_text(shown))
-    harmless = [replace(one, content=HIDDEN) for one in messages]
-    frame = template.encode(template.given_text(harmless))
+    frame = _frame(template, tuple(replace(one, content=HIDDEN) for one in messages))
     if _guarded(ids, template) != _guarded(frame, template):
         ids = frame
     return np.array(closing + ids, np.int32)
+
+
+@lru_cache(64)
+def _frame(template: TurnTemplate, harmless: tuple[GivenMessage, ...]) -> list[int]:
+    """Return the ids of messages that say nothing of their own: the same for all results of the same tools."""
+    return template.encode(template.given_text(harmless))
 
 
 def _guarded(ids: Sequence[int], template: TurnTemplate) -> list[int]:

@@ -82,18 +82,27 @@ def next_given(
     room: how many tokens the completion may still have. used: fuel of the conversation's earlier calls. It ends where
     nothing is called, the turns are used up, or no token could be sampled behind what would be given.
     """
-    found = _answers(rules, prompt, spans, used) if room > 1 else None
+    if room <= 1:
+        return None
+    earlier = [one for span in spans[:-1:2] for one in _calls(span, rules.template)]
+    found = _answers(rules, prompt, spans, used, earlier)
     return found if found is not None and len(found.tokens) < room else None
 
 
-def _answers(rules: TurnRules, prompt: Sequence[int], spans: Sequence[Sequence[int]], used: int) -> Given | None:
+def _answers(
+    rules: TurnRules,
+    prompt: Sequence[int],
+    spans: Sequence[Sequence[int]],
+    used: int,
+    earlier: list[ToolCall | BadCall],
+) -> Given | None:
+    """Run the calls of the last span. earlier: the calls of those before it, to which its own are appended."""
     manifest, template = rules.manifest, rules.template
     if len(spans) >= 2 * manifest.turns - 1:
         return None
     turn = _calls(spans[-1], template)
     if not turn:
         return None
-    earlier = [one for span in spans[:-1:2] for one in _calls(span, template)]
     messages, fuel, unsure = [], [], False
     for call in turn:
         result = _answer(call, rules, manifest.fuel - used - sum(fuel), earlier)
@@ -178,10 +187,11 @@ def conversation_error(
     starts = [0, *list(ends)[:-1]]
     spans = [tokens[start:end].tolist() for start, end in zip(starts, ends, strict=True)]
     fuel: list[int] = []
+    earlier: list[ToolCall | BadCall] = []
     unsure = False
     for index in range(0, len(spans), 2):
         room = limit - int(ends[index])
-        expected = _answers(rules, prompt, spans[: index + 1], sum(fuel)) if room > 1 else None
+        expected = _answers(rules, prompt, spans[: index + 1], sum(fuel), earlier) if room > 1 else None
         unsure |= expected is not None and expected.unsure
         if expected is not None and len(expected.tokens) >= room:
             expected = None
