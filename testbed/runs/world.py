@@ -62,7 +62,8 @@ TERMS: Final[dict[str, Any]] = {
 def naming(model: Path, task_set: TaskSet, profile: str) -> dict[str, Any]:
     """Return the terms that name a model, its tasks and a profile."""
     hashes = {"model_hash": model_hash(model), "tokenizer_hash": tokenizer_hash(model)}
-    return {**hashes, "task_count": task_set.size, "task_root": task_set.root, "profile": profile_hash(profile)}
+    tasks = {"task_count": task_set.size, "task_root": task_set.root, "tools_root": task_set.document.tools_root}
+    return {**hashes, **tasks, "profile": profile_hash(profile)}
 
 
 @cache
@@ -228,9 +229,13 @@ def opened(
 
 
 @contextmanager
-def published(deployment: Deployment, folder: Path, seed: str) -> Iterator[World]:
-    """Yield a run with two steps and without nodes, for commands that read one by `folder`/muster.toml."""
+def published(deployment: Deployment, folder: Path, seed: str, **changes: Any) -> Iterator[World]:
+    """Yield a run with two steps and without nodes, for commands that read one by `folder`/muster.toml.
+
+    changes: as in `opened`.
+    """
     terms = {"temperature_micro": 900_000, "max_completion_tokens": 32, "classes": (WorkClass(10_000, (8, 16)),)}
+    terms |= changes
     with opened(deployment, folder, workers=(), steps=2, seed=seed, by_the_clock=False, **terms) as world:
         (folder / "muster.toml").write_text(to_toml(world.settings_file))
         yield world

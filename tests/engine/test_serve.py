@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +20,12 @@ import pytest
 from muster.environments.tools.base import function_schema
 from muster.environments.tools.calculator import Calculator
 from muster.models.files import model_hash
+from muster.tasksets.taskset import TaskSet
 from testbed.chain.contracts import Deployment
 from testbed.processes import Muster
 from testbed.runs.world import published
 from testbed.samples.models import DEMO, write_model
-from testbed.samples.tool_model import make_tool_model, tool_tasks
+from testbed.samples.tool_model import MAX_COMPLETION, MAX_PROMPT, make_tool_model, tool_tasks
 from testbed.waiting import BOUND
 
 KEY = "a-key-of-this-test"
@@ -86,25 +88,56 @@ def test_a_checkpoint_is_served_to_who_has_the_key_until_interrupted(forked: boo
             assert 1 <= answer.json()["usage"]["completion_tokens"] <= 4
 
 
-def test_calls_come_back_as_openai_has_them(tmp_path: Path) -> None:
-    """Of a small model that was taught to call; a client that sends its result gets the next turn."""
-    make_tool_model(tmp_path / "calls", tool_tasks(tmp_path / "tasks"))
-    tools = [function_schema(Calculator())]
+@pytest.fixture(scope="module")
+def calling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`calls`, a small model that was taught to call, and `tasks`, where it may."""
+    folder = tmp_path_factory.mktemp("calling")
+    make_tool_model(folder / "calls", tool_tasks(folder / "tasks"))
+    return folder
+
+
+def check_calls(document: dict[str, Any]) -> None:
+    """Send tools to what is served, and the result of its call: the next turn comes."""
     asked: list[dict[str, Any]] = [{"role": "user", "content": "Work out 12+34."}]
-    with serving(tmp_path, "calls", "--calls", "json", forked=True) as document:
-        url = f"{document['base_url']}/chat/completions"
-        body = {"model": "calls", "tools": tools, "temperature": 0, "max_tokens": 128}
-        with httpx2.Client(timeout=BOUND, trust_env=False) as client:
-            answer = client.post(url, json={**body, "messages": asked})
-            assert answer.status_code == 200, answer.text
-            [choice] = answer.json()["choices"]
-            [call, *more] = choice["message"]["tool_calls"]
-            results = [{"role": "tool", "tool_call_id": one["id"], "content": "46"} for one in [call, *more]]
-            followed = client.post(url, json={**body, "messages": [*asked, choice["message"], *results]})
+    url = f"{document['base_url']}/chat/completions"
+    body = {"model": document["model"], "tools": [function_schema(Calculator())], "temperature": 0, "max_tokens": 128}
+    with httpx2.Client(timeout=BOUND, trust_env=False) as client:
+        answer = client.post(url, json={**body, "messages": asked})
+        assert answer.status_code == 200, answer.text
+        [choice] = answer.json()["choices"]
+        [call, *more] = choice["message"]["tool_calls"]
+        results = [{"role": "tool", "tool_call_id": one["id"], "content": "46"} for one in [call, *more]]
+        followed = client.post(url, json={**body, "messages": [*asked, choice["message"], *results]})
     assert (choice["finish_reason"], call["type"], call["function"]["name"]) == ("tool_calls", "function", "calculator")
     assert set(json.loads(call["function"]["arguments"])) == {"expression"}
     assert not choice["message"]["content"]
     assert followed.status_code == 200, followed.text
+
+
+def test_calls_come_back_as_openai_has_them(calling: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, str(calling / "calls"), "--calls", "json", forked=True) as document:
+        check_calls(document)
+
+
+def test_a_run_with_tools_is_served_and_measured_with_its_calls(
+    deployment: Deployment, calling: Path, tmp_path: Path
+) -> None:
+    def furnish(folder: Path) -> TaskSet:
+        shutil.copytree(calling / "calls", folder / "model")
+        return TaskSet.open(Path(shutil.copytree(calling / "tasks", folder / "run" / "tasks")))
+
+    room = {"max_prompt_tokens": MAX_PROMPT, "max_completion_tokens": MAX_COMPLETION}
+    with published(deployment, tmp_path, "calls", furnish=furnish, **room) as world:
+        run = world.run_fixture.run
+        with serving(tmp_path, "0", "--run", str(run), forked=True) as document:
+            check_calls(document)
+        words = ("eval", "--run", run, "--step", 0, "--part", "train", "--limit", 4, "--samples", 2, "--json")
+        with Muster(words, tmp_path / "said", output=tmp_path / "out", folder=tmp_path) as measured:
+            status, said = measured.end()
+    assert status == 0, said
+    result = measured.document
+    assert (result["run"], result["step"], result["max_tokens"], result["tasks"]) == (run, 0, MAX_COMPLETION, 4)
+    assert result["mean_calls"] > 0
 
 
 def test_a_step_of_a_run_is_served_once_it_is_checked_against_the_chain(deployment: Deployment, tmp_path: Path) -> None:
