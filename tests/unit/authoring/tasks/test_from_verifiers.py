@@ -370,8 +370,9 @@ def test_pure_tools_give_in_the_sandbox_what_they_give_in_verifiers(tmp_path: Pa
             "Impure.fetch: it is async",
         ),
         ("prepared", "tools with a custom setup, sums_for_muster.Ready.setup"),
+        ("served", "tools that are served elsewhere, sums_for_muster.Pure"),
     ):
         with pytest.raises(ConfigError) as caught:
             import_(kind)
         assert all(reason in str(caught.value) for reason in reasons)
-        assert "Pure" not in str(caught.value)
+        assert ("Pure" in str(caught.value)) == (kind == "served")

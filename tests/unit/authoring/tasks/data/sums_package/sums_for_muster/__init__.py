@@ -186,8 +186,14 @@ class Prepared(Boxed):
         return [Ready(vf.ToolsetConfig())]
 
 
+class Served(Boxed):
+    @classmethod
+    def toolsets(cls, config):
+        return [Pure(vf.ToolsetConfig(url="http://127.0.0.1:9/mcp"))]
+
+
 PLAIN = (Boxed, Exact, Letter, Plugged, Length, Numbers, Steps)
-KINDS = {kind.__name__.lower(): kind for kind in (*PLAIN, Tools, Mixed, Prepared)}
+KINDS = {kind.__name__.lower(): kind for kind in (*PLAIN, Tools, Mixed, Prepared, Served)}
 
 
 class SumsConfig(vf.TasksetConfig):
