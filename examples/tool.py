@@ -1,12 +1,18 @@
 """A tool of another author: Python source in the manifest, run in the sandbox as every node runs it.
 
-    python examples/tool.py
+    python examples/tool.py [FILE]
+    muster tasks import mapped TASKS OUT --environment FILE --field prompt=COLUMN --field answer=COLUMN --licence MIT
 
-Prints what each call comes to, and the fuel it took. The manifest's `turns` are these; its hash is in the task set that
-a run's terms name, and `tools_root` of the terms names the tools (docs: several turns).
+Prints what each call comes to, and the fuel it took. Writes a manifest with the tool to FILE, whose name ends in .json.
+The manifest's hash is in the task set that a run's terms name, and `tools_root` of the terms names the tools (docs:
+several turns).
 """
 
 from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 from muster.environments import AuthoredTool, Parameter, Scorers, TurnsManifest, make_tools, own_manifest
 
@@ -49,6 +55,11 @@ def main() -> None:
         for amount, unit, to in ((3, "km", "m"), (5, "mi", "km"), (1, "kg", "m")):
             result = tool.run({"amount": amount, "unit": unit, "to": to}, turns.fuel)
             print(f"{amount} {unit} in {to}: {result.text} ({result.fuel} fuel)")
+
+    # 4. A manifest for tasks: the tool, and what scores the answer.
+    for file in sys.argv[1:]:
+        manifest = replace(own_manifest("arithmetic", {"answer": "number"}), turns=turns)
+        Path(file).write_bytes(manifest.to_bytes())
 
 
 if __name__ == "__main__":

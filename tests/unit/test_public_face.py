@@ -6,9 +6,11 @@ import ast
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+from muster.console.tasks.import_options import environment_of
 from testbed.paths import ROOT
 
 FACES = {
@@ -75,11 +77,15 @@ def test_the_environment_of_the_examples_scores_in_the_sandbox() -> None:
     ]
 
 
-def test_the_tool_of_the_examples_answers_in_the_sandbox() -> None:
-    command = [sys.executable, "examples/tool.py"]
+def test_the_tool_of_the_examples_answers_in_the_sandbox_and_stands_in_its_manifest(tmp_path: Path) -> None:
+    file = tmp_path / "convert.json"
+    command = [sys.executable, "examples/tool.py", str(file)]
     lines = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
     assert [line.partition(" (")[0] for line in lines] == [
         "3 km in m: 3000 m",
         "5 mi in km: 8.04672 km",
         "1 kg in m: kg and m measure different things",
     ]
+    turns = environment_of(str(file)).turns
+    assert turns is not None
+    assert turns.names == ("convert",)

@@ -238,6 +238,7 @@ def about_set(task_set: TaskSet) -> dict[str, Any]:
                 "part": part.name,
                 "half": half,
                 "environment": part.environment.name,
+                "tools": turns.names if (turns := part.environment.turns) else (),
                 "weight": part.weight if half == "train" else None,
                 "sealed": part.sealed or None,
                 "tasks": part.count,

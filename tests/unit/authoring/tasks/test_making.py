@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from muster.environments.base import Outcome
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.registry import default_manifest
 from muster.environments.task import ChatMessage, Task, ask
+from muster.environments.tools.manifest import TurnsManifest
 from muster.errors import ConfigError, MalformedError, UnreachableError, UsageError
 from muster.sandbox.component import keep_component
 from muster.tasksets.build import NewPart, write_subset, write_task_set
@@ -259,6 +260,17 @@ def test_the_mix_command(session: Session, tmp_path: Path, capsys: pytest.Captur
         commands.mix(session, Path("a"), ["a:3", "b"])
     with pytest.raises(UsageError, match="weights of at least 1"):
         commands.mix(session, Path("other"), ["a:0"])
+
+
+def test_the_tools_of_each_part_are_shown(session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [
+        NewPart(name, replace(SORTING, turns=turns), [Task(name, (ChatMessage("user", story(1)),), {})])
+        for name, turns in (("plain", None), ("tools", TurnsManifest(("calculator",))))
+    ]
+    write_task_set(tmp_path / "set", parts)
+    commands.show(session, tmp_path / "set")
+    shown = json.loads(capsys.readouterr().out)["parts"]
+    assert [(part["part"], part["tools"]) for part in shown] == [("plain", []), ("tools", ["calculator"])]
 
 
 # --- Check
