@@ -3,7 +3,8 @@
 The master of a trap epoch is the owner's secret, and what its lottery picks is the node's and the owner's. So every
 answer to a question is a signature of one size, made in one way, be it a promise or not. A ticket is given
 
-1. to an active worker, for a commitment that the lottery picks, of a step that is published;
+1. to an active worker whom the owner did not exclude (`orchestrator.no_tickets`), for a commitment that the lottery
+   picks, of a step that is published;
 2. for a map of exactly as many rows as a trap has, which the node has signed with the commitment's root;
 3. once the file of that root is here, with the second of its receipt, and before the chain is seen to have the
    commitment; not for a second in which another storage key signed;
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from eth_utils.address import to_checksum_address
@@ -74,14 +75,16 @@ class TrapDesk:
         receipt_second: Callable[[], int],
         *,
         storage_url: str,
+        no_tickets: Collection[str] = (),
     ) -> None:
-        """`receipt_second`: as `Uploads.receipt_second`."""
+        """`receipt_second`: as `Uploads.receipt_second`. `no_tickets`: nodes that are promised nothing."""
         self._where = where
         self._signer = signer
         self._queries = queries
         self._database = database
         self._masters = masters
         self._receipt_second = receipt_second
+        self._no_tickets = {node.lower() for node in no_tickets}
         self.copies = ContentStore(storage_url, "tickets")
 
     @property
@@ -162,7 +165,7 @@ class TrapDesk:
         return None
 
     def _is_picked(self, connection: Connection, caller: Caller, index: int, step: int) -> bool:
-        """Return whether the lottery picks a commitment. Raises RefusedError for who may not know."""
+        """Return whether the lottery picks a commitment and its node may have a ticket. Raises RefusedError."""
         # 1. Who asks about what.
         if self._masters is None:
             raise problems.not_found("this orchestrator has no masters of traps", "set orchestrator.trap_masters")
@@ -182,8 +185,9 @@ class TrapDesk:
         if entropy is None:
             raise problems.too_early(f"the first step of {caller.address} is not published")
         master = self._masters.of(epoch)
-        every = self._terms.trap_every
-        return is_picked(master=master, entropy=hash_bytes(entropy), node=caller.address, index=index, every=every)
+        every, node = self._terms.trap_every, caller.address
+        picked = is_picked(master=master, entropy=hash_bytes(entropy), node=node, index=index, every=every)
+        return picked and node.lower() not in self._no_tickets
 
     async def record(self, kept: KeptTicket, received: float) -> bool:
         """Record a ticket. Return False when its (node, index, root) has one."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -91,6 +91,8 @@ class OrchestratorSettings(Section):
     trap_masters: Path | None = None
     """Secret file that muster run masters wrote: by it workers learn which commitments are traps. Never in
     run_folder."""
+    no_tickets: list[Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]] = []
+    """Nodes that get no ticket for a trap any more: muster run traps names those whose maps had true rows."""
     batch_groups: int = Field(default=64, ge=1)
     """Groups the trainer puts in a batch; demand is counted in batches of this size."""
     demand_batches: float = Field(default=2, gt=0, le=100)

@@ -43,6 +43,8 @@ class Place:
     terms: Terms
     masters: Masters
     entropy: bytes
+    refused: str = ""
+    """A holder that the lottery picks soon, and that the owner gives no ticket more."""
     seconds: dict[tuple[str, int, str], int] = field(default_factory=dict)
     """Of the receipts of uploaded files."""
 
@@ -54,7 +56,7 @@ class Place:
     def find(self, *, drawn: bool, skip: int = 0) -> tuple[str, int]:
         """Return a node and one of its next indices that is a trap or none."""
         found = [(name, i) for name in HOLDERS for i in range(AHEAD) if self.drawn(name, i) == drawn]
-        return found[skip]
+        return [(name, i) for name, i in found if name != self.refused][skip]
 
     def request(self, name: str, index: int, *, root: str, salt: int = 1, **changes: Any) -> TicketRequest:
         """Return what a worker asks a ticket by; `changes` of its signed consent."""
@@ -99,10 +101,13 @@ def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     asyncio.run(fixture.publish(0))
     write_masters(folder / "trap-masters", masters)
     orchestrator = Orchestrator(fixture, folder / "orchestrator", trap_masters=folder / "trap-masters")
+    made = Place(fixture, orchestrator, terms_of(**traps), masters, asyncio.run(entropy_of(fixture)))
+    made.refused, _ = made.find(drawn=True)
+    orchestrator.change({"orchestrator.no_tickets": [fixture.key(made.refused).address.lower()]})
     asyncio.run(register(fixture, orchestrator))
-    with orchestrator as running:
-        yield Place(fixture, running, terms_of(**traps), masters, asyncio.run(entropy_of(fixture)))
-    assert "Traceback" not in running.json_log.read_text()
+    with orchestrator:
+        yield made
+    assert "Traceback" not in orchestrator.json_log.read_text()
 
 
 async def entropy_of(fixture: RunFixture) -> bytes:
@@ -138,6 +143,22 @@ async def test_a_node_alone_can_tell_whether_it_was_drawn(place: Place) -> None:
             stolen = promise.model_copy(update=other)
             assert not check_promise(fixture.domain, stolen, keys, now)
     assert len(sizes) == 1
+
+
+async def test_node_that_gets_no_ticket_more_is_promised_nothing(place: Place) -> None:
+    """It gets an answer like any other, also where the lottery picks it; the others are still promised traps."""
+    fixture, root = place.fixture, some_hash("no ticket")
+    name, index = place.refused, next(i for i in range(AHEAD) if place.drawn(place.refused, i))
+    await place.upload(name, index, root)
+    status, why = await place.refusal(name, place.request(name, index, root=root))
+    assert (status, why) == (403, f"commitment {index} of {fixture.key(name).address} is to be no trap")
+    async with fixture.chain("w1") as chain:
+        keys, now = await chain.keys(fixture.run), (await chain.head()).timestamp
+    for (asking, at), promised in {(name, index): False, place.find(drawn=True): True}.items():
+        async with fixture.client(place.orchestrator.url, asking) as client:
+            signature = await client.ask_for_trap(fixture.run, at, 0)
+        about = {"run": fixture.run, "node": fixture.key(asking).address, "index": at, "step": 0}
+        assert check_promise(fixture.domain, TrapPromise(**about, signature=signature), keys, now) == promised
 
 
 @pytest.mark.parametrize(
