@@ -1,8 +1,12 @@
-"""A worker that is asked to plant a trap: what it commits, found by a replay; and all of its other work is true."""
+"""A worker that is asked to plant a trap: what it commits, found by a replay; and all of its other work is true.
+
+Once the traps are opened, the owner replays them, and finds the worker whose map names true rows.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,8 +15,12 @@ from pathlib import Path
 import pytest
 
 from muster.chain.masters_file import write_masters
+from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import TOKEN
+from muster.contracts.masters import reveal_master
+from muster.contracts.run_terms import Series
 from muster.contracts.runs import WorkCommitted
+from muster.errors import RefusedError
 from muster.grading.masters import Masters
 from muster.protocol.messages import TrapMap
 from muster.protocol.traps import check_ticket, is_picked, planted_rows
@@ -22,7 +30,7 @@ from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
 from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import deploy_on
-from testbed.processes import ended
+from testbed.processes import MUSTER, ended, run_to_end
 from testbed.runs.world import WORKERS, World, opened
 from testbed.waiting import until
 from validator.replay import Replayer, judge
@@ -36,8 +44,8 @@ class TrapWorld:
     world: World
     masters: Masters
 
-    async def first_trap(self) -> tuple[str, int]:
-        """Return of all workers the one that is to plant soonest, and at which index."""
+    async def first_traps(self) -> list[tuple[int, str]]:
+        """Return at which index each worker is to plant first, and its name: the soonest first."""
         fixture = self.world.run_fixture
         async with fixture.chain("stranger") as chain:
             terms, found = await chain.terms(fixture.run), []
@@ -46,8 +54,7 @@ class TrapWorld:
                 given = {"master": self.masters.of(1), "entropy": source.entropy, "node": source.node}
                 given["every"] = terms.trap_every
                 found.append((next(i for i in range(1000) if is_picked(index=i, **given)), name))
-        index, name = min(found)
-        return name, index
+        return sorted(found)
 
 
 @pytest.fixture
@@ -67,17 +74,21 @@ def traps(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
 
 async def test_worker_plants_where_it_was_asked_to_and_nowhere_else(traps: TrapWorld) -> None:
     world, fixture = traps.world, traps.world.run_fixture
-    name, trap = await traps.first_trap()
-    worker = world.node("worker", name)
+    (trap, name), (another, liar) = (await traps.first_traps())[:2]
+    worker, cheat = world.node("worker", name), world.node("testbed.runs.true_map_worker", liar)
     committed: dict[int, WorkCommitted] = {}
 
-    async def planted() -> bool:
-        committed.update({event.index: event for event in await world.events(WorkCommitted)})
-        return trap in committed
+    async def made(by: str, index: int) -> bool:
+        mine = [event for event in await world.events(WorkCommitted) if event.node == fixture.key(by).address]
+        committed.update({event.index: event for event in mine if by == name})
+        return index in {event.index for event in mine}
 
-    with ended(worker):
-        worker.start()
-        await until(planted, f"commitment {trap} is made", 300)
+    with ended(worker, cheat):
+        worker.spawn()
+        cheat.spawn()
+        await until(lambda: made(name, trap), f"commitment {trap} is made", 300)
+        worker.stop()
+        await until(lambda: made(liar, another), f"commitment {another} is made", 300)
 
     # 1. A replay finds exactly the rows of the map, beyond the accusing limit, and none in any other commitment.
     with closing(WorkJournal(fixture.state(name), identity(world, name))) as journal:
@@ -100,6 +111,33 @@ async def test_worker_plants_where_it_was_asked_to_and_nowhere_else(traps: TrapW
             consent = sign_consent(context, entry, planted_map, ticket.stored_at)
             check_ticket(fixture.domain, ticket, consent, await chain.keys(fixture.run))
             assert ticket.stored_at < (await chain.block(committed[trap].at.block)).timestamp
+
+    # 3. Once they are opened, the owner finds that the other worker's map names rows that are true.
+    async with fixture.chain("owner") as chain, fixture.client(world.orchestrator.url, None) as client:
+        await chain.send(reveal_master(fixture.run, Series.TRAPS, traps.masters.of(1)))
+        await until(lambda: opened_in(client, fixture.run), "the traps are opened", 60)
+    world.settings("v1")
+    config = fixture.folder / "v1" / "muster.toml"
+    status, output, errors = await run_to_end(*MUSTER, "run", "traps", "--json", "--config", config)
+    document = json.loads(output)
+    found = {(one["node"], one["index"]): one for one in document["traps"]}
+    honest, lying = (planted_rows(16, index) for index in (trap, another))
+    assert found[fixture.key(name).address, trap] == {
+        "node": fixture.key(name).address, "index": trap, "step": 0, "named": honest, "true": [], "false": honest,
+        "unknown": "",
+    }  # fmt: skip
+    assert found[fixture.key(liar).address, another] == {
+        "node": fixture.key(liar).address, "index": another, "step": 0, "named": lying, "true": [*range(lying)],
+        "false": 0, "unknown": "",
+    }  # fmt: skip
+    assert (status, document["epoch"], document["refuse"]) == (3, 1, [fixture.key(liar).address]), errors
+
+
+async def opened_in(client: OrchestratorClient, run: int) -> bool:
+    try:
+        return len((await client.traps(run, 1)).traps) >= 2
+    except RefusedError:  # the orchestrator has not seen the master yet
+        return False
 
 
 def identity(world: World, name: str) -> str:

@@ -1,0 +1,77 @@
+"""Which nodes get no ticket more, by the rows of their traps that a replay finds true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.errors import UnreachableError
+from muster.protocol.messages import OpenedTrap, PlantedRow, TrapMap
+from muster.verification.bundles import Inspection
+from muster.verification.checks import Finding
+from testbed.samples.commitments import commitment_of
+from testbed.samples.messages import HASH
+from testbed.samples.verification_context import Context, sampling_mismatch, thinking_rows
+from validator.trap_check import ReplayedTrap, judge_trap, replay_trap
+
+ROWS = [1, 4, 6]
+
+
+def trap_of(rows: list[int]) -> OpenedTrap:
+    """A trap of which only the map is read."""
+    planted = TrapMap(salt=HASH, rows=[PlantedRow(position=row, token=0) for row in rows])
+    return OpenedTrap.model_construct(map=planted)
+
+
+@pytest.mark.parametrize(
+    ("named", "true", "condemns"),
+    [(16, 0, False), (16, 1, False), (16, 2, True), (2, 1, False), (2, 2, True), (1, 0, False), (1, 1, True)],
+)
+def test_one_true_row_of_several_is_forgiven(named: int, true: int, condemns: bool) -> None:
+    trap = ReplayedTrap("node", 7, 3, named, tuple(range(true)))
+    assert (trap.condemns, trap.false) == (condemns, named - true)
+    assert not ReplayedTrap("node", 7, 3, named, unknown="gone").condemns
+
+
+async def replayed(findings: dict[int, Finding], **changes: Any) -> tuple[ReplayedTrap, Context]:
+    """Return what is found of a trap that names ROWS, whose replay finds these things."""
+    context = Context(findings=lambda _, rows: [findings.get(row.position) for row in rows])
+    work = context.commit(thinking_rows(5, 3), 5)
+    for name, value in changes.items():
+        setattr(context, name, value)
+    run: Any = context
+    return await replay_trap(run, work, trap_of(ROWS)), context
+
+
+async def test_only_rows_that_the_map_names_are_replayed() -> None:
+    found = {4: sampling_mismatch(4), 6: sampling_mismatch(6, accuse=False), 2: sampling_mismatch(2)}
+    trap, context = await replayed(found)
+    assert (trap.index, trap.step, trap.named, trap.true, trap.false, trap.unknown) == (5, 3, 3, (1,), 2, "")
+    assert context.replayed == len(ROWS)
+    assert str(trap) == f"{trap.node}:5 of step 3: 2 of 3 rows are false; true: [1]"
+
+
+@pytest.mark.parametrize("gone", ["files", "uploads"])
+async def test_file_that_is_gone_says_nothing(gone: str) -> None:
+    trap, context = await replayed({}, **{gone: {}})
+    assert (trap.true, trap.false, trap.condemns, context.replayed) == ((), 0, False, 0)
+    assert trap.unknown == "the file cannot be fetched: not here"
+
+
+async def test_weights_that_are_gone_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gone(*_: object) -> None:
+        raise UnreachableError("step 3 cannot be replayed here")
+
+    monkeypatch.setattr(Context, "replay", gone)
+    trap, _ = await replayed({})
+    assert (trap.true, trap.unknown, trap.condemns) == ((), "step 3 cannot be replayed here", False)
+
+
+def test_file_that_is_bad_without_a_replay_says_nothing() -> None:
+    work, slight = commitment_of(), Finding("wrong_reward", 1, accuse=False)
+    for inspection in (Inspection(Finding("wrong_draw", 1), rows=(1,)), Inspection(slight, rows=(1,), replayed=3)):
+        trap = judge_trap(work, ROWS, inspection)
+        assert inspection.finding is not None
+        assert (trap.true, trap.unknown) == ((), f"the file itself is bad: {inspection.finding.reason}")
+    assert judge_trap(work, ROWS, Inspection(replayed=3)).true == tuple(ROWS)

@@ -1,0 +1,123 @@
+"""Replay the rows that the maps of opened traps name: a node that named true rows made validators look for nothing.
+
+`muster run traps` starts it. It needs no key and sends nothing. Tickets and maps are checked as claimers do; a trap
+whose file or weights are gone says nothing of its node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from muster.clients.opened_traps import OpenedTraps
+from muster.contracts import masters
+from muster.contracts.run_terms import Series
+from muster.contracts.runs import WorkCommitted
+from muster.errors import CheckError, UnreachableError, UsageError
+from muster.protocol.masters import epoch_of
+from muster.protocol.messages import OpenedTrap
+from muster.runtime import telemetry
+from muster.settings.schema import Settings
+from muster.verification.bundles import Inspection
+from muster.verification.checks import ROW_CHECKS
+from muster.verification.rules import CommittedWork
+from validator.context import RunVerificationContext
+from validator.inspector import inspect_commitment
+from validator.verify import BadWorkError, connected, show_document
+
+MOST_TRUE: Final = 1
+"""True rows of a trap that may be chance: planted at 2.5 times the limit that rejects, one in a thousand is missed."""
+
+_log = telemetry.logger("validator")
+
+
+@dataclass(frozen=True)
+class ReplayedTrap:
+    """What a replay says of the rows that a trap's map names."""
+
+    node: str
+    index: int
+    step: int
+    named: int
+    """Rows that the map names."""
+    true: tuple[int, ...] = ()
+    """Positions of the rows in which the replay finds nothing at all."""
+    unknown: str = ""
+    """Why the rows cannot be replayed here; empty where they were."""
+
+    @property
+    def false(self) -> int:
+        """Return in how many rows a validator finds something."""
+        return 0 if self.unknown else self.named - len(self.true)
+
+    @property
+    def condemns(self) -> bool:
+        """Return whether the node gets no ticket more: it named more true rows than MOST_TRUE, or only true ones."""
+        return len(self.true) > MOST_TRUE or len(self.true) == self.named
+
+    def __str__(self) -> str:
+        rows = self.unknown or f"{self.false} of {self.named} rows are false; true: {[*self.true]}"
+        return f"{self.node}:{self.index} of step {self.step}: {rows}"
+
+
+async def check_traps(settings: Settings, epoch: int | None, *, as_json: bool) -> None:
+    """Replay the traps of an epoch, else of the last one shown, and print what was found and whom to refuse tickets.
+
+    Raises BadWorkError when a node is to be refused, and else UnreachableError when a trap cannot be replayed here.
+    """
+    async with connected(settings) as connection:
+        if not (await connection.chain.terms(settings.run)).has_traps:
+            raise UsageError(f"run {settings.run} has no traps", hint="muster run show --terms")
+        shown = (await connection.chain.call(masters.masters(settings.run, Series.TRAPS))).epochs
+        if not 0 < (number := epoch or shown) <= shown:
+            raise UnreachableError(
+                f"the master of trap epoch {number or 1} of run {settings.run} is not shown yet",
+                hint="the trainer shows it when the epoch is over, or muster run reveal-master",
+            )
+        master = await connection.chain.call(masters.master_of(settings.run, Series.TRAPS, number))
+        found = await replay_traps(await connection.context(), number, master.master)
+    refuse = sorted({trap.node for trap in found if trap.condemns})
+    lines = [asdict(trap) | {"false": trap.false} if as_json else f"\n  {trap}" for trap in found]
+    shown_traps = lines if as_json else "".join(map(str, lines))
+    show_document({"run": settings.run, "epoch": number, "traps": shown_traps, "refuse": refuse}, as_json=as_json)
+    if refuse:
+        raise BadWorkError(
+            f"{len(refuse)} nodes named rows that are true", hint="add them to orchestrator.no_tickets and restart it"
+        )
+    if gone := sum(bool(trap.unknown) for trap in found):
+        raise UnreachableError(f"{gone} of {len(found)} traps cannot be replayed here")
+
+
+async def replay_traps(context: RunVerificationContext, epoch: int, master: bytes) -> list[ReplayedTrap]:
+    """Replay what the traps of an epoch name, step by step. Raises TRANSIENT errors of chain and orchestrator."""
+    run, terms = context.rules.run, context.rules.terms
+    opened = OpenedTraps(context.chain, context.client, run, terms)
+    listed = await opened.listed(epoch)
+    works = [CommittedWork.of(event) for event in await context.chain.all_events(WorkCommitted) if event.run == run]
+    found = []
+    for work in sorted(works, key=lambda one: one.step):
+        if epoch_of(terms.trap_series, work.step) != epoch or (work.node.lower(), work.index) not in listed:
+            continue
+        entropy = (await context.chain.draw_source(work.node)).entropy
+        if (trap := await opened.get(work, entropy, epoch, master)) is not None:
+            found.append(await replay_trap(context, work, trap))
+    return found
+
+
+async def replay_trap(context: RunVerificationContext, work: CommittedWork, trap: OpenedTrap) -> ReplayedTrap:
+    """Replay the rows that one trap's map names."""
+    rows = sorted(trap.rows)
+    _log.info("replaying a trap", node=work.node, index=work.index, step=work.step, rows=len(rows))
+    try:
+        inspection = await inspect_commitment(context, work, rows, missing_counts=False)
+    except (CheckError, UnreachableError) as error:
+        return ReplayedTrap(work.node, work.index, work.step, len(rows), unknown=str(error))
+    return judge_trap(work, rows, inspection)
+
+
+def judge_trap(work: CommittedWork, rows: list[int], inspection: Inspection) -> ReplayedTrap:
+    """Return what an inspection of the rows that a map names says. A file that is bad without a replay says nothing."""
+    finding, of = inspection.finding, (work.node, work.index, work.step, len(rows))
+    if finding is not None and (not inspection.replayed or finding.reason in ROW_CHECKS):
+        return ReplayedTrap(*of, unknown=f"the file itself is bad: {finding.reason}")
+    return ReplayedTrap(*of, true=tuple(row for row in rows if row not in inspection.rows))
