@@ -20,7 +20,7 @@ from muster.constants import TOKEN
 from muster.contracts.masters import reveal_master
 from muster.contracts.run_terms import Series
 from muster.contracts.runs import WorkCommitted
-from muster.errors import RefusedError
+from muster.errors import RefusedError, UnreachableError
 from muster.grading.masters import Masters
 from muster.protocol.messages import TrapMap
 from muster.protocol.traps import check_ticket, is_picked, planted_rows
@@ -34,6 +34,7 @@ from testbed.processes import MUSTER, ended, run_to_end
 from testbed.runs.world import WORKERS, World, opened
 from testbed.waiting import until
 from validator.replay import Replayer, judge
+from validator.trap_check import check_traps
 from worker.committer import sign_consent
 from worker.context import WorkerContext
 from worker.journal import WorkJournal
@@ -72,7 +73,9 @@ def traps(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         yield TrapWorld(made, masters)
 
 
-async def test_worker_plants_where_it_was_asked_to_and_nowhere_else(traps: TrapWorld) -> None:
+async def test_worker_plants_where_it_was_asked_to_and_nowhere_else(
+    traps: TrapWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
     world, fixture = traps.world, traps.world.run_fixture
     (trap, name), (another, liar) = (await traps.first_traps())[:2]
     worker, cheat = world.node("worker", name), world.node("testbed.runs.true_map_worker", liar)
@@ -113,10 +116,12 @@ async def test_worker_plants_where_it_was_asked_to_and_nowhere_else(traps: TrapW
             assert ticket.stored_at < (await chain.block(committed[trap].at.block)).timestamp
 
     # 3. Once they are opened, the owner finds that the other worker's map names rows that are true.
+    settings = world.settings("v1")
+    with pytest.raises(UnreachableError, match=f"the master of trap epoch 1 of run {fixture.run} is not shown yet"):
+        await check_traps(settings, None, as_json=False)
     async with fixture.chain("owner") as chain, fixture.client(world.orchestrator.url, None) as client:
         await chain.send(reveal_master(fixture.run, Series.TRAPS, traps.masters.of(1)))
         await until(lambda: opened_in(client, fixture.run), "the traps are opened", 60)
-    world.settings("v1")
     config = fixture.folder / "v1" / "muster.toml"
     status, output, errors = await run_to_end(*MUSTER, "run", "traps", "--json", "--config", config)
     document = json.loads(output)
@@ -131,6 +136,21 @@ async def test_worker_plants_where_it_was_asked_to_and_nowhere_else(traps: TrapW
         "false": 0, "unknown": "",
     }  # fmt: skip
     assert (status, document["epoch"], document["refuse"]) == (3, 1, [fixture.key(liar).address]), errors
+
+    # 4. A file that is gone says nothing of its node.
+    async with fixture.client(world.orchestrator.url, None) as client:
+        lies = [event for event in await world.events(WorkCommitted) if (event.node, event.index) in found]
+        lies = [event for event in lies if event.node == fixture.key(liar).address]
+        for lie in lies:
+            file = (await client.upload(fixture.run, lie.node, lie.index, lie.root)).receipt.file_hash
+            for stored in (world.orchestrator.folder / "storage").rglob(f"*{file[2:]}*"):
+                stored.unlink()
+    capsys.readouterr()
+    with pytest.raises(UnreachableError, match=f"{len(lies)} of {len(found)} traps cannot be replayed here"):
+        await check_traps(settings, 1, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  {fixture.key(name).address}:{trap} of step 0: {honest} of {honest} rows are false; true: []" in lines
+    assert [line for line in lines if line.startswith("refuse")] == [f"{'refuse':16} []"]
 
 
 async def opened_in(client: OrchestratorClient, run: int) -> bool:
