@@ -113,7 +113,12 @@ def replay_rows(replayer: Replayer, rollouts: Sequence[Rollout]) -> list[Replaye
     """
     # 1. What is wrong with each by itself.
     profile = replayer.profile
-    rows = [ReplayedRow(judge([row], profile), row.sums) for row in replayer.replay(rollouts)]
+    measured = replayer.replay(rollouts)
+    alone = [judge([row], profile) for row in measured]
+    rows = [
+        ReplayedRow(finding, row.sums, beyond=finding is not None and finding.accuse)
+        for finding, row in zip(alone, measured, strict=True)
+    ]
     found = [(i, row.finding) for i, row in enumerate(rows) if row.finding is not None]
 
     # 2. Whether honest machines agree on it.

@@ -13,20 +13,18 @@ from muster.clients.opened_traps import OpenedTraps
 from muster.contracts import masters
 from muster.contracts.run_terms import Series
 from muster.contracts.runs import WorkCommitted
-from muster.errors import CheckError, UnreachableError, UsageError
+from muster.errors import CheckError, MismatchError, UnreachableError, UsageError
 from muster.protocol.masters import epoch_of
 from muster.protocol.messages import OpenedTrap
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
-from muster.verification.bundles import Inspection
-from muster.verification.checks import ROW_CHECKS
 from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
 from validator.inspector import inspect_commitment
 from validator.verify import BadWorkError, connected, show_document
 
 MOST_TRUE: Final = 1
-"""True rows of a trap that may be chance: planted at 2.5 times the limit that rejects, one in a thousand is missed."""
+"""True rows of a trap that may be chance: planted at 1.25 times the limit that accuses, one in a thousand is missed."""
 
 _log = telemetry.logger("validator")
 
@@ -41,13 +39,13 @@ class ReplayedTrap:
     named: int
     """Rows that the map names."""
     true: tuple[int, ...] = ()
-    """Positions of the rows in which the replay finds nothing at all."""
+    """Positions of the rows by which a replay would not accuse: who names one of them is not paid."""
     unknown: str = ""
     """Why the rows cannot be replayed here; empty where they were."""
 
     @property
     def false(self) -> int:
-        """Return in how many rows a validator finds something."""
+        """Return in how many rows a validator finds what it is paid for."""
         return 0 if self.unknown else self.named - len(self.true)
 
     @property
@@ -109,15 +107,11 @@ async def replay_trap(context: RunVerificationContext, work: CommittedWork, trap
     rows = sorted(trap.rows)
     _log.info("replaying a trap", node=work.node, index=work.index, step=work.step, rows=len(rows))
     try:
-        inspection = await inspect_commitment(context, work, rows, missing_counts=False)
+        inspection = await inspect_commitment(context, work, (), missing_counts=False)
+        if inspection.finding is not None:
+            raise MismatchError(f"the file itself is bad: {inspection.finding.reason}")
+        replayed = await context.model.replay(work.step, [inspection.rollouts[row] for row in rows])
     except (CheckError, UnreachableError) as error:
         return ReplayedTrap(work.node, work.index, work.step, len(rows), unknown=str(error))
-    return judge_trap(work, rows, inspection)
-
-
-def judge_trap(work: CommittedWork, rows: list[int], inspection: Inspection) -> ReplayedTrap:
-    """Return what an inspection of the rows that a map names says. A file that is bad without a replay says nothing."""
-    finding, of = inspection.finding, (work.node, work.index, work.step, len(rows))
-    if finding is not None and (not inspection.replayed or finding.reason in ROW_CHECKS):
-        return ReplayedTrap(*of, unknown=f"the file itself is bad: {finding.reason}")
-    return ReplayedTrap(*of, true=tuple(row for row in rows if row not in inspection.rows))
+    true = tuple(row for row, one in zip(rows, replayed, strict=True) if not one.beyond)
+    return ReplayedTrap(work.node, work.index, work.step, len(rows), true)

@@ -125,7 +125,8 @@ class Context:
             raise UnreachableError("no weights")
         self.replayed += len(rollouts)
         sums = self.sums_of_step.get(step, self.sums)
-        return [ReplayedRow(finding, sums) for finding in self.findings(step, rollouts)]
+        found = self.findings(step, rollouts)
+        return [ReplayedRow(one, sums, beyond=one is not None and one.accuse) for one in found]
 
     async def honest_sums(self, step: int, rollouts: list[Rollout]) -> list[RowSums]:
         self.replayed += HONEST_DRAWS * len(rollouts)

@@ -102,6 +102,7 @@ def test_the_clearest_row_decides_and_no_other_accuses(
     assert [row.finding is not None for row in judged] == [False, True, True, True]
     assert sum(row.finding.accuse for row in judged if row.finding) == 1
     assert not any(row.fault for row in judged)
+    assert [row.beyond for row in judged] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

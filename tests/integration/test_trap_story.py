@@ -73,6 +73,7 @@ def traps(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         yield TrapWorld(made, masters)
 
 
+@pytest.mark.slow
 async def test_worker_plants_where_it_was_asked_to_and_nowhere_else(
     traps: TrapWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from muster.errors import UnreachableError
 from muster.protocol.messages import OpenedTrap, PlantedRow, TrapMap
-from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding
-from testbed.samples.commitments import commitment_of
 from testbed.samples.messages import HASH
 from testbed.samples.verification_context import Context, sampling_mismatch, thinking_rows
-from validator.trap_check import ReplayedTrap, judge_trap, replay_trap
+from validator.trap_check import ReplayedTrap, replay_trap
 
 ROWS = [1, 4, 6]
 
@@ -47,9 +46,9 @@ async def replayed(findings: dict[int, Finding], **changes: Any) -> tuple[Replay
 async def test_only_rows_that_the_map_names_are_replayed() -> None:
     found = {4: sampling_mismatch(4), 6: sampling_mismatch(6, accuse=False), 2: sampling_mismatch(2)}
     trap, context = await replayed(found)
-    assert (trap.index, trap.step, trap.named, trap.true, trap.false, trap.unknown) == (5, 3, 3, (1,), 2, "")
+    assert (trap.index, trap.step, trap.named, trap.true, trap.false, trap.unknown) == (5, 3, 3, (1, 6), 1, "")
     assert context.replayed == len(ROWS)
-    assert str(trap) == f"{trap.node}:5 of step 3: 2 of 3 rows are false; true: [1]"
+    assert str(trap) == f"{trap.node}:5 of step 3: 1 of 3 rows are false; true: [1, 6]"
 
 
 @pytest.mark.parametrize("gone", ["files", "uploads"])
@@ -68,10 +67,10 @@ async def test_weights_that_are_gone_say_nothing(monkeypatch: pytest.MonkeyPatch
     assert (trap.true, trap.unknown, trap.condemns) == ((), "step 3 cannot be replayed here", False)
 
 
-def test_file_that_is_bad_without_a_replay_says_nothing() -> None:
-    work, slight = commitment_of(), Finding("wrong_reward", 1, accuse=False)
-    for inspection in (Inspection(Finding("wrong_draw", 1), rows=(1,)), Inspection(slight, rows=(1,), replayed=3)):
-        trap = judge_trap(work, ROWS, inspection)
-        assert inspection.finding is not None
-        assert (trap.true, trap.unknown) == ((), f"the file itself is bad: {inspection.finding.reason}")
-    assert judge_trap(work, ROWS, Inspection(replayed=3)).true == tuple(ROWS)
+async def test_file_that_is_bad_without_a_replay_says_nothing() -> None:
+    context: Any = Context()
+    first, *others = thinking_rows(5, 3)
+    bad = [replace(first, seed=first.seed + 1), *others]
+    trap = await replay_trap(context, context.commit(bad, 5), trap_of(ROWS))
+    assert (trap.true, trap.condemns, context.replayed) == ((), False, 0)
+    assert trap.unknown == "the file itself is bad: wrong_draw"
