@@ -152,8 +152,16 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         environments = Environments(where, settings.run, owner, database, ours)
         masters = await asyncio.to_thread(load_masters, ours.masters, terms.grade_series, ours.run_folder)
         of_traps = await asyncio.to_thread(load_masters, ours.trap_masters, terms.trap_series, ours.run_folder)
-        given = {"storage_url": storage_url, "no_tickets": ours.no_tickets}
-        traps = TrapDesk(where, signer, queries, database, of_traps, uploads.receipt_second, **given)
+        traps = TrapDesk(
+            where,
+            signer,
+            queries,
+            database,
+            of_traps,
+            uploads.receipt_second,
+            storage_url=storage_url,
+            no_tickets=ours.no_tickets,
+        )
         relays = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url)
         announcements = Announcements(where, owner, queries, database, relays, storage_url=storage_url)
         # 4. The run's own files, and whose tasks they are.

@@ -27,6 +27,7 @@ from muster.contracts.run_terms import Series
 from muster.contracts.runs import CheckpointPublished, WorkCommitted
 from muster.errors import CheckError, ConfigError, RevertError, UnreachableError
 from muster.grading.masters import Masters
+from muster.protocol.draws import pool_rows
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import epoch_of, epochs_begun, epochs_over
 from muster.protocol.messages import Verdict
@@ -73,8 +74,11 @@ def load_trap_masters(path: Path | None, terms: Terms) -> Masters | None:
 
 def miss_chance(terms: Terms) -> float:
     """Return the chance that an inspection by policy misses a trap: the larger of a newcomer's and of others'."""
-    settings, rows = ValidatorSettings(), terms.positions
-    samples = {i: sample_size(settings, rows, index=i, suspect=False, traps=True) for i in (0, FIRST_COMMITMENTS)}
+    settings, rows, pooled = ValidatorSettings(), terms.positions, pool_rows(terms)
+    samples = {
+        i: min(rows, pooled + sample_size(settings, rows, index=i, suspect=False, pooled=pooled))
+        for i in (0, FIRST_COMMITMENTS)
+    }
     return max(1 - detection(rows, planted_rows(rows, i), sample, ROW_SEEN) for i, sample in samples.items())
 
 
@@ -192,13 +196,12 @@ class TrapKeeper:
     async def show_tickets(self) -> None:
         """Put the tickets of opened traps on chain, once: a pick without one pays who was called, whatever it did."""
         shown = (await self.chain.call(masters_contract.masters(self.run, Series.TRAPS))).epochs
-        while self._ticketed < shown:
-            epoch = self._ticketed + 1
-            if listed := await self.opened.listed(epoch):
-                for event in await self.chain.all_events(WorkCommitted):
-                    if event.run == self.run and (event.node.lower(), event.index) in listed:
-                        await self._show_ticket(CommittedWork.of(event), epoch)
-            self._ticketed = epoch
+        listed = {epoch: await self.opened.listed(epoch) for epoch in range(self._ticketed + 1, shown + 1)}
+        for event in await self.chain.all_events(WorkCommitted) if any(listed.values()) else ():
+            epoch = epoch_of(self.terms.trap_series, event.step)
+            if event.run == self.run and (event.node.lower(), event.index) in listed.get(epoch, ()):
+                await self._show_ticket(CommittedWork.of(event), epoch)
+        self._ticketed = shown
 
     async def _show_ticket(self, c: CommittedWork, epoch: int) -> None:
         if await self.chain.call(traps.map_root(c.node, c.index)) != bytes(32):

@@ -190,6 +190,7 @@ class Challenger:
                 head.timestamp,
                 mine=one.challenger == self.juror.me,
                 same_charge=charge == (one.kind, one.commitment.index),
+                answerable=self.context.rules.terms.has_traps and one.kind == Kind.SAMPLING_MISMATCH,
                 tried=one.case_id in self.juror.not_before,
                 opinion=self._opinions.get(one.charge),
             )

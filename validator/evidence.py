@@ -17,6 +17,7 @@ from muster.constants import SAMPLE_BLOCKS
 from muster.errors import CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
 from muster.protocol.draws import Draw
 from muster.protocol.hashes import keccak
+from muster.protocol.kinds import NO_ROW
 from muster.protocol.messages import Upload
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
@@ -147,6 +148,8 @@ async def _verify(
     if bundle.reason in WHOLE_FILE:
         return await _verify_file(bundle, commitment, context)
     if bundle.pool and bundle.reason in POOLED:
+        if context.rules.terms.has_traps and position not in (None, NO_ROW):
+            raise VoidEvidenceError("a case about a pool names no row: a ticket for it would end the case")
         return await _verify_pool(bundle, commitment, entropy, context)
     shown = await _gather_rows(bundle, commitment, draw, context)
     if judged := await asyncio.to_thread(judge_rows, shown, bundle.reason):

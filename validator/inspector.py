@@ -15,7 +15,7 @@ from muster.chain.keys import Signer
 from muster.constants import SAMPLE_BLOCKS
 from muster.errors import CheckError, RefusedError, UnreachableError
 from muster.grading.grades import RowGrade, grades_hash, grades_text, salt_of
-from muster.protocol.draws import Draw, draw_pool, draw_rows
+from muster.protocol.draws import Draw, draw_pool, draw_rows, pool_rows
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.masters import grades_commitment
@@ -142,9 +142,8 @@ class Inspector:
         terms = self.context.rules.terms
         block_hash = await self.context.chain.block_hash(commitment.block + SAMPLE_BLOCKS)
         drawn = {"block_hash": block_hash, "node": commitment.node, "index": commitment.index, "terms": terms}
-        count = sample_size(
-            self.policy, terms.positions, index=commitment.index, suspect=suspect, traps=terms.has_traps
-        )
+        pooled = pool_rows(terms) if terms.has_traps else None
+        count = sample_size(self.policy, terms.positions, index=commitment.index, suspect=suspect, pooled=pooled)
         sample = draw_rows(**drawn, link=link, count=count)
 
         # 2. Inspect them one by one.

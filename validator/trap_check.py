@@ -50,7 +50,7 @@ class ReplayedTrap:
 
     @property
     def condemns(self) -> bool:
-        """Return whether the node gets no ticket more: it named more true rows than MOST_TRUE, or only true ones."""
+        """Return whether the node gets no more tickets: it named more true rows than MOST_TRUE, or only true ones."""
         return len(self.true) > MOST_TRUE or len(self.true) == self.named
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ async def replay_trap(context: RunVerificationContext, work: CommittedWork, trap
     _log.info("replaying a trap", node=work.node, index=work.index, step=work.step, rows=len(rows))
     try:
         inspection = await inspect_commitment(context, work, (), missing_counts=False)
-        if inspection.finding is not None:
+        if inspection.finding is not None and (inspection.guilty or not inspection.rollouts):
             raise MismatchError(f"the file itself is bad: {inspection.finding.reason}")
         replayed = await context.model.replay(work.step, [inspection.rollouts[row] for row in rows])
     except (CheckError, UnreachableError) as error:

@@ -92,7 +92,7 @@ class OrchestratorSettings(Section):
     """Secret file that muster run masters wrote: by it workers learn which commitments are traps. Never in
     run_folder."""
     no_tickets: list[Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]] = []
-    """Nodes that get no ticket for a trap any more: muster run traps names those whose maps had true rows."""
+    """Nodes that get no more tickets for traps: muster run traps names those whose maps had true rows."""
     batch_groups: int = Field(default=64, ge=1)
     """Groups the trainer puts in a batch; demand is counted in batches of this size."""
     demand_batches: float = Field(default=2, gt=0, le=100)

@@ -153,7 +153,7 @@ def case_view(connection: Connection, source: PageSource, number: int) -> CaseVi
         charge=charge(case, names.get(case.work_of) or case.work_of, verdict),
         state=state_of(case, source.chain.now, Tokens(slashed), Tokens(bounty)),
         block_time=source.chain.now,
-        position=None if row.position == NO_ROW else row.position,
+        position=None if row.position == NO_ROW or row.kind == "wrong_grade" else row.position,
         votes=[VoteLine.of(vote, name=names.get(vote.judge, "")) for vote in ballots],
         slashed=slashed,
         bounty=bounty,

@@ -44,7 +44,7 @@ class Place:
     masters: Masters
     entropy: bytes
     refused: str = ""
-    """A holder that the lottery picks soon, and that the owner gives no ticket more."""
+    """A holder that the lottery picks soon, and that the owner gives no more tickets."""
     seconds: dict[tuple[str, int, str], int] = field(default_factory=dict)
     """Of the receipts of uploaded files."""
 

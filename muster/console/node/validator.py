@@ -15,11 +15,11 @@ from muster.console.node.watching import status
 from muster.console.session import Session, as_table
 from muster.contracts.registry import Role
 from muster.settings.schema import ValidatorSettings
-from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
+from muster.verification.sample_policy import OWN, detection, detection_over, false_rows, sample_size
 
 app = typer.Typer()
 
-_POLICY: Final = {"sample_fraction", "sample_minimum", "newcomer_commitments", "newcomer_factor", "suspect_factor"}
+_POLICY: Final = OWN | {"suspect_factor"}
 """The settings that say how many rows are replayed."""
 
 FALSE_SHARES: Final = (1.0, 0.1, 0.01)
@@ -70,10 +70,11 @@ def policy(
     seen: Annotated[
         float, typer.Option(min=0, max=1, help="Share of false rows that replay shows: docs/understand/verification.md")
     ] = 1.0,
+    traps: Annotated[bool, typer.Option("--traps", help="Of a run with traps, with the rows of its pools.")] = False,
 ) -> None:
     """Show how much this validator re-runs, and the chance that it catches a node whose rows are partly false."""
     policy = session.settings.validator
-    found = _detection(policy, rows, commitments, seen)
+    found = _detection(policy, rows, commitments, seen, pooled=0 if traps else None)
     lines = [
         row
         | {"rows_replayed": f"{row['rows_replayed']} of {rows}"}
@@ -87,20 +88,26 @@ def policy(
         "detection": found,
     }
     session.note(
-        f"{policy.sample_fraction:.1%} of the rows and at least {policy.sample_minimum}; "
+        "What is replayed of a run with traps, unless validator.sample_… are set"
+        if traps
+        else f"{policy.sample_fraction:.1%} of the rows and at least {policy.sample_minimum}; "
         f"{policy.newcomer_factor} times as many of the first {policy.newcomer_commitments} commitments of a node, "
         f"{policy.suspect_factor} times if it was rejected before"
     )
     session.result(document, as_table(lines))
 
 
-def _detection(policy: ValidatorSettings, rows: int, commitments: int, seen: float) -> list[dict[str, Any]]:
+def _detection(
+    policy: ValidatorSettings, rows: int, commitments: int, seen: float, pooled: int | None
+) -> list[dict[str, Any]]:
     """Return the chances in one commitment and in a day's, for each kind of node and each share of false rows."""
     nodes = {"known": (policy.newcomer_commitments, False), "new": (0, False)}
     nodes["rejected before"] = (policy.newcomer_commitments, True)
     found = []
     for node, (first, suspect) in nodes.items():
-        samples = [sample_size(policy, rows, index=first + i, suspect=suspect) for i in range(commitments)]
+        samples = [
+            sample_size(policy, rows, index=first + i, suspect=suspect, pooled=pooled) for i in range(commitments)
+        ]
         for share in FALSE_SHARES:
             false = false_rows(rows, share)
             chances = {sample: detection(rows, false, sample, seen) for sample in set(samples)}

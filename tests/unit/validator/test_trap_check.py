@@ -1,4 +1,4 @@
-"""Which nodes get no ticket more, by the rows of their traps that a replay finds true."""
+"""Which nodes get no more tickets, by the rows of their traps that a replay finds true."""
 
 from __future__ import annotations
 

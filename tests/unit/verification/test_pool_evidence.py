@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import NO_ROW, Kind
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import (
@@ -69,6 +69,18 @@ async def test_planted_rows_do_not_count_in_a_pool(journal: ValidatorJournal, ha
     bundle, work, context = await pool_case(journal, sums=planted)
     context.has_traps = has_traps
     assert (await verified(bundle, work, context)).guilty is guilty
+
+
+@pytest.mark.parametrize(
+    ("has_traps", "named", "guilty"),
+    [(True, None, True), (True, NO_ROW, True), (True, 0, False), (False, 0, True)],
+)
+async def test_ticket_could_end_no_case_by_which_a_pool_convicts(
+    journal: ValidatorJournal, has_traps: bool, named: int | None, guilty: bool
+) -> None:
+    bundle, work, context = await pool_case(journal)
+    context.has_traps = has_traps
+    assert (await verified(bundle, work, context, named)).guilty is guilty
 
 
 async def test_few_leaning_steps_do_not_convict_and_are_not_replayed(journal: ValidatorJournal) -> None:

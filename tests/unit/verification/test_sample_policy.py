@@ -48,10 +48,10 @@ def test_the_default_policy() -> None:
 
 def test_run_with_traps_has_the_sample_that_earns_most_unless_another_is_set() -> None:
     chosen = ValidatorSettings(sample_minimum=20)
-    for index, counts in ((0, [8, 24, 24, 80]), (3, [8, 24, 24, 80]), (4, [8, 12, 12, 20])):
-        sizes = [sample_size(DEFAULT, n, index=index, suspect=False, traps=True) for n in (8, 64, 128)]
-        assert [*sizes, sample_size(chosen, 128, index=index, suspect=False, traps=True)] == counts
-    assert sample_size(DEFAULT, 128, index=4, suspect=True, traps=True) == 48
+    for index, counts in ((0, [7, 20, 16, 80]), (3, [7, 20, 16, 80]), (4, [7, 8, 4, 20])):
+        sizes = [sample_size(DEFAULT, n, index=index, suspect=False, pooled=n // 16 or 1) for n in (8, 64, 128)]
+        assert [*sizes, sample_size(chosen, 128, index=index, suspect=False, pooled=8)] == counts
+    assert sample_size(DEFAULT, 128, index=4, suspect=True, pooled=8) == 16
 
 
 def test_detection_is_the_share_of_samples_that_show_a_lie() -> None:
