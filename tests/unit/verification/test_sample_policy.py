@@ -6,6 +6,7 @@ import json
 import math
 from fractions import Fraction
 from itertools import combinations
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -117,3 +118,15 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert known["caught_in_a_day"] == pytest.approx(1 - (15 / 16) ** 3)
     assert (new["rows_replayed"], new["caught_in_one"]) == (64, pytest.approx(1 / 4))
     assert new["caught_in_a_day"] == pytest.approx(1 - (3 / 4) ** 2 * (15 / 16)), "new only twice"
+
+
+def test_the_command_prints_that_of_a_run_with_traps(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["muster", "validator", "policy", "--json", "--traps", "--commitments", "1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    found = {row["node"]: row["rows_replayed"] for row in json.loads(capsys.readouterr().out)["detection"]}
+    assert found == {"known": 12, "new": 24, "rejected before": 48}
