@@ -1,30 +1,36 @@
 """Whether traps are found by who looks, and by no one else: figures of `benchmarks/inspection.py`.
 
-Commitments of the real engine on the demo's model, of which each is made a trap as a worker makes it. Who looks is a
-validator's replay. Who does not has the file: its tokens' log-probabilities and their noise.
+Commitments of the real engine, of which each is made a trap as a worker makes it: of the demo's model, whose rows have
+ten tokens, and of SmolLM2-135M-Instruct, whose rows have up to TOKENS. Who looks is a validator's replay. Who does not
+has the file: its tokens' log-probabilities and their noise.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from benchmarks import report
-from benchmarks.inspection_steps import demo, requests_of
+from benchmarks import inspection_steps, real_model, report
+from benchmarks.real_model_days import NAME as SMOLLM2
+from benchmarks.real_model_days import TOKENS
 from muster.models.weights import read_head
 from muster.proofs.seeded_sampling import noise_at
 from muster.protocol.traps import FIRST_COMMITMENTS, planted_rows
 from muster.verification.planting import chances, draw_plants, expected_gaps, heights
-from muster.verification.profiles import BF16, CPU_FP32
+from muster.verification.profiles import BF16, CPU_FP32, PROFILES
 from muster.verification.sample_policy import detection
-from validator.replay import judge
-from worker.engine import Generation, GenerationRequest
+from validator.replay import Replayer, judge
+from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
 from worker.planter import apart, plant
 from worker.rollouts import bare_rows
 from worker.weights import CurrentWeights, FetchedStep, Stopwatch
@@ -34,26 +40,52 @@ POSITIONS, SAMPLE = 128, 12
 FALSE = planted_rows(POSITIONS, FIRST_COMMITMENTS)
 """Of these, in a trap of a node that is no newcomer."""
 
+DEMO = "the demo's model"
+CASES = [(model, profile.name) for model in (DEMO, SMOLLM2) for profile in (CPU_FP32, BF16)]
+
+Requests = Callable[[int], list[GenerationRequest]]
+"""Returns the requests of a commitment, by its number."""
+
+
+@contextmanager
+def running(model: str, profile: str) -> Iterator[tuple[Path, Engine, Replayer, Requests]]:
+    """Yield one of the two models, engine and replay of it under a profile, and what it is asked."""
+    if model == DEMO:
+        with inspection_steps.demo(profile) as (source, engine, replayer):
+            yield source, engine, replayer, partial(inspection_steps.requests_of, source, POSITIONS)
+        return
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        source = real_model.model_in(Path(folder))
+        ask = partial(real_model.requests_of, source, POSITIONS)
+        longest = max(len(one.prompt_tokens) for one in ask(0))
+        engine = Engine(source, PROFILES[profile], EngineLimits(1.0, 2 * longest, TOKENS, cache_bytes=1 << 30))
+        try:
+            yield source, engine, Replayer(source, PROFILES[profile], 1.0), ask
+        finally:
+            engine.close()
+
+
 # --- trap_seen
 
-TRAPS = 64
+TRAPS = {DEMO: 64, SMOLLM2: 12}
 
 
-def measure_seen(profile: str) -> tuple[int, list[int], int]:
+def measure_seen(model: str, profile: str) -> tuple[int, list[int], int]:
     """Return how many commitments could not be made traps, found false rows of each other, and true ones accused."""
-    with demo(profile) as (source, engine, replayer):
+    with running(model, profile) as (source, engine, replayer, requests_of):
         weights = CurrentWeights(lambda _: engine, Stopwatch())
         step = cast(FetchedStep, SimpleNamespace(checkpoint=SimpleNamespace(step=0), path=source))
 
         async def made(seed: int) -> tuple[list[GenerationRequest], list[Generation], set[int]] | None:
             await weights.load(step)
-            requests = requests_of(source, POSITIONS, seed)
+            requests = requests_of(seed)
             before = await weights.generate(requests, rivals=True)
             found = await plant(weights, source, replayer.profile, requests, before, FALSE)
             return found and (requests, found[0], {one.row for one in found[1]})
 
         async def all_made() -> list[tuple[list[GenerationRequest], list[Generation], set[int]] | None]:
-            return [await made(1000 + number) for number in range(TRAPS)]
+            return [await made(1000 + number) for number in range(TRAPS[model])]
 
         none, found, accused = 0, [], 0
         for trap in asyncio.run(all_made()):
@@ -72,22 +104,25 @@ def trap_seen() -> list[report.Figure]:
     """Return the share of false rows that a replay accuses, and of traps that a sample rejects, beside the policy's."""
     figures = []
     policy = detection(POSITIONS, FALSE, SAMPLE)
-    for profile in (CPU_FP32.name, BF16.name):
-        none, found, accused = report.apart(measure_seen, profile)
+    for model, profile in CASES:
+        none, found, accused = report.apart(measure_seen, model, profile)
         rows = sum(found) / (FALSE * max(1, len(found)))
         share = sum(detection(POSITIONS, one, SAMPLE) for one in found) / max(1, len(found))
-        more = {"profile": profile, "traps": len(found), "not_planted": none, "true_rows_accused": accused}
+        more: dict[str, Any] = {"traps": len(found), "not_planted": none, "true_rows_accused": accused}
+        of = f"{model}, {profile}"
         figures += [
-            report.figure("trap_seen_rows", rows, target=0.999, unit=f"of false rows, {profile}", **more),
-            report.relative("trap_seen", share, limit=policy, target=0.999, unit=f"of traps, {profile}", **more),
+            report.figure("trap_seen_rows", rows, target=0.999, unit=f"of false rows, {of}", **more),
+            report.relative("trap_seen", share, limit=policy, target=0.999, unit=f"of traps, {of}", **more),
         ]
     return figures
 
 
 # --- trap_guess
 
-COMMITMENTS, PLANTINGS = 100, 10
-"""Commitments, and how often each is made a trap."""
+MADE = {DEMO: 100, SMOLLM2: 16}
+"""Commitments that are generated."""
+COMMITMENTS, PLANTINGS = 200, 10
+"""Commitments whose rows are drawn from those, and how often each is made a trap."""
 BINS = 8
 """Of height, and of log-probability: what the likelihood tells apart."""
 
@@ -97,14 +132,13 @@ Tokens = tuple[np.ndarray, np.ndarray]
 """Heights and log-probabilities of all tokens of a commitment."""
 
 
-def measure_rows(profile: str) -> list[list[Row]]:
+def measure_rows(model: str, profile: str) -> list[Row]:
     """Return the rows of commitments. `chances` is kept whole, and for gaps that are too small negative."""
-    found = []
-    with demo(profile) as (source, engine, replayer):
+    rows = []
+    with running(model, profile) as (source, engine, replayer, requests_of):
         head = read_head(source)
-        for number in range(COMMITMENTS):
-            requests = requests_of(source, POSITIONS, 5000 + number)
-            rows = []
+        for number in range(MADE[model]):
+            requests = requests_of(5000 + number)
             for request, made in zip(requests, engine.generate(requests, rivals=True), strict=True):
                 assert made.rivals is not None
                 tokens = torch.from_numpy(made.tokens.astype(np.int64))
@@ -117,8 +151,7 @@ def measure_rows(profile: str) -> list[list[Row]]:
                 places = np.where(beyond & (places == 0), -1.0, places)
                 total = len(request.prompt_tokens) + len(tokens)
                 rows.append((own, made.logprobs, second, made.rivals.logprobs, places, total))
-            found.append(rows)
-    return found
+    return rows
 
 
 def by_height(row: Row, _: Random) -> np.ndarray:
@@ -154,13 +187,15 @@ def auc(false: np.ndarray, true: np.ndarray) -> float:
     return float(((false[:, None] > true) + 0.5 * (false[:, None] == true)).mean())
 
 
-def best_detector(commitments: Sequence[Sequence[Row]], rule: Callable[[Row, Random], np.ndarray]) -> dict[str, float]:
+def best_detector(rows: Sequence[Row], rule: Callable[[Row, Random], np.ndarray]) -> dict[str, float]:
     """Return the AUC of each detector that has nothing but noise and log-probabilities.
 
-    The likelihood is that of a file's tokens by height and log-probability, learnt from half of the commitments and
-    asked about the others.
+    The likelihood is that of a file's tokens by height and log-probability, learnt from half of the rows and asked
+    about the others.
     """
-    random = Random(1)
+    random, middle, half = Random(1), len(rows) // 2, COMMITMENTS // 2
+    halves = (rows[:middle], rows[middle:])
+    commitments = [random.sample(halves[number >= half], POSITIONS) for number in range(COMMITMENTS)]
     true = [(np.concatenate([r[0] for r in rows]), np.concatenate([r[1] for r in rows])) for rows in commitments]
     made = [[planted(rows, rule, random)[0] for _ in range(PLANTINGS)] for rows in commitments]
     edges = [np.quantile(np.concatenate([one[i] for one in true]), np.linspace(0, 1, BINS + 1)[1:-1]) for i in (0, 1)]
@@ -181,7 +216,6 @@ def best_detector(commitments: Sequence[Sequence[Row]], rule: Callable[[Row, Ran
         ]
         return auc(*scores)
 
-    half = len(true) // 2
     looks: dict[str, Callable[[Tokens], float]] = {
         "lowest height": lambda one: -float(one[0].min()),
         "mean height": lambda one: -float(one[0].mean()),
@@ -197,10 +231,12 @@ def best_detector(commitments: Sequence[Sequence[Row]], rule: Callable[[Row, Ran
 def trap_guess() -> list[report.Figure]:
     """Return the AUC of the best of these detectors; beside it, where places are taken without regard to height."""
     figures = []
-    for profile in (CPU_FP32.name, BF16.name):
-        commitments = report.apart(measure_rows, profile)
-        ours, other = best_detector(commitments, by_height), best_detector(commitments, first_beyond)
-        more = {"profile": profile, "detectors": ours, "first_beyond": other}
+    for model, profile in CASES:
+        rows = report.apart(measure_rows, model, profile)
+        ours, other = best_detector(rows, by_height), best_detector(rows, first_beyond)
+        more = {"detectors": ours, "first_beyond": other, "tokens": float(np.mean([len(row[0]) for row in rows]))}
         best = max(max(value, 1 - value) for value in ours.values())
-        figures.append(report.figure("trap_guess", best, target=0.55, at_most=True, unit=f"AUC, {profile}", **more))
+        figures.append(
+            report.figure("trap_guess", best, target=0.55, at_most=True, unit=f"AUC, {model}, {profile}", **more)
+        )
     return figures

@@ -138,9 +138,9 @@ def grid_of(model: Path, profile: Profile, folder: Path) -> Grid:
     )
 
 
-def requests_of(model: Path, rows: int) -> list[GenerationRequest]:
-    """Return a day's requests: of each step other questions, GROUP samples of each."""
-    tokenizer, random = load_tokenizer(model), Random("a day of a real model")
+def requests_of(model: Path, rows: int, day: int | str = "a day of a real model") -> list[GenerationRequest]:
+    """Return a day's requests: of each step other questions, GROUP samples of each. `day`: the seed of its draws."""
+    tokenizer, random = load_tokenizer(model), Random(day)
     prompts = [
         prompt_tokens(tokenizer, ask(random.choice(QUESTIONS)), 8, thinks=False) for _ in range(-(-rows // GROUP))
     ]

@@ -12,7 +12,7 @@ from muster.protocol.messages import OpenedTrap, PlantedRow, TrapMap
 from muster.verification.checks import Finding
 from testbed.samples.messages import HASH
 from testbed.samples.verification_context import Context, sampling_mismatch, thinking_rows
-from validator.trap_check import ReplayedTrap, replay_trap
+from validator.trap_check import ReplayedTrap, refused, replay_trap
 
 ROWS = [1, 4, 6]
 
@@ -24,13 +24,22 @@ def trap_of(rows: list[int]) -> OpenedTrap:
 
 
 @pytest.mark.parametrize(
-    ("named", "true", "condemns"),
-    [(16, 0, False), (16, 1, False), (16, 2, True), (2, 1, False), (2, 2, True), (1, 0, False), (1, 1, True)],
+    ("traps", "refuse"),
+    [
+        ([(16, 4)], []),
+        ([(16, 5)], ["node"]),
+        ([(16, 0), (16, 9)], ["node"]),
+        ([(16, 0), (16, 8)], []),
+        ([(1, 1)], []),
+        ([(1, 1), (1, 1)], ["node"]),
+    ],
 )
-def test_one_true_row_of_several_is_forgiven(named: int, true: int, condemns: bool) -> None:
-    trap = ReplayedTrap("node", 7, 3, named, tuple(range(true)))
-    assert (trap.condemns, trap.false) == (condemns, named - true)
-    assert not ReplayedTrap("node", 7, 3, named, unknown="gone").condemns
+def test_node_is_refused_for_more_true_rows_than_chance_has(traps: list[tuple[int, int]], refuse: list[str]) -> None:
+    found = [ReplayedTrap("node", 7, 3, named, tuple(range(true))) for named, true in traps]
+    honest = ReplayedTrap("honest", 7, 3, 16, (3,))
+    assert refused([honest, *found]) == refuse
+    assert [trap.false for trap in found] == [named - true for named, true in traps]
+    assert refused([ReplayedTrap("node", 7, 3, 16, unknown="gone")]) == []
 
 
 async def replayed(findings: dict[int, Finding], **changes: Any) -> tuple[ReplayedTrap, Context]:
@@ -54,7 +63,7 @@ async def test_only_rows_that_the_map_names_are_replayed() -> None:
 @pytest.mark.parametrize("gone", ["files", "uploads"])
 async def test_file_that_is_gone_says_nothing(gone: str) -> None:
     trap, context = await replayed({}, **{gone: {}})
-    assert (trap.true, trap.false, trap.condemns, context.replayed) == ((), 0, False, 0)
+    assert (trap.true, trap.false, context.replayed) == ((), 0, 0)
     assert trap.unknown == "the file cannot be fetched: not here"
 
 
@@ -64,7 +73,7 @@ async def test_weights_that_are_gone_say_nothing(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Context, "replay", gone)
     trap, _ = await replayed({})
-    assert (trap.true, trap.unknown, trap.condemns) == ((), "step 3 cannot be replayed here", False)
+    assert (trap.true, trap.unknown) == ((), "step 3 cannot be replayed here")
 
 
 async def test_file_that_is_bad_without_a_replay_says_nothing() -> None:
@@ -72,5 +81,5 @@ async def test_file_that_is_bad_without_a_replay_says_nothing() -> None:
     first, *others = thinking_rows(5, 3)
     bad = [replace(first, seed=first.seed + 1), *others]
     trap = await replay_trap(context, context.commit(bad, 5), trap_of(ROWS))
-    assert (trap.true, trap.condemns, context.replayed) == ((), False, 0)
+    assert (trap.true, context.replayed) == ((), 0)
     assert trap.unknown == "the file itself is bad: wrong_draw"
