@@ -19,7 +19,7 @@ from muster.contracts.court import CaseOpened, Outcome
 from muster.contracts.registry import Status
 from muster.errors import CheckError, RevertError, UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import TICKETED, Kind
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.rollouts.leaves import leaf_of
 from muster.runtime import telemetry
@@ -190,7 +190,7 @@ class Challenger:
                 head.timestamp,
                 mine=one.challenger == self.juror.me,
                 same_charge=charge == (one.kind, one.commitment.index),
-                answerable=self.context.rules.terms.has_traps and one.kind == Kind.SAMPLING_MISMATCH,
+                answerable=self.context.rules.terms.has_traps and one.kind == TICKETED,
                 tried=one.case_id in self.juror.not_before,
                 opinion=self._opinions.get(one.charge),
             )

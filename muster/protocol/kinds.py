@@ -36,6 +36,10 @@ class Kind(IntEnum):
     WRONG_SPAN = 13
 
 
+TICKETED: Final = Kind.SAMPLING_MISMATCH
+"""What a case is about that a ticket may end, by the row that it names."""
+
+
 def kind_of(reason: str) -> Kind:
     """Return the kind of case that a verdict's reason (`muster.protocol.messages.Reason`) leads to."""
     return Kind[reason.upper()]
