@@ -82,6 +82,16 @@ class LiveSwarm:
         """End a process as if the power had failed; the supervisor starts it again."""
         os.kill(self.pid_of(name), signal.SIGKILL)
 
+    @contextmanager
+    def holding(self, name: str) -> Iterator[None]:
+        """Keep one of its processes, once it is started, from running while the block runs."""
+        self.process.wait_until(lambda: name in getattr(read_state(self.folder), "processes", {}), f"{name} is started")
+        os.kill(pid := self.pid_of(name), signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def get(self, path: str) -> Any:
         """Return a JSON answer of its orchestrator; {} when no server answers or it is refused."""
         return get_json(self.url + path)

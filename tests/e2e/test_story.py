@@ -57,8 +57,9 @@ def swarm(browser: Browser, built_contracts: None, tmp_path_factory: pytest.Temp
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def witness(browser: Browser, swarm: LiveSwarm) -> AsyncIterator[Witness]:
     async with visiting(browser, swarm.host) as visitor:
-        page = await visitor.open("/")
-        await evaluate(page, "window.musterOpened = 1")
+        with swarm.holding("cheater"):  # a page that is opened after the conviction has it from the beginning
+            page = await visitor.open("/")
+            await evaluate(page, "window.musterOpened = 1")
         yield Witness(visitor, page)
 
 
