@@ -36,6 +36,7 @@ from muster.shardcast.publish import publish
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import profile_hash
 from testbed.chain.contracts import Deployment
+from testbed.paths import ROOT
 from testbed.processes import Service
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 from testbed.samples.models import DEMO, nudge, write_model
@@ -163,6 +164,7 @@ class World:
             settings["worker.poll_seconds"] = 0.5
         environment = {"OMP_NUM_THREADS": "1", "MUSTER_FAILPOINT_DIR": str(marks)}
         environment |= {"MUSTER_FAILPOINT": ",".join(failpoints)} if failpoints else {}
+        environment |= {"PYTHONPATH": str(ROOT)} if module.startswith("testbed.") else {}
         return Service(module, run_fixture.folder / name, settings | changes, environment=environment)
 
     def settings(self, name: str, **changes: object) -> Settings:
