@@ -354,9 +354,8 @@ class ValidatorJournal(Journal):
         if kind_of(row["reason"]) == Kind.WRONG_GRADE:
             return PendingCase(c, ShownGrades.model_validate_json(document), row["position"])
         verdict = Verdict.model_validate_json(document)
-        return PendingCase(
-            c, verdict, NO_ROW if verdict.position is None else verdict.position, self.evidence(c) or b""
-        )
+        position = NO_ROW if verdict.position is None else verdict.position
+        return PendingCase(c, verdict, position, self.evidence(c) or b"")
 
     def _commitment(self, row: sqlite3.Row) -> CommittedWork:
         return CommittedWork(

@@ -68,7 +68,7 @@ class PendingCase:
     commitment: CommittedWork
     statement: Verdict | ShownGrades
     position: int
-    """The row that shows it."""
+    """The row that shows it; NO_ROW where a pool or the whole file does."""
     evidence: bytes = b""
     """The bundle that the verdict names."""
 

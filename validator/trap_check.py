@@ -77,7 +77,7 @@ async def check_traps(settings: Settings, epoch: int | None, *, as_json: bool) -
     show_document({"run": settings.run, "epoch": number, "traps": shown_traps, "refuse": refuse}, as_json=as_json)
     if refuse:
         raise BadWorkError(
-            f"nodes that named rows that are true: {', '.join(refuse)}",
+            f"too many rows are true of: {', '.join(refuse)}",
             hint="add them to orchestrator.no_tickets and restart it",
         )
     if gone := sum(bool(trap.unknown) for trap in found):
@@ -85,7 +85,7 @@ async def check_traps(settings: Settings, epoch: int | None, *, as_json: bool) -
 
 
 def refused(found: Iterable[ReplayedTrap]) -> list[str]:
-    """Return the nodes that get no more tickets: more than one of their rows is true, and than one in FORGIVEN."""
+    """Return the nodes that get no more tickets: over one in FORGIVEN of their rows is true, and at least two are."""
     named, true = Counter[str](), Counter[str]()
     for trap in found:
         if not trap.unknown:

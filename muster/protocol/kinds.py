@@ -11,7 +11,7 @@ from typing import Final
 from muster.contracts.refutations import Flaw
 
 NO_ROW: Final = (1 << 32) - 1
-"""The row of a case that names none. No commitment has it, and no ticket: a ticket for row 0 would end the case."""
+"""The row of a case that names none. No commitment has it, and the storage key signs no map of it."""
 
 
 class Kind(IntEnum):

@@ -206,9 +206,10 @@ def traps(
     session: Session,
     epoch: Annotated[int | None, typer.Option(min=1, help="Trap epoch; else the last whose master is shown.")] = None,
 ) -> None:
-    """Replay the rows that opened traps' maps name. Exit code 3 when a node named true rows: give it no more tickets.
+    """Replay the rows that opened traps' maps name. Exit code 3 when there are nodes to give no more tickets.
 
-    Exit code 5 when no node did, and some traps cannot be replayed here.
+    More of the rows that they named are true than happens by chance. Exit code 5 when there are none, and some traps
+    cannot be replayed here.
     """
     chosen = [] if epoch is None else ["--epoch", str(epoch)]
     session.become("validator", "traps", *chosen, *(["--json"] if session.options.json else []))
