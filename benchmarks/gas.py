@@ -72,7 +72,7 @@ TARGETS = (
     Target("claim_first", "claim_first", 70_000, 70_202, ceiling=75_000),
     Target("join", "join", 240_000, 181_265 + 302_140),
     Target("objective_slash", "objective_slash", 190_000, 454_702),
-    Target("deploy", "deploy", 21_000_000, 17_115_975),
+    Target("deploy", "deploy", 21_500_000, 17_115_975),
 )
 
 

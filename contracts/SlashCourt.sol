@@ -45,6 +45,7 @@ contract SlashCourt is Juries {
     mapping(address node => uint256 caseId) private _latestCase;
     /// @dev Whether a node was fined for a file that came late.
     mapping(address node => bool) private _fined;
+    mapping(uint256 caseId => Bounty) private _bounties;
 
     // ------------------------------------------------------------------------------------------------- constructor
 
@@ -191,11 +192,25 @@ contract SlashCourt is Juries {
         _end(caseId, case_, Outcome.Dismissed, _operatorOf(case_.challenger));
     }
 
+    /// @inheritdoc ISlashCourt
+    function payBounty(uint256 caseId, address validator, uint256 amount) external {
+        require(msg.sender == TRAPS, NotTraps(msg.sender));
+        _bounties[caseId].left -= uint96(amount);
+        emit BountyPaid(caseId, validator, amount);
+
+        REGISTRY.release(_operatorOf(validator), amount);
+    }
+
     // -------------------------------------------------------------------------------------------------------- views
 
     /// @inheritdoc ISlashCourt
     function caseOf(uint256 caseId) external view returns (Case memory) {
         return _cases[caseId];
+    }
+
+    /// @inheritdoc ISlashCourt
+    function bounty(uint256 caseId) external view returns (Bounty memory) {
+        return _bounties[caseId];
     }
 
     /// @inheritdoc ISlashCourt
@@ -388,7 +403,7 @@ contract SlashCourt is Juries {
 
         // Interaction, and an effect that follows from it: what the accused has left decides what judges share.
         RUNS.thaw(case_.node);
-        uint256 prize = _prize(case_, outcome);
+        uint256 prize = _prize(caseId, case_, outcome);
         uint256 judges = _isRewarded(case_, false) ? case_.reveals - case_.guiltyVotes : 0;
         if (_isRewarded(case_, true)) judges += case_.guiltyVotes;
         uint256 burned = Payouts.isVerdict(outcome) ? (case_.commits - judges) * case_.deposit : 0;
@@ -402,9 +417,13 @@ contract SlashCourt is Juries {
     /// @dev Returns the judges' prize: the fee, or as much from the accused if the fee goes back. Either verdict pays
     /// the same, so the pay favours neither vote. A node that was late with one file also loses its unsettled pay: it
     /// may have withheld many files, and few are ever asked for. It is fined once: it commits no more.
-    function _prize(Case storage case_, Outcome outcome) private returns (uint256) {
+    function _prize(uint256 caseId, Case storage case_, Outcome outcome) private returns (uint256 prize) {
         if (outcome == Outcome.Guilty) {
-            return _convict(case_.node, case_.run, _operatorOf(case_.challenger), case_.fee);
+            bool shared = TERMS.tipOf(case_.run, IRunTerms.Series.Traps) != 0;
+            address beneficiary = shared ? address(this) : _operatorOf(case_.challenger);
+            prize = _convict(case_.node, case_.run, beneficiary, case_.fee);
+            if (shared) _keepBounty(caseId);
+            return prize;
         }
         if (outcome == Outcome.Cured) {
             RUNS.voidWork(case_.node);
@@ -413,6 +432,13 @@ contract SlashCourt is Juries {
             return REGISTRY.fine(case_.node, case_.fee);
         }
         return outcome == Outcome.Moot ? 0 : case_.fee;
+    }
+
+    /// @dev The bounty of a conviction is all that the court ever has for itself.
+    function _keepBounty(uint256 caseId) private {
+        uint256 amount = REGISTRY.freeBalance(address(this));
+        _bounties[caseId] = Bounty(uint96(amount), uint96(amount), uint40(block.timestamp + Windows.RESOLVING));
+        REGISTRY.hold(address(this), amount);
     }
 
     function _isRewarded(Case storage case_, bool votedGuilty) private view returns (bool) {

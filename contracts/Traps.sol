@@ -59,6 +59,12 @@ contract Traps is ITraps {
         uint256 rank;
     }
 
+    /// @dev How many share the bounty for a commitment; closed once the first was paid.
+    struct Shares {
+        uint248 count;
+        bool closed;
+    }
+
     // --------------------------------------------------------------------------------------------------- constants
 
     bytes32 private constant TICKET_TYPEHASH =
@@ -67,9 +73,11 @@ contract Traps is ITraps {
     /// @dev Whoever looks is paid only below this many shares: else looking before one's turn would pay, at others' cost.
     uint256 private constant STANDBY_SHARES = 2;
     uint256 private constant RELEASE_REST = 7 days;
-    /// @dev Bits of `_marks`.
+    /// @dev Bits of `_marks`; above them stands the validator's number among those that share the bounty, from 1.
     uint256 private constant PAID = 1;
     uint256 private constant EXCUSED = 2;
+    uint256 private constant SHARED = 4;
+    uint256 private constant NUMBER = 8;
 
     // -------------------------------------------------------------------------------------------------- immutables
 
@@ -91,6 +99,7 @@ contract Traps is ITraps {
     mapping(address validator => Wait) private _waits;
     mapping(address validator => mapping(address node => mapping(uint32 index => uint256))) private _marks;
     mapping(address node => mapping(uint32 index => Found)) private _found;
+    mapping(address node => mapping(uint32 index => Shares)) private _shares;
     /// @dev Commitments of a node below this index are paid for to the validator as withheld.
     mapping(address validator => mapping(address node => uint32)) private _withheld;
 
@@ -194,13 +203,22 @@ contract Traps is ITraps {
     /// @inheritdoc ITraps
     function excuse(address validator, Finding calldata finding, uint256 caseId) external {
         (address node, uint32 index) = (finding.target.node, finding.target.index);
-        _checkRejected(validator, Windows.hourOf(_committedAt(finding.target)), finding);
+
+        // Check.
+        uint256 committedAt = _committedAt(finding.target);
+        _checkRejected(validator, Windows.hourOf(committedAt), finding);
         ISlashCourt.Case memory case_ = COURT.caseOf(caseId);
-        bool founded = mapRoot[node][index] != 0 || (case_.node == node && case_.index == index)
-            || REGISTRY.node(node).status == IRegistry.Status.Jailed;
+        bool about = case_.node == node && case_.index == index;
+        bool founded = about || mapRoot[node][index] != 0 || REGISTRY.node(node).status == IRegistry.Status.Jailed;
         require(founded, NothingToExcuse(validator, node, index));
 
+        // Effect.
         _excuse(validator, node, index);
+        if (!_isInspector(validator, node, committedAt)) return;
+        Look memory look = _look(validator, finding.target);
+        Shares storage shares = _shares[node][index];
+        bool shared = (about && validator == case_.challenger) || _isCalled(look, node, index, STANDBY_SHARES);
+        if (shared && !shares.closed) _marks[validator][node][index] |= ++shares.count * NUMBER;
     }
 
     /// @inheritdoc ITraps
@@ -237,6 +255,28 @@ contract Traps is ITraps {
         _withheld[validator][node] = through + 1;
         uint256 premiums = _premiums(RUNS.work(node), from, uint256(through) + 1);
         _pay(validator, node, from, through, premiums / look.validators);
+    }
+
+    /// @inheritdoc ITraps
+    function takeBounty(address validator, uint256 caseId) external returns (uint256 amount) {
+        ISlashCourt.Case memory case_ = COURT.caseOf(caseId);
+        ISlashCourt.Bounty memory bounty = COURT.bounty(caseId);
+        Shares storage shares = _shares[case_.node][case_.index];
+        uint256 number = _marks[validator][case_.node][case_.index] / NUMBER;
+        if (shares.count == 0 && validator == case_.challenger) number = ++shares.count;
+
+        // Check.
+        require(block.timestamp >= bounty.closesAt, TooEarly(bounty.closesAt, block.timestamp));
+        require(number != 0 && bounty.left != 0, NothingOwed(validator));
+        (uint256 earned, uint256 due) = _accountOf(validator);
+        require(earned >= due, FinesOwed(validator, due, earned));
+
+        // Effect: numbers share what does not divide as well.
+        _mark(validator, case_.node, case_.index, SHARED);
+        shares.closed = true;
+        amount = bounty.amount * number / shares.count - bounty.amount * (number - 1) / shares.count;
+
+        COURT.payBounty(caseId, validator, amount);
     }
 
     /// @inheritdoc ITraps
@@ -299,11 +339,8 @@ contract Traps is ITraps {
 
     /// @inheritdoc ITraps
     function owed(address validator) public view returns (uint256) {
-        Account memory account_ = _accounts[validator];
-        IRunTerms.TrapTerms memory terms = TERMS.trapTerms(REGISTRY.node(validator).run);
-        if (terms.every == 0) return 0;
-        uint256 costly = RUNS.sealerOf(validator).rejected - account_.excused;
-        return Math.saturatingSub(account_.credit, account_.paid + costly * terms.prize / terms.every);
+        (uint256 earned, uint256 due) = _accountOf(validator);
+        return Math.saturatingSub(earned, due);
     }
 
     /// @inheritdoc ITraps
@@ -331,8 +368,7 @@ contract Traps is ITraps {
         (look.run,, look.entropy) = RUNS.drawSource(node);
         look.terms = _trapsOf(look.run);
         look.hour = Windows.hourOf(committedAt);
-        bool own = REGISTRY.operatorOf(validator) == REGISTRY.operatorOf(node);
-        require(!own && REGISTRY.wasValidator(validator, look.run, committedAt), NotInspector(validator, node));
+        require(_isInspector(validator, node, committedAt), NotInspector(validator, node));
 
         IRuns.Sealer memory sealer = RUNS.sealerOf(validator);
         require(sealer.lastSealed >= look.hour, NotSealed(validator, look.hour));
@@ -344,6 +380,21 @@ contract Traps is ITraps {
         look.validators = REGISTRY.validatorsAt(look.run, committedAt);
         uint256 prize = uint256(look.terms.prize) * RUNS.work(node).pay / look.terms.pay;
         look.prize = prize * _count(sealed_) / PRIZE_HOURS;
+    }
+
+    function _isInspector(address validator, address node, uint256 committedAt) private view returns (bool) {
+        bool own = REGISTRY.operatorOf(validator) == REGISTRY.operatorOf(node);
+        return !own && REGISTRY.wasValidator(validator, RUNS.work(node).run, committedAt);
+    }
+
+    /// @return earned What a validator was credited with.
+    /// @return due What of it was paid, and what it is fined.
+    function _accountOf(address validator) private view returns (uint256 earned, uint256 due) {
+        Account memory account_ = _accounts[validator];
+        IRunTerms.TrapTerms memory terms = TERMS.trapTerms(REGISTRY.node(validator).run);
+        if (terms.every == 0) return (0, 0);
+        uint256 costly = RUNS.sealerOf(validator).rejected - account_.excused;
+        return (account_.credit, account_.paid + costly * terms.prize / terms.every);
     }
 
     function _trapsOf(uint32 run) private view returns (IRunTerms.TrapTerms memory terms) {
@@ -396,13 +447,15 @@ contract Traps is ITraps {
         return place < list.length && list[place] == leaf;
     }
 
-    /// @dev The row is one that the node planted: under the map's root, which no more rows fit under than a map has.
+    /// @dev The row is one that the node planted: under the map's root, which no more rows fit under than a map has. A case
+    /// that names no row of the commitment cannot be answered.
     function _checkInMap(address node, uint32 index, uint32 position, Row calldata row) private view {
         IRunTerms.DrawTerms memory terms = TERMS.drawTerms(node);
-        uint256 rows = uint256(terms.groupSize) * terms.groupsPerCommitment / 8;
+        uint256 rows = uint256(terms.groupSize) * terms.groupsPerCommitment;
         bytes32 leaf = keccak256(bytes.concat(keccak256(abi.encode(row.position, row.token, row.salt))));
         bytes32 root = mapRoot[node][index];
-        bool planted = root != 0 && row.position == position && row.proof.length <= Math.log2(rows, Math.Rounding.Ceil)
+        uint256 depth = Math.log2(rows / 8, Math.Rounding.Ceil);
+        bool planted = root != 0 && row.position == position && position < rows && row.proof.length <= depth
             && MerkleProof.verifyCalldata(row.proof, root, leaf);
         require(planted, NotInMap(node, index, position));
     }

@@ -5,7 +5,8 @@ shown, or counts as withheld; prizes are claimed; claims are over, and what is l
 the contract refuses a second one, and the journal remembers both. What the orchestrator says of tickets and maps is
 checked against both signatures, the master and the chain (`OpenedTraps`).
 
-Accusations for rows that may be planted wait here too: until their traps are opened, or ACCUSE_HOURS.
+Accusations for rows that may be planted wait here too: until their traps are opened, or ACCUSE_HOURS. The bounty of a
+conviction waits a day in court, while all that had rejected the commitment show that.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from muster.chain.client import Chain, event_of
 from muster.chain.types import Block
 from muster.clients.opened_traps import OpenedTraps
 from muster.constants import HOUR_SECONDS
-from muster.contracts import masters, registry, runs, traps
+from muster.contracts import court, masters, registry, runs, traps
 from muster.contracts.codec import Call, Transaction
-from muster.contracts.court import Target
+from muster.contracts.court import Case, Target
 from muster.contracts.masters import Master
 from muster.contracts.registry import Status
 from muster.contracts.run_terms import Series
@@ -54,8 +55,8 @@ ASK_AGAIN_SECONDS: Final = 24 * HOUR_SECONDS
 FINAL_HOURS: Final = 73
 """Full hours after an hour's end from which nothing about it is tried any more: no case can be opened."""
 
-NOT_YET: Final = frozenset({"TooEarly"})
-"""Reverts that time mends: this machine's clock, or its node of the chain, is ahead."""
+NOT_YET: Final = frozenset({"TooEarly", "FinesOwed"})
+"""Reverts that time mends: this machine's clock, or its node of the chain, is ahead; prizes will cover the fines."""
 
 HINTS: Final[Mapping[str, str]] = {
     "NextLeafMissing": "a prize needs the next commitment that the validator was called for to be judged in time too",
@@ -103,6 +104,7 @@ class TrapClaimer:
                     self._not_before.pop(hour, None)
             except TRANSIENT as error:  # what is due in other hours does not wait for it
                 log.warning("cannot claim yet", hour=hour, error=str(error), hint=error.hint)
+        await self._take_bounties(now)
         await self._withdraw(now)
         await self._release_accusations(now)
         return IDLE
@@ -229,7 +231,8 @@ class TrapClaimer:
     async def _excuse(self, sealed: SealedHour, work: Sequence[CommittedWork]) -> bool:
         """Take back the fines of rejections that were right; return whether none is left that still may be.
 
-        A rejection is right where a ticket was shown, a case opened, or the node convicted.
+        A rejection is right where a ticket was shown, a case opened, or the node convicted: then it may have a share of
+        the bounty too.
         """
         finished, made = True, {(c.node, c.index, c.root): c for c in work}
         for leaf in sealed.rejected:
@@ -238,7 +241,7 @@ class TrapClaimer:
                 continue
             if self.journal.traps.why(c.node, c.index, "claim") == "done":  # it excused; a refused one did not
                 continue
-            case_id = next(iter(self.journal.traps.cases_about(c.node, c.index)), 0)
+            case_id = self.journal.traps.case_about(c.node, c.index, self.me)
             ticket = await self.chain.call(traps.map_root(c.node, c.index)) != bytes(32)
             if case_id or ticket or (await self.chain.call(registry.node(c.node))).status == Status.JAILED:
                 await self._act(c, "excuse", traps.excuse(self.me, finding_of(sealed, leaf, c), case_id))
@@ -246,7 +249,7 @@ class TrapClaimer:
                 finished = False
         return finished
 
-    async def _act(self, c: CommittedWork, act: TrapCall, transaction: Transaction[None]) -> bool:
+    async def _act(self, c: CommittedWork | Case, act: TrapCall, transaction: Transaction[object]) -> bool:
         """Do something once about a commitment; return whether it was done now."""
         kept = self.journal.traps
         if kept.done(c.node, c.index, act):
@@ -267,6 +270,16 @@ class TrapClaimer:
         return True
 
     # All hours
+
+    async def _take_bounties(self, now: int) -> None:
+        """Take this validator's shares of bounties that the court has kept for a day."""
+        for case_id in self.journal.traps.bounties(self.me):
+            try:
+                if 0 < (await self.chain.call(court.bounty(case_id))).closes_at <= now:
+                    case = await self.chain.call(court.case_of(case_id))
+                    await self._act(case, "bounty", traps.take_bounty(self.me, case_id))
+            except TRANSIENT as error:
+                log.warning("cannot take a bounty yet", case=case_id, error=str(error), hint=error.hint)
 
     async def _withdraw(self, now: int) -> None:
         """Ask for what is worth a transaction: half a prize, or all that is left. Where the pot is empty it waits.
@@ -290,7 +303,7 @@ class TrapClaimer:
         for c, position in self.journal.traps.held():
             epoch = epoch_of(self.terms.trap_series, c.step)
             master = await self.chain.call(masters.master_of(self.run, Series.TRAPS, epoch))
-            court, late = "waiting", now >= end_of(c.hour) + ACCUSE_HOURS * HOUR_SECONDS
+            ruling, late = "waiting", now >= end_of(c.hour) + ACCUSE_HOURS * HOUR_SECONDS
             if master.shown_at:
                 try:
                     source = await self.chain.draw_source(c.node)
@@ -300,11 +313,11 @@ class TrapClaimer:
                         log.warning("cannot tell yet whether to accuse", node=c.node, index=c.index, error=str(error))
                         continue
                 else:
-                    court = "trap" if trap is not None and position in trap.rows else "waiting"
+                    ruling = "trap" if trap is not None and position in trap.rows else "waiting"
             elif not late:
                 continue
-            self.journal.traps.release(c, court, time.time())
-            log.info("a trap was opened" if court == "trap" else "no trap: accusing", node=c.node, index=c.index)
+            self.journal.traps.release(c, ruling, time.time())
+            log.info("a trap was opened" if ruling == "trap" else "no trap: accusing", node=c.node, index=c.index)
 
 
 def target_of(c: CommittedWork) -> Target:

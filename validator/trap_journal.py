@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from muster.contracts.court import Outcome
 from muster.protocol.merkle import LeafTree
 from muster.protocol.traps import rejection_leaf, sealed_rejections, vouched_leaf
 from muster.runtime.journal import Journal
@@ -40,7 +41,7 @@ TRAP_SCHEMA: Final = (
 RECENT_HOURS: Final = 96
 """Hours whose seals are looked at again after a reorg: more than claims take."""
 
-TrapCall = Literal["claim", "settle", "excuse", "unticketed", "withheld"]
+TrapCall = Literal["claim", "settle", "excuse", "unticketed", "withheld", "bounty"]
 """What a validator does once about a commitment (`validator.claims`)."""
 
 
@@ -217,10 +218,25 @@ class TrapJournal:
         """Note that an act was done, or `why` it can never be."""
         self._journal.execute("INSERT OR REPLACE INTO trap_acts VALUES (?, ?, ?, ?)", node, index, act, why)
 
-    def cases_about(self, node: str, index: int) -> list[int]:
-        """Return the numbers of the cases that were opened about a commitment."""
-        query = "SELECT case_id FROM cases WHERE accused = ? AND idx = ? ORDER BY case_id"
-        return [row["case_id"] for row in self._journal.rows(query, node, index)]
+    def case_about(self, node: str, index: int, me: str) -> int:
+        """Return the number of a case about a commitment, of one by `me` if there is any; 0 if there is none."""
+        query = "SELECT case_id FROM cases WHERE accused = ? AND idx = ? ORDER BY challenger != ?, case_id"
+        return self._journal.value(query, node, index, me) or 0
+
+    def bounties(self, me: str) -> list[int]:
+        """Return the convictions of whose bounty this validator may have a part, and took none yet.
+
+        It opened the case, or showed that it had rejected the commitment.
+        """
+        rows = self._journal.rows(
+            """SELECT case_id FROM cases k WHERE outcome = ?
+               AND (challenger = ? OR EXISTS (SELECT 1 FROM trap_acts
+                    WHERE (node, idx, act, why) = (k.accused, k.idx, 'excuse', 'done')))
+               AND NOT EXISTS (SELECT 1 FROM trap_acts WHERE (node, idx, act) = (k.accused, k.idx, 'bounty'))""",
+            int(Outcome.GUILTY),
+            me,
+        )
+        return [row["case_id"] for row in rows]
 
     # Accusations
 

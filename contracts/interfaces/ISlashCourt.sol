@@ -110,6 +110,15 @@ interface ISlashCourt {
         bytes32 charge;
     }
 
+    /// @notice The bounty of a case in a run with traps, which is shared (ITraps.takeBounty).
+    /// @param left What of it was not paid yet.
+    /// @param closesAt Second from which it is paid.
+    struct Bounty {
+        uint96 amount;
+        uint96 left;
+        uint40 closesAt;
+    }
+
     // ------------------------------------------------------------------------------------------------------ events
 
     event CaseOpened(
@@ -135,6 +144,8 @@ interface ISlashCourt {
     /// @notice `judge` did not reveal a vote in case `caseId`, and paid for it.
     event AbsenceReported(uint256 indexed caseId, address indexed judge, address indexed reporter, bool expelled);
     event Collected(uint256 indexed caseId, address indexed judge, uint256 amount);
+    /// @notice `validator` had its share of the bounty of case `caseId`.
+    event BountyPaid(uint256 indexed caseId, address indexed validator, uint256 amount);
     /// @notice Case `caseId` is about a statement that `validator` signed: that the private tests of a commitment of
     /// `node`, which CaseOpened names, give grades with the hash `grades`.
     event GradeAccused(uint256 indexed caseId, address indexed validator, address indexed node, bytes32 grades);
@@ -222,8 +233,8 @@ interface ISlashCourt {
     /// @notice Ends a case whose result cannot change any more. Anyone may call it. A verdict of guilty waits for the cases
     /// against the node that were opened earlier: the bounty goes to the first that is right, not to the first that
     /// is decided. They can be ended when this one's voting is over, if not before.
-    /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee repaid, the bounty paid; as much as
-    /// the fee of the slash goes to the judges. Not guilty: the fee goes to the judges. Cured: the fee is repaid, as much
+    /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee repaid, the bounty paid, or kept to
+    /// be shared in a run with traps; as much as the fee of the slash goes to the judges. Not guilty: the fee goes to the judges. Cured: the fee is repaid, as much
     /// of the accused's lock goes to the judges, once for each node, and its pay not settled is void: it commits no more,
     /// and may retire with the rest of its lock. After these verdicts the judges that are paid are those that voted for
     /// it, if they are more than half of the jury, else those that revealed; they have their deposits back, and those of
@@ -257,11 +268,16 @@ interface ISlashCourt {
     /// @notice Ends an open case as Dismissed: its row was planted. Fee and deposits back. Only Traps, which checks that.
     function dismissTrap(uint256 caseId) external;
 
+    /// @notice Pays a validator's operator a share of a bounty. Only Traps, which says how much.
+    function payBounty(uint256 caseId, address validator, uint256 amount) external;
+
     // ------------------------------------------------------------------------------------------------------- views
 
     /// @notice How many cases were ever opened; their ids are 1 to this.
     function caseCount() external view returns (uint256);
     function caseOf(uint256 caseId) external view returns (Case memory);
+    /// @notice All zero unless the case ended guilty in a run with traps.
+    function bounty(uint256 caseId) external view returns (Bounty memory);
     /// @notice A judge's vote, the first 30 bytes of its commitment, and whether it collected what it was owed.
     function ballot(uint256 caseId, address judge)
         external

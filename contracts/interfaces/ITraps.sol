@@ -17,6 +17,8 @@ import { ISlashCourt } from "./ISlashCourt.sol";
 /// @notice The prize is in proportion to the node's pay and to how many of the last 24 hours the validator sealed before
 /// their seals closed. It asks for one more leaf: about the next commitment of that node and hour for which the validator
 /// was called, if there is one.
+/// @notice The bounty of a juried conviction does not go to the fastest: it is shared by all that had rejected the
+/// commitment (`excuse`, `takeBounty`).
 /// @notice Prizes come out of a pot that is reserved with every commitment (IRuns.Work.premiumBps), and never out of
 /// voided pay. Where it is empty they wait, in the order in which they were asked for, and are paid before the owner gets
 /// back what is left.
@@ -107,6 +109,7 @@ interface ITraps {
     error MasterNotWithheld(uint32 run, uint32 step);
     error NotOneHour(uint32 from, uint32 through);
     error NothingOwed(address account);
+    error FinesOwed(address validator, uint256 due, uint256 earned);
 
     // ---------------------------------------------------------------------------------------------- a node's ticket
 
@@ -135,7 +138,8 @@ interface ITraps {
     function settle(address node, uint32 index) external;
 
     /// @notice Gives back the fine for a rejection where there is a ticket, a case about the commitment, or its node was
-    /// convicted.
+    /// convicted. A validator that was called for the commitment, or whose hash is below twice the share, or that opened
+    /// the case, has a share of the bounty then, if there is one. Not for a look at its operator's own node.
     function excuse(address validator, Finding calldata finding, uint256 caseId) external;
 
     /// @notice Credits a validator that was called for a commitment which the lottery picked and nobody showed a ticket
@@ -147,6 +151,11 @@ interface ITraps {
     /// epoch, whose master was not shown within 24 hours of the hour's end. In order of index.
     function claimWithheld(address validator, ISlashCourt.Target calldata first, ISlashCourt.Target calldata last)
         external;
+
+    /// @notice Pays a validator's operator its share of the bounty of a juried conviction, from 24 hours after the verdict on:
+    /// all that have one by the time the first is paid have the same. If nobody has, the challenger has it all. Whoever
+    /// owes more fines than it has earned waits until that has changed, so that rejecting all unseen never pays.
+    function takeBounty(address validator, uint256 caseId) external returns (uint256 amount);
 
     /// @notice Asks for what a validator has earned beyond its fines, unless it still waits for what it asked for before,
     /// and pays its operator as much as has come in beyond what was asked for earlier. Anyone may call it.

@@ -133,7 +133,7 @@ abstract contract House {
 
     // ------------------------------------------------------------------------------------------------------- actors
 
-    function operator(uint256 i) internal pure returns (address) {
+    function operator(uint256 i) internal pure virtual returns (address) {
         return vm.addr(OPERATOR + i);
     }
 

@@ -331,6 +331,20 @@ contract TrapsTest is TrapHouse {
         traps.dismiss(caseId, row);
     }
 
+    /// @dev Owner and node together map no row beyond the commitment's, which cases about no row name.
+    function test_Dismiss_RevertWhen_TheRowIsNone() public {
+        ITraps.Row memory row = _row();
+        row.position = type(uint32).max;
+        ITraps.Ticket memory ticket = _ticket();
+        bytes32 leaf = keccak256(bytes.concat(keccak256(abi.encode(row.position, row.token, ROW_SALT))));
+        ticket.mapRoot = _pair(leaf, SIBLING);
+        ISlashCourt.Target memory target = _target(trap);
+        traps.showTicket(target, ticket, _signed(STORAGE, trap, ticket), _signed(NODE + WORKER, trap, ticket));
+        uint256 caseId = _accuse2(0, trap, row.position);
+        vm.expectRevert(abi.encodeWithSelector(ITraps.NotInMap.selector, node(WORKER), trap, row.position));
+        traps.dismiss(caseId, row);
+    }
+
     // ------------------------------------------------------------------------------------- no ticket, and no master
 
     function test_Unticketed_TheCalledAreNotTheLosers() public {
