@@ -14,7 +14,7 @@ from pydantic import Field
 from sqlalchemy import Connection, func, or_, select
 
 from muster.constants import BASIS_POINTS
-from muster.protocol.kinds import NO_ROW
+from muster.protocol.kinds import NO_ROW, TICKETED
 from muster.protocol.messages import Message, Reason, Verdict
 from muster.protocol.reasons import EXPLANATIONS
 from muster.runtime.units import Tokens
@@ -103,6 +103,8 @@ class CaseView(Message):
     slashed: int = 0
     bounty: int = 0
     """Token wei, where it convicted; the bounty is part of what was slashed."""
+    finders: str = ""
+    """Whose the bounty is."""
     commands: list[str] = Field(default_factory=list)
     """That re-run the evidence."""
 
@@ -145,18 +147,20 @@ def case_view(connection: Connection, source: PageSource, number: int) -> CaseVi
     names = names_of(connection, [case.work_of, *(vote.judge for vote in ballots)])
     slashed = _slashed_in(connection, row)
     bounty = slashed * source.terms.bounty_bps // BASIS_POINTS
+    finders = "all who had rejected the work" if source.terms.has_traps else "the challenger"
     return CaseView.of(
         source,
         row,
         verdict,
         case=case,
         charge=charge(case, names.get(case.work_of) or case.work_of, verdict),
-        state=state_of(case, source.chain.now, Tokens(slashed), Tokens(bounty)),
+        state=state_of(case, source.chain.now, Tokens(slashed), Tokens(bounty), finders),
         block_time=source.chain.now,
         position=None if row.position == NO_ROW or row.kind == "wrong_grade" else row.position,
         votes=[VoteLine.of(vote, name=names.get(vote.judge, "")) for vote in ballots],
         slashed=slashed,
         bounty=bounty,
+        finders=finders,
         commands=case_commands(case, source.url),
     )
 
@@ -243,7 +247,7 @@ def charge(case: CaseRow, work_of: str, verdict: Verdict | None) -> str:
     return f"{case.challenger_name or case.challenger} says of {about}: {what}{row}."
 
 
-def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens) -> str:
+def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens, finders: str) -> str:
     """Return what happens now in a case, or how it ended. `now`: the chain's seconds. Pure."""
     accused = case.name or case.node
     match case.outcome:
@@ -252,7 +256,7 @@ def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens) -> str:
         case "guilty":
             return (
                 f"Guilty by {case.guilty_votes} of {case.jury} votes: {accused} lost its unsettled pay and {slashed}, "
-                f"of which {bounty} went to the challenger."
+                f"of which {bounty} went to {finders}."
             )
         case "not_guilty":
             return f"Not guilty: {case.guilty_votes} of {case.jury} judges voted guilty. The challenger lost its fee."
@@ -260,6 +264,8 @@ def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens) -> str:
             return f"No verdict: {case.reveals} of {case.jury} judges revealed a vote, and more than half must."
         case "moot":
             return "Moot: the accused was convicted in another case before this one ended."
+        case "dismissed" if case.kind == TICKETED.name.lower():
+            return "Dismissed: the row was planted, as a ticket of the run allowed, so that validators find it."
         case "dismissed":
             return "Dismissed: by the storage's receipt the file was there before the commitment."
         case "cured":

@@ -22,6 +22,7 @@ from muster.contracts.runs import HourSealed, RunState, Work
 from muster.errors import MusterError
 from muster.protocol.messages import NodeReport, Verdict
 from muster.protocol.terms import Terms
+from muster.protocol.traps import fine
 from muster.runtime.units import Duration, Ether, Moment, Tokens
 
 LAST_VERDICTS: Final = 5
@@ -210,13 +211,23 @@ def validator_income(terms: Terms, judges: int) -> dict[str, str]:
     least = terms.case_fee // judges
     most = (terms.case_fee + (judges - majority) * terms.jury_deposit) // majority
     bounty = terms.validator_stake * terms.slash_bps * terms.bounty_bps // BASIS_POINTS**2
+    judging = f"{Tokens(least)} to {Tokens(most)} for each case that it judges with the majority"
+    earns = (
+        f"nothing without cheating; {Tokens(terms.bounty)} for each worker whose conviction it brings about "
+        f"({Tokens(bounty)} for a validator), {judging}; inspecting and sealing earn nothing"
+    )
+    fined = ""
+    if terms.has_traps:
+        earns = (
+            f"{Tokens(terms.trap_prize)} for each trap that it finds where it is called, less for each hour of the day "
+            f"before that it did not seal in time: about one commitment in {terms.trap_every} is one; an equal share "
+            f"of {Tokens(terms.bounty)} for each worker that is convicted of work which it rejected, {judging}"
+        )
+        fined = f"{Tokens(fine(terms))} of its prizes for each rejection of true work; "
     return {
-        "earns": (
-            f"nothing without cheating; {Tokens(terms.bounty)} for each worker whose conviction it brings about "
-            f"({Tokens(bounty)} for a validator), {Tokens(least)} to {Tokens(most)} for each case that it judges with "
-            "the majority; inspecting and sealing earn nothing"
-        ),
-        "can lose": (
+        "earns": earns,
+        "can lose": fined
+        + (
             f"{Tokens(terms.validator_stake * terms.slash_bps // BASIS_POINTS)} of the stake by a conviction; "
             f"{Tokens(terms.case_fee)} by a case that it opens and loses; {Tokens(terms.jury_deposit)} by a vote that "
             "most of the jury does not share, and as much of the stake for each day on which it shows no vote, with "

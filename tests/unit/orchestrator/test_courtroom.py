@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from muster.protocol.kinds import NO_ROW, Kind
 from orchestrator.database import Database
 from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
 from testbed.runs.recorded_run import HOUR, SampleRun, address, hash_of
+from testbed.samples.terms import TRAPS
 
 OPENED = (HOUR + 1) * 3600
 COMMIT_ENDS, REVEAL_ENDS = OPENED + 3600, OPENED + 7200
@@ -184,6 +186,19 @@ async def test_conviction_shows_slash_bounty_and_votes(run: SampleRun) -> None:
         (address("viola"), False),
     }
     assert all(vote.committed_in and vote.revealed_in and not vote.absent for vote in found.votes)
+
+
+async def test_in_a_run_with_traps_the_bounty_is_shared_and_planted_rows_convict_nobody(run: SampleRun) -> None:
+    run.queries.terms = replace(run.terms, **TRAPS)
+    for number in (1, 2):
+        await run.open_case(number, "vera", "wanda", 0, Kind.SAMPLING_MISMATCH)
+    await run.resolve(1, "wanda", Outcome.DISMISSED, guilty=0)
+    await run.resolve(2, "wanda", Outcome.GUILTY)
+    await run.convict("wanda", voided=(0, 2))
+    assert (await view(run, 1)).state == (
+        "Dismissed: the row was planted, as a ticket of the run allowed, so that validators find it."
+    )
+    assert (await view(run, 2)).state.endswith("of which 10 MUST went to all who had rejected the work.")
 
 
 @pytest.mark.parametrize(
