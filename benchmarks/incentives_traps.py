@@ -39,7 +39,7 @@ CHEAP: Final = 0.7
 """Share of an honest validator's work below which a deviation counts as one that saves work."""
 SEEDS: Final = 60
 FEW_CHEATS, BOUNTY = 1e-4, 400 / LOOK
-"""Share of commitments that are false without being traps, and what accusing one earns in c, by public terms."""
+"""Share of commitments that are false without being traps, and the bounty for one in c, by public terms."""
 
 # --- The rules
 
@@ -154,8 +154,9 @@ class Tally:
     commitments: int
 
     def net(self, cheats: float = 0.0) -> np.ndarray:
-        """Return the income: fines are set off against prizes, and nothing else pays them."""
-        return np.maximum(self.prizes - self.fines, 0.0) + cheats * self.bounties - self.looks
+        """Return the income: fines are set off against prizes, and who owes more of them has no bounty."""
+        bounties = np.where(self.prizes >= self.fines, cheats * self.bounties, 0.0)
+        return np.maximum(self.prizes - self.fines, 0.0) + bounties - self.looks
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ def play(rules: Rules, strategies: Sequence[Looking], seed: int, group: Group | 
     prizes = (full + rules.standby * standby) * (count / PRIZE_HOURS) * rules.worth
     rejects = np.array([one.rejects for one in strategies]).reshape(-1, 1, 1, 1)
     cost = np.array([one.cost for one in strategies]).reshape(-1, 1, 1, 1)
-    found = acts.looks & acts.named
+    sharing = ((acts.looks & acts.named) | (acts.judged & rejects)) & (count > 0)
 
     def total(values: np.ndarray) -> np.ndarray:
         return values.sum(axis=(1, 2, 3)).astype(float)
@@ -242,7 +243,7 @@ def play(rules: Rules, strategies: Sequence[Looking], seed: int, group: Group | 
         looks=total(acts.looks * cost),
         prizes=total(prizes),
         fines=total(acts.judged & rejects) * rules.worth * (1 - 1 / rules.every),
-        bounties=total(found / np.maximum(found.sum(axis=0), 1)) * BOUNTY,
+        bounties=total(sharing / np.maximum(sharing.sum(axis=0), 1)) * BOUNTY,
         claims=total(full | standby) / rules.every,
         commitments=int(np.prod(shape[1:])),
     )
