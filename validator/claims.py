@@ -55,7 +55,7 @@ ASK_AGAIN_SECONDS: Final = 24 * HOUR_SECONDS
 FINAL_HOURS: Final = 73
 """Full hours after an hour's end from which nothing about it is tried any more: no case can be opened."""
 
-NOT_YET: Final = frozenset({"TooEarly", "FinesOwed"})
+NOT_YET: Final = frozenset({"TooEarly", "FinesOwed", "NothingToExcuse"})
 """Reverts that time mends: this machine's clock, or its node of the chain, is ahead; prizes will cover the fines."""
 
 HINTS: Final[Mapping[str, str]] = {
@@ -96,7 +96,8 @@ class TrapClaimer:
         """Do what is due, in every hour that this validator sealed. `head`: as the journal has every event of."""
         now = head.timestamp
         for hour in self.journal.traps.unclaimed():
-            if now < max(closes_at(hour), self._not_before.get(hour, 0)):
+            due = now >= self._not_before.get(hour, 0) or self.journal.traps.has_case(hour)
+            if now < closes_at(hour) or not due:
                 continue
             try:
                 if await self._claim_hour(hour, now):

@@ -223,6 +223,14 @@ class TrapJournal:
         query = "SELECT case_id FROM cases WHERE accused = ? AND idx = ? ORDER BY challenger != ?, case_id"
         return self._journal.value(query, node, index, me) or 0
 
+    def has_case(self, hour: int) -> bool:
+        """Return whether a case is about work of an hour that this validator had rejected, and did not show yet."""
+        query = """SELECT 1 FROM sealed_leaves s JOIN cases k ON (k.accused, k.idx) = (s.node, s.idx)
+                   WHERE s.hour = ? AND s.position IS NOT NULL
+                   AND NOT EXISTS (SELECT 1 FROM trap_acts WHERE (node, idx) = (s.node, s.idx)
+                                   AND (act = 'excuse' OR (act, why) = ('claim', 'done')))"""
+        return self._journal.value(query, hour) is not None
+
     def bounties(self, me: str) -> list[int]:
         """Return the convictions of whose bounty this validator may have a part, and took none yet.
 

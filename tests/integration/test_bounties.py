@@ -24,20 +24,25 @@ SHARING_SECONDS = 24 * HOUR_SECONDS
 
 
 async def commit_for(place: Place, hour: int) -> tuple[CommittedWork, str, str, str]:
-    """Make commitments until there is one for which a validator is called, one stands by, and one does neither."""
+    """Make commitments until there are a trap, and one for which a validator is called, one stands by, one neither."""
     async with place.fixture.chain("stranger") as chain:
         entropy = (await chain.draw_source(place.fixture.key("w1").address)).entropy
+    found, trap = None, False
     for index in range(100):
-        c = await place.commit(index, 0, picked=False, ticket=False)
+        picked = place.picked(entropy, index, 1)
+        c = await place.commit(index, 0, picked=picked, ticket=True)
         calls = {
             name: call_hash(link=one.turns.link_of(hour), entropy=entropy, node=c.node, index=index)
             for name, one in place.watchers.items()
         }
         called, near = ({name for name in VALIDATORS if is_called(calls[name], 4, shares)} for shares in (1, 2))
-        if (len(called), len(near)) == (1, 2):
-            [found], [other] = called, near - called
-            return c, found, other, min(set(VALIDATORS) - near)
-    raise AssertionError("no such commitment")
+        trap = trap or picked
+        if (len(called), len(near), picked) == (1, 2, False):
+            [finder], [other] = called, near - called
+            found = c, finder, other, min(set(VALIDATORS) - near)
+        if found and trap:
+            return found
+    raise AssertionError("no such commitments")
 
 
 async def convict(place: Place, challenger: str, c: CommittedWork) -> list[CaseOpened | CaseResolved]:
@@ -83,7 +88,8 @@ async def test_all_that_had_rejected_it_share_the_bounty(
         for watcher in place.watchers.values():
             await watcher.seal()
         await place.at(closes_at(hour))
-        await claim_all()
+        await place.reveal(1)
+        await claim_all()  # nobody has found the trap: until claims are over there is nothing else to do
         opened, _ = await convict(place, far, c)
 
         # 2. All that had said so show it within a day, and are paid then: each once, and all alike.
