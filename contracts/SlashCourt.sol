@@ -209,7 +209,7 @@ contract SlashCourt is Juries {
     }
 
     /// @inheritdoc ISlashCourt
-    function bounty(uint256 caseId) external view returns (Bounty memory) {
+    function bountyOf(uint256 caseId) external view returns (Bounty memory) {
         return _bounties[caseId];
     }
 

@@ -73,11 +73,11 @@ contract Traps is ITraps {
     /// @dev Whoever looks is paid only below this many shares: else looking before one's turn would pay, at others' cost.
     uint256 private constant STANDBY_SHARES = 2;
     uint256 private constant RELEASE_REST = 7 days;
-    /// @dev Bits of `_marks`; above them stands the validator's number among those that share the bounty, from 1.
+    /// @dev Bits of `_marks`. Above them, from bit NUMBER on, is the validator's number among those that share the bounty.
     uint256 private constant PAID = 1;
     uint256 private constant EXCUSED = 2;
     uint256 private constant SHARED = 4;
-    uint256 private constant NUMBER = 8;
+    uint256 private constant NUMBER = 3;
 
     // -------------------------------------------------------------------------------------------------- immutables
 
@@ -218,7 +218,7 @@ contract Traps is ITraps {
         Look memory look = _look(validator, finding.target);
         Shares storage shares = _shares[node][index];
         bool shared = (about && validator == case_.challenger) || _isCalled(look, node, index, STANDBY_SHARES);
-        if (shared && !shares.closed) _marks[validator][node][index] |= ++shares.count * NUMBER;
+        if (shared && !shares.closed) _marks[validator][node][index] |= uint256(++shares.count) << NUMBER;
     }
 
     /// @inheritdoc ITraps
@@ -260,9 +260,9 @@ contract Traps is ITraps {
     /// @inheritdoc ITraps
     function takeBounty(address validator, uint256 caseId) external returns (uint256 amount) {
         ISlashCourt.Case memory case_ = COURT.caseOf(caseId);
-        ISlashCourt.Bounty memory bounty = COURT.bounty(caseId);
+        ISlashCourt.Bounty memory bounty = COURT.bountyOf(caseId);
         Shares storage shares = _shares[case_.node][case_.index];
-        uint256 number = _marks[validator][case_.node][case_.index] / NUMBER;
+        uint256 number = _marks[validator][case_.node][case_.index] >> NUMBER;
         if (shares.count == 0 && validator == case_.challenger) number = ++shares.count;
 
         // Check.

@@ -276,7 +276,7 @@ class TrapClaimer:
         """Take this validator's shares of bounties that the court has kept for a day."""
         for case_id in self.journal.traps.bounties(self.me):
             try:
-                if 0 < (await self.chain.call(court.bounty(case_id))).closes_at <= now:
+                if 0 < (await self.chain.call(court.bounty_of(case_id))).closes_at <= now:
                     case = await self.chain.call(court.case_of(case_id))
                     await self._act(case, "bounty", traps.take_bounty(self.me, case_id))
             except TRANSIENT as error:

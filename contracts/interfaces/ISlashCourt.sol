@@ -277,7 +277,7 @@ interface ISlashCourt {
     function caseCount() external view returns (uint256);
     function caseOf(uint256 caseId) external view returns (Case memory);
     /// @notice All zero unless the case ended guilty in a run with traps.
-    function bounty(uint256 caseId) external view returns (Bounty memory);
+    function bountyOf(uint256 caseId) external view returns (Bounty memory);
     /// @notice A judge's vote, the first 30 bytes of its commitment, and whether it collected what it was owed.
     function ballot(uint256 caseId, address judge)
         external

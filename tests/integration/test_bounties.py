@@ -99,7 +99,7 @@ async def test_all_that_had_rejected_it_share_the_bounty(
         excused = {one.validator for one in await chain.all_events(Excused)}
         assert excused == {place.fixture.key(name).address for name in (called, standby, far)}
         assert await free() == before
-        closes = (await chain.call(court.bounty(opened.case_id))).closes_at
+        closes = (await chain.call(court.bounty_of(opened.case_id))).closes_at
         assert 0 < closes - (await chain.head()).timestamp <= SHARING_SECONDS
         await place.at(closes)
         for _ in range(2):
@@ -114,7 +114,7 @@ async def test_all_that_had_rejected_it_share_the_bounty(
             far: share,
             lazy: 0,
         }
-        assert (await chain.call(court.bounty(opened.case_id))).left == 0
+        assert (await chain.call(court.bounty_of(opened.case_id))).left == 0
         for watcher in place.watchers.values():
             assert watcher.journal.traps.bounties(watcher.chain.signer.address) == []
 
@@ -127,7 +127,7 @@ async def test_the_challenger_alone_has_all_of_it(own_anvil: Anvil, built_contra
         chain = place.watchers["v2"].chain
         operator = place.fixture.key("operator of v2").address
         before = await chain.call(registry.free_balance(operator))
-        bounty = await chain.call(court.bounty(opened.case_id))
+        bounty = await chain.call(court.bounty_of(opened.case_id))
         await place.watchers["v2"].claim()
         assert await chain.call(registry.free_balance(operator)) == before
         await place.at(bounty.closes_at)

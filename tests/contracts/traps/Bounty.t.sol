@@ -79,7 +79,7 @@ contract BountyTest is TrapHouse {
         uint256 caseId = _convictBy(last);
         vm.assertEq(registry.freeBalance(operator(last)), before + 2); // of the judges' prize, which does not divide by 3
         vm.assertEq(registry.freeBalance(address(court)), 0);
-        ISlashCourt.Bounty memory kept = court.bounty(caseId);
+        ISlashCourt.Bounty memory kept = court.bountyOf(caseId);
         vm.assertEq(kept.amount, BOUNTY);
         vm.assertEq(kept.closesAt, block.timestamp + 24 hours);
 
@@ -98,7 +98,7 @@ contract BountyTest is TrapHouse {
         bytes memory again = abi.encodeWithSelector(ITraps.AlreadyPaid.selector, node(called), node(WORKER), trap);
         _expectNotTaken(called, caseId, again);
         vm.assertEq(_take(last, caseId), BOUNTY / 3 + 1);
-        vm.assertEq(court.bounty(caseId).left, 0);
+        vm.assertEq(court.bountyOf(caseId).left, 0);
         _expectNotTaken(called, caseId, _owesNothing(called));
         _assertSolvent();
     }
@@ -109,7 +109,7 @@ contract BountyTest is TrapHouse {
         uint256 caseId = _accuseBy(last, WORKER, trap, 8);
         _excuse(called, caseId); // no need to wait for the verdict
         _decideBut(last, caseId);
-        vm.warp(court.bounty(caseId).closesAt);
+        vm.warp(court.bountyOf(caseId).closesAt);
         _expectNotTaken(last, caseId, _owesNothing(last));
         vm.assertEq(_take(called, caseId), BOUNTY);
     }
@@ -117,7 +117,7 @@ contract BountyTest is TrapHouse {
     /// @dev Where nobody had rejected it the challenger has all, once.
     function test_Bounty_ToTheChallengerAlone() public {
         uint256 caseId = _convictBy(standby);
-        vm.warp(court.bounty(caseId).closesAt);
+        vm.warp(court.bountyOf(caseId).closesAt);
         _expectNotTaken(called, caseId, _owesNothing(called));
         vm.assertEq(_take(standby, caseId), BOUNTY);
         _expectNotTaken(standby, caseId, _owesNothing(standby));
@@ -129,7 +129,7 @@ contract BountyTest is TrapHouse {
         _sealAll(standby);
         uint256 caseId = _convictBy(standby);
         _excuse(last, caseId);
-        vm.warp(court.bounty(caseId).closesAt);
+        vm.warp(court.bountyOf(caseId).closesAt);
         _expectNotTaken(last, caseId, _owesNothing(last));
         vm.assertEq(_take(standby, caseId), BOUNTY);
     }
@@ -139,7 +139,7 @@ contract BountyTest is TrapHouse {
         _sealAll(4);
         uint256 caseId = _convictBy(last);
         _excuse(called, caseId);
-        vm.warp(court.bounty(caseId).closesAt);
+        vm.warp(court.bountyOf(caseId).closesAt);
         vm.assertEq(_take(called, caseId), BOUNTY);
         _excuse(standby, caseId);
         _expectNotTaken(standby, caseId, _owesNothing(standby));
@@ -167,7 +167,7 @@ contract BountyTest is TrapHouse {
         uint256 caseId = _convictBy(last);
         ITraps.Finding memory finding = _finding(list, trap, PLANTED);
         traps.excuse(node(called), finding, caseId);
-        vm.warp(court.bounty(caseId).closesAt);
+        vm.warp(court.bountyOf(caseId).closesAt);
         _expectNotTaken(called, caseId, abi.encodeWithSelector(ITraps.FinesOwed.selector, node(called), FINE, 0));
         _setAccount(called, 2 * FINE, 0);
         vm.assertEq(_take(called, caseId), BOUNTY);
@@ -201,7 +201,7 @@ contract OwnNodeTest is TrapHouse {
             _reveal(caseId, i, true);
         }
         court.resolve(caseId);
-        vm.warp(court.bounty(caseId).closesAt);
+        vm.warp(court.bountyOf(caseId).closesAt);
         vm.expectRevert(abi.encodeWithSelector(ITraps.NothingOwed.selector, node(0)));
         traps.takeBounty(node(0), caseId);
         vm.assertEq(traps.takeBounty(node(1), caseId), 10 ether);
