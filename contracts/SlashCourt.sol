@@ -437,7 +437,7 @@ contract SlashCourt is Juries {
     /// @dev The bounty of a conviction is all that the court ever has for itself.
     function _keepBounty(uint256 caseId) private {
         uint256 amount = REGISTRY.freeBalance(address(this));
-        _bounties[caseId] = Bounty(uint96(amount), uint96(amount), uint40(block.timestamp + Windows.RESOLVING));
+        _bounties[caseId] = Bounty(uint96(amount), uint96(amount), uint40(block.timestamp + Windows.SHARING));
         REGISTRY.hold(address(this), amount);
     }
 

@@ -59,12 +59,6 @@ contract Traps is ITraps {
         uint256 rank;
     }
 
-    /// @dev How many share the bounty for a commitment; closed once the first was paid.
-    struct Shares {
-        uint248 count;
-        bool closed;
-    }
-
     // --------------------------------------------------------------------------------------------------- constants
 
     bytes32 private constant TICKET_TYPEHASH =
@@ -73,11 +67,11 @@ contract Traps is ITraps {
     /// @dev Whoever looks is paid only below this many shares: else looking before one's turn would pay, at others' cost.
     uint256 private constant STANDBY_SHARES = 2;
     uint256 private constant RELEASE_REST = 7 days;
-    /// @dev Bits of `_marks`. Above them, from bit NUMBER on, is the validator's number among those that share the bounty.
+    /// @dev Bits of `_marks`.
     uint256 private constant PAID = 1;
     uint256 private constant EXCUSED = 2;
-    uint256 private constant SHARED = 4;
-    uint256 private constant NUMBER = 3;
+    /// @dev In `_sharers`, of who had its share.
+    uint256 private constant SHARED = type(uint256).max;
 
     // -------------------------------------------------------------------------------------------------- immutables
 
@@ -99,7 +93,9 @@ contract Traps is ITraps {
     mapping(address validator => Wait) private _waits;
     mapping(address validator => mapping(address node => mapping(uint32 index => uint256))) private _marks;
     mapping(address node => mapping(uint32 index => Found)) private _found;
-    mapping(address node => mapping(uint32 index => Shares)) private _shares;
+    /// @dev How many share a case's bounty, and each one's number among them, from 1.
+    mapping(uint256 caseId => uint256) private _shares;
+    mapping(uint256 caseId => mapping(address validator => uint256)) private _sharers;
     /// @dev Commitments of a node below this index are paid for to the validator as withheld.
     mapping(address validator => mapping(address node => uint32)) private _withheld;
 
@@ -203,22 +199,13 @@ contract Traps is ITraps {
     /// @inheritdoc ITraps
     function excuse(address validator, Finding calldata finding, uint256 caseId) external {
         (address node, uint32 index) = (finding.target.node, finding.target.index);
-
-        // Check.
-        uint256 committedAt = _committedAt(finding.target);
-        _checkRejected(validator, Windows.hourOf(committedAt), finding);
+        _checkRejected(validator, Windows.hourOf(_committedAt(finding.target)), finding);
         ISlashCourt.Case memory case_ = COURT.caseOf(caseId);
-        bool about = case_.node == node && case_.index == index;
-        bool founded = about || mapRoot[node][index] != 0 || REGISTRY.node(node).status == IRegistry.Status.Jailed;
+        bool founded = mapRoot[node][index] != 0 || (case_.node == node && case_.index == index)
+            || REGISTRY.node(node).status == IRegistry.Status.Jailed;
         require(founded, NothingToExcuse(validator, node, index));
 
-        // Effect.
         _excuse(validator, node, index);
-        if (!_isInspector(validator, node, committedAt)) return;
-        Look memory look = _look(validator, finding.target);
-        Shares storage shares = _shares[node][index];
-        bool shared = (about && validator == case_.challenger) || _isCalled(look, node, index, STANDBY_SHARES);
-        if (shared && !shares.closed) _marks[validator][node][index] |= uint256(++shares.count) << NUMBER;
     }
 
     /// @inheritdoc ITraps
@@ -258,23 +245,40 @@ contract Traps is ITraps {
     }
 
     /// @inheritdoc ITraps
-    function takeBounty(address validator, uint256 caseId) external returns (uint256 amount) {
+    function shareBounty(address validator, Finding calldata finding, uint256 caseId) external {
+        (address node, uint32 index) = (finding.target.node, finding.target.index);
+
+        // Check. Only a case that ended guilty has a second at which its bounty is paid.
+        Look memory look = _look(validator, finding.target);
         ISlashCourt.Case memory case_ = COURT.caseOf(caseId);
+        uint256 closesAt = COURT.bountyOf(caseId).closesAt;
+        require(case_.node == node && case_.index == index, OtherCommitment(caseId, node, index));
+        require(block.timestamp < closesAt, SharesClosed(caseId, closesAt));
+        bool entitled = validator == case_.challenger || _isCalled(look, node, index, STANDBY_SHARES);
+        require(entitled, NotCalled(validator, node, index));
+        _checkRejected(validator, look.hour, finding);
+        require(_sharers[caseId][validator] == 0, AlreadyPaid(validator, node, index));
+
+        // Effect.
+        _sharers[caseId][validator] = ++_shares[caseId];
+        emit BountyShared(caseId, validator);
+    }
+
+    /// @inheritdoc ITraps
+    function takeBounty(address validator, uint256 caseId) external returns (uint256 amount) {
         ISlashCourt.Bounty memory bounty = COURT.bountyOf(caseId);
-        Shares storage shares = _shares[case_.node][case_.index];
-        uint256 number = _marks[validator][case_.node][case_.index] >> NUMBER;
-        if (shares.count == 0 && validator == case_.challenger) number = ++shares.count;
+        (uint256 shares, uint256 number) = (_shares[caseId], _sharers[caseId][validator]);
+        if (shares == 0 && number == 0 && validator == COURT.caseOf(caseId).challenger) (shares, number) = (1, 1);
 
         // Check.
         require(block.timestamp >= bounty.closesAt, TooEarly(bounty.closesAt, block.timestamp));
-        require(number != 0 && bounty.left != 0, NothingOwed(validator));
+        require(number != 0 && number <= shares && bounty.left != 0, NothingOwed(validator));
         (uint256 earned, uint256 due) = _accountOf(validator);
         require(earned >= due, FinesOwed(validator, due, earned));
 
         // Effect: numbers share what does not divide as well.
-        _mark(validator, case_.node, case_.index, SHARED);
-        shares.closed = true;
-        amount = bounty.amount * number / shares.count - bounty.amount * (number - 1) / shares.count;
+        _sharers[caseId][validator] = SHARED;
+        amount = bounty.amount * number / shares - bounty.amount * (number - 1) / shares;
 
         COURT.payBounty(caseId, validator, amount);
     }
@@ -368,7 +372,8 @@ contract Traps is ITraps {
         (look.run,, look.entropy) = RUNS.drawSource(node);
         look.terms = _trapsOf(look.run);
         look.hour = Windows.hourOf(committedAt);
-        require(_isInspector(validator, node, committedAt), NotInspector(validator, node));
+        bool own = REGISTRY.operatorOf(validator) == REGISTRY.operatorOf(node);
+        require(!own && REGISTRY.wasValidator(validator, look.run, committedAt), NotInspector(validator, node));
 
         IRuns.Sealer memory sealer = RUNS.sealerOf(validator);
         require(sealer.lastSealed >= look.hour, NotSealed(validator, look.hour));
@@ -380,11 +385,6 @@ contract Traps is ITraps {
         look.validators = REGISTRY.validatorsAt(look.run, committedAt);
         uint256 prize = uint256(look.terms.prize) * RUNS.work(node).pay / look.terms.pay;
         look.prize = prize * _count(sealed_) / PRIZE_HOURS;
-    }
-
-    function _isInspector(address validator, address node, uint256 committedAt) private view returns (bool) {
-        bool own = REGISTRY.operatorOf(validator) == REGISTRY.operatorOf(node);
-        return !own && REGISTRY.wasValidator(validator, RUNS.work(node).run, committedAt);
     }
 
     /// @return earned What a validator was credited with.

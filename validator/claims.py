@@ -6,7 +6,7 @@ the contract refuses a second one, and the journal remembers both. What the orch
 checked against both signatures, the master and the chain (`OpenedTraps`).
 
 Accusations for rows that may be planted wait here too: until their traps are opened, or ACCUSE_HOURS. The bounty of a
-conviction waits a day in court, while all that had rejected the commitment show that.
+conviction waits a day in court, while validators that had rejected the work ask for their shares.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ NOT_YET: Final = frozenset({"TooEarly", "FinesOwed", "NothingToExcuse"})
 HINTS: Final[Mapping[str, str]] = {
     "NextLeafMissing": "a prize needs the next commitment that the validator was called for to be judged in time too",
     "NotSealed": "a seal counts until two hours after its hour: keep the process running, with ether on its key",
+    "NotCalled": "who was neither called for the work nor stood by for it has a share only if it opened the case",
     "ClaimsOver": "prizes are claimed until two days after their hour: keep the process running",
 }
 
@@ -96,8 +97,7 @@ class TrapClaimer:
         """Do what is due, in every hour that this validator sealed. `head`: as the journal has every event of."""
         now = head.timestamp
         for hour in self.journal.traps.unclaimed():
-            due = now >= self._not_before.get(hour, 0) or self.journal.traps.has_case(hour)
-            if now < closes_at(hour) or not due:
+            if now < max(closes_at(hour), self._not_before.get(hour, 0)):
                 continue
             try:
                 if await self._claim_hour(hour, now):
@@ -105,7 +105,7 @@ class TrapClaimer:
                     self._not_before.pop(hour, None)
             except TRANSIENT as error:  # what is due in other hours does not wait for it
                 log.warning("cannot claim yet", hour=hour, error=str(error), hint=error.hint)
-        await self._take_bounties(now)
+        await self._share_bounties(now)
         await self._withdraw(now)
         await self._release_accusations(now)
         return IDLE
@@ -232,8 +232,7 @@ class TrapClaimer:
     async def _excuse(self, sealed: SealedHour, work: Sequence[CommittedWork]) -> bool:
         """Take back the fines of rejections that were right; return whether none is left that still may be.
 
-        A rejection is right where a ticket was shown, a case opened, or the node convicted: then it may have a share of
-        the bounty too.
+        A rejection is right where a ticket was shown, a case opened, or the node convicted.
         """
         finished, made = True, {(c.node, c.index, c.root): c for c in work}
         for leaf in sealed.rejected:
@@ -242,7 +241,7 @@ class TrapClaimer:
                 continue
             if self.journal.traps.why(c.node, c.index, "claim") == "done":  # it excused; a refused one did not
                 continue
-            case_id = self.journal.traps.case_about(c.node, c.index, self.me)
+            case_id = next(iter(self.journal.traps.cases_about(c.node, c.index)), 0)
             ticket = await self.chain.call(traps.map_root(c.node, c.index)) != bytes(32)
             if case_id or ticket or (await self.chain.call(registry.node(c.node))).status == Status.JAILED:
                 await self._act(c, "excuse", traps.excuse(self.me, finding_of(sealed, leaf, c), case_id))
@@ -272,15 +271,26 @@ class TrapClaimer:
 
     # All hours
 
-    async def _take_bounties(self, now: int) -> None:
-        """Take this validator's shares of bounties that the court has kept for a day."""
-        for case_id in self.journal.traps.bounties(self.me):
+    async def _share_bounties(self, now: int) -> None:
+        """Ask for a share of each bounty for work that this validator had rejected, and take it a day later."""
+        for case_id, rejected in self.journal.traps.bounties(self.me):
             try:
-                if 0 < (await self.chain.call(court.bounty_of(case_id))).closes_at <= now:
+                closes_at = (await self.chain.call(court.bounty_of(case_id))).closes_at
+                if rejected and now < closes_at:
+                    await self._share_bounty(case_id, rejected)
+                elif 0 < closes_at <= now:
                     case = await self.chain.call(court.case_of(case_id))
                     await self._act(case, "bounty", traps.take_bounty(self.me, case_id))
             except TRANSIENT as error:
                 log.warning("cannot take a bounty yet", case=case_id, error=str(error), hint=error.hint)
+
+    async def _share_bounty(self, case_id: int, c: CommittedWork) -> None:
+        sealed = self.journal.traps.sealed(c.hour)
+        leaf = sealed.leaf_of(c.node, c.index) if sealed else None
+        if sealed and leaf:
+            finding = finding_of(sealed, leaf, c)
+            await self._act(c, "excuse", traps.excuse(self.me, finding, case_id))
+            await self._act(c, "share", traps.share_bounty(self.me, finding, case_id))
 
     async def _withdraw(self, now: int) -> None:
         """Ask for what is worth a transaction: half a prize, or all that is left. Where the pot is empty it waits.

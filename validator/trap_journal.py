@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from muster.contracts.court import Outcome
+from muster.protocol.kinds import NO_ROW
 from muster.protocol.merkle import LeafTree
 from muster.protocol.traps import rejection_leaf, sealed_rejections, vouched_leaf
 from muster.runtime.journal import Journal
@@ -41,7 +42,7 @@ TRAP_SCHEMA: Final = (
 RECENT_HOURS: Final = 96
 """Hours whose seals are looked at again after a reorg: more than claims take."""
 
-TrapCall = Literal["claim", "settle", "excuse", "unticketed", "withheld", "bounty"]
+TrapCall = Literal["claim", "settle", "excuse", "unticketed", "withheld", "share", "bounty"]
 """What a validator does once about a commitment (`validator.claims`)."""
 
 
@@ -53,7 +54,7 @@ class SealedLeaf:
     index: int
     root: bytes
     position: int | None
-    """The row that was found false; None: the validator vouched for it."""
+    """The row that was found false, or NO_ROW; None: the validator vouched for it."""
     salt: bytes
     leaf: bytes
     place: int
@@ -151,13 +152,18 @@ class TrapJournal:
     # Seals
 
     def rejected(self, hour: int) -> list[tuple[CommittedWork, int]]:
-        """Return what was rejected beyond the accusing limit in an hour, each with the row that is false."""
+        """Return what was rejected beyond the accusing limit in an hour, each with the row that is false, or NO_ROW.
+
+        Not what lacked its file: a node that shows it later would fine whoever says so.
+        """
         rows = self._journal.rows(
-            """SELECT c.*, json_extract(v.document, '$.position') AS position
+            """SELECT c.*, COALESCE(json_extract(v.document, '$.position'), ?) AS position
                FROM commitments c JOIN verdicts v USING (node, idx, root)
                WHERE c.live = 1 AND c.accepted = 0 AND c.hour = ? AND v.court IS NOT NULL AND v.court != 'withdrawn'
-                 AND position IS NOT NULL ORDER BY node, idx""",
+                 AND json_extract(v.document, '$.reason') != ? ORDER BY node, idx""",
+            NO_ROW,
             hour,
+            "data_missing",
         )
         return [(self._commitment(row), row["position"]) for row in rows]
 
@@ -218,33 +224,26 @@ class TrapJournal:
         """Note that an act was done, or `why` it can never be."""
         self._journal.execute("INSERT OR REPLACE INTO trap_acts VALUES (?, ?, ?, ?)", node, index, act, why)
 
-    def case_about(self, node: str, index: int, me: str) -> int:
-        """Return the number of a case about a commitment, of one by `me` if there is any; 0 if there is none."""
-        query = "SELECT case_id FROM cases WHERE accused = ? AND idx = ? ORDER BY challenger != ?, case_id"
-        return self._journal.value(query, node, index, me) or 0
+    def cases_about(self, node: str, index: int) -> list[int]:
+        """Return the numbers of the cases that were opened about a commitment."""
+        query = "SELECT case_id FROM cases WHERE accused = ? AND idx = ? ORDER BY case_id"
+        return [row["case_id"] for row in self._journal.rows(query, node, index)]
 
-    def has_case(self, hour: int) -> bool:
-        """Return whether a case is about work of an hour that this validator had rejected, and did not show yet."""
-        query = """SELECT 1 FROM sealed_leaves s JOIN cases k ON (k.accused, k.idx) = (s.node, s.idx)
-                   WHERE s.hour = ? AND s.position IS NOT NULL
-                   AND NOT EXISTS (SELECT 1 FROM trap_acts WHERE (node, idx) = (s.node, s.idx)
-                                   AND (act = 'excuse' OR (act, why) = ('claim', 'done')))"""
-        return self._journal.value(query, hour) is not None
-
-    def bounties(self, me: str) -> list[int]:
+    def bounties(self, me: str) -> list[tuple[int, CommittedWork | None]]:
         """Return the convictions of whose bounty this validator may have a part, and took none yet.
 
-        It opened the case, or showed that it had rejected the commitment.
+        Each with the commitment if this validator had rejected it when it sealed; else it opened the case.
         """
         rows = self._journal.rows(
-            """SELECT case_id FROM cases k WHERE outcome = ?
-               AND (challenger = ? OR EXISTS (SELECT 1 FROM trap_acts
-                    WHERE (node, idx, act, why) = (k.accused, k.idx, 'excuse', 'done')))
+            """SELECT c.*, k.case_id FROM cases k
+               LEFT JOIN sealed_leaves s ON (s.node, s.idx) = (k.accused, k.idx) AND s.position IS NOT NULL
+               LEFT JOIN commitments c ON (c.node, c.idx, c.root) = (s.node, s.idx, s.root) AND c.live = 1
+               WHERE k.outcome = ? AND (c.idx IS NOT NULL OR k.challenger = ?)
                AND NOT EXISTS (SELECT 1 FROM trap_acts WHERE (node, idx, act) = (k.accused, k.idx, 'bounty'))""",
             int(Outcome.GUILTY),
             me,
         )
-        return [row["case_id"] for row in rows]
+        return [(row["case_id"], None if row["node"] is None else self._commitment(row)) for row in rows]
 
     # Accusations
 

@@ -110,7 +110,7 @@ interface ISlashCourt {
         bytes32 charge;
     }
 
-    /// @notice The bounty of a case in a run with traps, which is shared (ITraps.takeBounty).
+    /// @notice The bounty of a case in a run with traps, which is shared (ITraps.shareBounty).
     /// @param left What of it was not paid yet.
     /// @param closesAt Second from which it is paid.
     struct Bounty {
@@ -234,12 +234,13 @@ interface ISlashCourt {
     /// against the node that were opened earlier: the bounty goes to the first that is right, not to the first that
     /// is decided. They can be ended when this one's voting is over, if not before.
     /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee repaid, the bounty paid, or kept to
-    /// be shared in a run with traps; as much as the fee of the slash goes to the judges. Not guilty: the fee goes to the judges. Cured: the fee is repaid, as much
-    /// of the accused's lock goes to the judges, once for each node, and its pay not settled is void: it commits no more,
-    /// and may retire with the rest of its lock. After these verdicts the judges that are paid are those that voted for
-    /// it, if they are more than half of the jury, else those that revealed; they have their deposits back, and those of
-    /// the others are burned: a majority that is wrong wins no more than one that is right. No quorum: deposits
-    /// back, the fee to the revealers or else to the accused. Moot: fee and deposits back.
+    /// be shared in a run with traps; as much as the fee of the slash goes to the judges. Not guilty: the fee goes to
+    /// the judges. Cured: the fee is repaid, as much of the accused's lock goes to the judges, once for each node, and
+    /// its pay not settled is void: it commits no more, and may retire with the rest of its lock. After these verdicts
+    /// the judges that are paid are those that voted for it, if they are more than half of the jury, else those that
+    /// revealed; they have their deposits back, and those of the others are burned: a majority that is wrong wins no more
+    /// than one that is right. No quorum: deposits back, the fee to the revealers or else to the accused. Moot: fee and
+    /// deposits back.
     function resolve(uint256 caseId) external returns (Outcome outcome);
 
     /// @notice Ends an open case about missing data as Dismissed: the storage signed that it had the file before the

@@ -17,8 +17,8 @@ import { ISlashCourt } from "./ISlashCourt.sol";
 /// @notice The prize is in proportion to the node's pay and to how many of the last 24 hours the validator sealed before
 /// their seals closed. It asks for one more leaf: about the next commitment of that node and hour for which the validator
 /// was called, if there is one.
-/// @notice The bounty of a juried conviction does not go to the fastest: it is shared by all that had rejected the
-/// commitment (`excuse`, `takeBounty`).
+/// @notice The bounty of a juried conviction does not go to the fastest: it is shared by validators that had rejected the
+/// commitment (`shareBounty`).
 /// @notice Prizes come out of a pot that is reserved with every commitment (IRuns.Work.premiumBps), and never out of
 /// voided pay. Where it is empty they wait, in the order in which they were asked for, and are paid before the owner gets
 /// back what is left.
@@ -83,6 +83,8 @@ interface ITraps {
     /// @notice `validator` is credited for commitments `from` to `through`: picked and without a ticket, or of an epoch whose
     /// master was withheld.
     event LookPaid(address indexed validator, address indexed node, uint32 from, uint32 through, uint256 amount);
+    /// @notice `validator` has a share of the bounty of case `caseId`.
+    event BountyShared(uint256 indexed caseId, address indexed validator);
     event Excused(address indexed validator, address indexed node, uint32 indexed index);
     event Withdrawn(address indexed validator, uint256 amount);
 
@@ -109,6 +111,8 @@ interface ITraps {
     error MasterNotWithheld(uint32 run, uint32 step);
     error NotOneHour(uint32 from, uint32 through);
     error NothingOwed(address account);
+    error OtherCommitment(uint256 caseId, address node, uint32 index);
+    error SharesClosed(uint256 caseId, uint256 closesAt);
     error FinesOwed(address validator, uint256 due, uint256 earned);
 
     // ---------------------------------------------------------------------------------------------- a node's ticket
@@ -138,8 +142,7 @@ interface ITraps {
     function settle(address node, uint32 index) external;
 
     /// @notice Gives back the fine for a rejection where there is a ticket, a case about the commitment, or its node was
-    /// convicted. A validator that was called for the commitment, or whose hash is below twice the share, or that opened
-    /// the case, has a share of the bounty then, if there is one. Not for a look at its operator's own node.
+    /// convicted.
     function excuse(address validator, Finding calldata finding, uint256 caseId) external;
 
     /// @notice Credits a validator that was called for a commitment which the lottery picked and nobody showed a ticket
@@ -152,9 +155,14 @@ interface ITraps {
     function claimWithheld(address validator, ISlashCourt.Target calldata first, ISlashCourt.Target calldata last)
         external;
 
-    /// @notice Pays a validator's operator its share of the bounty of a juried conviction, from 24 hours after the verdict on:
-    /// all that have one by the time the first is paid have the same. If nobody has, the challenger has it all. Whoever
-    /// owes more fines than it has earned waits until that has changed, so that rejecting all unseen never pays.
+    /// @notice Gives a validator a share of the bounty of a case that ended guilty, until a day after the verdict. It rejected
+    /// the commitment when it sealed that hour, in time, and was called for it, or its hash is below twice the share, or it
+    /// opened the case. Not for a look at its operator's own node.
+    function shareBounty(address validator, Finding calldata finding, uint256 caseId) external;
+
+    /// @notice Pays a validator's operator its share of a bounty, from a day after the verdict on. All shares are alike; if
+    /// there is none, the challenger has it all. A validator that owes more fines than it has earned waits until that has
+    /// changed, so that rejecting all unseen earns nothing; its share waits for ever if that does not change.
     function takeBounty(address validator, uint256 caseId) external returns (uint256 amount);
 
     /// @notice Asks for what a validator has earned beyond its fines, unless it still waits for what it asked for before,

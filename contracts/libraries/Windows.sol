@@ -9,6 +9,8 @@ library Windows {
     uint256 internal constant UNSEALED_HOURS = 72;
     /// @dev Seconds that are allowed for ending a case once its voting is over.
     uint256 internal constant RESOLVING = 24 hours;
+    /// @dev Seconds after a verdict in which validators ask for their shares of the bounty.
+    uint256 internal constant SHARING = 24 hours;
 
     /// @dev Full hours after the end of an hour in which its seals count as in time.
     uint256 internal constant CLOSING_HOURS = 2;

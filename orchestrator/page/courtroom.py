@@ -103,8 +103,8 @@ class CaseView(Message):
     slashed: int = 0
     bounty: int = 0
     """Token wei, where it convicted; the bounty is part of what was slashed."""
-    finders: str = ""
-    """Whose the bounty is."""
+    bounty_goes: str = ""
+    """Whose the bounty is, after its amount."""
     commands: list[str] = Field(default_factory=list)
     """That re-run the evidence."""
 
@@ -147,20 +147,21 @@ def case_view(connection: Connection, source: PageSource, number: int) -> CaseVi
     names = names_of(connection, [case.work_of, *(vote.judge for vote in ballots)])
     slashed = _slashed_in(connection, row)
     bounty = slashed * source.terms.bounty_bps // BASIS_POINTS
-    finders = "all who had rejected the work" if source.terms.has_traps else "the challenger"
+    shared = source.terms.has_traps and row.kind != "wrong_grade"
+    goes = "is shared by validators that had rejected the work" if shared else "went to the challenger"
     return CaseView.of(
         source,
         row,
         verdict,
         case=case,
         charge=charge(case, names.get(case.work_of) or case.work_of, verdict),
-        state=state_of(case, source.chain.now, Tokens(slashed), Tokens(bounty), finders),
+        state=state_of(case, source.chain.now, Tokens(slashed), Tokens(bounty), goes),
         block_time=source.chain.now,
         position=None if row.position == NO_ROW or row.kind == "wrong_grade" else row.position,
         votes=[VoteLine.of(vote, name=names.get(vote.judge, "")) for vote in ballots],
         slashed=slashed,
         bounty=bounty,
-        finders=finders,
+        bounty_goes=goes,
         commands=case_commands(case, source.url),
     )
 
@@ -247,7 +248,7 @@ def charge(case: CaseRow, work_of: str, verdict: Verdict | None) -> str:
     return f"{case.challenger_name or case.challenger} says of {about}: {what}{row}."
 
 
-def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens, finders: str) -> str:
+def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens, goes: str) -> str:
     """Return what happens now in a case, or how it ended. `now`: the chain's seconds. Pure."""
     accused = case.name or case.node
     match case.outcome:
@@ -256,7 +257,7 @@ def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens, finders: 
         case "guilty":
             return (
                 f"Guilty by {case.guilty_votes} of {case.jury} votes: {accused} lost its unsettled pay and {slashed}, "
-                f"of which {bounty} went to {finders}."
+                f"of which {bounty} {goes}."
             )
         case "not_guilty":
             return f"Not guilty: {case.guilty_votes} of {case.jury} judges voted guilty. The challenger lost its fee."

@@ -8,7 +8,7 @@ from muster.chain.client import charge_of, event_of, vote_hash
 from muster.constants import BASIS_POINTS, HOUR_SECONDS
 from muster.contracts import court, registry
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome
-from muster.contracts.traps import Excused
+from muster.contracts.traps import BountyShared
 from muster.protocol.calls import call_hash, is_called
 from muster.protocol.kinds import Kind
 from muster.protocol.seals import closes_at
@@ -63,9 +63,7 @@ async def convict(place: Place, challenger: str, c: CommittedWork) -> list[CaseO
     return [opened, ended]
 
 
-async def test_all_that_had_rejected_it_share_the_bounty(
-    own_anvil: Anvil, built_contracts: None, tmp_path: Path
-) -> None:
+async def test_finders_share_bounty_equally(own_anvil: Anvil, built_contracts: None, tmp_path: Path) -> None:
     async with trap_place(own_anvil, tmp_path) as place:
         async with place.fixture.local_chain() as dev:
             hour = await dev.now() // HOUR_SECONDS + 1
@@ -92,12 +90,13 @@ async def test_all_that_had_rejected_it_share_the_bounty(
         await claim_all()  # nobody has found the trap: until claims are over there is nothing else to do
         opened, _ = await convict(place, far, c)
 
-        # 2. All that had said so show it within a day, and are paid then: each once, and all alike.
+        # 2. They ask for their shares within a day, and are paid then: once, and all alike. No reorg loses a share.
         chain = place.watchers[lazy].chain
         before = await free()
         await claim_all()
-        excused = {one.validator for one in await chain.all_events(Excused)}
-        assert excused == {place.fixture.key(name).address for name in (called, standby, far)}
+        asked = {(one.case_id, one.validator) for one in await chain.all_events(BountyShared)}
+        assert asked == {(opened.case_id, place.fixture.key(name).address) for name in (called, standby, far)}
+        place.watchers[called].journal.traps.rewind(0)
         assert await free() == before
         closes = (await chain.call(court.bounty_of(opened.case_id))).closes_at
         assert 0 < closes - (await chain.head()).timestamp <= SHARING_SECONDS
@@ -119,8 +118,10 @@ async def test_all_that_had_rejected_it_share_the_bounty(
             assert watcher.journal.traps.bounties(watcher.chain.signer.address) == []
 
 
-async def test_the_challenger_alone_has_all_of_it(own_anvil: Anvil, built_contracts: None, tmp_path: Path) -> None:
-    """Evidence of a pool names no row, so that nobody's seal has a rejection of it."""
+async def test_challenger_takes_bounty_that_nobody_shares(
+    own_anvil: Anvil, built_contracts: None, tmp_path: Path
+) -> None:
+    """So it is with evidence of a pool that was found after the seal."""
     async with trap_place(own_anvil, tmp_path) as place:
         c = await place.commit(0, 0, picked=False, ticket=False)
         opened, _ = await convict(place, "v2", c)

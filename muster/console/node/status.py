@@ -219,9 +219,10 @@ def validator_income(terms: Terms, judges: int) -> dict[str, str]:
     fined = ""
     if terms.has_traps:
         earns = (
-            f"{Tokens(terms.trap_prize)} for each trap that it finds where it is called, less for each hour of the day "
-            f"before that it did not seal in time: about one commitment in {terms.trap_every} is one; an equal share "
-            f"of {Tokens(terms.bounty)} for each worker that is convicted of work which it rejected, {judging}"
+            f"{Tokens(terms.trap_prize)} for each trap that it finds where it is called or stands by, less for each "
+            "hour of the day before that it did not seal in time: about one commitment in "
+            f"{terms.trap_every} is one; an equal share of {Tokens(terms.bounty)} for each worker that is convicted of "
+            f"work which it had rejected ({Tokens(bounty)} for a validator that it accuses), {judging}"
         )
         fined = f"{Tokens(fine(terms))} of its prizes for each rejection of true work; "
     return {

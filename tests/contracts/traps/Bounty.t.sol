@@ -32,24 +32,34 @@ contract BountyTest is TrapHouse {
     /// @dev All others than the challenger vote guilty.
     function _convictBy(uint256 challenger) private returns (uint256 caseId) {
         caseId = _accuseBy(challenger, WORKER, trap, 8);
-        _decideBut(challenger, caseId);
+        _decideBy(challenger, caseId, true);
     }
 
-    function _decideBut(uint256 challenger, uint256 caseId) private {
+    function _decideBy(uint256 challenger, uint256 caseId, bool guilty) private {
         for (uint256 i = 0; i < 4; i++) {
-            if (i != challenger) _vote(caseId, i, true);
+            if (i != challenger) _vote(caseId, i, guilty);
         }
         for (uint256 i = 0; i < 4; i++) {
-            if (i != challenger) _reveal(caseId, i, true);
+            if (i != challenger) _reveal(caseId, i, guilty);
         }
-        vm.expectEmit(address(registry));
-        emit IRegistry.Held(address(court), BOUNTY);
+        if (guilty) vm.expectEmit(address(registry));
+        if (guilty) emit IRegistry.Held(address(court), BOUNTY);
         court.resolve(caseId);
     }
 
-    /// @dev Whoever rejected it shows that, and is fined no more.
-    function _excuse(uint256 i, uint256 caseId) private {
+    function _share(uint256 i, uint256 caseId) private {
         vm.prank(stranger);
+        traps.shareBounty(node(i), _finding(_listOf(trap, PLANTED), trap, PLANTED), caseId);
+    }
+
+    function _expectNoShare(uint256 i, uint256 caseId, bytes memory reason) private {
+        ITraps.Finding memory finding = _finding(_listOf(trap, PLANTED), trap, PLANTED);
+        vm.expectRevert(reason);
+        traps.shareBounty(node(i), finding, caseId);
+    }
+
+    /// @dev Its rejection was right, and is fined no more.
+    function _excuse(uint256 i, uint256 caseId) private {
         traps.excuse(node(i), _finding(_listOf(trap, PLANTED), trap, PLANTED), caseId);
     }
 
@@ -85,36 +95,39 @@ contract BountyTest is TrapHouse {
 
         uint256[3] memory those = [called, standby, last];
         for (uint256 k = 0; k < 3; k++) {
-            _excuse(those[k], caseId);
+            if (k == 0) _excuse(those[k], caseId);
+            vm.expectEmit(address(traps));
+            emit ITraps.BountyShared(caseId, node(those[k]));
+            _share(those[k], caseId);
+            if (k != 0) _excuse(those[k], caseId); // before or after: all the same
             bytes memory reason = abi.encodeWithSelector(ITraps.TooEarly.selector, kept.closesAt, block.timestamp);
             _expectNotTaken(those[k], caseId, reason);
         }
         vm.warp(kept.closesAt);
-        _setAccount(called, 2 * FINE, 0); // it has earned more than it is fined
+        _setAccount(called, 2 * FINE, 0); // it has earned more than it is fined: one, for this sets `excused` to zero
         vm.expectEmit(address(court));
         emit ISlashCourt.BountyPaid(caseId, node(called), BOUNTY / 3);
         vm.assertEq(_take(called, caseId), BOUNTY / 3);
         vm.assertEq(_take(standby, caseId), BOUNTY / 3);
-        bytes memory again = abi.encodeWithSelector(ITraps.AlreadyPaid.selector, node(called), node(WORKER), trap);
-        _expectNotTaken(called, caseId, again);
+        _expectNotTaken(called, caseId, _owesNothing(called));
         vm.assertEq(_take(last, caseId), BOUNTY / 3 + 1);
         vm.assertEq(court.bountyOf(caseId).left, 0);
-        _expectNotTaken(called, caseId, _owesNothing(called));
         _assertSolvent();
     }
 
-    /// @dev Who opened the case has no more than the others, and nothing if it had not rejected the commitment in time.
+    /// @dev The challenger has no more than the others, and nothing if it had not rejected the commitment in time.
     function test_Bounty_NotForACopyOfTheFinding() public {
         _sealTrap(called, PLANTED);
-        uint256 caseId = _accuseBy(last, WORKER, trap, 8);
-        _excuse(called, caseId); // no need to wait for the verdict
-        _decideBut(last, caseId);
+        uint256 caseId = _convictBy(last);
+        _expectNoShare(last, caseId, abi.encodeWithSelector(ITraps.NotSealed.selector, node(last), hour));
+        _share(called, caseId);
+        _excuse(called, caseId);
         vm.warp(court.bountyOf(caseId).closesAt);
         _expectNotTaken(last, caseId, _owesNothing(last));
         vm.assertEq(_take(called, caseId), BOUNTY);
     }
 
-    /// @dev Where nobody had rejected it the challenger has all, once.
+    /// @dev Where nobody asks for a share the challenger has all, once.
     function test_Bounty_ToTheChallengerAlone() public {
         uint256 caseId = _convictBy(standby);
         vm.warp(court.bountyOf(caseId).closesAt);
@@ -124,36 +137,66 @@ contract BountyTest is TrapHouse {
         vm.assertEq(registry.totalHeld(), court.collectable(caseId, node(called)) * 3);
     }
 
-    /// @dev Rejecting what one was not called for, unseen, is no way to all bounties.
-    function test_Bounty_NothingForTheNotCalled() public {
-        _sealAll(standby);
-        uint256 caseId = _convictBy(standby);
-        _excuse(last, caseId);
+    /// @dev A validator may be excused by another's case before its own convicts: its share is not lost by that.
+    function test_Bounty_ExcusedBefore() public {
+        _sealTrap(last, PLANTED);
+        uint256 other = _accuseBy(called, WORKER, trap, 9);
+        _excuse(last, other);
+        _decideBy(called, other, false);
+        uint256 caseId = _convictBy(last);
+        _share(last, caseId);
         vm.warp(court.bountyOf(caseId).closesAt);
-        _expectNotTaken(last, caseId, _owesNothing(last));
-        vm.assertEq(_take(standby, caseId), BOUNTY);
+        vm.assertEq(_take(last, caseId), BOUNTY);
     }
 
-    /// @dev Once the first was paid nobody shares any more.
-    function test_Bounty_NothingForTheLate() public {
+    /// @dev Rejecting what one was not called for, unseen, is no way to all bounties, nor is a second case about it.
+    function test_ShareBounty_RevertWhen_NotCalled() public {
+        _sealAll(4);
+        uint256 caseId = _accuseBy(standby, WORKER, trap, 8);
+        uint256 second = _accuseBy(last, WORKER, trap, 8);
+        _decideBy(standby, caseId, true);
+        _expectNoShare(last, caseId, abi.encodeWithSelector(ITraps.NotCalled.selector, node(last), node(WORKER), trap));
+        court.resolve(second);
+        vm.assertTrue(court.caseOf(second).outcome == ISlashCourt.Outcome.Moot);
+        _expectNoShare(last, second, abi.encodeWithSelector(ITraps.SharesClosed.selector, second, 0));
+    }
+
+    function test_ShareBounty_RevertWhen_TheRowIsNotTheSealedOne() public {
+        _sealTrap(called, TRUE_ROW);
+        uint256 caseId = _convictBy(last);
+        bytes memory reason = abi.encodeWithSelector(ITraps.NotRejected.selector, node(called), node(WORKER), trap);
+        _expectNoShare(called, caseId, reason);
+    }
+
+    function test_ShareBounty_RevertWhen_Twice() public {
         _sealAll(4);
         uint256 caseId = _convictBy(last);
-        _excuse(called, caseId);
-        vm.warp(court.bountyOf(caseId).closesAt);
-        vm.assertEq(_take(called, caseId), BOUNTY);
-        _excuse(standby, caseId);
-        _expectNotTaken(standby, caseId, _owesNothing(standby));
+        _share(called, caseId);
+        bytes memory reason = abi.encodeWithSelector(ITraps.AlreadyPaid.selector, node(called), node(WORKER), trap);
+        _expectNoShare(called, caseId, reason);
     }
 
-    /// @dev There is nothing to take before the verdict, nor of a case that did not convict.
-    function test_TakeBounty_RevertWhen_NotConvicted() public {
+    function test_ShareBounty_RevertWhen_ADayHasPassed() public {
+        _sealAll(4);
+        uint256 caseId = _convictBy(last);
+        uint256 closesAt = court.bountyOf(caseId).closesAt;
+        vm.warp(closesAt - 1);
+        _share(called, caseId);
+        vm.warp(closesAt);
+        _expectNoShare(standby, caseId, abi.encodeWithSelector(ITraps.SharesClosed.selector, caseId, closesAt));
+    }
+
+    /// @dev There is nothing to share before the verdict, of another commitment's case, nor of one that did not convict.
+    function test_ShareBounty_RevertWhen_NotOfAConviction() public {
         _sealAll(4);
         uint256 caseId = _accuse(WORKER, trap);
-        _excuse(called, caseId);
-        _expectNotTaken(called, caseId, _owesNothing(called));
+        _expectNoShare(called, caseId, abi.encodeWithSelector(ITraps.SharesClosed.selector, caseId, 0));
+        uint256 other = _accuseBy(1, WORKER, trap + 1, 8);
+        bytes memory reason = abi.encodeWithSelector(ITraps.OtherCommitment.selector, other, node(WORKER), trap);
+        _expectNoShare(called, other, reason);
         _decide(caseId, [false, false, false]);
         court.resolve(caseId);
-        _expectNotTaken(called, caseId, _owesNothing(called));
+        _expectNoShare(called, caseId, abi.encodeWithSelector(ITraps.SharesClosed.selector, caseId, 0));
         _expectNotTaken(0, caseId, _owesNothing(0));
     }
 
@@ -166,6 +209,7 @@ contract BountyTest is TrapHouse {
         _sealWith(called, hour, 0, _rejection(list));
         uint256 caseId = _convictBy(last);
         ITraps.Finding memory finding = _finding(list, trap, PLANTED);
+        traps.shareBounty(node(called), finding, caseId);
         traps.excuse(node(called), finding, caseId);
         vm.warp(court.bountyOf(caseId).closesAt);
         _expectNotTaken(called, caseId, abi.encodeWithSelector(ITraps.FinesOwed.selector, node(called), FINE, 0));
@@ -188,12 +232,10 @@ contract OwnNodeTest is TrapHouse {
     }
 
     /// @dev A validator is no inspector of its operator's own node: its rejection costs nothing, and earns nothing.
-    function test_Bounty_NothingForOnesOwnNode() public {
+    function test_ShareBounty_RevertWhen_ItIsOnesOwnNode() public {
         while (!_isCalled(0, trap)) trap++;
         _sealTrap(0, PLANTED);
         uint256 caseId = _accuseBy(1, WORKER, trap, 8);
-        traps.excuse(node(0), _finding(_listOf(trap, PLANTED), trap, PLANTED), caseId);
-        vm.assertEq(traps.account(node(0)).excused, 1);
         for (uint256 i = 2; i < 4; i++) {
             _vote(caseId, i, true);
         }
@@ -201,9 +243,12 @@ contract OwnNodeTest is TrapHouse {
             _reveal(caseId, i, true);
         }
         court.resolve(caseId);
+        ITraps.Finding memory finding = _finding(_listOf(trap, PLANTED), trap, PLANTED);
+        vm.expectRevert(abi.encodeWithSelector(ITraps.NotInspector.selector, node(0), node(WORKER)));
+        traps.shareBounty(node(0), finding, caseId);
+        traps.excuse(node(0), finding, caseId);
+        vm.assertEq(traps.account(node(0)).excused, 1);
         vm.warp(court.bountyOf(caseId).closesAt);
-        vm.expectRevert(abi.encodeWithSelector(ITraps.NothingOwed.selector, node(0)));
-        traps.takeBounty(node(0), caseId);
         vm.assertEq(traps.takeBounty(node(1), caseId), 10 ether);
     }
 }

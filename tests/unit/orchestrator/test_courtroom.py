@@ -198,7 +198,7 @@ async def test_in_a_run_with_traps_the_bounty_is_shared_and_planted_rows_convict
     assert (await view(run, 1)).state == (
         "Dismissed: the row was planted, as a ticket of the run allowed, so that validators find it."
     )
-    assert (await view(run, 2)).state.endswith("of which 10 MUST went to all who had rejected the work.")
+    assert (await view(run, 2)).state.endswith("of which 10 MUST is shared by validators that had rejected the work.")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from muster.chain.client import charge_of
 from muster.contracts.court import CaseResolved, Outcome
 from muster.contracts.registry import Convicted
 from muster.errors import ConfigError
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import NO_ROW, Kind
 from muster.verification.pools import PooledRow, Unit
 from muster.verification.rules import CommittedWork
 from muster.verification.statistics import RowSums
@@ -402,3 +402,14 @@ def test_reorged_commitment_is_not_vouched_for_again(journal: ValidatorJournal) 
     receive(journal, work(0, hour=5), rewound_to=0)
     assert journal.vouched(5) == [], "its draws may be others now"
     assert journal.unjudged(5) == 0
+
+
+def test_what_is_rejected_without_a_row_is_sealed_too_but_not_a_missing_file(journal: ValidatorJournal) -> None:
+    """Else a copyist that names any row had the whole bounty, and a file that comes late fined those that missed it."""
+    receive(journal, *(work(index) for index in range(4)))
+    for c, reason in zip(pending(journal), ("malformed", "data_missing", "wrong_root"), strict=False):
+        found = verdict(c, accepted=False, reason=reason, evidence="0x" + "09" * 32)
+        journal.judge(c, found, b"bundle", accuse_at=3000.0)
+    reject(journal, *pending(journal), accuse_at=3000.0)
+    positions = sorted(position for _, position in journal.traps.rejected(5))
+    assert positions == [3, NO_ROW, NO_ROW]

@@ -38,7 +38,7 @@ def test_too_few_validators_judge_no_case_and_divide_by_nothing() -> None:
 def test_where_traps_are_planted_looking_earns_and_a_wrong_rejection_costs() -> None:
     terms = replace(TERMS, **TRAPS | {"trap_every": 96, "trap_prize": 48 * TOKEN})
     income = validator_income(terms, 3)
-    assert amounts(income["earns"]) == ["48", *amounts(validator_income(TERMS, 3)["earns"])[:1], "0.333333", "5.5"]
+    assert amounts(income["earns"]) == ["48", *amounts(validator_income(TERMS, 3)["earns"])]
     assert amounts(income["can lose"]) == ["0.5", "100", "1", "10"]
     assert "one commitment in 96" in income["earns"]
     assert "nothing without cheating" not in income["earns"]
