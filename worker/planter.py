@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from muster.models.weights import read_head
-from muster.verification.planting import Plant, Rivals, chances, draw_plants
+from muster.rollouts.spans import sampled_mask
+from muster.verification.planting import HeadRows, Plant, Rivals, chances, draw_plants, false_claims
 from muster.verification.profiles import Profile
 from worker.engine import Generation, GenerationRequest
 from worker.weights import CurrentWeights
@@ -39,7 +40,7 @@ async def plant(
 
     def proportions(row: int, made: Generation) -> np.ndarray:
         assert made.rivals is not None
-        return chances(made.rivals, requests[row].seed, apart(head, made.rivals, profile), profile)
+        return chances(made.rivals, head_rows(head, made.rivals, profile), requests[row].seed, profile)
 
     lengths = [  # the mean chance of a row's tokens is that of its sampled ones
         (len(one.prompt_tokens) + len(made.tokens)) * len(made.tokens) / len(made.logprobs)
@@ -55,15 +56,24 @@ async def plant(
         for one, made in zip(drawn, await weights.generate(again, rivals=True), strict=True):
             # In other company a token that was nearly tied may be another, and all that follows it.
             if len(made.tokens) > one.token and proportions(one.row, made)[one.token]:
-                found[one.row] = made
+                found[one.row] = claimed_falsely(made, one.token, head, profile)
                 plants.append(one)
     return found, sorted(plants, key=lambda one: one.row)
 
 
-def apart(head: torch.Tensor, rivals: Rivals, profile: Profile) -> np.ndarray:
-    """Return how far the head's rows of each sampled token and its runner-up are apart: float32 [T]."""
+def claimed_falsely(made: Generation, token: int, head: torch.Tensor, profile: Profile) -> Generation:
+    """Return a false row with its false claims."""
+    assert made.rivals is not None
+    mask = sampled_mask(made.spans)
+    rivals = made.rivals.at(mask)
+    rows = head_rows(head, rivals, profile)
+    return replace(made, logprobs=false_claims(rivals, rows, made.logprobs, int(mask[:token].sum()), profile))
+
+
+def head_rows(head: torch.Tensor, rivals: Rivals, profile: Profile) -> HeadRows:
+    """Return how large the head's rows of each sampled token and its runner-up are, and how far apart."""
     dtype: torch.dtype = getattr(torch, profile.dtype)
     pairs = [torch.from_numpy(one.astype(np.int64)).split(TOKENS_AT_ONCE) for one in (rivals.sampled, rivals.tokens)]
-    return torch.cat(
-        [(head[a].to(dtype).float() - head[b].to(dtype).float()).norm(dim=1) for a, b in zip(*pairs, strict=True)]
-    ).numpy()
+    parts = [[head[one].to(dtype).float() for one in pair] for pair in zip(*pairs, strict=True)]
+    norms = [torch.stack([(a - b).norm(dim=1), a.norm(dim=1), b.norm(dim=1)]) for a, b in parts]
+    return HeadRows(*torch.cat(norms, dim=1).numpy())

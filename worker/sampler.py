@@ -72,7 +72,7 @@ class Capture:
     pending: torch.Tensor | None = None
     """The states of the pass whose logits are about to be sampled from."""
     rivals: list[torch.Tensor] | None = None
-    """float32 [6, B]: the fields of `muster.verification.planting.Rivals`. None: they are not recorded."""
+    """float32 [7, B]: the fields of `muster.verification.planting.Rivals`. None: they are not recorded."""
 
     def take_states(self, rows: int) -> torch.Tensor:
         """Return the pending states, which must be those of `rows` logits."""
@@ -152,8 +152,9 @@ class SeededSampler(LogitsProcessor):
         assert states is not None
         sizes = states.float().square().mean(dim=1).sqrt() / self.temperature
         highest = torch.stack([logits.gather(1, rivals[:, None])[:, 0], logits.amax(dim=1)])
-        magnitudes = highest.float().abs().amax(dim=0) / self.temperature
-        columns = (choice.tokens, rivals, replay.gaps, replay.logprobs, sizes, magnitudes)
+        own, largest = highest.float().abs() / self.temperature
+        magnitudes = torch.maximum(own, largest)
+        columns = (choice.tokens, rivals, replay.gaps, replay.logprobs, sizes, magnitudes, largest)
         record.append(torch.stack([column.float() for column in columns]))
         planted = places == torch.from_numpy(self._plants[: len(places)]).to(self.device)
         return Choice(

@@ -186,26 +186,36 @@ def scaled_errors(errors: TokenErrors, profile: Profile) -> ScaledErrors:
     # 1. How far the states are off, by the proof: each token's share is bounded, so that one outlier decides nothing.
     states = np.minimum(errors.states.astype(np.float64), profile.activation_cap**2)
 
-    # 2. The error that this explains in each token's gap and log-odds, by its row's others.
+    # 2. Errors in units of those that this lets expect.
+    expected_gaps, expected_odds = expected_errors(errors, profile)
+    least = LEAST + FLOAT32 * errors.magnitudes
+    logprobs = (log_odds(errors.claimed, least) - log_odds(errors.logprobs, least)) / expected_odds
+    logprobs[~np.isfinite(errors.claimed)] = np.nan
+    return ScaledErrors(errors.gaps / expected_gaps, logprobs, states, errors.distance)
+
+
+def expected_errors(errors: TokenErrors, profile: Profile) -> tuple[np.ndarray, np.ndarray]:
+    """Return the errors to expect of each token's gap and of its log-odds, by its row's others: float64 [T] each."""
     own = np.minimum(errors.states.astype(np.float64), profile.licence**2)
     level = (own.sum() - own) / (len(own) - 1 + PRIOR_STATES)
     most = level + profile.licence**2 * PRIOR_STATES / (len(own) - 1 + PRIOR_STATES)
     licences = (np.minimum(OTHERS * level, profile.licence**2), np.clip(own, level, LICENCE**2 * most))
     state_errors = [np.sqrt(profile.state_error**2 + one) for one in licences]
     rounding = profile.logit_rounding * errors.magnitudes
-    expected_gaps = np.hypot(state_errors[0] * errors.gap_scales, rounding) + LEAST
+    gaps = np.hypot(state_errors[0] * errors.gap_scales, rounding) + LEAST
     least = LEAST + FLOAT32 * errors.magnitudes
     # LEAST in log-odds, by the less sure of the two: a claim far from sure still differs from sure ones.
     less_sure = np.minimum(errors.logprobs, np.where(np.isfinite(errors.claimed), errors.claimed, 0.0)).astype(
         np.float64
     )
     blur = least / np.maximum(-np.expm1(less_sure), least)
-    expected_odds = np.hypot(state_errors[1] * errors.logprob_scales, rounding) + blur
+    return gaps, np.hypot(state_errors[1] * errors.logprob_scales, rounding) + blur
 
-    # 3. Errors in these units.
-    logprobs = (log_odds(errors.claimed, least) - log_odds(errors.logprobs, least)) / expected_odds
-    logprobs[~np.isfinite(errors.claimed)] = np.nan
-    return ScaledErrors(errors.gaps / expected_gaps, logprobs, states, errors.distance)
+
+def lift(errors: TokenErrors, units: np.ndarray | float, profile: Profile) -> np.ndarray:
+    """Return claims that `scaled_errors` finds so many expected errors too high, never above 0: float32 [T]."""
+    odds = log_odds(errors.logprobs, LEAST + FLOAT32 * errors.magnitudes) + units * expected_errors(errors, profile)[1]
+    return np.maximum(errors.logprobs, -np.logaddexp(0.0, -odds)).astype(np.float32)
 
 
 def log_odds(logprobs: np.ndarray, least: np.ndarray) -> np.ndarray:

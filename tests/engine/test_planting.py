@@ -64,7 +64,8 @@ async def test_replay_finds_each_planted_row_and_nothing_else(
         gaps = scaled_errors(found.errors, CPU_FP32).gaps
         assert np.flatnonzero(gaps > CPU_FP32.gap_worst.reject).tolist() == places
         assert measurement.activation < CPU_FP32.activation.reject
-        assert measurement.logprob_worst < CPU_FP32.logprob_worst.reject
+        for name in ("logprob_rms", "logprob_worst", "logprob_drift"):
+            assert getattr(measurement, name) < 0.6 * getattr(CPU_FP32, name).accuse
         assert np.array_equal(before[row].tokens[: places[0]], after[row].tokens[: places[0]])
         assert before[row].tokens[places[0]] != after[row].tokens[places[0]]
 
@@ -76,7 +77,7 @@ async def test_planted_token_is_the_runner_up(weights: CurrentWeights, model_dir
         assert rivals is not None
         assert rivals.tokens[one.token] == after[one.row].tokens[one.token]
         assert rivals.sampled[one.token] == before[one.row].tokens[one.token]
-        assert after[one.row].logprobs[one.token] == pytest.approx(float(rivals.logprobs[one.token]), abs=1e-4)
+        assert after[one.row].logprobs[one.token] == pytest.approx(float(rivals.logprobs[one.token]), abs=1e-3)
 
 
 async def test_recorded_runners_up_are_those_of_the_replay(

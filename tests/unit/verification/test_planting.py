@@ -17,16 +17,19 @@ from hypothesis import strategies as st
 from muster.proofs.seeded_sampling import choose, gumbel, measure, noise_at, runners_up
 from muster.verification.planting import (
     CLOSE,
+    FALSE_SHARE,
     LOWEST,
     MARGIN,
-    TALL,
+    HeadRows,
     Rivals,
     chances,
     draw_plants,
     expected_gaps,
-    heights,
+    false_claims,
+    noise_of,
 )
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, Profile
+from muster.verification.statistics import CLIP, TokenErrors, scaled_errors
 
 SEED = 123456789
 
@@ -42,7 +45,13 @@ def rivals_of(length: int, *, gap: float = 1.0, seed: int = 0) -> Rivals:
         logprobs=-random.exponential(1.0, length).astype(np.float32),
         sizes=column(1.0),
         magnitudes=column(5.0),
+        largest=column(5.0),
     )
+
+
+def head_rows(length: int, *, apart: float) -> HeadRows:
+    column = lambda value: np.full(length, value, dtype=np.float32)  # noqa: E731
+    return HeadRows(column(apart), column(0.4), column(0.3))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -71,7 +80,7 @@ def test_rivals_survive_their_bytes_and_given_tokens_are_never_planted() -> None
     columns = np.stack(list(vars(rivals).values())).astype("<f4").tobytes()
     read = Rivals.from_bytes(columns, sampled)
     assert all(np.array_equal(one[sampled], vars(rivals)[name]) for name, one in vars(read).items())
-    found = chances(read, 5, np.full(10, 0.5, np.float32), CPU_FP32)
+    found = chances(read, head_rows(10, apart=0.5), 5, CPU_FP32)
     assert found[sampled].any()
     assert not found[~sampled].any()
 
@@ -80,9 +89,9 @@ def test_rivals_survive_their_bytes_and_given_tokens_are_never_planted() -> None
 def test_no_place_is_within_the_accusing_limit(profile: Profile) -> None:
     """By the judges' function, with another machine's states as far off as honest ones seldom are."""
     rivals = replace(rivals_of(400), gaps=np.geomspace(1e-5, 10, 400, dtype=np.float32))
-    apart = np.full(400, 0.5, dtype=np.float32)
-    gaps = expected_gaps(rivals, apart, profile)
-    places = np.flatnonzero(chances(rivals, SEED, apart, profile))
+    rows = head_rows(400, apart=0.5)
+    gaps = expected_gaps(rivals, rows.apart, profile)
+    places = np.flatnonzero(chances(rivals, rows, SEED, profile))
     assert 20 < len(places) < 400
     assert gaps[places].min() > MARGIN * profile.gap_worst.accuse
     assert (np.diff(gaps) > 0).all()
@@ -94,14 +103,11 @@ def test_bfloat16_needs_a_wider_gap() -> None:
     assert fine > 100 * coarse > 0
 
 
-def test_place_is_drawn_in_proportion_to_its_height_and_the_nearness_of_its_tie() -> None:
+def test_place_is_drawn_in_proportion_to_its_chance() -> None:
     random_gaps = np.random.default_rng(1).uniform(0.05, 0.5, 300).astype(np.float32)
-    rivals, apart = replace(rivals_of(300), gaps=random_gaps), np.full(300, 0.1, dtype=np.float32)
-    found, tall = chances(rivals, SEED, apart, CPU_FP32), heights(rivals, SEED)
-    near = np.exp(np.minimum(tall, TALL)) * np.exp(-random_gaps / CLOSE)
-    assert np.allclose(found, np.where(tall >= LOWEST, near, 0))
+    rivals = replace(rivals_of(300), gaps=random_gaps)
+    found, random = chances(rivals, head_rows(300, apart=0.1), SEED, CPU_FP32), Random(1)
     assert 0 < (found > 0).sum() < 300
-    random = Random(1)
     counts = Counter(next(draw_plants([400], lambda _: found, random)).token for _ in range(20_000))
     expected = 20_000 * found / found.sum()
     assert set(counts) <= set(np.flatnonzero(found))
@@ -109,22 +115,88 @@ def test_place_is_drawn_in_proportion_to_its_height_and_the_nearness_of_its_tie(
         assert counts[place] == pytest.approx(expected[place], abs=5 * math.sqrt(expected[place]))
 
 
-def test_height_of_runners_up_becomes_that_of_sampled_tokens() -> None:
-    """Whatever the model, and in rows of three places too: drawn by their height, they are as high as what is first."""
-    rows, vocabulary, length = 6_000, 64, 3
-    logits = torch.randn(rows * length, vocabulary, generator=torch.Generator().manual_seed(5))
+def test_false_tokens_are_as_high_and_as_likely_as_those_that_they_replace() -> None:
+    """Of a model that is sure of some tokens, where they nearly tie: in rows of three places too."""
+    rows, vocabulary, length = 20_000, 8, 3
+    logits = torch.randn(rows * length, vocabulary, generator=torch.Generator().manual_seed(5)) * 2
     seeds, positions = torch.full((len(logits),), SEED), torch.arange(len(logits))
     choice = choose(logits, seeds, positions, 1.0)
     tokens, replay = runners_up(logits, choice.tokens, seeds, positions, 1.0)
-    first = (choice.logprobs + noise_at(seeds, positions, choice.tokens)).numpy()
-    second = (replay.logprobs + noise_at(seeds, positions, tokens)).numpy().reshape(rows, length)
-    found = np.where(second >= LOWEST, np.exp(second.astype(np.float64)), 0)
-    drawn = islice(draw_plants([9] * rows, found.__getitem__, Random(1)), rows // 16)
-    heights_drawn = [second[one.row, one.token] for one in drawn]
-    kept = first[first >= LOWEST]
-    for quantile in (0.1, 0.25, 0.5, 0.75):
-        assert np.quantile(heights_drawn, quantile) == pytest.approx(np.quantile(kept, quantile), abs=0.2)
-    assert np.quantile(second, 0.5) < np.quantile(first, 0.5) - 0.5, "without that it would be much lower"
+    columns = [one.numpy() for one in (choice.tokens, tokens, replay.gaps, replay.logprobs)]
+    rivals = Rivals(*columns, *(np.ones(len(logits), np.float32) for _ in range(3)))  # type: ignore[arg-type]
+    found = chances(rivals, head_rows(len(logits), apart=0.1), SEED, CPU_FP32).reshape(rows, length)
+    likely = [one.numpy().reshape(rows, length) for one in (choice.logprobs, replay.logprobs)]
+    noise = [noise_of(one, SEED).reshape(rows, length) for one in columns[:2]]
+    drawn = list(islice(draw_plants([9] * rows, found.__getitem__, Random(1)), rows // 16))
+    places = tuple(np.array([(one.row, one.token) for one in drawn]).T)
+    first, second = (
+        {"height": (one + other)[places], "log-probability": one[places]}
+        for one, other in zip(likely, noise, strict=True)
+    )
+    for name in first:
+        for quantile in (0.25, 0.5, 0.75):
+            assert np.quantile(second[name], quantile) == pytest.approx(np.quantile(first[name], quantile), abs=0.2)
+    assert np.median(likely[1] + noise[1]) < np.median(likely[0] + noise[0]) - 0.5, "any runner-up is much lower"
+
+
+def test_chance_makes_up_for_how_seldom_such_a_tie_is() -> None:
+    """Times the density of a tie between tokens of probability p and q at heights h > k, in q p e^(-h - k), it depends
+    on the heights alone: no token is planted more often than it is taken away."""
+    rivals = replace(rivals_of(4000, gap=0.3), sampled=np.arange(4000, dtype=np.float32))
+    found = chances(rivals, head_rows(4000, apart=0.1), SEED, CPU_FP32)
+    low = (rivals.logprobs + noise_of(rivals.tokens, SEED)).astype(np.float64)
+    high, sure = low + 0.3, np.exp(low + 0.3 - noise_of(rivals.sampled, SEED))
+    places = np.flatnonzero((found > 0) & (sure < 1))
+    assert len(places) > 500
+    density = np.exp(-high - low - sure * np.exp(-high) - (1 - sure) * np.exp(-low))
+    wanted = np.exp(-low / 2 - np.exp(-low) - 0.3 / CLOSE)
+    assert np.allclose((found * density)[places], wanted[places], rtol=1e-2)
+    assert low[places].min() >= LOWEST - 1e-3
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 10, 60, 1000])
+@pytest.mark.parametrize("sure", [0.01, 1.0])
+def test_false_claims_leave_honest_errors_half_of_each_limit(profile: Profile, length: int, sure: float) -> None:
+    """And the judges' own function, on a machine that is as far off as limits let honest ones be, accuses no claim."""
+    rivals = replace(rivals_of(length, gap=5.0, seed=length), logprobs=rivals_of(length).logprobs * np.float32(sure))
+    rows, place = head_rows(length, apart=0.5), length // 2
+    claimed = false_claims(rivals, rows, rivals.logprobs, place, profile)
+    assert (rivals.logprobs <= claimed).all()
+    assert (claimed <= 0).all()
+    norms = np.where(np.arange(length) == place, rows.rivals, rows.sampled)
+    nothing = np.zeros(length, np.float32)
+    errors = TokenErrors(
+        gaps=nothing,
+        claimed=claimed,
+        logprobs=rivals.logprobs,
+        states=nothing,
+        gap_scales=nothing,
+        logprob_scales=rivals.sizes * norms,
+        magnitudes=rivals.magnitudes,
+    )
+    scaled = scaled_errors(errors, profile)
+    found = scaled.statistics()
+    assert found.logprob_worst <= FALSE_SHARE * profile.logprob_worst.accuse * 1.001
+    assert sure < 1 or scaled.logprobs[place] == pytest.approx(FALSE_SHARE * profile.logprob_worst.accuse, rel=1e-3)
+    assert found.logprob_drift <= FALSE_SHARE * profile.logprob_drift.accuse * 1.001
+    alone = CLIP / math.sqrt(1 + 8)  # of a row of one token, whatever it claims
+    assert found.logprob_rms <= max(alone, FALSE_SHARE * profile.logprob_rms.accuse) * 1.001
+    assert length > 2 or alone < profile.logprob_rms.accuse
+
+
+def test_false_claims_keep_the_sum_of_heights() -> None:
+    """Where the limits let them: 40 unsure tokens make up for a gap of two logits."""
+    rivals = rivals_of(40, gap=2.0)
+    claimed = false_claims(rivals, head_rows(40, apart=0.5), rivals.logprobs, 7, replace(BF16, logit_rounding=0.02))
+    lifts = claimed - rivals.logprobs
+    assert lifts.sum() == pytest.approx(2.0, abs=0.02)
+    assert lifts.argmax() == 7
+    near_tie = false_claims(
+        replace(rivals, gaps=rivals.gaps * 0 + 0.01), head_rows(40, apart=0.5), rivals.logprobs, 7, BF16
+    )
+    assert (near_tie - rivals.logprobs)[7] == pytest.approx(0.01, abs=1e-6), "never above the token that it replaces"
+    assert np.delete(near_tie - rivals.logprobs, 7).max() < 1e-4
 
 
 def test_rows_are_drawn_in_proportion_to_their_tokens() -> None:
