@@ -12,7 +12,8 @@ Takes at most 40 minutes, and exits with 3 when a target is missed. What each fi
     pool_honest       of a million honest nodes, at the worst share of leaning steps: how many are convicted
     juror_founded     rows that a case by a pool asks of a juror, the longest of the terms, in inspections
     juror_unfounded   the same of a case against honest work, in the mean over the blocks in which it is opened
-    trap_seen         rows and traps that a replay, and a validator's sample, finds among those that workers plant
+    trap_seen         rows and traps that a replay, and a validator's sample, finds among those that workers plant;
+                      and how near these come to being accused of anything but their gap (trap_claims)
     trap_guess        how well noise and log-probabilities alone tell a trap from true work
     juror_ten         of ten cases at once: votes that a juror does not give; decoded rows in memory, in bundle members
 """
