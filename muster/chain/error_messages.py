@@ -183,6 +183,9 @@ MESSAGES: Final[dict[str, str]] = {
     "MasterNotWithheld": "the master of the traps of step {step} in run {run} was shown in time",
     "NotOneHour": "commitments {from} to {through} are not of one node, hour and epoch, in order",
     "NothingOwed": "nothing is owed to {account} now",
+    "OtherCommitment": "case {caseId} is not about commitment {index} of {node}",
+    "SharesClosed": "case {caseId} convicted nobody, or shares of its bounty could be asked for until {closesAt:time}",
+    "FinesOwed": "the prizes of {validator}, {earned:tokens}, do not cover its fines and what it was paid, {due:tokens}",
     # Solidity itself
     "Error": "{message}",
     "Panic": "the contract failed an internal check: {meaning}",

@@ -17,7 +17,7 @@ from muster.console.run_init.design import OwnerKeys, RunDesign
 from muster.runtime.units import Ether, decimal_amount
 
 GAS: Final = {
-    "deploy": 20_700_000,
+    "deploy": 21_400_000,
     "faucet": 92_000,
     "create": 560_000,
     "fund": 130_000,
