@@ -185,7 +185,7 @@ MESSAGES: Final[dict[str, str]] = {
     "NothingOwed": "nothing is owed to {account} now",
     "OtherCommitment": "case {caseId} is not about commitment {index} of {node}",
     "SharesClosed": "case {caseId} convicted nobody, or shares of its bounty could be asked for until {closesAt:time}",
-    "FinesOwed": "the prizes of {validator}, {earned:tokens}, do not cover its fines and what it was paid, {due:tokens}",
+    "FinesOwed": "the prizes of {validator}, {earned:tokens}, are not above what it was paid and fined, {due:tokens}",
     # Solidity itself
     "Error": "{message}",
     "Panic": "the contract failed an internal check: {meaning}",
