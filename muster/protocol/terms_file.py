@@ -53,6 +53,9 @@ That covers 1,600 commitments, which is how many may be unsettled at a time (`Te
 A sealed hour is paid 25 hours after it began, so an honest worker never waits for its stake while hours are sealed.
 """
 
+TRAP_ACCEPTS: Final = 1
+"""The default of `accepts_required` in a run with traps: every look that it asks for is paid, misses are counted."""
+
 LOCAL_DEFAULTS: Final[Mapping[str, Any]] = {
     **PUBLIC_DEFAULTS,
     "pay": TOKEN // 20,

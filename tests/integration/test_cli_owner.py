@@ -125,7 +125,7 @@ def test_an_owner_changes_keys_after_a_notice(machine: Machine, run: int, later:
 
 def test_an_owner_makes_masters_of_traps_and_shows_them(machine: Machine) -> None:
     made = machine.json("run", "masters", "traps.secret", "--epochs", 2, "--epoch-steps", 5)
-    assert (made["trap_epochs"], made["trap_epoch_steps"]) == (2, 5)
+    assert (made["trap_epochs"], made["trap_epoch_steps"], made["accepts_required"]) == (2, 5, 1)
     assert hash_bytes(made["trap_tip"]) == read_masters(machine.folder / "traps.secret").tip
     assert "exists" in machine.json("run", "masters", "traps.secret", status=78)["error"]
     assert "go together" in machine.json("run", "masters", "other.secret", "--epochs", 2, status=2)["error"]

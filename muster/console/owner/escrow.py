@@ -19,6 +19,7 @@ from muster.contracts.runs import EscrowWithdrawn, Phase
 from muster.errors import ChainError, MismatchError, UsageError
 from muster.protocol.hashes import hex_hash
 from muster.protocol.masters import epochs_begun, epochs_over
+from muster.protocol.terms_file import TRAP_ACCEPTS
 from muster.runtime.units import Duration, Moment, Tokens
 
 
@@ -143,8 +144,8 @@ def masters(
 ) -> None:
     """Make the masters of a run's traps, by which you alone know which commitments are picked.
 
-    Prints three of the five terms that go into the run's terms file; trap_every and trap_prize are yours to choose. The
-    orchestrator reads the file by orchestrator.trap_masters.
+    Prints what goes into the run's terms file; trap_every and trap_prize are yours to choose. One accept is enough
+    where looking is paid. The orchestrator reads the file by orchestrator.trap_masters.
     """
     from muster.chain.masters_file import write_masters
     from muster.grading.masters import Masters
@@ -154,6 +155,7 @@ def masters(
     made = Masters.make(epochs)
     write_masters(out, made)
     terms = {"trap_tip": hex_hash(made.tip), "trap_epochs": epochs, "trap_epoch_steps": epoch_steps or 1}
+    terms["accepts_required"] = TRAP_ACCEPTS
     session.result({"masters": str(out), **terms})
 
 
