@@ -20,5 +20,5 @@ def test_twenty_seconds_of_faults_lose_nothing_that_was_acknowledged(tmp_path: P
     assert outcome.violations == []
     assert outcome.faults == Counter(kill=1, reorg=1, lost_answers=1, cut=1)
     done = outcome.acknowledged
-    # The run ends once all that is due is claimed, perhaps before a claim's answer comes: a claim too few is a violation.
+    # The run ends once what is due is claimed, perhaps before a claim is answered: a claim too few is a violation.
     assert done.keys() >= {"upload", "commit", "verdict", "publish", "report", "fetch"}
