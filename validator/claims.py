@@ -215,7 +215,7 @@ class TrapClaimer:
         return traps.Other(target_of(c), False, 0, bytes(32), 0, [])
 
     async def _after_claims(self, c: CommittedWork, trap: OpenedTrap | None) -> None:
-        """When claims are over: settle what stood by; be paid for a look at a pick without a ticket."""
+        """Settle what stood by, when claims are over; be paid for a look at a pick without a ticket."""
         _, _, called = await self.turns.call_of(c)
         if self.journal.traps.why(c.node, c.index, "claim") == "done" and not called:
             await self._act(c, "settle", traps.settle(c.node, c.index))
@@ -285,6 +285,7 @@ class TrapClaimer:
                 log.warning("cannot take a bounty yet", case=case_id, error=str(error), hint=error.hint)
 
     async def _share_bounty(self, case_id: int, c: CommittedWork) -> None:
+        """Ask for a share by what was sealed; a fine that is not excused yet would withhold it."""
         sealed = self.journal.traps.sealed(c.hour)
         leaf = sealed.leaf_of(c.node, c.index) if sealed else None
         if sealed and leaf:
