@@ -5,9 +5,10 @@ nothing. For without a forward pass a token's noise and its log-probability are 
 work their sum, the token's *height*, has one distribution whatever the model says, the standard Gumbel distribution,
 and says nothing of the log-probability.
 
-A runner-up is lower than the token that it replaces, by its gap. So the row's claims are too high, the false token's by
-most: until the heights are in sum what they were, or FALSE_SHARE of a limit for log-probabilities is used up. By more the row
-could be accused of its claims, for which no ticket answers. In float32 gaps are so small that this is nothing.
+A runner-up is lower than the token that it replaces, by its gap. So the row's claims are too high, the false token's
+by most: until the heights are in sum what they were, or FALSE_SHARE of a limit for log-probabilities is used up. By
+more the row could be accused of its claims, for which no ticket answers. In float32 gaps are so small that this is
+nothing.
 
 And places are drawn so that false tokens are neither lower nor less likely than those that they replace. That a token
 of probability p is sampled at height h, and one of q is the next at k, has the density
@@ -43,7 +44,7 @@ CLOSE: Final = 0.1
 
 FALSE_SHARE: Final = 0.5
 """Share of the limits that accuse for log-probabilities which a false row's claims may take. Honest errors, which come
-on top, are at most the other half in every calibration. Where one is larger jurors still name the gap, which is first."""
+on top, are at most the other half in calibrations; where one is larger, jurors still name the gap, which is first."""
 
 MARGIN: Final = 1.25
 """Times the accusing limit that a gap is here: another machine measures it a little smaller."""
