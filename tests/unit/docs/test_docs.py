@@ -109,6 +109,12 @@ def test_links_and_their_anchors_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{label(page)} links to {target}#{anchor}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=label)
+def test_no_heading_is_on_a_page_twice(page: Path) -> None:
+    headings = re.findall(r"^#+ .+", prose(page), re.MULTILINE)
+    assert [title for title in headings if headings.count(title) > 1] == []
+
+
 def test_every_page_is_on_the_map_or_in_the_index_of_decisions() -> None:
     indexes = (DOCS / "README.md", DOCS / "decisions" / "README.md")
     links = [(index.parent, target) for index in indexes for target, _ in LINK.findall(prose(index))]
