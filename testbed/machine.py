@@ -17,8 +17,8 @@ from unittest import mock
 from eth_keyfile import keyfile
 
 from muster.chain.anvil import LocalChain
+from muster.chain.connection import connected
 from muster.chain.keys import Signer
-from muster.chain.provider import connected
 from muster.console import main
 from muster.contracts.abi import CONTRACTS
 from muster.protocol.terms_file import LOCAL_DEFAULTS, NewRun, read_terms, write_terms

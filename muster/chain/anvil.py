@@ -24,7 +24,7 @@ from muster.runtime.files import write_atomically
 from muster.runtime.tls import tls_context
 
 if TYPE_CHECKING:
-    from muster.chain.provider import Web3
+    from muster.chain.connection import Web3
 
 KEPT_STATES: Final = 32
 """Blocks that a lasting local chain can undo. Each state holds the hashes of all blocks, 280 bytes a block: a day of

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from eth_abi.abi import encode
 
+from muster.chain.connection import Web3, connected
 from muster.chain.events import decode_logs
 from muster.chain.keys import Signer
-from muster.chain.provider import Web3, connected
 from muster.chain.reads import ChainReader, E, find_deployment
 from muster.chain.sender import GAS_HEADROOM, TxSender
 from muster.chain.types import AddressBook, TxReceipt, TxRequest

@@ -17,8 +17,8 @@ from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 from hexbytes import HexBytes
 
+from muster.chain.connection import Web3, connected
 from muster.chain.keys import Signer
-from muster.chain.provider import Web3, connected
 from muster.chain.sender import TxSender
 from muster.chain.types import AddressBook, TxRequest
 from muster.contracts import court, masters, refutations, registry, run_terms, runs, traps

@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeVar
 
+from muster.chain.connection import Web3
 from muster.chain.error_messages import decode_revert
 from muster.chain.events import decode_logs
 from muster.chain.gas import GasBalance
-from muster.chain.provider import OversizedError, RpcError, Web3, data
+from muster.chain.provider import OversizedError, RpcError, data
 from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
 from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.abi import CONTRACTS

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from eth_utils.address import to_checksum_address
 
+from muster.chain.connection import Web3
 from muster.chain.error_messages import decode_revert
 from muster.chain.gas import GasBalance, price_of, refill
 from muster.chain.keys import Signer
-from muster.chain.provider import RpcError, Web3
+from muster.chain.provider import RpcError
 from muster.chain.tx_journal import Sent, TxJournal
 from muster.chain.types import Fees, Mined, TxRequest, mined_from
 from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError

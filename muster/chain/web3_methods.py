@@ -1,4 +1,4 @@
-"""web3's methods over an endpoint of ours. Imported by `muster.chain.provider` where one of them is used."""
+"""web3's methods over an endpoint of ours. Imported by `muster.chain.connection` where one of them is used."""
 
 from __future__ import annotations
 

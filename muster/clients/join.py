@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from eth_utils.address import to_checksum_address
 
 from muster.chain.client import Chain
+from muster.chain.connection import connected
 from muster.chain.deploy import verify_deployment
-from muster.chain.provider import connected
 from muster.chain.reads import ChainReader
 from muster.chain.types import AddressBook
 from muster.clients.orchestrator import OrchestratorClient

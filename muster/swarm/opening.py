@@ -14,9 +14,9 @@ from eth_utils.address import to_checksum_address
 
 from muster.chain.anvil import LocalChain
 from muster.chain.client import NO_TIP, Chain, event_of
+from muster.chain.connection import connected
 from muster.chain.deploy import deploy, verify_deployment
 from muster.chain.keys import Signer
-from muster.chain.provider import connected
 from muster.chain.reads import find_deployment
 from muster.constants import TOKEN
 from muster.contracts import registry, run_terms, runs, token

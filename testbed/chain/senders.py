@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from muster.chain.connection import connected
 from muster.chain.keys import Signer
-from muster.chain.provider import connected
 from muster.chain.sender import TxSender
 from muster.chain.types import Mined, TxRequest
 from muster.settings.schema import ChainSettings

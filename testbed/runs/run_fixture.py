@@ -18,8 +18,8 @@ from sqlalchemy import Executable, Table, select
 
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, event_of
+from muster.chain.connection import connected
 from muster.chain.keys import Signer, write_secret
-from muster.chain.provider import connected
 from muster.chain.types import AddressBook, TxReceipt
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import HOUR_SECONDS, TOKEN

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from muster.chain.anvil import KEPT_STATES, LocalChain
+from muster.chain.connection import connected
 from muster.chain.deploy import deploy
 from muster.chain.keys import Signer
-from muster.chain.provider import connected
 from muster.settings.schema import ChainSettings
 from muster.swarm.launch import LocalRun
 from muster.swarm.opening import give_gas

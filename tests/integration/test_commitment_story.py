@@ -19,7 +19,7 @@ import torch
 
 from examples.audit_commitment import audit
 from muster.chain.anvil import LocalChain
-from muster.chain.provider import connected
+from muster.chain.connection import connected
 from muster.clients import OrchestratorClient, fetch_run
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs

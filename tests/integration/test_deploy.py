@@ -13,9 +13,9 @@ import pytest
 
 from muster.chain.anvil import find_anvil
 from muster.chain.client import Chain
+from muster.chain.connection import connected
 from muster.chain.deploy import deploy, plan_deployment, verify_deployment
 from muster.chain.keys import Signer
-from muster.chain.provider import connected
 from muster.chain.types import AddressBook
 from muster.contracts.abi import CONTRACTS
 from muster.errors import ConfigError, MismatchError, UnfundedError, UnreachableError, WrongChainError

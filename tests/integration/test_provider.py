@@ -11,7 +11,8 @@ from eth_utils.address import to_checksum_address
 
 from muster.chain import provider as provider_module
 from muster.chain.client import Chain
-from muster.chain.provider import BoundedProvider, RpcError, connected
+from muster.chain.connection import connected
+from muster.chain.provider import BoundedProvider, RpcError
 from muster.errors import MalformedError, UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil

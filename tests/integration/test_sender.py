@@ -133,7 +133,7 @@ SEND_AND_HANG = """
 import asyncio, sys
 from pathlib import Path
 from muster.chain.keys import load_raw_key
-from muster.chain.provider import connected
+from muster.chain.connection import connected
 from muster.chain.sender import TxSender
 from muster.chain.types import TxRequest
 from muster.settings.schema import ChainSettings

@@ -9,7 +9,7 @@ import typer
 from eth_utils.address import is_address, to_checksum_address
 
 from muster.chain.anvil import LocalChain
-from muster.chain.provider import connected
+from muster.chain.connection import connected
 from muster.console.command import command
 from muster.console.money.wallet import address_of
 from muster.console.session import Session

@@ -13,8 +13,8 @@ from muster.authoring.calibration_grid import grid_of
 from muster.authoring.models.door import check_checkpoint
 from muster.authoring.terms import calibration_of, check_model, check_profile
 from muster.chain.client import event_of
+from muster.chain.connection import connected
 from muster.chain.deploy import verify_deployment
-from muster.chain.provider import connected
 from muster.chain.types import AddressBook
 from muster.clients.orchestrator import OrchestratorClient
 from muster.console.command import command

@@ -167,7 +167,7 @@ def reorg(
     settings_file = folder.absolute() / "orchestrator" / "muster.toml"
     if read_state(folder.absolute()) is None or not settings_file.exists():
         raise UsageError(f"no swarm is running in {folder}", hint="muster swarm up")
-    from muster.chain.provider import connected
+    from muster.chain.connection import connected
 
     async def replace() -> Reorg:
         async with connected(load_settings(settings_file).chain) as web3:
