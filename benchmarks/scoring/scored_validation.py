@@ -26,7 +26,6 @@ import torch
 
 from benchmarks.report import Figure, figure
 from benchmarks.scoring.score_rate import scorer_seconds
-from muster.authoring.models.fetch import fetch_model
 from muster.constants import MICRO
 from muster.environments.base import Environment
 from muster.environments.manifest import Score
@@ -47,12 +46,12 @@ from muster.verification.checks import check_file
 from muster.verification.profiles import BF16, profile_hash
 from muster.verification.rules import CommittedWork, ModelFacts, Rules
 from muster.verification.sample_policy import sample_size
+from testbed.samples.packaged_model import packaged_model
 from testbed.samples.terms import made_terms
 from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import Assignment, bare_rows, make_requests, make_rollouts
 
-MODEL: Final = "smollm2-135m"
 NODE: Final = "0x" + "17" * 20
 TASKS: Final = 64
 TESTS: Final = 10
@@ -138,8 +137,7 @@ class ScoredValidation:
 
     def __init__(self, name: str, cache: Path, folder: Path) -> None:
         torch.set_num_threads(1)
-        model = cache / MODEL
-        fetch_model(MODEL, model, cache / "models", note=lambda _: None)
+        model = packaged_model(cache / "smollm2-135m")
         tasks = TASKS_OF[name]()
         task_set = write_task_set(folder / name, [NewPart(name, own_manifest(name, OPTIONS[name]), tasks)])
         self.scorers = Scorers()

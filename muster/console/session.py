@@ -53,7 +53,7 @@ INSTALL: Final = {
 
 PACKAGES: Final = {
     **dict.fromkeys(("torch", "transformers", "safetensors", "tokenizers"), INSTALL["validator"]),
-    **dict.fromkeys(("gguf", "matplotlib"), INSTALL["trainer"]),
+    "matplotlib": INSTALL["trainer"],
     "vllm": INSTALL["worker"],
 }
 """What brings each package that commands import only when they need it."""

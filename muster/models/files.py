@@ -8,15 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from muster.errors import ConfigError
+from muster.errors import ConfigError, UsageError
 from muster.models.safetensors import tensors_of
 from muster.runtime.files import sha256_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+HUB_NAME: Final = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 FIXED_FILES: Final = (
     "added_tokens.json",
@@ -69,6 +72,19 @@ def context_of(directory: Path) -> int | None:
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"{directory / 'config.json'} cannot be read: {error}", hint="muster model init") from error
     return context if isinstance(context, int) and not stretched else None
+
+
+def folder_of(source: str) -> Path | None:
+    """Return the checkpoint folder that `source` is, or None where it names a model of the hub. Raises UsageError."""
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    if HUB_NAME.fullmatch(source):
+        return None
+    raise UsageError(
+        f"{source} is no folder, and no name of a model",
+        hint="name a checkpoint folder with safetensors, or a model of the hub as OWNER/NAME",
+    )
 
 
 def dtype_of(directory: Path) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from muster.errors import UsageError
-from muster.models.files import dtype_of
-from muster.verification.profiles import profile_for
+from muster.models.files import dtype_of, folder_of
+from muster.verification.profiles import BF16, profile_for
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ LANGUAGE: Final = Scenario(
     groups_per_commitment=8,
     steps=12,
     title="Sums as questions and as stories",
-    about="SmolLM2-135M, a pretrained model, learns sums in English, as questions and as stories.",
-    fetched_model="smollm2-135m",
+    about="A pretrained model learns sums in English, as questions and as stories.",
+    fetched_model="HuggingFaceTB/SmolLM2-135M-Instruct",
     demand_batches=1,
     answers=16,
     terms={
@@ -114,7 +114,7 @@ LANGUAGE: Final = Scenario(
     # Longer than a challenger takes to verify its evidence again: or all of them open a case about the same work.
     validator={"stagger_seconds": 30.0},
 )
-"""SmolLM2-135M on small sums, half of them in stories: one sampled answer in fifteen is right before training."""
+"""Small sums, half of them in stories: of SmolLM2-135M's sampled answers one in fifteen is right before training."""
 
 TRAPS: Final = replace(
     DIGITS,
@@ -163,18 +163,26 @@ OWN_EVAL_TASKS: Final = 64
 def own_scenario(
     base: Scenario,
     tasks: Path | None,
-    model: Path | None,
+    model: str | None,
     budgets: tuple[int, ...] | None,
     max_prompt_tokens: int | None,
     max_tokens: int | None,
 ) -> Scenario:
     """Return a scenario with an owner's own tasks, model and lengths, in small batches; None leaves what `base` has.
 
-    A model in bfloat16 is judged by the profile for that, any other by that of float32. Raises ConfigError when the
-    model's folder is none.
+    A model in bfloat16 is judged by the profile for that, any other by that of float32. A model of the hub is not known
+    before it is fetched and counts as bfloat16. A scenario with a pretrained model keeps its tasks and lengths where
+    only the model is another. Raises UsageError for a model that is neither a folder nor a name on the hub.
     """
-    if tasks is None and model is None:
-        if (budgets, max_prompt_tokens, max_tokens) != (None, None, None):
+    has_lengths = (budgets, max_prompt_tokens, max_tokens) != (None, None, None)
+    if model is not None:
+        is_pretrained, folder = bool(base.fetched_model), folder_of(model)
+        profile = BF16.name if folder is None else profile_for(dtype_of(folder))
+        base = replace(base, fetched_model=model if folder is None else str(folder.absolute()), profile=profile)
+        if is_pretrained and tasks is None and not has_lengths:
+            return base
+    elif tasks is None:
+        if has_lengths:
             raise UsageError("these lengths are for your own tasks or model", hint="add --tasks or --model")
         return base
     budgets = budgets or base.budgets
@@ -196,8 +204,4 @@ def own_scenario(
         terms={**base.terms, **terms},
         trainer={**base.trainer, "eval_tasks": OWN_EVAL_TASKS, "eval_every": 2},
     )
-    if model is None:
-        return made
-    trainer = {**made.trainer, **FETCHED_TRAINER}
-    profile = profile_for(dtype_of(model))
-    return replace(made, fetched_model=str(model.absolute()), profile=profile, trainer=trainer)
+    return made if model is None else replace(made, trainer={**made.trainer, **FETCHED_TRAINER})

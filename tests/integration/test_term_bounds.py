@@ -123,7 +123,7 @@ async def compare(chain: Chain, samples: list[Terms], chain_id: int) -> tuple[in
 def drawn_choices(draw: Random, network: str) -> RunChoices:
     """Whatever a person may answer `muster run init`, many at the ends of what is taken."""
     possible: dict[str, Any] = {
-        "model": draw.choice(("new", "smollm2-135m")),
+        "model": draw.choice(("new", "owner/name")),
         "budgets": tuple(draw.randint(1, draw.choice((16, 2_048, 65_535))) for _ in range(draw.randint(1, 14))),
         "max_completion_tokens": draw.choice((1, 32, 4_096, 1 << 20)),
         "max_prompt_tokens": draw.choice((1, 64, 1 << 20)),

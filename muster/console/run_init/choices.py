@@ -1,4 +1,6 @@
-"""What an owner chooses for a run, by options, by answers, or by the file that keeps them. Pure but for that file.
+"""What an owner chooses for a run, by options, by answers, or by the file that keeps them.
+
+Pure, but for that file and a look at whether a model's folder is there.
 
 None: nothing was chosen, and `muster.console.run_init.design` says what holds then.
 """
@@ -17,8 +19,8 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from muster.authoring.tasks.families import FAMILIES
 from muster.console.options import NUMBERS, Request, first_fault
-from muster.errors import ConfigError
-from muster.models.files import context_of
+from muster.errors import ConfigError, UsageError
+from muster.models.files import context_of, folder_of
 from muster.runtime.files import write_atomically
 from muster.runtime.units import parse_amount
 from muster.settings.recipes import RecipeName
@@ -55,6 +57,15 @@ def _names_somebody(value: str) -> str:
     return value
 
 
+def _is_a_model(value: str) -> str:
+    if value != NEW_MODEL:
+        try:
+            folder_of(value)
+        except UsageError as error:
+            raise ValueError(f"{error}: write {NEW_MODEL}, a checkpoint folder, or OWNER/NAME on the hub") from error
+    return value
+
+
 def _is_a_host(value: str) -> str:
     if not HOST_NAME.fullmatch(value):
         raise ValueError("write a name such as run.example.org, or an address, without http:// and port")
@@ -78,6 +89,7 @@ Title = Annotated[
 Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], AfterValidator(_are_three)]
 Place = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_is_text)]
 """A path, or a name of what is elsewhere."""
+Model = Annotated[Place, AfterValidator(_is_a_model)]
 
 
 class TypedChoices(Request):
@@ -89,8 +101,8 @@ class TypedChoices(Request):
     """What the run is called on its page."""
     about: Text | None = None
     """What it trains and why, for its page."""
-    model: Place | None = None
-    """new, smollm2-135m, OWNER/NAME on the hub, or a checkpoint folder."""
+    model: Model | None = None
+    """new, OWNER/NAME on the hub, or a checkpoint folder."""
     tasks: Place | None = None
     """Folder of a task set, or families of which tasks are made."""
     levels: Levels | None = None

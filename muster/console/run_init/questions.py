@@ -71,9 +71,7 @@ QUESTIONS: Final[Sequence[Question]] = (
     Question(
         "model",
         "Model",
-        _says(
-            f"{NEW_MODEL}: a small one is made here in a minute; or smollm2-135m, OWNER/NAME on the hub, or a folder"
-        ),
+        _says(f"{NEW_MODEL}: a small one is made here in a minute; or OWNER/NAME on the hub, or a checkpoint folder"),
     ),
     Question(
         "tasks",

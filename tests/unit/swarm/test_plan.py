@@ -171,7 +171,7 @@ def test_a_swarm_of_language_fetches_its_model_and_fits_its_tasks(request_: Swar
     orchestrator = settings_of(language, "orchestrator", 1)
     assert (orchestrator["orchestrator.batch_groups"], orchestrator["orchestrator.demand_batches"]) == (16, 1)
     assert settings_of(language, "validator-1", 1)["validator.stagger_seconds"] == 30
-    assert model_process(language).command[-3:] == ("fetch", "smollm2-135m", str(language.local.model))
+    assert model_process(language).command[-3:] == ("fetch", LANGUAGE.fetched_model, str(language.local.model))
     path = tmp_path / "trainer.toml"
     path.write_text(to_toml(trainer))
     assert load_settings(path).trainer.learning_rate == 6e-5, "the trainer accepts every setting"
@@ -199,7 +199,7 @@ def checkpoint(folder: Path, dtype: str) -> Path:
 def test_a_swarm_trains_an_owners_tasks_and_model_in_small_batches(request_: SwarmRequest, tmp_path: Path) -> None:
     tasks, model = tmp_path / "mine", checkpoint(tmp_path / "model", "bfloat16")
     make_task_set(1, folder=tasks, train=20, held_out=5)
-    own = replace(request_, scenario=own_scenario(DIGITS, tasks, model, (24, 48), None, None))
+    own = replace(request_, scenario=own_scenario(DIGITS, tasks, str(model), (24, 48), None, None))
     chosen = local_terms(own)
     assert (chosen["group_size"], chosen["groups_per_commitment"]) == (8, 4)
     assert (chosen["max_prompt_tokens"], chosen["max_completion_tokens"]) == (256, 96)
@@ -222,18 +222,23 @@ def test_model_is_made_when_owner_brings_only_tasks(request_: SwarmRequest, tmp_
     assert own.scenario.budgets == DIGITS.budgets
 
 
-def test_an_owners_model_in_float32_is_judged_as_one(tmp_path: Path) -> None:
-    scenario = own_scenario(LANGUAGE, None, checkpoint(tmp_path / "model", "float32"), None, None, None)
-    assert (scenario.profile, scenario.own_tasks) == ("cpu-fp32-projection-v3", None)
-    assert scenario.families == ("sums", "stories")
+def test_language_scenario_takes_another_model_from_a_folder_or_the_hub(tmp_path: Path) -> None:
+    model = checkpoint(tmp_path / "model", "float32")
+    scenario = own_scenario(LANGUAGE, None, str(model), None, None, None)
+    assert scenario == replace(LANGUAGE, fetched_model=str(model), profile="cpu-fp32-projection-v3")
+    scenario = own_scenario(LANGUAGE, None, "owner/name", None, None, None)
+    assert scenario == replace(LANGUAGE, fetched_model="owner/name"), "what is of the hub counts as bfloat16"
+    assert own_scenario(DIGITS, None, "owner/name", None, None, None).profile == LANGUAGE.profile
 
 
 def test_contradictory_owner_choices_are_refused(tmp_path: Path) -> None:
     assert own_scenario(DIGITS, None, None, None, None, None) is DIGITS
     with pytest.raises(UsageError, match="these lengths are for your own tasks or model"):
         own_scenario(DIGITS, None, None, None, 100, None)
+    with pytest.raises(UsageError, match="is no folder, and no name of a model"):
+        own_scenario(LANGUAGE, None, "smollm2-135m", None, None, None)
     with pytest.raises(ConfigError, match="cannot be read"):
-        own_scenario(DIGITS, None, tmp_path / "nothing", None, None, None)
+        own_scenario(DIGITS, None, str(tmp_path), None, None, None)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))

@@ -159,13 +159,19 @@ def test_validators_option_sets_the_admitter() -> None:
         make_choices({"validators": "friends"})
 
 
+def test_a_model_that_is_none_is_answered_by_the_forms_that_work() -> None:
+    said = "--model: smollm2-135m is no folder, and no name of a model: write new, a checkpoint folder, or OWNER/NAME"
+    with pytest.raises(UsageError, match=said):
+        make_choices({"model": "smollm2-135m"})
+
+
 def test_a_model_that_others_have_made_is_trained_in_smaller_steps_unless_the_recipe_says() -> None:
-    new, fetched = decided(PUBLIC), decided(merged(PUBLIC, RunChoices(model="smollm2-135m")))
+    new, fetched = decided(PUBLIC), decided(merged(PUBLIC, RunChoices(model="owner/name")))
     assert (new.learning_rate, fetched.learning_rate) == (None, 4e-5)
     assert (new.tasks, new.budgets, new.levels) == ("sort", (8, 12, 16), (3, 4, 5, 6))
     assert (fetched.tasks, fetched.budgets, fetched.levels) == ("sums,stories", (512, 1024, 2048), (9, 12, 15))
     assert fetched.max_completion_tokens == 4_096
-    recipe = decided(merged(PUBLIC, RunChoices(model="smollm2-135m", recipe="intellect2")))
+    recipe = decided(merged(PUBLIC, RunChoices(model="owner/name", recipe="intellect2")))
     assert (recipe.learning_rate, recipe.batch_groups, recipe.most_files) == (None, 256, 64)
     with pytest.raises(UsageError, match="a batch of 100,000 groups takes 12,500 commitments"):
         decided(merged(PUBLIC, RunChoices(batch_groups=100_000)))
@@ -186,7 +192,7 @@ answers = st.fixed_dictionaries(
     optional={
         "title": st.text(max_size=80),
         "about": st.text(max_size=300),
-        "model": st.sampled_from(["new", "smollm2-135m", "somebody/model"]),
+        "model": st.sampled_from(["new", "somebody/model"]),
         "budgets": st.lists(st.integers(1, 65_535), min_size=1, max_size=14).map(tuple),
         "max_prompt_tokens": st.integers(1, 1 << 20),
         "max_completion_tokens": st.integers(1, 1 << 20),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_enter_key_selects_the_local_defaults() -> None:
 
 
 def test_defaults_follow_from_what_was_answered_before() -> None:
-    ask, asked = answering({"Network": ["base-sepolia"], "Model": ["smollm2-135m"], "Host": ["run.example.org"]})
+    ask, asked = answering({"Network": ["base-sepolia"], "Model": ["owner/name"], "Host": ["run.example.org"]})
     chosen = ask_all(RunChoices(title="Sums"), ask, lambda _: None)
     assert "Title" not in dict(asked), "an option said it"
     assert ("Tasks", "sums,stories") in asked
@@ -60,9 +61,9 @@ def test_defaults_follow_from_what_was_answered_before() -> None:
 @pytest.mark.parametrize(
     ("model", "tasks", "title"),
     [
-        ("smollm2-135m", None, "smollm2-135m learns sums and stories"),
+        ("owner/name", None, "name learns sums and stories"),
         ("new", "sort", "A new model learns sort"),
-        ("/models/mine/", "/tasks/" + "x" * 90, "mine learns " + "x" * 68),
+        (f"{Path(__file__).parent}/", "/tasks/" + "x" * 90, "run_init learns " + "x" * 64),
     ],
 )
 def test_a_run_without_a_title_is_called_after_its_model_and_tasks(model: str, tasks: str | None, title: str) -> None:

