@@ -32,6 +32,7 @@ from testbed.suite import examples, forks, shared_work, steady_loop
 from testbed.suite.durations import Durations
 from testbed.suite.schedule import arrange, processes, scheduler
 from testbed.suite.temporary import TemporaryFolder
+from testbed.waiting import BOUND
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -73,6 +74,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_testnodeready(node: WorkerController) -> None:
     """Remove what the run's processes share once all of them have ended."""
     node.config.add_cleanup(lambda: shared_work.remove(node.workerinput["testrunuid"]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Give the processes that ran the tests time to end: what pytest-xdist ends leaves its folders behind."""
+    config.pluginmanager.getplugin("dsession").nodemanager.EXIT_TIMEOUT = BOUND
 
 
 @pytest.hookimpl(optionalhook=True)
