@@ -12,20 +12,11 @@ is a separate process. Clients verify every shard and sync what they wrote. Ours
 
 Server and client are compared with what could take their place, on the same broadcast from one origin:
 
-    server_vs_aiohttp   ours on uvicorn, and aiohttp's `FileResponse` (sendfile); our clients. No target
     server_vs_nginx     ours, and nginx with sendfile, one process; our clients. No target; left out where there is none
     client_vs_aiohttp   our client, which is hand-written, and aiohttp's; our server
 
-`ratio` there is the median over the runs of theirs over ours, and `cpu_ratio` the same of the processor time of the
+`ratio` is the median over the runs of theirs over ours, and `cpu_ratio` the same of the processor time of the
 server, or of the clients. Both sides take turns, since a machine is seldom quiet.
-
-Over links, sources of different speeds, and step by step:
-
-    wire_share          origin at 1 Gb/s, eight clients at 200 Mb/s to 1 Gb/s, in network namespaces. The limit is the
-                        origin's link shared evenly and never idle; `curl` (no hash, no sync) and the peer beside it.
-                        Needs root
-    slow_beside_fast    one client, 32 MiB, a source of 1 MiB a second beside ours; the limit is ours alone
-    pipeline            one client; the limit receives, hashes and writes with as many connections, and no more
 
 Seconds against the limit are from the word go until the last client is done; against the peer also cutting the file
 into shards counts, on both sides. A checkpoint is one file of random bytes: nothing here compresses. `delta` figures
@@ -50,10 +41,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import broadcast_wire, deltas, report
-from benchmarks.broadcast_process import HOST
-from benchmarks.broadcast_wire import PAYLOAD, address, wired
-from benchmarks.watched import Watch, expect, has_peer, module, peer, started, tell, together
+from benchmarks import deltas, report
+from benchmarks.watched import Watch, expect, module, peer, started, tell, together
 from testbed.paths import ROOT
 
 CLIENTS = 4
@@ -62,8 +51,6 @@ MOST_WARM = 8 << 30
 KEEP_OURS = 1.3
 """How many times as fast as its replacement our hand-written client must be."""
 NGINX = shutil.which("nginx")
-WIRES = (1000, 200, 200, 400, 400, 600, 600, 1000, 1000)
-"""Mb/s of the origin's link, and of each client's."""
 TREE = (2, 4)
 """Relays, and clients of each."""
 GIB = 1 << 30
@@ -124,54 +111,6 @@ class Setups:
             with Watch(watched) as used:
                 seconds = together(fetching, root)
             return Spread(seconds, used.cpu, used.memory)
-
-    def wire(self, role: str) -> list[float]:
-        """Return the seconds of clients of this role, or of the peer's, over shaped links from one origin."""
-        folder = self._emptied()
-        with ExitStack() as stack:
-            machines = stack.enter_context(wired(WIRES))
-            if role == "peer":
-                fetching, word = self._peers_on_wires(stack, folder, machines), "go"
-            else:
-                published = folder / "published"
-                publisher = stack.enter_context(_ours("publish", published, self.checkpoint))
-                tell(publisher, "go")
-                word = expect(publisher, "done")
-                here = {HOST: address(0)}
-                origin = stack.enter_context(started(machines[0] + _process("origin", published), here))
-                source = f"http://{address(0)}:{expect(origin, 'port')}"
-                fetching = [
-                    stack.enter_context(started(on + _process(role, folder / str(i), source)))
-                    for i, on in enumerate(machines[1:])
-                ]
-            self._warm(folder, len(WIRES))
-            return together(fetching, word)
-
-    def _peers_on_wires(self, stack: ExitStack, folder: Path, machines: list[list[str]]) -> list[subprocess.Popen[str]]:
-        """Start the peer's clients, its origin and relay on the first machine; return the clients."""
-        ports = (broadcast_wire.PORT, broadcast_wire.PORT + 1)
-        local, relayed = f"http://127.0.0.1:{ports[0]}", f"http://{address(0)}:{ports[1]}"
-        origin = stack.enter_context(_peers(folder / "lib", "origin", folder / "origin", ports[0], on=machines[0]))
-        relay = stack.enter_context(_peers(folder / "lib", "relay", folder / "relay", ports[1], local, on=machines[0]))
-        tell(origin, str(self.file))
-        tell(relay, "go")
-        expect(relay, "done")
-        return [
-            stack.enter_context(_peers(folder / f"lib-{i}", "client", folder / str(i), relayed, on=on))
-            for i, on in enumerate(machines[1:])
-        ]
-
-    def beside(self, *others: str) -> float:
-        """Return the seconds of one client of an origin and of these other roles."""
-        folder = self._emptied()
-        with ExitStack() as stack:
-            publisher = stack.enter_context(_ours("publish", folder / "published", self.checkpoint))
-            tell(publisher, "go")
-            root = expect(publisher, "done")
-            urls = [_server(stack, role, folder / "published")[1] for role in (*others, "origin")]
-            client = stack.enter_context(_ours("client", folder / "client", *urls))
-            self._warm(folder, 1)
-            return together([client], root)[0]
 
     def tree(self, relays: int, clients: int) -> Spread:
         """From a checkpoint on the origin's disk through relays to the clients of each."""
@@ -238,12 +177,8 @@ class Setups:
         return folder
 
 
-def _process(role: str, *arguments: object) -> list[str]:
-    return module("benchmarks.broadcast_process", role, *arguments)
-
-
 def _ours(role: str, *arguments: object):
-    return started(_process(role, *arguments))
+    return started(module("benchmarks.broadcast_process", role, *arguments))
 
 
 def _server(stack: ExitStack, role: str, *arguments: object) -> tuple[subprocess.Popen[str], str]:
@@ -252,8 +187,8 @@ def _server(stack: ExitStack, role: str, *arguments: object) -> tuple[subprocess
     return process, f"http://127.0.0.1:{expect(process, 'port')}"
 
 
-def _peers(library: Path, *arguments: object, on: Sequence[str] = ()):
-    command = [*on, *peer("shardcast_process", *arguments)]
+def _peers(library: Path, *arguments: object):
+    command = peer("shardcast_process", *arguments)
     if not library.exists():
         (package,) = (ROOT / ".peers").glob("shardcast/lib/python*/site-packages/shardcast")
         shutil.copytree(package, library / "shardcast")
@@ -335,55 +270,12 @@ def against_nginx(setups: Setups, runs: int) -> list[report.Figure]:
     return against_another(setups, runs, "server_vs_nginx", "server", server="nginx")
 
 
-def over_wires(setups: Setups, runs: int) -> list[report.Figure]:
-    """Compare the median and the last client over shaped links with the even share of the origin's link."""
-    if why := broadcast_wire.problem():
-        print(f"wire_share: {why}, left out", file=sys.stderr)
-        return []
-    sides = {"client": True, "curl": shutil.which("curl") is not None, "peer": has_peer("shardcast")}
-    for role in (role for role, here in sides.items() if not here):
-        print(f"wire_share: {role} is not installed, left out", file=sys.stderr)
-    roles = [role for role, here in sides.items() if here]
-    found = dict(zip(roles, report.alternate(runs, *(partial(setups.wire, role) for role in roles)), strict=True))
-    ideal = (len(WIRES) - 1) * setups.size * 8 / (WIRES[0] * 1e6 * PAYLOAD)
-    figures = []
-    for name, pick, target in (("wire_share", statistics.median, 0.95), ("wire_share_last", max, 0.9)):
-        seconds = {role: [float(pick(each)) for each in spreads] for role, spreads in found.items()}
-        middles = {role: statistics.median(values) for role, values in seconds.items()}
-        figures.append(
-            report.figure(
-                name,
-                seconds["client"],
-                ratio=ideal / middles["client"],
-                peer=seconds.get("peer"),
-                limit=ideal,
-                target=target,
-                unit="s",
-                curl=middles.get("curl"),
-            )
-        )
-    return figures
-
-
-def against_the_pipeline(setups: Setups, runs: int) -> list[report.Figure]:
-    ours, limit = report.alternate(runs, partial(setups.direct, 1), partial(setups.direct, 1, client="pipeline"))
-    last = [[max(one.seconds) for one in side] for side in (ours, limit)]
-    return [report.slower("pipeline", last[0], limit=last[1], target=0.9, unit="s")]
-
-
-def beside_a_slow_source(setups: Setups, runs: int) -> list[report.Figure]:
-    ours, alone = report.alternate(runs, partial(setups.beside, "slow-origin"), setups.beside)
-    return [report.relative("slow_beside_fast", ours, limit=alone, target=1.2, unit="s", at_most=True)]
-
-
 Measure = Callable[[Setups, int], list[report.Figure]]
 SMALL: dict[str, Measure] = {
     "one_client_vs_limit": partial(against_the_limit, name="one_client_vs_limit", clients=1, target=0.8),
     "four_clients_vs_limit": partial(against_the_limit, name="four_clients_vs_limit", clients=CLIENTS, target=0.6),
     "relay_vs_peer_1g": partial(against_the_peer, name="relay_vs_peer_1g", target=3.5),
     "tail": tail,
-    "pipeline": against_the_pipeline,
-    "server_vs_aiohttp": partial(against_another, name="server_vs_aiohttp", watch="server", server="aiohttp-server"),
     "server_vs_nginx": against_nginx,
     "client_vs_aiohttp": partial(
         against_another, name="client_vs_aiohttp", watch="clients", target=KEEP_OURS, client="aiohttp-client"
@@ -392,10 +284,6 @@ SMALL: dict[str, Measure] = {
 """Of a checkpoint of 1 GiB."""
 LARGE: dict[str, Measure] = {"relay_vs_peer_4g": partial(against_the_peer, name="relay_vs_peer_4g", target=3.0)}
 """Of one of 4 GiB."""
-WIRED: dict[str, Measure] = {"wire_share": over_wires}
-"""Of one of 256 MiB."""
-TINY: dict[str, Measure] = {"slow_beside_fast": beside_a_slow_source}
-"""Of one of 32 MiB."""
 
 
 def measure(size: int, measures: Sequence[Measure], runs: int) -> list[report.Figure]:
@@ -407,7 +295,7 @@ def measure(size: int, measures: Sequence[Measure], runs: int) -> list[report.Fi
 
 
 def main() -> int:
-    groups = ((GIB, SMALL), (4 * GIB, LARGE), (256 * MIB, WIRED), (32 * MIB, TINY))
+    groups = ((GIB, SMALL), (4 * GIB, LARGE))
     names = [*(name for _, group in groups for name in group), "deltas"]
     parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=3)

@@ -4,11 +4,7 @@ python -m benchmarks.broadcast_process origin FOLDER
 python -m benchmarks.broadcast_process relay FOLDER UPSTREAM
 python -m benchmarks.broadcast_process publish FOLDER CHECKPOINT    "done" is followed by the root
 python -m benchmarks.broadcast_process client FOLDER SOURCE         reads the root from stdin
-python -m benchmarks.broadcast_process slow-origin FOLDER           as `origin`, at SLOW_RATE
 python -m benchmarks.broadcast_process copy FILE SOURCE             the limit: sendfile, and fsync
-python -m benchmarks.broadcast_process pipeline FILE SOURCE         as `client`: receive, hash and write, no more
-python -m benchmarks.broadcast_process curl FILE SOURCE             as `client`, by curl: no hash, no sync
-python -m benchmarks.broadcast_process aiohttp-server FOLDER        as `origin`, by aiohttp
 python -m benchmarks.broadcast_process nginx FOLDER                 as `origin`, by nginx
 python -m benchmarks.broadcast_process aiohttp-client FOLDER SOURCE as `client`, by aiohttp
 """
@@ -18,26 +14,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from http.client import HTTPConnection
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 RUN, STEP = 1, 0
 POLL_SECONDS = 0.05
 """Between two looks of a relay upstream."""
-SLOW_RATE = 1 << 20
-"""Bytes per second."""
-NAME = "model.safetensors"
-"""The one file of the checkpoint."""
-PIECE_BYTES = 1 << 18
-HOST = "BROADCAST_HOST"
-"""Environment variable: the address to listen on."""
 
 
 def main() -> None:
@@ -48,16 +31,14 @@ def main() -> None:
     sys.stdin.read()
 
 
-async def serve(folder: Path, *upstreams: str, rate: int = 0) -> None:
+async def serve(folder: Path, *upstreams: str) -> None:
     from muster.runtime import telemetry
     from muster.settings.schema import Settings
     from muster.shardcast.__main__ import serving
 
     role = "relay" if upstreams else "origin"
     telemetry.configure(role, level="error")
-    host = os.environ.get(HOST, "127.0.0.1")
-    chosen = {"role": role, "dir": folder, "host": host, "port": 0, "upstreams": upstreams, "upload_rate": rate}
-    chosen |= {"poll_seconds": POLL_SECONDS}
+    chosen = {"role": role, "dir": folder, "port": 0, "upstreams": upstreams, "poll_seconds": POLL_SECONDS}
     async with serving(Settings.model_validate({"run": RUN, "shardcast": chosen})) as (port, _):
         print(f"ready\nport {port}", flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -88,55 +69,6 @@ def copy(target: Path, source: str) -> None:
             left -= os.sendfile(writer.fileno(), reader.fileno(), None, min(left, 1 << 30))
         os.fsync(writer.fileno())
     print("done", flush=True)
-
-
-def pipeline(file: Path, source: str) -> None:
-    """Receive, hash and write with as many connections as our client, each a part of the file; then sync."""
-    from muster.settings.schema import ShardcastSettings
-
-    streams = ShardcastSettings().streams
-    url = f"{source}/v1/weights/{begin()}/{NAME}"
-    with urlopen(Request(url, method="HEAD")) as answer:
-        size = int(answer.headers["Content-Length"])
-    with file.open("wb") as target, ThreadPoolExecutor(streams) as threads:
-        os.posix_fallocate(target.fileno(), 0, size)
-        cuts = [size * part // streams for part in range(streams + 1)]
-        list(threads.map(partial(receive, url, target.fileno()), cuts, cuts[1:]))
-        os.fsync(target.fileno())
-    print("done", flush=True)
-
-
-def receive(url: str, target: int, position: int, stop: int) -> None:
-    from blake3 import blake3
-
-    parts = urlsplit(url)
-    connection, buffer, hasher = HTTPConnection(parts.netloc), memoryview(bytearray(PIECE_BYTES)), blake3()
-    connection.request("GET", parts.path, headers={"Range": f"bytes={position}-{stop - 1}"})
-    answer = connection.getresponse()
-    while count := answer.readinto(buffer):
-        hasher.update(buffer[:count])
-        os.pwrite(target, buffer[:count], position)
-        position += count
-    if position != stop:
-        raise SystemExit(f"{url} breaks off at byte {position}")
-
-
-def fetch_by_curl(file: Path, source: str) -> None:
-    subprocess.run(["curl", "-fsS", "-o", file, f"{source}/v1/weights/{begin()}/{NAME}"], check=True)
-    print("done", flush=True)
-
-
-async def serve_by_aiohttp(folder: Path) -> None:
-    """Serve a published folder as aiohttp does files: by sendfile, with ranges."""
-    from aiohttp import web
-
-    app = web.Application()
-    app.router.add_static("/v1/weights", folder)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(f"ready\nport {runner.addresses[0][1]}", flush=True)
-    await asyncio.to_thread(sys.stdin.read)
 
 
 def serve_by_nginx(folder: Path) -> None:
@@ -200,8 +132,7 @@ def begin() -> str:
 ROLES = {
     **dict.fromkeys(("origin", "relay"), serve),
     **{"publish": publish, "client": fetch, "copy": copy, "nginx": serve_by_nginx},
-    **{"slow-origin": partial(serve, rate=SLOW_RATE), "pipeline": pipeline, "curl": fetch_by_curl},
-    **{"aiohttp-server": serve_by_aiohttp, "aiohttp-client": fetch_by_aiohttp},
+    "aiohttp-client": fetch_by_aiohttp,
 }
 
 

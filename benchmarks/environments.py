@@ -17,9 +17,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -27,9 +26,6 @@ from benchmarks import report
 from benchmarks.report import MOST_LISTED, Figure, figure, none
 from benchmarks.scoring import (
     agreement,
-    answers,
-    cheap_excess,
-    contamination,
     determinism,
     humaneval,
     large_set,
@@ -37,10 +33,7 @@ from benchmarks.scoring import (
     score_rate,
     scored_validation,
 )
-from muster.environments.manifest import ScorerManifest
 from muster.runtime import telemetry
-from muster.sandbox.client import Sandbox
-from muster.sandbox.component import local_component
 from muster.sandbox.native_walls import missing_walls
 from testbed.escapes import runner
 from testbed.escapes.attacks import CONTROLS
@@ -72,13 +65,11 @@ class Size:
     """Generated and validated, of each environment, two minutes of a core each; 0 leaves it out."""
     completions: int
     """One in so many fixed completions is also scored by published scorers."""
-    attacked: int
-    """Tasks of each environment and generator on which cheap answers are tried."""
     gsm8k: Path | None = None
 
 
-FULL: Final = Size(450, 8, 1, 5500, 4, 1, large_set.ROWS, 5, 40, 3, 1, 50)
-QUICK: Final = Size(16, 1, 2, 150, 1, 4, 20_000, 3, 6, 0, 10, 3)
+FULL: Final = Size(450, 8, 1, 5500, 4, 1, large_set.ROWS, 5, 40, 3, 1)
+QUICK: Final = Size(16, 1, 2, 150, 1, 4, 20_000, 3, 6, 0, 10)
 
 
 def measure_escapes(size: Size) -> list[Figure]:
@@ -175,53 +166,19 @@ def measure_rate(size: Size) -> list[Figure]:
 def measure_large_set(size: Size) -> list[Figure]:
     """Measure the cost of a large task set for a worker."""
     costs = _large_set(size.tasks)
-    most = {"at_most": True, "tasks": costs["rows"]}
+    most = {"at_most": True, "tasks": costs.rows}
     return [
-        figure("large_set_start", costs["open_s"] + costs["first_task_s"], target=0.5, unit="s", **most),
-        figure("large_set_memory", costs["tasks_bytes"] / 1024**2, target=100, unit="MiB", **most),
-        figure("large_set_proof", costs["proof_bytes"] / 1024, target=1.5, unit="KiB", **most),
+        figure("large_set_start", costs.start_s, target=0.5, unit="s", **most),
+        figure("large_set_memory", costs.bytes / 1024**2, target=100, unit="MiB", **most),
+        figure("large_set_proof", costs.proof_bytes / 1024, target=1.5, unit="KiB", **most),
     ]
 
 
 def measure_import(size: Size) -> list[Figure]:
     """Measure how fast a file becomes a task set."""
     costs = _large_set(size.tasks)
-    more = {"tasks": costs["rows"], "per_cpu_second": costs["import_rows_per_cpu_s"]}
-    return [figure("import_rate", costs["import_rows_per_s"], target=5000, unit="tasks per second", **more)]
-
-
-def measure_answers(size: Size) -> list[Figure]:
-    """Judge pairs of a reference and an answer whose right verdict is known."""
-    pairs = [*answers.found(), *answers.made()]
-    scorer = ScorerManifest(local_component().hash, "math_verify")
-    with Sandbox() as sandbox:
-        wrong = answers.misjudged(pairs, lambda payload: sandbox.call(scorer, payload))
-    more = {"pairs": len(pairs), "wrong": wrong[:MOST_LISTED]}
-    return [figure("answers", 1 - len(wrong) / len(pairs), target=1.0, unit="of pairs", **more)]
-
-
-def measure_cheap(size: Size) -> list[Figure]:
-    """Try answers that cost no thought in every environment that ships."""
-    with tempfile.TemporaryDirectory() as folder:
-        measured = chain(
-            cheap_excess.own_tasks(size.attacked), cheap_excess.gym_tasks(size.attacked, Path(folder) / "gym")
-        )
-        tried, found = cheap_excess.measure(measured)
-    most = max((excess for pays in found.values() for excess in pays.values()), default=0.0)
-    more = {"at_most": True, "environments": len(tried), "tasks": min(tried.values()), "paying": found}
-    return [figure("cheap_excess", most, target=0.0, unit="of the reward", **more)]
-
-
-def measure_decontaminate(size: Size) -> list[Figure]:
-    """Measure which altered problems are still taken for those of a benchmark, and which others are."""
-    with tempfile.TemporaryDirectory() as folder:
-        recalled, false = contamination.measure(Path(folder), size.gsm8k)
-    figures = [
-        figure(f"decontaminate_{name}", found.least, target=0.95, unit="of altered problems", **vars(found))
-        for name, found in recalled.items()
-    ]
-    most = {"at_most": True, "problems": contamination.PROBLEMS}
-    return [*figures, figure("decontaminate_false", false, target=0.005, unit="of other problems", **most)]
+    more = {"tasks": costs.rows, "per_cpu_second": costs.import_rate_per_cpu_second}
+    return [figure("import_rate", costs.import_rate, target=5000, unit="tasks per second", **more)]
 
 
 def measure_validate(size: Size) -> list[Figure]:
@@ -253,22 +210,19 @@ def measure_private(size: Size) -> list[Figure]:
 
 
 @cache
-def _large_set(rows: int) -> dict[str, Any]:
+def _large_set(rows: int) -> large_set.Costs:
     return large_set.measure(rows)
 
 
 MEASURES: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "escapes": measure_escapes,
     "determinism": measure_determinism,
-    "answers": measure_answers,
-    "cheap_excess": measure_cheap,
     "math_agreement": measure_math,
     "code_reference": measure_code,
     "eval_agreement": measure_agreement,
     "score_rate": measure_rate,
     "large_set": measure_large_set,
     "import_rate": measure_import,
-    "decontaminate": measure_decontaminate,
     "validate": measure_validate,
     "private": measure_private,
 }

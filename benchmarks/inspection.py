@@ -6,7 +6,6 @@ Takes at most 40 minutes, and exits with 3 when a target is missed. What each fi
 
     hostile_steps     honest rows of the real engine on weights that are made to convict them: how many are accused
     sat_out           honest steps of a usual run that a worker sits out
-    step_cost         what measuring a step costs a worker, as a share of a step of eight minutes
     pool_every        steps until a node that is false in every one is accused: the most, of 1, 5, 20, 60 commitments
     pool_third        the same where every third step is false; beside it where a third of them is drawn
     pool_honest       of a million honest nodes, at the worst share of leaning steps: how many are convicted
@@ -31,7 +30,6 @@ from benchmarks import report
 FIGURES = {
     "hostile_steps": "benchmarks.inspection_steps",
     "sat_out": "benchmarks.inspection_steps",
-    "step_cost": "benchmarks.inspection_steps",
     "pool_every": "benchmarks.inspection_pools",
     "pool_third": "benchmarks.inspection_pools",
     "pool_honest": "benchmarks.inspection_pools",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +35,6 @@ from validator.replay import Replayer, judge
 from validator.step_check import check
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import bare_rows
-from worker.step_check import COST, MAX_ROWS
 
 ROWS, TOKENS = 24, 32
 """Of one step."""
@@ -122,10 +120,10 @@ def hostile_steps() -> list[report.Figure]:
     return [accused | {"steps": len(steps), "hostile_without_spread": kinds}]
 
 
-# --- sat_out, step_cost
+# --- sat_out
 
-STEPS, GAINS, STEP_ROWS, STEP_SECONDS = 64, 12, 96, 480.0
-"""Usual steps, how many of them become surer one after the other, rows of each, and the seconds of a real model's."""
+STEPS, GAINS, STEP_ROWS = 64, 12, 96
+"""Usual steps, how many of them become surer one after the other, and rows of each."""
 
 
 def measure_usual(profile: str) -> tuple[int, int]:
@@ -151,23 +149,3 @@ def sat_out() -> list[report.Figure]:
     asked, sat = (sum(one[i] for one in found.values()) for i in (0, 1))
     detail = {name: list(one) for name, one in found.items()}
     return [report.figure("sat_out", sat / asked, target=0.001, at_most=True, unit="of steps", asked=asked, of=detail)]
-
-
-def step_cost() -> list[report.Figure]:
-    """Return the share of a step of eight minutes that measuring takes."""
-    seconds, measured = report.apart(time_check)
-    return [
-        report.figure(
-            "step_cost", seconds / STEP_SECONDS, target=0.02, at_most=True, unit="of eight minutes", rows=measured
-        )
-    ]
-
-
-def time_check() -> tuple[float, int]:
-    """Return the seconds of one check with the time that it has, and the rows that it measured."""
-    with demo(CPU_FP32.name) as (source, engine, replayer):
-        requests = requests_of(source, MAX_ROWS, seed=7)
-        rows = bare_rows(requests, engine.generate(requests))
-        started = time.monotonic()
-        answer = check(replayer, replayer.profile, rows, COST * STEP_SECONDS)
-        return time.monotonic() - started, answer.rows

@@ -1,13 +1,13 @@
 """The orchestrator's page in a real browser at scale, what watchers cost the workers, and a newcomer's first minutes.
 
-    python benchmarks/page.py [--json] [--only load,pages,cost,trainer,newcomer] [--fresh-clone]
+    python benchmarks/page.py [--json] [--only load,pages,cost,newcomer] [--fresh-clone]
 
 All but `newcomer` is measured over a synthetic run of 100,000 steps, 5,000 nodes and 1,600,000 commitments in the
 database of a real orchestrator (`testbed/big_run`), which takes minutes to make and 7 GB of disk. Every load
 of the overview begins with an empty browser. `page_load` is the later of its largest paint and the moment at which its
 charts are drawn; `page_bytes` what came over the wire until then. `axe`, `overflow` and `checks` look at every page,
-the first at each width, light and dark. `page_cost` is described in `benchmarks/page_cost.py`, `trainer_watched` in
-`benchmarks/page_trainer.py`, `first_accepted` in `benchmarks/page_newcomer.py`.
+the first at each width, light and dark. `page_cost` is described in `benchmarks/page_cost.py`, `join_minutes` in
+`benchmarks/page_newcomer.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.shape import Shape
 from testbed.browser import WIDTHS, measured, open_browser, visiting
 
-PARTS: Final = ("load", "pages", "cost", "trainer", "newcomer")
+PARTS: Final = ("load", "pages", "cost", "newcomer")
 LOAD_TARGET: Final = 1.0
 BYTES_TARGET: Final = 300.0
 PAGE_NAMES: Final = (
@@ -107,10 +107,6 @@ def at_scale(options: argparse.Namespace, parts: Sequence[str]) -> list[Figure]:
         found += asyncio.run(in_browser(big, options.loads if "load" in parts else 0, look="pages" in parts))
         if "cost" in parts:
             found += cost_figures(big, options.watchers, options.seconds)
-        if "trainer" in parts:
-            from benchmarks.page_trainer import trainer_figure  # torch takes seconds to import
-
-            found.append(trainer_figure(big, Path(folder)))
     return found
 
 

@@ -3,8 +3,8 @@
 A swarm as `muster swarm up` starts it; then the page's own join command, word for word, with an empty home, in an empty
 folder, and with a file instead of a person who types a password. Several join one after the other.
 
-The chain lets a worker begin at the second step after it joins: however long that takes, `first_accepted` counts from
-there. `join_minutes` counts from the command. `benchmarks/page.py` prints them.
+The chain lets a worker begin at the second step after it joins. `join_minutes` counts from the command, so it has that
+wait too. `benchmarks/page.py` prints it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,9 @@ from testbed.runs.swarms import newcomer, swarm_url
 
 STEPS_BEFORE: Final = 1
 """The swarm is running once it has published this step: its engines are up, its validators at work."""
-STEPS_AFTER_JOINING: Final = 2
-"""The contract's `joinedStep` of a worker: so many after the newest step."""
 SWARM_SECONDS: Final = 600.0
 JOIN_SECONDS: Final = 900.0
 SETUP_SECONDS: Final = 1_800.0
-TARGET_SECONDS: Final = 20.0
 TARGET_MINUTES: Final = 3.0
 FRESH_TARGET_MINUTES: Final = 10.0
 MOMENTS: Final = ("ready", WEIGHTS_ARRIVED, ENGINE_STARTED, GENERATED, COMMITTED)
@@ -50,8 +47,6 @@ class Newcomer:
     """As the page shows it."""
     seconds: float
     """From the command to its first accepted work."""
-    after_step: float
-    """From the first step that it may work on to its first accepted work."""
     moments: dict[str, float]
     """Seconds after the command at which its worker logged each of MOMENTS first."""
     edits: int
@@ -68,7 +63,7 @@ def measure_newcomers(folder: Path, count: int, say: Callable[[str], None]) -> l
             process = newcomer(command, home)
             edits = len(list(home.rglob("*")))
             found.append(Newcomer(command, *time_to_accepted(url, process, home), edits))
-            say(f"accepted {found[-1].after_step:.1f} s after its first step, {found[-1].seconds:.0f} s in all")
+            say(f"accepted {found[-1].seconds:.0f} s after the command")
         return found
 
 
@@ -91,29 +86,17 @@ def join_command(url: str) -> str:
     return found.group()
 
 
-def time_to_accepted(url: str, process: Muster, home: Path) -> tuple[float, float, dict[str, float]]:
-    """Run a newcomer's command until its work is accepted.
-
-    Return the seconds of that, the seconds of it after its first step was there, and those until each of MOMENTS.
-    """
+def time_to_accepted(url: str, process: Muster, home: Path) -> tuple[float, dict[str, float]]:
+    """Run a newcomer's command until its work is accepted; return the seconds, and those until each of MOMENTS."""
     before = set(workers_of(url))
-    first_step, begins = None, 0.0
 
     def has_accepted() -> bool:
-        nonlocal first_step, begins
-        newest = get_json(f"{url}/v1/runs/{run_of(url)}/demand").get("step", 0)
-        mine = [count for address, count in workers_of(url).items() if address not in before]
-        if mine and first_step is None:
-            first_step = newest + STEPS_AFTER_JOINING
-        if first_step is not None and newest >= first_step:
-            begins = begins or time.monotonic()
-        return any(mine)
+        return any(count for address, count in workers_of(url).items() if address not in before)
 
     begun, second = time.monotonic(), time.time()
     with process:
         process.wait_until(has_accepted, "accepted work", JOIN_SECONDS)
-        ended = time.monotonic()
-        return ended - begun, ended - (begins or ended), moments_of(home, second)
+        return time.monotonic() - begun, moments_of(home, second)
 
 
 def moments_of(home: Path, begun: float) -> dict[str, float]:
@@ -143,9 +126,8 @@ def measure_setup(folder: Path, say: Callable[[str], None]) -> float:
 def newcomer_figures(newcomers: Sequence[Newcomer], setup: float | None) -> list[Figure]:
     """Return the figures; the one from a fresh clone where its set-up was timed."""
     minutes, moments = [one.seconds / 60 for one in newcomers], [one.moments for one in newcomers]
-    seconds, command = [one.after_step for one in newcomers], newcomers[0].command
+    command = newcomers[0].command
     found = [
-        figure("first_accepted", seconds, target=TARGET_SECONDS, unit="s after its first step", at_most=True),
         figure("join_minutes", minutes, target=TARGET_MINUTES, unit="minutes", at_most=True, moments=moments),
         figure("commands", len(command.splitlines()), target=1, at_most=True, unit="typed", command=command),
         none("edits", sum(one.edits for one in newcomers), "files"),
@@ -153,7 +135,7 @@ def newcomer_figures(newcomers: Sequence[Newcomer], setup: float | None) -> list
     if setup is not None:
         most = {"at_most": True, "target": FRESH_TARGET_MINUTES, "setup_seconds": round(setup)}
         fresh = median(minutes) + setup / 60
-        found.insert(2, figure("join_minutes_fresh", fresh, unit="minutes, set-up included", **most))
+        found.insert(1, figure("join_minutes_fresh", fresh, unit="minutes, set-up included", **most))
     return found
 
 

@@ -2,7 +2,6 @@
 
     python benchmarks/real_model.py [--json] [--write] [--profile NAME] [--only KIND] [--save DIR]
     python benchmarks/real_model.py --commitments [--json] [--profile NAME] [--save DIR]
-    python benchmarks/real_model.py --float32-head [--json] [--save DIR]
 
 A node answers plain questions for a day of 24 steps. `worker.probe` generates the honest rows that a calibration of the
 model comes from, replayed also as other machines compute; another day of honest rows, and every cheat of
@@ -16,12 +15,6 @@ later run resumes from it. Takes about 20 minutes for each profile on two idle c
 straight from the engine.
 
     honest_language     how many of them are rejected, by their rows or by the pool of all, a step each
-
---float32-head says what bfloat16 with a head in float32 would show, in engine and replay, of the honest day and of what
-a calibration misses. Its pools lean at twice the means of this honest day: no grid of other machines widens them.
-
-    float32_head        size of the honest day's differences of log-probabilities, in nats, over that of a bfloat16 head
-    float32_head_seen   kinds of those missed that are accused within the day
 """
 
 from __future__ import annotations
@@ -30,14 +23,10 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
-from unittest.mock import patch
 
-import numpy as np
 import torch
-from torch.nn.functional import linear
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -51,7 +40,6 @@ from benchmarks.real_model_days import (
     STEPS,
     TOKENS,
     ProfileDays,
-    day_of,
     evidence_of,
     figures,
     judge_days,
@@ -63,14 +51,13 @@ from muster.authoring.calibration_grid import Grid, Way
 from muster.authoring.tasks.families import family_of
 from muster.environments.task import ask
 from muster.models.files import load_tokenizer, model_hash
-from muster.models.weights import read_weights
 from muster.protocol.prompts import end_token, prompt_tokens
 from muster.rollouts.schema import Rollout
 from muster.swarm.scenarios import LANGUAGE
-from muster.verification.calibration import MARGIN, beyond, calibrate, pool_units
+from muster.verification.calibration import beyond, calibrate
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
 from muster.verification.pools import REJECT
-from muster.verification.profiles import BF16, CPU_FP32, PROFILES, PoolLimits, Profile
+from muster.verification.profiles import BF16, CPU_FP32, PROFILES, Profile
 from muster.verification.statistics import scaled_errors
 from testbed.adversaries.live import CHEATS, EngineLab, edited_last, edited_place, spoiled_at
 from testbed.samples.packaged_model import packaged_model
@@ -83,16 +70,6 @@ ROWS = {"float32": 2, "bfloat16": 4}
 """Of a step, by dtype: single rows show most in float32, which takes twice as long."""
 GROUP = 4
 COMMITMENTS = 300
-FLOAT32_HEAD = "float32 head"
-HARD = (
-    "temperature 0.97",
-    "a stop token favoured by 1.0",
-    "drafts accepted within a tenth of a logit",
-    "log-probabilities lower by 0.0002",
-    "weights one step old, at 4e-5",
-    "int8 key-value cache",
-)
-"""Kinds that bfloat16 misses under a calibration, too."""
 QUESTIONS = (
     "Explain in a few sentences why the sky is blue.",
     "Write a short story about a lighthouse keeper and a storm.",
@@ -193,26 +170,6 @@ def measure_day(name: str, model: Path, folder: Path, wanted: Sequence[str]) -> 
                 keep(kind, edited if edited and kind == EDITED else CHEATS[kind](lab))
 
 
-def measure_float32_head(model: Path, folder: Path) -> None:
-    """Measure the honest day and HARD where engine and replay compute logits in float32."""
-    from vllm.model_executor.layers.logits_processor import LogitsProcessor
-
-    [(_, weights)] = [one for one in read_weights(model) if "embed_tokens" in one[0]]  # the head is tied to it
-    rows = weights.to(torch.bfloat16).float()
-
-    class Head:
-        weight = rows
-
-        def __call__(self, states: torch.Tensor) -> torch.Tensor:
-            return linear(states.float(), rows)
-
-    with (
-        patch.object(LogitsProcessor, "_get_logits", lambda _, states, *rest: linear(states.float(), rows)),
-        patch.object(Replayer, "_head", Head()),
-    ):
-        measure_day(BF16.name, model, folder, (HONEST_DAY, *HARD))
-
-
 def spoiled(rows: Sequence[Rollout], lab: EngineLab, profile: Profile, *, whole: bool) -> list[Rollout]:
     """Spoil the proofs of rows that were edited: of the edited token alone, or of the whole row, just not rejected."""
     if whole:
@@ -256,38 +213,6 @@ def honest_commitments(profile: Profile, save: Path) -> tuple[int, int]:
     return sum(rejected), cell.tokens
 
 
-def float32_head(save: Path) -> list[report.Figure]:
-    """Return the figures of a head in float32."""
-    # 1. Measure both heads.
-    model, folder = model_in(save), save / FLOAT32_HEAD
-    folder.mkdir(exist_ok=True)
-    _, plain = measured(model, BF16, save, HONEST_DAY)
-    if not all((folder / f"{kind}.npz").exists() for kind in (HONEST_DAY, *HARD)):
-        report.apart(measure_float32_head, model, folder)
-    cells = {kind: read_cell(folder / f"{kind}.npz") for kind in (HONEST_DAY, *HARD)}
-
-    # 2. How much smaller honest differences are.
-    [other] = [cell for cell in plain if cell.cell == HONEST_DAY]
-    sizes = [_size(cell) for cell in (cells[HONEST_DAY], other)]
-
-    # 3. What that shows, by limits that are as near as this day allows.
-    profile = replace(BF16, logit_rounding=CPU_FP32.logit_rounding)
-    units = pool_units(cells[HONEST_DAY], profile)
-    most = {name: MARGIN * float(np.mean([unit[name] for unit in units])) for name in asdict(profile.pool)}
-    judged = replace(profile, pool=PoolLimits(**most))
-    seen = [kind for kind in HARD if day_of(cells[kind], judged).caught]
-    words = f"of {len(HARD)} kinds that a calibration misses: {', '.join(seen) or 'none'}"
-    return [
-        report.relative("float32_head", sizes[0], peer=sizes[1], target=1.0, unit="nats", at_most=True),
-        report.figure("float32_head_seen", len(seen), target=0, unit=words),
-    ]
-
-
-def _size(cell: MeasuredCell) -> float:
-    differences = np.concatenate([row.claimed - row.logprobs for row in cell.rows])
-    return float(np.sqrt(np.square(differences).mean()))
-
-
 def model_in(save: Path) -> Path:
     """Return the folder of the model, which comes inside a package."""
     return packaged_model(save / "smollm2-135m")
@@ -309,14 +234,11 @@ def main() -> int:
     parser.add_argument("--profile", choices=(CPU_FP32.name, BF16.name), help="this profile alone")
     parser.add_argument("--only", default="", metavar="KIND", help="only kinds with this in their name")
     parser.add_argument("--commitments", action="store_true", help="honest commitments alone")
-    parser.add_argument("--float32-head", action="store_true", help="bfloat16 with a head in float32 alone")
     parser.add_argument("--save", type=Path, help="folder that keeps what is measured: a run goes on from it")
     options = parser.parse_args()
     profiles = (options.profile,) if options.profile else (CPU_FP32.name, BF16.name)
     with tempfile.TemporaryDirectory() as folder:
         save, found = options.save or Path(folder), dict[str, ProfileDays]()
-        if options.float32_head:
-            return report.show(float32_head(save), as_json=options.json)
         if options.commitments:
             rejected, tokens = zip(*(honest_commitments(PROFILES[name], save) for name in profiles), strict=True)
             words = f"of {COMMITMENTS * len(profiles)} honest commitments ({sum(tokens):,} tokens) are rejected"

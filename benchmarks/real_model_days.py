@@ -124,7 +124,7 @@ FIGURES = {CPU_FP32.name: ("real_fp32", 1.0), BF16.name: ("real_bf16", 0.75), CA
 
 def figures(found: Mapping[str, ProfileDays]) -> list[report.Figure]:
     """Return the figures of those profiles that were measured."""
-    made, licence, wrong = list[report.Figure](), list[tuple[float, float]](), 0
+    made, wrong = list[report.Figure](), 0
     for name, one in found.items():
         known = {day.name: day for day in one.days}
         cheats = [day for day in one.days if day.name not in (HONEST_DAY, *SPOILED)]
@@ -137,14 +137,7 @@ def figures(found: Mapping[str, ProfileDays]) -> list[report.Figure]:
         wrong += one.honest_rejected
         if (day := known.get(HONEST_DAY)) is not None:
             wrong += round(day.rejected * day.rows) + (day.pool_rejects is not None)
-        if EDITED in known and SPOILED[0] in known:
-            licence.append((known[SPOILED[0]].rejected, known[EDITED].rejected))
-    made.append(report.none("real_honest", wrong, f"honest rows of {NAME}, or days, are rejected"))
-    if licence:
-        spoiled, plain = min(licence, key=lambda one: one[0] / max(one[1], 1e-9))
-        unit = "of rows with an edited token and a spoiled proof are rejected; peer: without spoiling"
-        made.append(report.relative("own_licence", spoiled, peer=max(plain, 1e-9), target=1.0, unit=unit))
-    return made
+    return [*made, report.none("real_honest", wrong, f"honest rows of {NAME}, or days, are rejected")]
 
 
 def page(found: Mapping[str, ProfileDays]) -> str:

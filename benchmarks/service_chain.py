@@ -1,7 +1,5 @@
 """How fast an orchestrator reads a chain from empty, and what a reorg costs it, on SQLite and on PostgreSQL.
 
-    python benchmarks/service_chain.py [--json] [--quick] [--commitments 1600000]
-
 The follower is the service's own, and so is all that decodes and writes. The endpoint is made up: it answers with raw
 logs of WorkCommitted, four a block by 5,000 workers, which register first, and of a checkpoint in every four blocks.
 Making the answers is part of the time. `catch_up` counts all events. `reorg` is the poll that finds ten blocks
@@ -12,24 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.report import Figure, figure, parser, show
+from benchmarks.report import Figure, figure
 from muster.chain.reads import ChainReader
 from muster.chain.types import AddressBook
 from muster.contracts.codec import Event
 from muster.contracts.registry import Registered, Role
 from muster.contracts.runs import CheckpointPublished, Phase, RunState, WorkCommitted
-from muster.runtime import telemetry
 from muster.settings.schema import ChainSettings
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
@@ -39,7 +32,6 @@ from testbed.servers.postgres import PostgresServer
 
 ENGINES: Final = ("sqlite", "postgresql")
 Engine = Literal["sqlite", "postgresql"]
-COMMITMENTS, QUICK = 1_600_000, 40_000
 REORG_BLOCKS: Final = 10
 TARGETS: Final = {"sqlite": 3_000, "postgresql": 2_000}
 """Events a second."""
@@ -185,17 +177,3 @@ def figures(commitments: int) -> list[Figure]:
             figure(f"reorg_{engine}", seconds, ratio=seconds, target=REORG_SECONDS, unit="s", at_most=True),
         ]
     return found
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    made = parser(__doc__)
-    made.add_argument("--commitments", type=int, default=COMMITMENTS)
-    made.add_argument("--quick", action="store_true", help=f"{QUICK} commitments")
-    options = made.parse_args(arguments)
-    telemetry.configure("service", level="error")
-    commitments = QUICK if options.quick else options.commitments
-    return show(figures(commitments), as_json=options.json, about=[f"{commitments} commitments"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,26 +1,21 @@
 """Two orchestrators behind one PostgreSQL: what an answer costs beside one alone, and whether both know what one does.
 
-    python benchmarks/service_pair.py [--json] [--quick]
-
 Real orchestrators over a real chain and a real PostgreSQL. CPU: clients ask for demand and accepted work as fast as
 they are answered, while a trainer reports, which makes kept answers old: one orchestrator alone, then two. It is the
 processor time of the orchestrators per 1,000 answers; PostgreSQL's is left out. Pairs: the trainer reports to
 one orchestrator that it needs no more work, or does again, and asks the other for demand as soon as that is
-acknowledged. `--quick` measures a twentieth.
+acknowledged. `quick` measures a twentieth.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.report import Figure, none, parser, relative, show
+from benchmarks.report import Figure, none, relative
 from benchmarks.watched import cpu_of
 from muster.protocol.messages import StepReport
 from testbed.chain.anvil import Anvil
@@ -37,13 +32,6 @@ WARM_UP = 200
 POLL_SECONDS = 0.5
 """The default of chain.poll_seconds."""
 SHARE_OF_QUICK = 20
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    made = parser(__doc__)
-    made.add_argument("--quick", action="store_true", help=f"1/{SHARE_OF_QUICK} of the answers and pairs")
-    options = made.parse_args(arguments)
-    return show(two_processes(quick=options.quick), as_json=options.json)
 
 
 def two_processes(*, quick: bool = False) -> list[Figure]:
@@ -126,7 +114,3 @@ def pairs(run_fixture: RunFixture, server: PostgresServer, folder: Path, count: 
 
     with serving(run_fixture, server, folder, 2) as (first, second):
         return asyncio.run(work(first.url, second.url))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

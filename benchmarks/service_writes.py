@@ -1,18 +1,14 @@
 """What signed writes and idle polls cost one orchestrator: processor time, and answers in a second.
 
-    python benchmarks/service_writes.py [--json] [--quick] [--database URL] [--runs 3]
-
 A real orchestrator process over a real chain. Ten workers have committed six files each; four validators then post a
 verdict on every file, four requests at a time each, over connections that they keep. Only the orchestrator's processor
 time counts, its threads included, and only from each worker's second file on: with the first ones a process makes its
 statements. Then eight connections ask for the run's demand, one question after the other, as workers without work do.
---quick: a fifth of it, once. --database: a database on PostgreSQL, empty, for one run only.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.report import Figure, figure, parser, show
+from benchmarks.report import Figure, figure
+from benchmarks.service_load import Line
 from benchmarks.watched import cpu_of
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import Verdict
@@ -35,6 +30,7 @@ WORKERS, FILES = 10, 6
 AT_ONCE = 4
 """Requests of one validator at a time."""
 POLLS = 8_000
+RUNS = 3
 
 
 @dataclass(frozen=True)
@@ -46,23 +42,12 @@ class Run:
     poll: float
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    made = parser(__doc__)
-    made.add_argument("--quick", action="store_true", help="a fifth of the work, once")
-    made.add_argument("--database", default="", help="URL of an empty database, for one run")
-    made.add_argument("--runs", type=int, default=3)
-    options = made.parse_args(arguments)
-    count = 1 if options.database else options.runs
-    found = signed_writes(lambda: options.database, quick=options.quick, count=count)
-    files, polls = (2, POLLS // 5) if options.quick else (FILES, POLLS)
-    about = f"{len(VALIDATORS)} validators, {WORKERS * (files - 1) * len(VALIDATORS)} verdicts, {polls} polls"
-    return show(found, as_json=options.json, about=[about])
+def signed_writes(database: Callable[[], str] = str, *, quick: bool = False) -> list[Figure]:
+    """Measure on SQLite, or where `database` returns the URL of an empty one on PostgreSQL, a new one each run.
 
-
-def signed_writes(database: Callable[[], str] = str, *, quick: bool = False, count: int = 3) -> list[Figure]:
-    """Measure on SQLite, or where `database` returns the URL of an empty one on PostgreSQL, a new one each run."""
-    count = 1 if quick else count
-    files, polls = (2, POLLS // 5) if quick else (FILES, POLLS)
+    quick: a fifth of the work, once.
+    """
+    count, files, polls = (1, 2, POLLS // 5) if quick else (RUNS, FILES, POLLS)
     with tempfile.TemporaryDirectory(prefix="muster-writes-") as folder, Anvil() as anvil:
         workers = tuple(f"w{number}" for number in range(WORKERS))
         run_fixture = asyncio.run(RunFixture.build_on(anvil, Path(folder), seed="writes", workers=workers))
@@ -141,15 +126,7 @@ async def post(
 
 async def ask(port: int, path: str, count: int) -> None:
     """Ask again and again over one connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    line, request = await Line.open(port, 0, 0), f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
     for _ in range(count):
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200 "), head
-        lines = dict(line.split(": ", 1) for line in head.decode().lower().splitlines() if ": " in line)
-        await reader.readexactly(int(lines["content-length"]))
-    writer.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        assert (answer := await line.ask(request)).status == 200, answer
+    line.close()

@@ -1,7 +1,5 @@
 """What bfloat16 costs where torch has no instructions for it: SmolLM2-135M replayed and run, natively and in float32.
 
-    python benchmarks/verification_matmul.py [--json] [--runs 1] [--rows 256]
-
 Every process emulates AVX2 (`muster.runtime.processor.EMULATIONS`), which changes nothing on a processor that has no
 more. The rows are of a real bfloat16 engine with this processor's own instructions. One thread each, and processor time
 rather than minutes, so that a busy machine measures the same.
@@ -27,8 +25,6 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from benchmarks import report
 from benchmarks.watched import memory_of
 from muster.authoring.probe_process import run_probe
@@ -45,13 +41,13 @@ EMULATED = "avx512f" in read_features()
 TARGETS = {"replay_float32": 3.0 if EMULATED else 10.0, "replay_memory": 3.0, "engine_float32": 3.0}
 
 
-def figures(runs: int, rows: int = ROWS) -> list[report.Figure]:
+def figures(runs: int) -> list[report.Figure]:
     """Return the figures; both ways take turns."""
     with tempfile.TemporaryDirectory(prefix="muster-matmul-") as name:
         folder = Path(name)
         model, spec, rows_file = packaged_model(), folder / "spec.json", folder / "rows.parquet"
         weights = sum(path.stat().st_size for path in model.glob("*.safetensors"))
-        write_document(spec_of(model, rows), spec)
+        write_document(spec_of(model), spec)
         asyncio.run(run_probe("worker.probe", spec, rows_file, environment=ONE_THREAD))
         emulated = EMULATIONS["AVX2"] | ONE_THREAD
         replays, engines = (
@@ -103,15 +99,15 @@ def _faster(name: str, ours: list[float], peer: list[float], **more: Any) -> rep
     return report.figure(name, ours, peer=peer, ratio=min(ours) / max(peer), target=TARGETS[name], **more)
 
 
-def spec_of(model: Path, rows: int) -> ProbeSpec:
+def spec_of(model: Path) -> ProbeSpec:
     """Return requests of tasks of ours, some with each prompt."""
     from benchmarks.calibration import requests_of  # what it imports would count as memory of the replay's
 
     asked = [
         ProbeRequest(prompt_tokens=one.prompt_tokens.tolist(), seed=one.seed, max_tokens=TOKENS)
-        for one in requests_of(model, rows, TOKENS, "matmul")
+        for one in requests_of(model, ROWS, TOKENS, "matmul")
     ]
-    calls = [asked[start : start + AT_ONCE] for start in range(0, rows, AT_ONCE)]
+    calls = [asked[start : start + AT_ONCE] for start in range(0, ROWS, AT_ONCE)]
     return ProbeSpec(model=model, profile=BF16.name, temperature=1.0, calls=calls)
 
 
@@ -156,15 +152,3 @@ def generate(folder: Path, matmul: Any) -> dict[str, Any]:
         path.name for path in map(Path, Path("/proc/self/maps").read_text().split()) if path.parent.name == "vllm"
     }
     return {"speed": tokens / (time.process_time() - begun), "kernels": sorted(mapped)}
-
-
-def main() -> int:
-    parser = report.parser(__doc__)
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    options = parser.parse_args()
-    return report.show(figures(options.runs, options.rows), as_json=options.json)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

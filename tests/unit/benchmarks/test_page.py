@@ -43,14 +43,9 @@ def test_the_cost_is_what_watchers_add(watched: float, holds: bool) -> None:
     assert (found["refused"], found["lost"], found["messages"]) == (2, 3, [5000] * 3)
 
 
-def test_a_newcomers_work_counts_from_its_first_step() -> None:
-    made = [Newcomer("muster up http://x", 60.0 + after, after, {"ready": 1.0}, 0) for after in (12.0, 31.0, 18.0)]
-    first, minutes, _, edits = newcomer_figures(made, None)
-    assert (first["name"], first["ratio"], first["holds"], first["ours_range"]) == (
-        "first_accepted",
-        18.0,
-        True,
-        [12, 31],
-    )
-    assert (minutes["ratio"], edits["holds"]) == (1.3, True)
-    assert newcomer_figures(made, 120.0)[2]["ratio"] == 3.3
+def test_a_newcomer_takes_from_its_command_to_its_first_accepted_work() -> None:
+    made = [Newcomer("muster up http://x", 60.0 + more, {"ready": 1.0}, 0) for more in (12.0, 31.0, 18.0)]
+    minutes, commands, edits = newcomer_figures(made, None)
+    assert (minutes["name"], minutes["ratio"], minutes["holds"]) == ("join_minutes", 1.3, True)
+    assert (commands["ratio"], edits["holds"]) == (1, True)
+    assert newcomer_figures(made, 120.0)[1]["ratio"] == 3.3

@@ -14,7 +14,6 @@ from benchmarks.real_model_days import (
     HONEST_DAY,
     SPOILED,
     STEPS,
-    Day,
     ProfileDays,
     day_of,
     figures,
@@ -22,7 +21,7 @@ from benchmarks.real_model_days import (
     page,
 )
 from muster.verification.measured import MeasuredCell
-from muster.verification.profiles import BF16, CPU_FP32
+from muster.verification.profiles import CPU_FP32
 from muster.verification.statistics import TokenErrors
 from testbed.adversaries.live import LEARNING_RATE, edited_place, lowered, one_step_back, spoiled_at, top_k, top_p
 from testbed.samples.cells import cell, errors
@@ -64,7 +63,7 @@ def test_rows_that_accuse_catch_by_themselves() -> None:
     assert (found.pool_accuses, found.caught) == (None, True)
 
 
-def test_figures_name_what_is_missed_and_compare_spoiled_proofs() -> None:
+def test_figures_name_what_is_missed() -> None:
     exact, leaning, far = (day([one] * STEPS) for one in (errors(), errors(distance=0.0005), errors(gap=30.0)))
     days = [
         replace(day_of(measured, CPU_FP32), name=name)
@@ -78,28 +77,15 @@ def test_figures_name_what_is_missed_and_compare_spoiled_proofs() -> None:
         )
     ]
     found = {CPU_FP32.name: ProfileDays(days, 96, 0)}
-    caught, honest, licence = figures(found)
+    caught, honest = figures(found)
     assert (caught["name"], caught["ours"], caught["ratio"], caught["holds"]) == ("real_fp32", 2, 0.6667, False)
     assert str(caught["unit"]).endswith("not: not seen")
     assert (honest["name"], honest["holds"]) == ("real_honest", True)
-    assert (licence["name"], licence["ratio"], licence["holds"]) == ("own_licence", 0.0, False)
     lines = page(found).splitlines()
     assert "2 of 3 cheats are caught under cpu-fp32-projection-v3. Of 96 honest rows" in lines[0]
     assert "| seen | 0% | 0% | step 11 |" in lines
     assert "| not seen | 0% | 0% | **no** |" in lines
     assert f"| {EDITED} | 100% | 100% | step 11 |" in lines
-
-
-def test_the_licence_that_differs_most_is_the_figure() -> None:
-    def rejected(share: float, name: str) -> Day:
-        return replace(day_of(day([errors()] * STEPS), CPU_FP32), name=name, rejected=share)
-
-    found = {
-        CPU_FP32.name: ProfileDays([rejected(1.0, EDITED), rejected(1.0, SPOILED[0])], 0, 0),
-        BF16.name: ProfileDays([rejected(0.8, EDITED), rejected(0.6, SPOILED[0])], 0, 0),
-    }
-    figure = figures(found)[-1]
-    assert (figure["name"], figure["ours"], figure["peer"], figure["ratio"]) == ("own_licence", 0.6, 0.8, 0.75)
 
 
 def test_honest_rows_that_are_rejected_are_counted() -> None:

@@ -1,22 +1,37 @@
-"""Right answers earn the reward however they are written, and answers that only look right do not."""
+"""Right answers earn the reward however they are written, and answers that only look right do not.
+
+A line of vectors/reward_answers.jsonl is an environment, its options, a reference, an answer, and whether it is right.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from benchmarks.scoring import answers
 from muster.constants import MICRO
 from muster.environments.base import Environment, ScorerCall
 from muster.environments.task import ask
+from testbed.paths import VECTORS
+
+PAIRS = [json.loads(line) for line in (VECTORS / "reward_answers.jsonl").read_text().splitlines()]
+CHOICES = 4
 
 
-@pytest.mark.parametrize("environment", ["arithmetic", "choice", "math"])
-def test_pairs_that_people_found_are_judged_right(environment: str, scorer_call: Callable[..., ScorerCall]) -> None:
-    pairs = [pair for pair in answers.found() if pair.environment == environment]
+@pytest.mark.parametrize("name", ["arithmetic", "choice", "math"])
+def test_pairs_that_people_found_are_judged_right(
+    name: str, environment_of: Callable[..., Environment], scorer_call: Callable[..., ScorerCall]
+) -> None:
+    pairs, wrong = [pair for pair in PAIRS if pair[0] == name], []
     assert len(pairs) > 40
-    assert answers.misjudged(pairs, scorer_call("math_verify")) == []
+    for _, options, gold, answer, right in pairs:
+        reference = {"answer": gold} | ({"choices": CHOICES} if name == "choice" else {})
+        environment = environment_of(name, **{"thinking": "none", **options})
+        parts = environment.score(replace(ask("?"), reference=reference), answer, scorer_call("math_verify")).parts
+        wrong += [(options, gold, answer)] if (parts != (0,)) != right else []
+    assert wrong == []
 
 
 @pytest.mark.parametrize(
