@@ -1,14 +1,12 @@
 """What a difference between two checkpoints weighs, and how fast it is applied.
 
-    python benchmarks/deltas.py [--json] [--runs 3] [--compare]
+    python benchmarks/broadcast.py --json --only deltas
 
 The checkpoints are a bf16 model of 66 million parameters before and after one step of the trainer's own update (AdamW
 on float32 master weights, after a few steps that fill its moments), with the learning rates at which about 1 % and
 0.1 % of the bf16 values change. `ours` is bytes of the whole checkpoint over bytes of the difference, its manifests
 included, resp. bytes of the whole checkpoint per second of processor time for reading the base, decoding and hashing
 every shard; `limit` is what the entropy of independent changes would allow, resp. reading and hashing alone.
-
---compare prints instead what other ways to write the same changes weigh.
 """
 
 from __future__ import annotations
@@ -19,17 +17,13 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow
 import torch
 from blake3 import blake3
 from safetensors.torch import save_file
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from muster.models.init import ModelShape, make_model, make_tokenizer
@@ -181,88 +175,3 @@ def _values(step: TargetStep) -> np.ndarray:
     """Return the model's bit patterns."""
     data = (step.path / "model.safetensors").read_bytes()
     return np.frombuffer(data, "<u2", offset=8 + int.from_bytes(data[:8], "little"))
-
-
-# Other ways to write the same
-
-
-def compare() -> None:
-    """Print the size of several encodings of the changes, shard by shard with zstd, against the whole."""
-    with tempfile.TemporaryDirectory(prefix="muster-deltas-") as name:
-        pairs = make_pairs(Path(name))
-        values = {figure: (_values(pair.base), _values(pair.target)) for figure, pair in pairs.items()}
-        print(f"{'':44}" + "".join(f"{figure:>14}" for figure in pairs))
-        for way, size in WAYS.items():
-            row = []
-            for before, after in values.values():
-                pieces = range(0, len(before), 1 << 22)
-                total = sum(size(before[at : at + (1 << 22)], after[at : at + (1 << 22)]) for at in pieces)
-                row.append(2 * len(before) / total)
-            print(f"{way:44}" + "".join(f"{ratio:14.1f}" for ratio in row))
-        print(f"{'ours, manifests included':44}" + "".join(f"{pair.ratio:14.1f}" for pair in pairs.values()))
-
-
-def _packed(numbers: np.ndarray, level: int = 3) -> int:
-    codec = pyarrow.Codec("zstd", compression_level=level)
-    return len(codec.compress(np.ascontiguousarray(numbers), asbytes=True))
-
-
-def _planes(numbers: np.ndarray) -> int:
-    columns = numbers.view(np.uint8).reshape(-1, numbers.itemsize).T
-    return sum(_packed(column) for column in columns if column.any())
-
-
-def _zigzag(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    change = (after - before).view(np.int16)
-    return ((change << 1) ^ (change >> 15)).view(np.uint16)
-
-
-def _gaps(places: np.ndarray) -> np.ndarray:
-    return (np.diff(places, prepend=-1) - 1).astype("<u4")
-
-
-def _gaps_and_values(before: np.ndarray, after: np.ndarray) -> int:
-    places = np.flatnonzero(before != after)
-    return _planes(_gaps(places)) + _packed(after[places])
-
-
-def _index_and_value(before: np.ndarray, after: np.ndarray) -> int:
-    places = np.flatnonzero(before != after)
-    return _packed(places.astype("<u4")) + _packed(after[places])
-
-
-def _gaps_and_changes(before: np.ndarray, after: np.ndarray) -> int:
-    places = np.flatnonzero(before != after)
-    return _planes(_gaps(places)) + _planes(_zigzag(before, after)[places])
-
-
-def _small_apart(before: np.ndarray, after: np.ndarray) -> int:
-    """Count places of small values apart: they are few and change most."""
-    small = (before & 0x7FFF) < (116 << 7)
-    return sum(_gaps_and_changes(before[part], after[part]) for part in (small, ~small))
-
-
-WAYS: dict[str, Callable[[np.ndarray, np.ndarray], int]] = {
-    "XOR, zstd 3": lambda before, after: _packed(before ^ after),
-    "XOR, zstd 9": lambda before, after: _packed(before ^ after, 9),
-    "XOR, bytes apart, zstd 3": lambda before, after: _planes(before ^ after),
-    "index and value, zstd 3": _index_and_value,
-    "gaps and values, bytes apart, zstd 3": _gaps_and_values,
-    "gaps and changes, bytes apart, zstd 3": _gaps_and_changes,
-    "the same, small values apart from the rest": _small_apart,
-}
-
-
-def main() -> int:
-    parser = report.parser(__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--compare", action="store_true", help="other ways to write the same")
-    options = parser.parse_args()
-    if options.compare:
-        compare()
-        return 0
-    return report.show(figures(options.runs), as_json=options.json)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,6 @@
 """What an update of the trainer is measured on: a model with random weights and one ragged batch, the same for a peer.
 
-    python benchmarks/ragged.py FOLDER [--groups 64] [--vocabulary 2048] [--hidden 192] [--layers 3]
-
-writes FOLDER/model, a Qwen2 checkpoint with a tokenizer, and FOLDER/batch.npz, all from one seed:
+`make` writes FOLDER/model, a Qwen2 checkpoint with a tokenizer, and FOLDER/batch.npz, all from one seed:
 
     group_size            int64 []                  rollouts g·size to (g+1)·size − 1 are group g's
     prompt_lengths        int64 [groups]
@@ -20,16 +18,12 @@ parameters as in Qwen2.5-0.5B; what the model says means nothing.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from muster.models.files import model_hash, tokenizer_hash
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
@@ -212,24 +206,3 @@ def _rollout(
         parts=np.array([reward], np.int64),
         length_reward=0,
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--groups", type=int, default=64)
-    for field in fields(Shape):
-        parser.add_argument(f"--{field.name}", type=int, default=field.default)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    shape = Shape(**{field.name: getattr(options, field.name) for field in fields(Shape)})
-    model, file = make(options.folder, shape, options.groups)
-    batch = RaggedBatch.load(file)
-    lengths = batch.completion_lengths
-    print(
-        f"{model}, {file}: {len(lengths)} rollouts, {lengths.sum()} completion tokens, median {np.median(lengths):.0f}"
-    )
-
-
-if __name__ == "__main__":
-    main()

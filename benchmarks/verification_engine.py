@@ -1,6 +1,6 @@
 """What verification costs: the worker's seeded sampling and proofs, and the validator's replay, on the real engine.
 
-    python benchmarks/verification_engine.py [--json] [--runs 40] [--only NAME]
+    python benchmarks/verification.py --only engine [--json] [--runs 40]
 
 Worker figures: the engine as a worker runs it against the same vLLM with neither seeded sampler nor proofs, which
 samples by itself at the same temperature and reports the sampled token's log-probability, as ours does. Both live in
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -30,8 +29,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
@@ -270,15 +267,3 @@ def measure(name: str, runs: int) -> report.Figure:
 def figures(runs: int, names: Sequence[str] = tuple(TARGETS)) -> list[report.Figure]:
     """Return all figures, each measured in a separate process."""
     return [report.apart(measure, name, runs) for name in names]
-
-
-def main() -> int:
-    parser = report.parser(__doc__)
-    parser.add_argument("--runs", type=int, default=40, help="pairs of a worker's figure; a validator's takes a tenth")
-    parser.add_argument("--only", nargs="+", choices=TARGETS, default=list(TARGETS), help="these figures alone")
-    options = parser.parse_args()
-    return report.show(figures(options.runs, options.only), as_json=options.json)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

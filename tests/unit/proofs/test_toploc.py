@@ -1,6 +1,6 @@
 """The `toploc` codec: the package's own bytes, the package's own statistics, and far stricter about lies.
 
-vectors/toploc.json was made by the `toploc` package 0.1.6; testbed/samples/toploc_cases.py says how.
+vectors/toploc.json was made by the `toploc` package 0.1.6; toploc_cases.py says how.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from muster.proofs.topk import CHUNK_TOKENS, POINTS, Largest, largest, largest_b
 from muster.proofs.toploc import TOPLOC
 from testbed import paths
 from testbed.samples.proofs import compare, encode
-from testbed.samples.toploc_cases import CASES, Case, other_states, states
 from testbed.suite.examples import up_to
 from testbed.waiting import BOUND
+from tests.unit.proofs.toploc_cases import CASES, Case, other_states, states
 
 VECTORS = json.loads((paths.VECTORS / "toploc.json").read_text())
 CHUNK = 2 * WORDS

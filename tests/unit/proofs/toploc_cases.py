@@ -1,7 +1,7 @@
 """States behind vectors/toploc.json, and how that file was made.
 
     make bench-peers
-    .peers/toploc/bin/python -m testbed.samples.toploc_cases > tests/unit/vectors/toploc.json
+    .peers/toploc/bin/python -m tests.unit.proofs.toploc_cases > tests/unit/vectors/toploc.json
 
 That is the `toploc` package 0.1.6, built from source, proving `states` and comparing its proofs with `other_states`.
 The package leaves ties to torch, so every chunk has 128 entries larger than all others, no two of one magnitude.
