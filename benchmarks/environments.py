@@ -34,9 +34,7 @@ from benchmarks.scoring import (
     scored_validation,
 )
 from muster.runtime import telemetry
-from muster.sandbox.native_walls import missing_walls
 from testbed.escapes import runner
-from testbed.escapes.attacks import CONTROLS
 from testbed.paths import ROOT
 from testbed.runs import private_tests
 
@@ -73,16 +71,9 @@ QUICK: Final = Size(16, 1, 2, 150, 1, 4, 20_000, 3, 6, 0, 10)
 
 
 def measure_escapes(size: Size) -> list[Figure]:
-    """Count the gains of attacks on both walls, and on the second sandbox if its walls are available."""
+    """Count the gains of attacks on both walls."""
     inner, (outer, failed) = runner.attack_component(), runner.attack_process()
-    figures = [_escapes("escapes", inner), _escapes("escapes_outer", outer, controls_failed=failed)]
-    if missing := missing_walls():
-        print(f"the second sandbox is not attacked: {missing}", file=sys.stderr)
-        return figures
-    with tempfile.TemporaryDirectory(prefix="muster-image-") as folder:
-        native = runner.attack_native(Path(folder), runner.build_image(Path(folder)))
-    controls = {"controls": len(CONTROLS["native"]), "controls_failed": runner.control_native()}
-    return [*figures, _escapes("escapes_native", native, **controls)]
+    return [_escapes("escapes", inner), _escapes("escapes_outer", outer, controls_failed=failed)]
 
 
 def _escapes(name: str, found: runner.Report, **more: object) -> Figure:

@@ -4,7 +4,7 @@
 
 Ends with 1 where a limit is exceeded. A module of the library is imported by a process if a module in `orchestrator/`,
 `worker/`, `validator/` or `trainer/`, or the relay's start, leads to it. Imports for type checking do not count. The
-sandboxes' guests, which run on another interpreter, and generated bindings are left out.
+sandbox's guest, which runs on another interpreter, and generated bindings are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROCESSES = ("orchestrator", "worker", "validator", "trainer")
 RELAY = "muster.shardcast.__main__"
 PARTS = ("authoring", "console", "swarm")
 """Packages in `muster/` that are not the library."""
-GUESTS = ("muster.sandbox.guest", "muster.sandbox.native_guest")
+GUEST = "muster.sandbox.guest"
 
 MOST_UNUSED = 0.05
 MOST_ROOMS = 20
@@ -30,12 +30,12 @@ MOST_IMPORTS = 42
 
 
 def lines_of_modules() -> dict[str, int]:
-    """Return the lines of each tracked module of `muster`, by its dotted name, without guests."""
+    """Return the lines of each tracked module of `muster`, by its dotted name, without the guest."""
     listed = subprocess.run(["git", "ls-files", "muster/**.py"], cwd=ROOT, check=True, capture_output=True, text=True)
     lines = {}
     for name in listed.stdout.split():
         module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        if not module.startswith(GUESTS):
+        if not module.startswith(GUEST):
             lines[module] = len((ROOT / name).read_text(encoding="utf-8").splitlines())
     return lines
 

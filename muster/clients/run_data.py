@@ -27,7 +27,6 @@ from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.files import write_durably
 from muster.sandbox.component import MAX_COMPONENT_BYTES, find_component, keep_component
-from muster.sandbox.native_walls import require_walls
 from muster.shardcast.fetch.delta_fetch import fetch_step
 from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.fetch import FetchRequest, OnReceived
@@ -64,8 +63,7 @@ class RunTasks:
     async def fetch(cls, client: OrchestratorClient, terms: Terms, folder: Path) -> RunTasks:
         """Fetch the document, and the components that its environments score by.
 
-        Raises as `OrchestratorClient.get_file`, CheckError when what came is not what the terms name, and ConfigError
-        where it needs walls that do not stand here.
+        Raises as `OrchestratorClient.get_file`, and CheckError when what came is not what the terms name.
         """
         path = task_set_path(terms, folder)
         if not (path / DOCUMENT_NAME).exists():
@@ -80,15 +78,8 @@ class RunTasks:
             raise MismatchError(f"the task set {sealed}, the run's terms say {terms.grade_epochs}")
         task_set.document.check_tools(terms.tools_root)
         tasks = cls(client, task_set)
-        await asyncio.to_thread(tasks.check_walls)
         await tasks._fetch_components()
         return tasks
-
-    def check_walls(self) -> None:
-        """Raise ConfigError where tasks are scored by native programs and this machine cannot wall them in."""
-        parts = (*self.task_set.document.parts, *self.task_set.document.held_out)
-        if any(part.environment.is_native for part in parts):
-            require_walls()
 
     async def ensure(self, draw: Draw, epoch: int) -> None:
         """Fetch the shards that the tasks of a draw in an epoch lie in, where they are not here."""

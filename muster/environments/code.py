@@ -40,8 +40,7 @@ class Code(OptionsEnvironment):
     passes, for checking the task. A function's test may also have `identical` (true): only a value of the output's own
     type is right, `True` and not `1`; or `tolerance`, in the place of the option.
 
-    Option `runner`: "component" runs programs in WebAssembly, the same on every machine; "native" runs those that it
-    cannot (numpy, compiled languages) in the second sandbox, whose scores accuse no node (docs/use/environments.md).
+    Option `runner` has one value, "component". It stands here because hashes of manifests that were published cover it.
 
     Option `tuples`: "lists" compares them as lists, "distinct" as Python does, "outer" takes a returned tuple for a
     list and what is in it as Python does. Option `text`: "words" compares printed lines word by word, "lines" as a
@@ -56,7 +55,7 @@ class Code(OptionsEnvironment):
     FUNCTION: ClassVar[str] = "code"
     OPTIONS: ClassVar[Mapping[str, Option]] = {
         "partial": OneOf((False, True)),
-        "runner": OneOf(("component", "native")),
+        "runner": OneOf(("component",)),
         "text": OneOf(("words", "lines")),
         "thinking": THINKING,
         "tolerance": Between(0, 1, 0),
@@ -66,11 +65,6 @@ class Code(OptionsEnvironment):
     def __init__(self, manifest: EnvironmentManifest) -> None:
         super().__init__(manifest)
         options = self._options
-        if (options["runner"] == "native") != manifest.is_native:
-            raise MalformedError(
-                f"environment code with runner={options['runner']} and the scorer of the other one",
-                hint="runner=native needs a native image, the other a component",
-            )
         self._partial, self._tuples, self._lines = options["partial"], options["tuples"], options["text"]
         self._tolerance = float(options["tolerance"])
 

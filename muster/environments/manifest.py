@@ -2,9 +2,8 @@
 
 An *environment manifest* names an environment and its version, its options, the weights of its score's parts and,
 where scoring runs code on a stranger's text, the *scorer*: a WebAssembly component by its hash, its function, and the
-fuel and memory that one call may use; or an image for native programs by its hash, and the time and memory of one run.
-The manifests of a run stand in its task set's document, whose hash the terms name, so the terms say
-exactly what scores.
+fuel and memory that one call may use. The manifests of a run stand in its task set's document, whose hash the terms
+name, so the terms say exactly what scores.
 """
 
 from __future__ import annotations
@@ -14,19 +13,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from muster.constants import MICRO
 from muster.environments.tools.manifest import TurnsManifest
 from muster.errors import MalformedError
 from muster.runtime.documents import StrictDocument, canonical_json, few
-from muster.sandbox.scorer import NativeManifest, ScorerManifest
+from muster.sandbox.scorer import ScorerManifest
 
 MAX_PARTS: Final = 8
 MAX_MANIFEST_BYTES: Final = 16 * 1024**2
 """As many as the document of its task set may have."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+def _not_native(scorer: Any) -> Any:
+    if isinstance(scorer, Mapping) and "image" in scorer:
+        raise _native_error()
+    return scorer
+
+
+def _native_error() -> MalformedError:
+    return MalformedError(
+        "an environment manifest with runner=native: Muster no longer runs native programs",
+        hint="make the task set again with runner=component, without the tasks whose programs need numpy or C",
+    )
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class EnvironmentManifest(StrictDocument):
     """The environment's own choices (JSON)."""
     weights: Annotated[Mapping[str, int], few(MAX_PARTS)] = field(default_factory=dict)
     """Weight of each part of the score in millionths; they add up to MICRO."""
-    scorer: ScorerManifest | NativeManifest | None = None
+    scorer: Annotated[ScorerManifest | None, BeforeValidator(_not_native)] = None
     turns: Annotated[TurnsManifest | None, Field(exclude_if=lambda turns: turns is None)] = None
     """Tools and turns. Without it a completion is one turn, and the document does not name it."""
 
@@ -56,17 +68,14 @@ class EnvironmentManifest(StrictDocument):
             raise MalformedError(f"environment {self.name}: a part has a bad name or a negative weight")
         if self.turns is not None and list(self.turns.tools) != sorted(set(self.turns.tools)):
             raise MalformedError(f"environment {self.name}: its tools are not in order, or one stands there twice")
+        if self.options.get("runner") == "native":
+            raise _native_error()
         canonical_json(dict(self.options))  # raises for what JSON lacks
 
     @property
     def thinks(self) -> bool:
         """Return whether a completion is to begin with thinking, whose length the prompt announces."""
         return self.options.get("thinking") != "none"
-
-    @property
-    def is_native(self) -> bool:
-        """Return whether scores may differ between machines and from one time to the next: they accuse no node."""
-        return isinstance(self.scorer, NativeManifest)
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -91,8 +100,7 @@ class Score:
     reason: str = ""
     """Why it is not the full score, for people."""
     unsure: bool = False
-    """Whether another machine could have come to another score: a call was deeper than the stack, or a native run came
-    near to its limits."""
+    """Whether another machine could have come to another score: a call was deeper than the stack."""
 
     def reward(self, manifest: EnvironmentManifest) -> int:
         """Return the weighted sum in millionths, rounded down."""

@@ -14,11 +14,11 @@ from muster.environments.choice import MultipleChoice
 from muster.environments.code import Code
 from muster.environments.exact import Arithmetic, Sorting
 from muster.environments.instruction import Instruction
-from muster.environments.manifest import EnvironmentManifest, NativeManifest, ScorerManifest
+from muster.environments.manifest import EnvironmentManifest, ScorerManifest
 from muster.environments.math import Math
 from muster.environments.reasoning_gym import ReasoningGym
 from muster.errors import ConfigError
-from muster.sandbox.component import local_component, local_image
+from muster.sandbox.component import local_component
 
 ENVIRONMENTS: Final[Mapping[str, Any]] = {
     environment.NAME: environment
@@ -56,14 +56,11 @@ def default_manifest(name: str, component_hash: str = "") -> EnvironmentManifest
 def own_manifest(name: str, options: Mapping[str, Any] = MappingProxyType({})) -> EnvironmentManifest:
     """Return an environment's manifest with these options, scored by what was built on this machine.
 
-    That is the component, or the image with runner=native. Raises ConfigError for a name that is none or where it was
-    not built, MalformedError for an option that the environment lacks.
+    Raises ConfigError for a name that is none or where no component was built, MalformedError for an option that the
+    environment lacks.
     """
-    native = options.get("runner") == "native"
-    built = (local_image() if native else local_component()).hash if _class_of(name).FUNCTION else ""
-    default = default_manifest(name, built)
-    scorer = NativeManifest(built) if native and built else default.scorer
-    manifest = replace(default, options={**default.options, **options}, scorer=scorer)
+    default = default_manifest(name, local_component().hash if _class_of(name).FUNCTION else "")
+    manifest = replace(default, options={**default.options, **options})
     make_environment(manifest)
     return manifest
 

@@ -13,8 +13,7 @@ from muster.environments.task import Task
 from muster.errors import MalformedError
 from muster.runtime.closing import Closing
 from muster.sandbox.client import Sandbox
-from muster.sandbox.native import Native
-from muster.sandbox.scorer import NativeManifest, Outcome
+from muster.sandbox.scorer import Outcome
 
 
 class Scorers(Closing):
@@ -23,7 +22,6 @@ class Scorers(Closing):
     def __init__(self, components: Path | None = None) -> None:
         """Keep components of runs in a folder; without one, only this machine's own is found."""
         self.sandbox = Sandbox(components)
-        self.native = Native(components)
         self._environments: dict[bytes, Environment] = {}
 
     def close(self) -> None:
@@ -41,8 +39,7 @@ class Scorers(Closing):
         """Score a completion's text, its end token removed.
 
         A task whose reference the environment cannot score by is worth 0 to everybody. Raises UnreachableError when
-        this machine cannot run the scorer, ConfigError when it may not run native programs, and as
-        `make_environment`.
+        this machine cannot run the scorer, and as `make_environment`.
         """
         environment = self.environment(manifest)
         try:
@@ -56,8 +53,6 @@ class Scorers(Closing):
 
         def call(payload: Any) -> Outcome:
             assert manifest.scorer is not None, f"{manifest.name} has no scorer to call"
-            if isinstance(manifest.scorer, NativeManifest):
-                return self.native.call(manifest.scorer, payload)
             return self.sandbox.call(manifest.scorer, payload)
 
         return call

@@ -1,6 +1,5 @@
-"""The sandboxes. The first is deterministic: CPython as a WebAssembly component, with fuel for time and no way out.
+"""The sandbox: CPython as a WebAssembly component, the same on every machine, with fuel for time and no way out.
 
 `guest` is what runs inside, `component` builds and names it, `runtime` runs one call, `server` is the process that
-does so behind the outer walls, `client` talks to it. The second, `native`, runs programs of `images` behind
-`native_walls`; its results are no ground for a case. May import `runtime` and below. Used by `environments`.
+does so behind the outer walls, `client` talks to it. May import `runtime` and below. Used by `environments`.
 """

@@ -30,9 +30,6 @@ BUILT: Final = Path(__file__).parent / "built"
 
 BUILT_NAME: Final = "scorer.wasm.zst"
 HASH_NAME: Final = "scorer.sha256"
-IMAGE_NAME: Final = "native.tar.zst"
-IMAGE_HASH_NAME: Final = "native.sha256"
-"""An image for native programs, where scripts/build_native_image.py has put one."""
 
 MAX_COMPONENT_BYTES: Final = MAX_FILE_BYTES
 """As it is stored and sent: zstd."""
@@ -54,33 +51,21 @@ class Component:
 
 def local_component(folder: Path = BUILT) -> Component:
     """Return the component that was built on this machine. Raises ConfigError when there is none."""
-    script = "build_component.py (make setup runs it)"
-    return _built(folder / HASH_NAME, folder / BUILT_NAME, "scorer component", script)
-
-
-def local_image(folder: Path = BUILT) -> Component:
-    """Return the image for native programs that was built on this machine. Raises ConfigError when there is none."""
-    names = folder / IMAGE_HASH_NAME, folder / IMAGE_NAME
-    return _built(*names, "image for native programs", "build_native_image.py")
-
-
-def _built(named: Path, path: Path, what: str, script: str) -> Component:
     try:
-        return Component(named.read_text().strip(), path)
+        return Component((folder / HASH_NAME).read_text().strip(), folder / BUILT_NAME)
     except OSError as error:
-        hint = f"python scripts/{script}; nodes of a run fetch the run's own"
-        raise ConfigError(f"no {what} in {path.parent}", hint=hint) from error
+        hint = "python scripts/build_component.py (make setup runs it); nodes of a run fetch the run's own"
+        raise ConfigError(f"no scorer component in {folder}", hint=hint) from error
 
 
 def find_component(name: str, folder: Path) -> Component:
-    """Return the component or image of that hash: this machine's own, or the one kept in `folder`.
+    """Return the component of that hash: this machine's own, or the one kept in `folder`.
 
     Raises CheckError when neither is here, MismatchError when what is here is damaged.
     """
     candidates = [component_path(name, folder)]
-    for hashed, find in ((HASH_NAME, local_component), (IMAGE_HASH_NAME, local_image)):
-        if (BUILT / hashed).exists() and (built := find()).hash == name:
-            candidates.insert(0, built.path)
+    if (BUILT / HASH_NAME).exists() and (built := local_component()).hash == name:
+        candidates.insert(0, built.path)
     present = [path for path in candidates if path.exists()]
     for path in present:
         if "0x" + sha256_of(path) == name:

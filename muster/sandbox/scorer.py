@@ -1,4 +1,4 @@
-"""What a call of a sandbox is bound by, and what it comes to. For a component both are the same on every machine."""
+"""What a call of the sandbox is bound by, and what it comes to: both are the same on every machine."""
 
 from __future__ import annotations
 
@@ -37,64 +37,23 @@ class ScorerManifest:
     runtime: Literal["wasmtime-50"] = RUNTIME
 
 
-NATIVE: Final = "native-1"
-"""How native programs are run. Changing this makes nodes refuse older manifests."""
-MAX_SECONDS: Final = 60
-"""CPU time of one native run."""
-LEAST_NATIVE_MEMORY: Final = 32 * 1024**2
-"""Below this an interpreter does not start."""
-
-
-@dataclass(frozen=True)
-class NativeManifest:
-    """What runs programs that WebAssembly cannot: an interpreter or a compiler, in the second sandbox.
-
-    Its limits are this machine's, so what runs into them has no score (`ABSTAINED`).
-    """
-
-    image: _Hash
-    """sha256 of the image (`muster.sandbox.images`), 0x and 64 hex digits."""
-    seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)] = 10
-    """Most CPU time of one run."""
-    memory: Annotated[int, Field(ge=LEAST_NATIVE_MEMORY, le=MAX_MEMORY)] = 1024**3
-    """Most address space of one run."""
-    runtime: Literal["native-1"] = NATIVE
-
-    @property
-    def component(self) -> str:
-        """Return the name under which the image is kept and fetched: beside components, as they are."""
-        return self.image
-
-    @property
-    def function(self) -> str:
-        """Return what it scores: programs, and nothing else."""
-        return "code"
-
-
 STACK: Final = "stack"
 """Why a call was stopped whose recursion was deeper than the machine's stack. Processors may differ in that, so a score
 of such a call is not judged."""
 
 
-ABSTAINED: Final = frozenset({"time", "memory", "killed"})
-"""Why a native run was stopped: for this machine's reasons, so that nothing is known about the program."""
-
-
 @dataclass(frozen=True)
 class Outcome:
-    """What one call of a component's function, or one native run, came to."""
+    """What one call of a component's function came to."""
 
     value: Any
     """The JSON value that the function returned; None where it was stopped."""
     fuel: int
-    """What the call used; the whole limit where it ran out. A native run has no fuel: 0."""
+    """What the call used; the whole limit where it ran out."""
     stopped: str = ""
-    """Why it returned nothing: `fuel`, `stack`, `result`, one of `ABSTAINED`, or the guest's failure. Empty when it
-    returned."""
-    near: bool = False
-    """Whether a native run ended by itself, but so near to its limits that it might not on another machine."""
+    """Why it returned nothing: `fuel`, `stack`, `result` or the guest's failure. Empty when it returned."""
 
     @property
     def unsure(self) -> bool:
         """Return whether another machine could have come to something else."""
-        return self.near or self.stopped == STACK or self.stopped in ABSTAINED
+        return self.stopped == STACK

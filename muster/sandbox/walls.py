@@ -45,8 +45,7 @@ NEEDED: Final[dict[str, tuple[int, int]]] = {
     "exit": (60, 93),
     "exit_group": (231, 94),
 }
-"""What a process needs that only computes, reads its requests and writes its answers. Native programs may make these
-calls too (`muster.sandbox.native_walls`): one more here opens both walls."""
+"""What a process needs that only computes, reads its requests and writes its answers."""
 
 _ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _PROT_EXEC, _MAP_SHARED = 4, 1
@@ -59,13 +58,6 @@ _MEMORY: Final = {
 }
 """Memory that is not to be executable, for no code comes in after the walls stand, and not shared: RLIMIT_DATA does not
 count what is."""
-
-Numbers = tuple[int, int | None] | tuple[int | None, int]
-"""Of a system call on x86_64 and on aarch64; None where it has none."""
-REFUSE_BITS, ALLOW_VALUES = "refuse bits", "allow values"
-Condition = tuple[Numbers, str, Sequence[tuple[int, int]]]
-"""A call, and pairs of an argument and a value: with `REFUSE_BITS` it is refused where an argument has any of the bits,
-with `ALLOW_VALUES` it is allowed where an argument has the value."""
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
@@ -92,12 +84,7 @@ def close_behind() -> list[str]:
 
 
 def seccomp_program(machine: str) -> bytes:
-    """Return the filter of `close_behind`: the list above. Raises KeyError for a machine without a list."""
-    return assemble(machine, NEEDED.values(), [(numbers, REFUSE_BITS, pairs) for numbers, pairs in _MEMORY.values()])
-
-
-def assemble(machine: str, allowed: Iterable[Numbers], conditional: Iterable[Condition]) -> bytes:
-    """Return a list of system calls as classic BPF: everything else is refused with EPERM.
+    """Return the filter of `close_behind` as classic BPF: what is not in the lists above is refused with EPERM.
 
     Another architecture's calls end the process. Raises KeyError for a machine without numbers.
     """
@@ -110,18 +97,14 @@ def assemble(machine: str, allowed: Iterable[Numbers], conditional: Iterable[Con
         (_LOAD, 0, 0, 0),  # the number
     ]
     # 2. One comparison and one return per allowed call.
-    for numbers in allowed:
-        if (number := numbers[column]) is not None:
-            program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
-    # 3. Where the low word of an argument says what for. The number is not looked at again after a match.
-    for numbers, rule, pairs in conditional:
-        if (number := numbers[column]) is None:
-            continue
-        test, met, otherwise = (_ANY_BIT, _REFUSE, _ALLOW) if rule == REFUSE_BITS else (_EQUAL, _ALLOW, _REFUSE)
-        program.append((_EQUAL, 0, 3 * len(pairs) + 1, number))
-        for argument, value in pairs:
-            program += [(_LOAD, 0, 0, 16 + 8 * argument), (test, 0, 1, value), (_RETURN, 0, 0, met)]
-        program.append((_RETURN, 0, 0, otherwise))
+    for numbers in NEEDED.values():
+        program += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ALLOW)]
+    # 3. Where bits of an argument's low word are refused. The number is not looked at again after a match.
+    for numbers, refused in _MEMORY.values():
+        program.append((_EQUAL, 0, 3 * len(refused) + 1, numbers[column]))
+        for argument, bits in refused:
+            program += [(_LOAD, 0, 0, 16 + 8 * argument), (_ANY_BIT, 0, 1, bits), (_RETURN, 0, 0, _REFUSE)]
+        program.append((_RETURN, 0, 0, _ALLOW))
     program.append((_RETURN, 0, 0, _REFUSE))
     return b"".join(struct.pack("<HBBI", *one) for one in program)
 
@@ -163,12 +146,12 @@ def in_namespaces(command: Sequence[str], readable: Iterable[Path] = ()) -> list
     return [*_BUBBLEWRAP, *binds, *links, "--setenv", "MUSTER_NAMESPACES", "1", "--", *command]
 
 
-ISOLATED: Final = (
+_BUBBLEWRAP: Final = (
     *("bwrap", "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"),
     *("--disable-userns", "--new-session", "--die-with-parent"),
+    *("--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--chdir", "/"),
 )
 """Every namespace, no identity, no capability, no other user namespace. It ends with the *thread* that started it."""
-_BUBBLEWRAP: Final = (*ISOLATED, "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--chdir", "/")
 
 
 @functools.cache

@@ -168,10 +168,6 @@ class TaskSetDocument(StrictDocument):
             raise MalformedError(f"parts are sealed for the epochs {sorted(sealed)[:8]}, not for 1, 2, and so on")
         if any(part.sealed for part in self.held_out):
             raise MalformedError("a held-out part is sealed: it could not be measured")
-        if any(part.sealed and part.environment.is_native for part in self.parts):
-            raise MalformedError(
-                "a sealed part is scored by native programs, whose scores may differ: its grades could not be judged"
-            )
         weights = {sum(part.weight for part in self._active(epoch)) for epoch in range(1, self.epochs + 1)}
         if len(weights) > 1:
             raise MalformedError(f"the weights of the parts add up to {sorted(weights)[:8]} in different epochs")

@@ -40,9 +40,6 @@ MAX_ROW_BYTES: Final = MAX_EVIDENCE_BYTES // 4
 """Largest row: any single one fits into evidence with its task, or one too large to show could be as wrong as it likes.
 Changing this changes what is `malformed`."""
 
-NATIVE_RUNS: Final = 3
-"""How often a native program is run before a row that says otherwise is rejected."""
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -67,8 +64,6 @@ class CheckedRow:
     rollout: Rollout
     draw: Draw
     rules: Rules
-    accusing: bool = False
-    """Whether only what is the same on every machine counts."""
 
     @cached_property
     def position(self) -> int:
@@ -207,17 +202,12 @@ def check_reward(row: CheckedRow) -> Finding | None:
     cannot run the scorer. The row of a sealed task says nothing of its score, which validators grade.
     """
     r, slot = row.rollout, row.drawn.task
-    if row.rules.is_sealed(slot):
-        finding = _check_ungraded(row)
-    else:
-        finding = _check_native(row) if row.rules.task_set.manifest(slot).is_native else _check_score(row)
-    if finding is not None and finding.accuse:
+    if finding := _check_ungraded(row) if row.rules.is_sealed(slot) else _check_score(row):
         return finding
-    counted = counted_length(row.rules.turns(row.drawn.task), r.completion_tokens, r.spans)
-    expected = length_reward(row.drawn.budget, counted)
+    expected = length_reward(row.drawn.budget, counted_length(row.rules.turns(slot), r.completion_tokens, r.spans))
     if r.length_reward != expected:
         return row.finding("wrong_reward", "the length reward is not the rule's", r.length_reward, expected)
-    return finding
+    return None
 
 
 def _check_ungraded(row: CheckedRow) -> Finding | None:
@@ -242,18 +232,6 @@ def _check_score(row: CheckedRow) -> Finding | None:
     return None
 
 
-def _check_native(row: CheckedRow) -> Finding | None:
-    """Check a score that a native program led to, which may depend on the machine, the clock and chance.
-
-    The row is rejected if every one of NATIVE_RUNS runs here disagrees; it is no ground for a case.
-    """
-    finding = None
-    for _ in range(0 if row.accusing else NATIVE_RUNS):
-        if (finding := _check_score(row)) is None:
-            return None
-    return finding and replace(finding, accuse=False)
-
-
 ROW_CHECKS: Final[dict[Reason, Callable[[CheckedRow], Finding | None]]] = {
     "wrong_draw": check_draw,
     "wrong_prompt": check_prompt,
@@ -265,13 +243,12 @@ ROW_CHECKS: Final[dict[Reason, Callable[[CheckedRow], Finding | None]]] = {
 """In order; each relies on those before it."""
 
 
-def check_rows(rollouts: Sequence[Rollout], draw: Draw, rules: Rules, *, accusing: bool = False) -> Finding | None:
+def check_rows(rollouts: Sequence[Rollout], draw: Draw, rules: Rules) -> Finding | None:
     """Run the row checks in order on rows whose positions are within the commitment (`check_shape`, `check_place`).
 
-    What accuses comes before what only rejects. accusing: whether somebody is to be accused, so that only what is the
-    same on every machine counts.
+    What accuses comes before what only rejects.
     """
-    rows = [CheckedRow(rollout, draw, rules.at(rollout.step), accusing) for rollout in rollouts]
+    rows = [CheckedRow(rollout, draw, rules.at(rollout.step)) for rollout in rollouts]
     rejecting: Finding | None = None
     for check in ROW_CHECKS.values():
         for row in rows:
@@ -295,15 +272,10 @@ def grade_rows(rollouts: Sequence[Rollout], draw: Draw, rules: Rules, master: by
     return tuple(grades)
 
 
-def check_file(
-    rollouts: Sequence[Rollout], commitment: CommittedWork, draw: Draw, rules: Rules, *, accusing: bool = False
-) -> Finding | None:
-    """Run the static checks on a parsed file, in order: shape, root, and every row against its draw.
-
-    accusing: as in `check_rows`.
-    """
+def check_file(rollouts: Sequence[Rollout], commitment: CommittedWork, draw: Draw, rules: Rules) -> Finding | None:
+    """Run the static checks on a parsed file, in order: shape, root, and every row against its draw."""
     return (
         check_shape(rollouts, commitment, rules.terms)
         or check_root(rollouts, commitment)
-        or check_rows(rollouts, draw, rules, accusing=accusing)
+        or check_rows(rollouts, draw, rules)
     )

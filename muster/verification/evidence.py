@@ -148,7 +148,7 @@ def check_shown(shown: ShownRows) -> Finding | None:
         place = check_place(row, position, commitment, terms)
         if finding := place or check_draw(CheckedRow(row, shown.draw, shown.rules)):
             return finding
-    return check_rows(rows, shown.draw, shown.rules_shown, accusing=True)
+    return check_rows(rows, shown.draw, shown.rules_shown)
 
 
 def check_signatures(upload: Upload, commitment: CommittedWork, keys: RunKeys, where: Domain) -> None:

@@ -18,46 +18,7 @@ REACHED = 'REACHED'
 def attack():
 BODY
 """
-NATIVE_PROGRAM: Final = """
-import ctypes, errno, mmap, os, resource, signal, socket, struct, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-def call(number, *arguments):
-    result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
-    if result < 0:
-        raise OSError(ctypes.get_errno(), "refused")
-    return result
-def check(result):
-    if result == -1:
-        raise OSError(ctypes.get_errno(), "refused")
-    return result
-def reached():
-    print("REACHED", flush=True)
-def each(tries):
-    for one in tries:
-        try:
-            one()
-            reached()
-        except OSError:
-            pass
-def make(path):
-    with open(path, "wb") as file:
-        file.write(b"x" * 4096)
-def _fails(function, *arguments):
-    try:
-        function(*arguments)
-    except OSError:
-        return True
-    return False
-buffer = ctypes.create_string_buffer(65536)
-
-try:
-BODY
-except BaseException as error:
-    print(type(error).__name__, error)
-"""
-PROGRAMS: Final = {"component": COMPONENT_PROGRAM, "native": NATIVE_PROGRAM}
-"""What is around an attack's code, by the wall that it attacks; a process runs the code as it is."""
+"""What is around an attack's code on the component; a process runs the code as it is."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +26,7 @@ class Attack:
     """One attack."""
 
     wall: str
-    """`component`, `process` or `native`."""
+    """`component` or `process`."""
     gain: str
     """What it would have gained."""
     kind: str
@@ -73,8 +34,9 @@ class Attack:
 
     def program(self, **canaries: object) -> str:
         """Return what is run, with the canaries in the place of their names."""
-        around = PROGRAMS.get(self.wall)
-        text = around.replace("BODY", textwrap.indent(self.code, "    ")) if around else self.code
+        text = self.code
+        if self.wall == "component":
+            text = COMPONENT_PROGRAM.replace("BODY", textwrap.indent(text, "    "))
         for name, value in canaries.items():
             text = text.replace(name, str(value))
         return text
@@ -90,7 +52,7 @@ def _attacks(wall: str) -> dict[str, Attack]:
 
 
 TABLE: Final = tomllib.loads((FOLDER / "attacks.toml").read_text(encoding="utf-8"))
-COMPONENT, PROCESS, NATIVE = map(_attacks, ("component", "process", "native"))
+COMPONENT, PROCESS = map(_attacks, ("component", "process"))
 """The attacks on each wall, by kind."""
 CONTROLS: Final[dict[str, list[str]]] = TABLE["controls"]
 """By wall, attacks that succeed without it."""

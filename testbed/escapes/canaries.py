@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import secrets
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,14 +16,6 @@ from typing import Any, Final
 from muster.sandbox.scorer import Outcome
 
 VARIABLE: Final = "MUSTER_CANARY"
-VICTIM: Final = """
-import ctypes, os, signal, sys, time
-ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)
-signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-kept = ctypes.create_string_buffer(sys.argv[1].encode())
-print(ctypes.addressof(kept), flush=True)
-time.sleep(3600)
-"""
 
 
 class Canaries:
@@ -78,82 +68,21 @@ class Canaries:
         return found
 
 
-class NativeCanaries(Canaries):
-    """What a native program could reach besides: sockets, shared memory, and a process with a secret that must live."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.token = secrets.token_hex(6)
-        self.local = folder / "socket"
-        self.sockets = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
-        self.sockets.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        self.sockets[2].bind(("127.0.0.1", self.port))
-        for one, name in zip(self.sockets, (str(self.local), f"\0muster-{self.token}"), strict=False):
-            one.bind(name)
-            one.listen()
-        for one in self.sockets:
-            one.setblocking(False)
-        hidden = secrets.token_hex(16)
-        self.secrets["another's memory"] = hidden
-        libc = ctypes.CDLL(None)
-        libc.shmat.restype = ctypes.c_void_p
-        self.segment = libc.shmget(0, 4096, 0o1666)
-        ctypes.memmove(libc.shmat(self.segment, 0, 0), hidden.encode(), 32)
-        libc.shmctl(self.segment, 0, None)  # gone with this process
-        self._start_victim()
-        super().touched()
-
-    def _start_victim(self) -> None:
-        command = [sys.executable, "-c", VICTIM, self.secrets["another's memory"]]
-        self.victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.victim.stdout is not None
-        self.wanted = int(self.victim.stdout.readline())
-
-    def names(self) -> dict[str, Any]:
-        more = {"LOCAL": self.local, "ABSTRACT": f"muster-{self.token}", "TOKEN": self.token}
-        process = {"VICTIM": self.victim.pid, "WANTED": self.wanted, "SEGMENT": self.segment}
-        return super().names() | more | process
-
-    def touched(self) -> list[str]:
-        found = super().touched()
-        for one in self.sockets:
-            try:
-                one.recv(1) if one.type == socket.SOCK_DGRAM else one.accept()[0].close()
-                found.append("it reached a socket")
-            except BlockingIOError:
-                pass
-        for folder in ("/dev/shm", "/var/tmp", "/tmp", Path.home()):
-            for path in Path(folder).glob("left*"):
-                path.unlink()
-                found.append(f"it left {path}")
-        if self.victim.poll() is not None:
-            found.append("it killed another process")
-            self._start_victim()
-        return found
-
-    def close(self) -> None:
-        super().close()
-        self.victim.kill()
-        self.victim.communicate()
-        for one in self.sockets:
-            one.close()
-
-
 @contextmanager
-def canaries(kind: type[Canaries] = Canaries) -> Iterator[Any]:
+def canaries() -> Iterator[Canaries]:
     """Put canaries into a folder of their own."""
     with tempfile.TemporaryDirectory(prefix="muster-canary-") as folder:
-        found = kind(Path(folder))
+        found = Canaries(Path(folder))
         try:
             yield found
         finally:
             found.close()
 
 
-def state_of(folder: Path, *, contents: bool = True) -> list[tuple[str, int, int, int, bytes]]:
-    """Return what shows a change of a folder's files; without `contents`, by their sizes and times."""
+def state_of(folder: Path) -> list[tuple[str, int, int, int, bytes]]:
+    """Return what shows a change of a folder's files."""
     return [
-        (str(path), at.st_mode, at.st_size, at.st_mtime_ns, path.read_bytes() if contents and path.is_file() else b"")
+        (str(path), at.st_mode, at.st_size, at.st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in sorted(folder.rglob("*"))
         for at in (path.lstat(),)
     ]

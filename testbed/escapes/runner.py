@@ -1,4 +1,4 @@
-"""Let strangers' programs attack the three walls, and count what they read, wrote, reached or left behind.
+"""Let strangers' programs attack the two walls, and count what they read, wrote, reached or left behind.
 
 The host has canaries, which are looked at after each attack, and the next call is compared, to the fuel, with one that
 came before any attack. An attack on the component runs in two processes: what differs between them is an escape too.
@@ -6,11 +6,7 @@ came before any attack. An attack on the component runs in two processes: what d
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,16 +20,12 @@ from muster.environments.task import ask
 from muster.errors import MusterError
 from muster.sandbox.client import Sandbox
 from muster.sandbox.component import local_component
-from muster.sandbox.native import Native
-from muster.sandbox.scorer import NativeManifest, Outcome, ScorerManifest
+from muster.sandbox.scorer import Outcome, ScorerManifest
 from testbed.escapes import attempts
-from testbed.escapes.attacks import COMPONENT, CONTROLS, NATIVE, PAYLOADS, REACHED, RUNNING_ANSWERS, Attack
-from testbed.escapes.canaries import Canaries, NativeCanaries, canaries, state_of
-from testbed.paths import ROOT
+from testbed.escapes.attacks import COMPONENT, PAYLOADS, REACHED, RUNNING_ANSWERS, Attack
+from testbed.escapes.canaries import Canaries, canaries
 
 FUEL: Final = 10**9
-NATIVE_LIMITS: Final = {"seconds": 2, "memory": 1 << 30}
-CONTROL_SECONDS: Final = 20
 
 COMPONENT_PROBE: Final = """
 import builtins, json, os, random, sys, time
@@ -41,9 +33,6 @@ def probe(x):
     left = [hasattr(m, "LEFT") for m in (builtins, sys, sys.modules["code_runner"])] + [dict(os.environ)]
     return [x, left, len([1]), json.dumps([x]), random.random(), time.time(), sys.getrecursionlimit(), len(sys.modules)]
 """
-NATIVE_PROBE: Final = (
-    "import os, sys; print(sorted(os.environ), sorted(os.listdir('/')), os.listdir('/task'), sys.flags)"
-)
 
 
 @dataclass
@@ -63,22 +52,16 @@ class Report:
 
 
 class _Assailant:
-    """Attacks by one scorer or several in turn, and looks at what came of it."""
+    """Attacks by several scorers in turn, and looks at what came of it."""
 
-    def __init__(
-        self,
-        host: Canaries,
-        calls: Sequence[Callable[..., Outcome]],
-        probe: Sequence[Any],
-        changed: Callable[[], list[str]] = list,
-    ) -> None:
-        """probe: what a call is given whose outcome no attack may change. changed: looks at more than the canaries."""
+    def __init__(self, host: Canaries, calls: Sequence[Callable[..., Outcome]], probe: Sequence[Any]) -> None:
+        """probe: what a call is given whose outcome no attack may change."""
         self.report = Report()
-        self._host, self._calls, self._probe, self._changed = host, calls, probe, changed
+        self._host, self._calls, self._probe = host, calls, probe
         self._clean = self._probed()
         assert self._clean[0][0], self._clean
 
-    def run(self, kind: str, *given: Any, reached: Callable[[Outcome], bool]) -> None:
+    def run(self, kind: str, *given: Any) -> None:
         """Make one call of each scorer; note what it gained."""
         begun, outcomes, gained = time.monotonic(), [], []
         for call in self._calls:
@@ -88,13 +71,15 @@ class _Assailant:
                 gained.append(f"it ended the scorer ({error})")
         seconds = (time.monotonic() - begun) / len(self._calls)
         gained += [one for outcome in outcomes for one in self._host.told_by(outcome)]
-        gained += ["it reached what it wanted"] if any(map(reached, outcomes)) else []
+        gained += (
+            ["it reached what it wanted"] if any(outcome.value == {"value": REACHED} for outcome in outcomes) else []
+        )
         gained += ["its outcome differs between two processes"] if len(set(map(repr, outcomes))) > 1 else []
         self.report.add(kind, [*gained, *self.after()], seconds)
 
     def after(self) -> list[str]:
         """Return what an attack left behind."""
-        found = self._host.touched() + self._changed()
+        found = self._host.touched()
         return [*found, "the next call differs"] if self._probed() != self._clean else found
 
     def _probed(self) -> list[tuple[Any, int]]:
@@ -118,12 +103,11 @@ def attack_component(attacks: Iterable[Attack] = COMPONENT.values(), *, payloads
     with canaries() as host, Sandbox() as one, Sandbox() as other:
         calls = [partial(call, sandbox) for sandbox in (one, other)]
         assailant = _Assailant(host, calls, program("probe", COMPONENT_PROBE, "x"))
-        run = partial(assailant.run, reached=lambda outcome: outcome.value == {"value": REACHED})
         assailant.report.add("what the process inherits", _inherited(host, (one, other)))
         for attack in attacks:
-            run(attack.kind, *program("attack", attack.program(**host.names())))
+            assailant.run(attack.kind, *program("attack", attack.program(**host.names())))
         for kind, (function, payload) in PAYLOADS.items() if payloads else ():
-            run(f"payload: {kind}", function, payload)
+            assailant.run(f"payload: {kind}", function, payload)
         for dataset, gained in _answers(host, component, (one, other)) if payloads else ():
             assailant.report.add(f"reasoning_gym: {dataset}", [*gained, *assailant.after()])
         return assailant.report
@@ -162,7 +146,7 @@ def _answers(host: Canaries, component: str, sandboxes: Sequence[Sandbox]) -> It
         yield one.dataset, gained
 
 
-# --- The outer walls, and the second sandbox
+# --- The outer walls
 
 
 def attack_process() -> tuple[Report, list[str]]:
@@ -174,67 +158,3 @@ def attack_process() -> tuple[Report, list[str]]:
     for kind, said in tried.items():
         report.add(kind, [] if said == attempts.REFUSED else [said])
     return report, [kind for kind, said in controls.items() if said != attempts.DONE]
-
-
-def attack_native(folder: Path, image: str, kinds: Iterable[str] = NATIVE) -> Report:
-    """Run native programs in the second sandbox. `folder` has the image, and is where it is unpacked."""
-    native, scorer = Native(folder, folder / "cache"), NativeManifest(image, **NATIVE_LIMITS)
-
-    def call(text: str) -> Outcome:
-        return native.call(scorer, {"kind": "stdin", "code": text, "input": "x\n"})
-
-    call(NATIVE_PROBE)  # unpacks the image
-    files = state_of(folder, contents=False)
-
-    def changed() -> list[str]:
-        outlived = [f"process {pid} outlived it" for pid in processes_in(folder)]
-        return outlived + (["the image changed"] if state_of(folder, contents=False) != files else [])
-
-    with canaries(NativeCanaries) as host:
-        assailant = _Assailant(host, [call], [NATIVE_PROBE], changed)
-        for kind in kinds:
-            assailant.run(kind, NATIVE[kind].program(**host.names()), reached=_says_so)
-        return assailant.report
-
-
-def control_native() -> list[str]:
-    """Run the native controls without the sandbox, and return those that gained nothing."""
-    failed = []
-    with canaries(NativeCanaries) as host, tempfile.TemporaryDirectory(prefix="muster-control-") as work:
-        for kind in CONTROLS["native"]:
-            command = [sys.executable, "-c", NATIVE[kind].program(**host.names())]
-            try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, input="x\n", timeout=CONTROL_SECONDS, cwd=work
-                )
-                outcome = Outcome(done.stdout, 0)
-            except subprocess.TimeoutExpired as error:
-                outcome = Outcome(str(error.stdout), 0)
-            if not (host.told_by(outcome) + host.touched() or _says_so(outcome)):
-                failed.append(kind)
-    return failed
-
-
-def _says_so(outcome: Outcome) -> bool:
-    return REACHED in json.dumps(outcome.value)
-
-
-def processes_in(folder: Path) -> set[int]:
-    """Return the processes that see an image of this folder, wherever they hang: others' sandboxes have other ones."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and folder.name in (entry / "mountinfo").read_text():
-                found.add(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-def build_image(folder: Path) -> str:
-    """Build an image of this interpreter with numpy, as a component of a run is kept; return its name."""
-    command = [sys.executable, str(ROOT / "scripts" / "build_native_image.py"), str(folder)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    name = (folder / "native.sha256").read_text().strip()
-    (folder / "native.tar.zst").rename(folder / name)
-    return name

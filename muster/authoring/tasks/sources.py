@@ -16,12 +16,14 @@ from typing import Any, Final
 from muster.authoring.tasks import sources_code, sources_math, sources_synthetic
 from muster.authoring.tasks.formats import Format, level_of, make_task, text_of
 from muster.authoring.tasks.rows import MAX_ROWS, BadRow, Row, read_rows
-from muster.authoring.tasks.sources_code import RunReference
+from muster.authoring.tasks.sources_code import UNRUNNABLE, RunReference, check_imports
 from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError, UsageError
 
 EXAMPLES: Final = 3
 """Rows of a kind that a report names."""
+MAX_UNRUNNABLE: Final = 1_000
+"""Of rows whose reference the sandbox cannot run, which a report names one by one."""
 MAPPED: Final = "mapped"
 EXECUTING: Final = ("humaneval", "mbpp")
 
@@ -40,13 +42,13 @@ class ImportReport:
     left_out: Counter[str] = field(default_factory=Counter)
     """Rows by the reason why they are left out."""
     examples: list[tuple[int, str]] = field(default_factory=list)
-    """Number and reason of the first EXAMPLES rows of each reason."""
+    """Number and reason of the first EXAMPLES rows of each reason, and of MAX_UNRUNNABLE of that one."""
 
     def leave_out(self, number: int, reason: str) -> None:
         """Count a row that is left out."""
         kind = reason if len(self.left_out) < 100 or reason in self.left_out else "other reasons"
         self.left_out[kind] += 1
-        if self.left_out[kind] <= EXAMPLES:
+        if self.left_out[kind] <= (MAX_UNRUNNABLE if kind == UNRUNNABLE else EXAMPLES):
             self.examples.append((number, reason))
 
     @property
@@ -80,11 +82,14 @@ def format_of(name: str, run_reference: RunReference | None = None) -> Format:
     raise UsageError(f"no source {name!r}", hint=f"known sources: {known}")
 
 
-def mapped_format(environment: str, fields: Mapping[str, str], name: str = MAPPED) -> Format:
+def mapped_format(
+    environment: str, fields: Mapping[str, str], name: str = MAPPED, run_reference: RunReference | None = None
+) -> Format:
     """Return a format for any columns. `fields` maps what a task has to the column that holds it.
 
     A task has a `prompt`, and may have `system`, `id`, `level` or `solve_rate`; every other name is a key of the
-    reference, for example `answer`. Raises UsageError without a prompt or a reference.
+    reference, for example `answer`. With `run_reference`, rows whose `solution` the sandbox lacks modules for are left
+    out. Raises UsageError without a prompt or a reference.
     """
     own = {"prompt", "system", "id", "level", "solve_rate"}
     keys = sorted(set(fields) - own)
@@ -98,6 +103,8 @@ def mapped_format(environment: str, fields: Mapping[str, str], name: str = MAPPE
         reference = {key: row[fields[key]] for key in keys}
         if any(value is None or value == "" for value in reference.values()):
             raise MalformedError("a part of its reference is empty")
+        if run_reference is not None and isinstance(solution := reference.get("solution"), str):
+            check_imports(solution, run_reference)
         level = row[fields["level"]] if "level" in fields else 0
         if "solve_rate" in fields:
             level = level_of([row[fields["solve_rate"]]])

@@ -30,6 +30,7 @@ RunReference = Callable[[str, str, list[list[Any]]], list[Any]]
 Raises MalformedError when the code fails. It must run in a sandbox: the code is a stranger's."""
 
 MAX_CODE: Final = 200_000
+UNRUNNABLE: Final = "its reference needs a module that the sandbox lacks, such as numpy, or another language"
 UNORDERED: Final = frozenset(("set", "frozenset", "sorted", "Counter", "len", "sum", "any", "all"))
 """What a test compares by when it forgives an order, or more."""
 
@@ -76,6 +77,8 @@ def run_in_sandbox(call: ScorerCall) -> RunReference:
             match outcome.value:
                 case {"value": value}:
                     outputs.append(value)
+                case {"error": "ModuleNotFoundError"}:
+                    raise MalformedError(UNRUNNABLE)
                 case {"error": str(error)}:
                     raise MalformedError(f"the reference solution fails: {error[:100]}")
                 case _:
@@ -83,6 +86,17 @@ def run_in_sandbox(call: ScorerCall) -> RunReference:
         return outputs
 
     return run
+
+
+def check_imports(solution: str, run_reference: RunReference) -> None:
+    """Raise MalformedError when a solution is no Python, or imports at its top what the sandbox lacks."""
+    try:
+        tree = parse(solution)
+    except MalformedError as error:
+        raise MalformedError(UNRUNNABLE) from error
+    imports: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    if imports:
+        run_reference(f"{ast.unparse(ast.Module(imports, []))}\ndef imported_(): pass", "imported_", [[]])
 
 
 def recorded_calls(solution: str, entry: str, test: str, run_reference: RunReference) -> list[RecordedCall]:

@@ -77,8 +77,7 @@ async def doctor(
     if model is not None or profile is not None:
         raise UsageError("--model and --profile say what --engine generates", hint="add --engine")
     checks = [python(), packages(), await guarded("contracts", contracts, session), foundry(), disk(), memory()]
-    checks += [await guarded("scorer", scorer, session), await asyncio.to_thread(native)]
-    checks.append(await asyncio.to_thread(kernels))
+    checks += [await guarded("scorer", scorer, session), await asyncio.to_thread(kernels)]
     checks.append(await guarded("settings", settings, session))
     if checks[-1].state == "ok":
         dead = ""
@@ -197,16 +196,6 @@ async def scorer(_: Session) -> Check:
         return Check("scorer", "fail", text, "scoring needs Linux on x86_64 or aarch64 with seccomp")
     fix = "" if "namespaces" in walls else "install bubblewrap for one more wall, where the kernel allows it"
     return Check("scorer", "ok", text, fix)
-
-
-def native() -> Check:
-    """Say whether native programs can be scored here: a run that needs it is refused where a wall is missing."""
-    from muster.sandbox.native_walls import missing_walls
-
-    if missing := missing_walls():
-        fix = "apt-get install bubblewrap, where user namespaces are allowed; only runs with runner=native need it"
-        return Check("native", "skip", missing, fix)
-    return Check("native", "ok", "native programs run within namespaces, seccomp, rlimits")
 
 
 def kernels() -> Check:

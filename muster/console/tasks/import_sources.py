@@ -25,6 +25,7 @@ from muster.console.tasks.import_options import (
     manifests_of,
     run_reference,
 )
+from muster.environments.code import Code
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import make_environment, own_manifest
 from muster.errors import UsageError
@@ -108,7 +109,8 @@ def _format(request: ImportRequest, given: Sequence[EnvironmentManifest], sandbo
         return format_of(request.source, run_reference(sandbox) if request.source in EXECUTING else None)
     if len(given) != 1:
         raise UsageError("a mapped source needs one --environment", hint="for example --environment math")
-    return mapped_format(given[0].name, fields_of(request.field), request.name or MAPPED)
+    run = run_reference(sandbox) if given[0].name == Code.NAME else None
+    return mapped_format(given[0].name, fields_of(request.field), request.name or MAPPED, run)
 
 
 @contextmanager

@@ -15,13 +15,13 @@ from muster.environments.registry import own_manifest
 from muster.environments.scoring import Scorers
 from muster.sandbox.scorer import Outcome
 from testbed.escapes import attacks
-from testbed.escapes.attacks import COMPONENT, NATIVE, PROCESS, REACHED, Attack
+from testbed.escapes.attacks import COMPONENT, PROCESS, REACHED, Attack
 from testbed.escapes.canaries import canaries
 from testbed.escapes.runner import attack_component
 
 
 def test_there_are_as_many_attacks_as_the_target_asks_for() -> None:
-    for wall, found in (("component", COMPONENT), ("process", PROCESS), ("native", NATIVE)):
+    for wall, found in (("component", COMPONENT), ("process", PROCESS)):
         assert sum(map(len, attacks.TABLE[wall].values())) == len(found) >= 40
     assert len(HACKS) >= 30
 

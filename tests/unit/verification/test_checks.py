@@ -253,38 +253,6 @@ def test_a_score_that_another_processor_could_have_come_to_is_not_judged() -> No
     assert (finding.reason, finding.position) == ("wrong_reward", STOPPED)
 
 
-def test_native_score_rejects_without_accusing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A native score may depend on the machine, the clock and chance. Accusing findings still come first."""
-    monkeypatch.setattr(EnvironmentManifest, "is_native", property(lambda _: True))
-    rows = with_row(STOPPED, task_reward=0, parts=np.array([0], np.int64))
-    finding = inspect(rows)
-    assert finding is not None
-    assert (finding.reason, finding.position, finding.accuse) == ("wrong_reward", STOPPED, False)
-    assert check_file(rows, committed(rows), drawn(), rules(), accusing=True) is None
-    last = len(rows) - 1
-    assert last != STOPPED
-    rows[last] = replace(rows[last], length_reward=rows[last].length_reward + 1)
-    finding = inspect(rows)
-    assert finding is not None
-    assert (finding.reason, finding.position, finding.accuse) == ("wrong_reward", last, True)
-
-
-def test_a_native_program_that_says_otherwise_only_now_and_then_is_not_rejected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(EnvironmentManifest, "is_native", property(lambda _: True))
-    scores: list[Score] = []
-
-    class Wavering(Scorers):
-        def score(self, manifest: EnvironmentManifest, task: Task, completion: str) -> Score:
-            scores.append(super().score(manifest, task, completion))
-            return scores[-1] if len(scores) % 3 == 0 else replace(scores[-1], fuel=scores[-1].fuel + 1)
-
-    rows = honest_rows()
-    assert check_file(rows, committed(rows), drawn(), replace(rules(), scorers=Wavering())) is None
-    assert len(scores) == 3 * len(rows)
-
-
 def test_unscorable_task_is_worth_zero_for_every_node(tmp_path: Path) -> None:
     """The fault is the owner's: honest work on the task is accepted, and a claimed reward is not."""
     sorting = rules().task_set.manifest(0)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from muster.authoring.tasks import rows
 from muster.authoring.tasks.rows import BadRow, read_rows
 from muster.authoring.tasks.sources import (
+    EXAMPLES,
     ImportReport,
     format_of,
     formats_of,
@@ -23,7 +24,7 @@ from muster.authoring.tasks.sources import (
     mapped_format,
     require_licence,
 )
-from muster.authoring.tasks.sources_code import RecordedCall, RunReference, recorded_calls, run_in_sandbox
+from muster.authoring.tasks.sources_code import UNRUNNABLE, RecordedCall, RunReference, recorded_calls, run_in_sandbox
 from muster.environments.registry import default_manifest, make_environment
 from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError, UsageError
@@ -255,9 +256,25 @@ def test_mbpp_tests_that_forgive_an_order_are_left_out(tmp_path: Path, run: RunR
     assert dict(report.left_out) == {
         "its tests call none or several of its functions": 1,
         "all of its tests forgive an order": 1,
-        "the reference solution fails: ModuleNotFoundError": 1,
+        UNRUNNABLE: 1,
         "neither text nor prompt is a text": 1,
     }
+
+
+def test_every_row_whose_reference_the_sandbox_cannot_run_is_named(tmp_path: Path, run: RunReference) -> None:
+    solutions = [
+        "import numpy as np\ndef f(): return np.zeros(1)",
+        "import math\ndef f(): return math.pi",
+        "#include <stdio.h>\nint main() { return 0; }",
+        *["from numpy.linalg import norm"] * EXAMPLES,
+        "try:\n    import numpy\nexcept ImportError:\n    numpy = None",
+    ]
+    path = write_lines(tmp_path / "f", [{"q": f"Task {i}", "s": one} for i, one in enumerate(solutions)])
+    report = ImportReport()
+    source = mapped_format("code", {"prompt": "q", "solution": "s"}, run_reference=run)
+    assert [task.text for _, task in import_tasks(source, path, report)] == ["Task 1", "Task 6"]
+    assert dict(report.left_out) == {UNRUNNABLE: 2 + EXAMPLES}
+    assert report.examples == [(number, UNRUNNABLE) for number in (1, 3, 4, 5, 6)]
 
 
 def test_sources_that_run_code_are_refused_without_a_sandbox(run: RunReference) -> None:
