@@ -56,6 +56,7 @@ demo-tools: setup
 
 test: setup-tests
 	@$(MAKE) --no-print-directory --jobs 3 --keep-going lint-beside test-contracts-beside pytest-beside
+	@python -m testbed.suite.dear
 
 test-rest: setup-tests
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-contracts-long-beside pytest-rest

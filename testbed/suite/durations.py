@@ -1,5 +1,7 @@
 """CPU seconds of every test and fixture, written to cache/durations.json; the dearest are named at the end of a run.
 
+A whole `make test` is compared with the list of what may be dear (testbed/suite/dear.py).
+
 Counted are this process of pytest and all processes below it: what has ended by what the system says of reaped
 children, what runs by /proc. A process belongs to the test or fixture that started it, and so do those that it starts:
 a swarm that works while tests look at it is its fixture's. A fixture that lives no longer than a test is the test's.
@@ -20,8 +22,8 @@ import pytest
 
 from testbed.paths import ROOT
 from testbed.suite import forks
+from testbed.suite.dear import FILE, Findings, compare, read_list
 
-FILE: Final = ROOT / "cache" / "durations.json"
 DEAREST: Final = 10
 LOOK_SECONDS: Final = 0.05
 """Running processes are looked at no more often, except where a fixture begins or ends."""
@@ -120,6 +122,7 @@ class Durations:
         self.config = config
         self.meter = Meter()
         self.cpu: Counter[str] = Counter()
+        self.findings = Findings([], fails=False)
         self._ending: dict[Any, str] = {}
         forks.adopt_orphans()  # so that all below this process stays below it
         config.add_cleanup(forks.close)
@@ -160,7 +163,14 @@ class Durations:
             self.meter.turn(self._ending.pop(fixturedef), look=True)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._add_up()
+        if is_whole(self.config):
+            self.findings = compare(self.cpu, read_list().promises)
+            if self.findings.fails:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _add_up(self) -> None:
         if self.config.pluginmanager.hasplugin("dsession"):  # the tests' processes count for themselves
             self.cpu[SHARING_OUT] += time.process_time()
             below = [used for _, used in descendants(os.getpid()) if used.parent == os.getpid()]
@@ -184,3 +194,12 @@ class Durations:
         terminalreporter.section(f"{self.cpu.total():.0f} CPU seconds; the dearest, of all in {FILE.relative_to(ROOT)}")
         for name, seconds in list(rows.items())[:DEAREST]:
             terminalreporter.line(f"{seconds:8.1f} {name}")
+        for sentence in self.findings.sentences:
+            terminalreporter.line(sentence, red=self.findings.fails)
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Whether a run is the whole of `make test`'s, in the process that adds up, without coverage's burden."""
+    options = config.option
+    chosen = options.markexpr == "not slow" and not options.keyword and not getattr(options, "cov_source", None)
+    return chosen and config.args_source == config.ArgsSource.TESTPATHS and not hasattr(config, "workeroutput")
