@@ -18,6 +18,7 @@ from muster.contracts.runs import Claimed, HourSealed, RunClosed, Voided
 from orchestrator import tables
 from orchestrator.database import Database
 from testbed.runs.recorded_run import OPERATOR, VALIDATORS, WORKERS, Operation, ToldRun
+from testbed.suite.examples import up_to
 
 LATE = "0x" + "5" * 40
 few = st.integers(0, 30)
@@ -98,7 +99,7 @@ VERA = VALIDATORS[0]
 )
 @example([("commit", WORKERS[1], 2, 103), ("upload", 6, 1), ("report", 1, {1}, {2}), ("reorganise", 1)])
 @given(operations=OPERATIONS)
-@settings(max_examples=20)
+@settings(max_examples=up_to(20, few=7))
 def test_rolled_back_database_equals_one_read_from_scratch(
     shared_url: str, tmp_path_factory: pytest.TempPathFactory, operations: list[Operation]
 ) -> None:

@@ -19,6 +19,7 @@ from muster.contracts.runs import Claimed, HourSealed, Voided
 from orchestrator import tables
 from orchestrator.database import Database
 from testbed.runs.recorded_run import TRAINER, VALIDATORS, WORKERS, Operation, ToldRun
+from testbed.suite.examples import up_to
 
 few = st.integers(0, 30)
 commit = st.tuples(st.just("commit"), st.sampled_from(WORKERS), st.integers(0, 3), st.integers(100, 103))
@@ -127,7 +128,7 @@ ANNE, VERA = WORKERS[0], VALIDATORS[0]
 @example([("judge", VERA, 0, "wrong_root"), ("convict", VERA), ("deliver again", 0), ("convict", ANNE)])
 @example([("accuse", VERA, 0), ("resolve", 0, Outcome.NOT_GUILTY), ("accuse", VERA, 0), ("deliver again", 2)])
 @given(operations=OPERATIONS)
-@settings(max_examples=15)
+@settings(max_examples=up_to(15, few=5))
 def test_tallies_equal_the_counted_rows(
     shared_url: str, tmp_path_factory: pytest.TempPathFactory, operations: list[Operation]
 ) -> None:

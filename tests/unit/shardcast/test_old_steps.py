@@ -15,6 +15,7 @@ from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.route import MAX_CHAIN, MAX_CHAIN_STEPS, Route, cheapest, offers_of
 from muster.shardcast.format.store import MAX_INDEX_ENTRIES, Index, IndexEntry, index_of, index_page, page_of
 from muster.shardcast.retention import HeldVersion, kept
+from testbed.suite.examples import up_to
 from testbed.weights.checkpoints import keeping
 
 RUN = 1
@@ -130,7 +131,7 @@ def histories(draw: st.DrawFn) -> tuple[Publisher, int]:
     return publisher, steps - 1
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=up_to(30, few=8))
 @given(histories(), st.sets(st.integers(0, 299), max_size=6), st.data())
 def test_owed_steps_can_be_rebuilt_by_every_client(
     history: tuple[Publisher, int], holdings: set[int], data: st.DataObject
@@ -164,6 +165,6 @@ def test_a_week_of_a_step_a_minute_is_on_pages_of_bounded_size() -> None:
     origin = publisher.entries()
     assert len(index_of(origin).versions) == MAX_INDEX_ENTRIES
     pages = {page: offers_of({"origin": [index_page(origin, page)]}, RUN) for page in {page_of(s) for s in range(3001)}}
-    for step in range(16, 2999):
+    for step in range(16, 2999, 7):  # at every distance to a whole step, and on every page
         check(cheapest(pages[page_of(step)], {2999, 3000}, step, root_of(step, None), WHOLE), step, set(), origin)
     assert len(index_page(origin, 5).versions) == 256 + 16, "its first step is whole"
