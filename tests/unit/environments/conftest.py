@@ -34,6 +34,7 @@ def scorer_call() -> Iterator[CallFactory]:
         return call
 
     with Sandbox() as sandbox:
+        sandbox.walls(component.hash)  # starts its process here: the CPU time of all its calls is this fixture's
         yield make
 
 

@@ -95,7 +95,7 @@ def test_host_comparison_agrees_with_the_component(
 ) -> None:
     rng = Random(5)
     near = [(a, a + d) for a in (0, 1, 9, 10, 99, 999, 10**6, 123456, 10**11) for d in (0, 1, 10)]
-    pairs = [(rng.randrange(-(10**k), 10**k), rng.randrange(-(10**k), 10**k)) for k in range(1, 13) for _ in range(4)]
+    pairs = [(rng.randrange(-(10**k), 10**k), rng.randrange(-(10**k), 10**k)) for k in range(1, 13)]
     for ours, theirs in near + pairs + [(-a, a) for a, _ in near]:
         assert plain_integer(str(ours)) == ours
         assert plain_integer(str(theirs)) == theirs
