@@ -116,7 +116,7 @@ def start_anvil() -> Iterator[Callable[..., Anvil]]:
 @pytest.fixture(scope="session")
 def built_contracts() -> None:
     """The contracts are compiled; takes no time when they are up to date."""
-    subprocess.run([sys.executable, ROOT / "scripts" / "build_contracts.py"], check=True, timeout=300)
+    subprocess.run([sys.executable, ROOT / "scripts" / "build_contracts.py"], check=True, timeout=BOUND)
 
 
 @pytest.fixture(scope="session")
