@@ -285,7 +285,7 @@ def plot(cells: Sequence[HonestCell], profile: Profile) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from muster.swarm.training_plots import BAD, GOOD, GRID, QUIET, STYLE, svg_text
+    from muster.swarm.plots import BAD, GOOD, GRID, QUIET, STYLE, svg_text
 
     with rc_context(STYLE):
         drawing = Figure(figsize=(9.6, 7.2), layout="constrained", facecolor="white")

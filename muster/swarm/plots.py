@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -12,22 +14,55 @@ from matplotlib.figure import Figure
 from muster.constants import TOKEN
 from muster.protocol.metric_names import HELD_OUT, HELD_OUT_LENGTH_ERROR, LENGTH, LENGTH_ERROR, REWARD
 from muster.swarm.summary import SwarmFacts, claims
-from muster.swarm.training_plots import BAD, GOOD, STYLE, line_chart, lines_behind, svg_text, title
+
+INK, GRID, GOOD, BAD, QUIET = "#1f2937", "#e5e7eb", "#0f766e", "#b91c1c", "#9ca3af"
+STYLE: Final[dict[Any, Any]] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "muster",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+}
+
+
+def lines_behind(axes: Axes) -> None:
+    """Draw horizontal lines to read values by."""
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def svg_text(figure: Figure) -> str:
+    """Return the figure as an SVG element, equal bytes for equal figures. Draw it under `rc_context(STYLE)`."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "muster"})
+    return re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)
 
 
 def draw(axes: Axes, facts: SwarmFacts, which: str) -> None:
     """Draw one plot, by its name in PLOTS."""
     PLOTS[which](axes, facts)
-    title(axes, which)
+    axes.set_title(which, loc="left", fontsize=10, fontweight="bold")
 
 
 def _by_step(metrics: Mapping[str, str], label: str, top: float | None = None) -> Callable[[Axes, SwarmFacts], None]:
-    """Return a plot of metrics over the steps, from zero up."""
-    chart = line_chart(metrics, label, limits=(0, top))
+    """Return a plot of some metrics over the steps, from zero up: {metric: its label}."""
 
     def plot(axes: Axes, facts: SwarmFacts) -> None:
-        chart(axes, facts.updates)
+        for (metric, name), colour in zip(metrics.items(), (GOOD, INK), strict=False):
+            points = [(one.step, one.metrics[metric]) for one in facts.updates if metric in one.metrics]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.4, marker="o", markersize=2, label=name)
+        if axes.has_data() and len(metrics) > 1:
+            axes.legend(frameon=False, fontsize=8)
+        axes.set_ylim(0, top)
         axes.set_xlabel("step")
+        axes.set_ylabel(label)
         lines_behind(axes)
 
     return plot
