@@ -16,7 +16,7 @@ from testbed.paths import ROOT
 AXE: Final = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 CHECKS: Final = Path(__file__).with_suffix(".js")
 MOST_SHIFT: Final = 0.1
-"""Sum of layout shifts that people do not notice (web.dev calls it good)."""
+"""Cumulative layout shift that people do not notice (web.dev calls it good)."""
 MOST_TABS: Final = 120
 """Elements that are tried with the Tab key."""
 
