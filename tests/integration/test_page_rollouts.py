@@ -233,14 +233,14 @@ async def _nothing_runs_after_the_end(page: Page, name: str) -> None:
     priorities = [os.getpriority(os.PRIO_PROCESS, one.pid) for one in (readers[0], page.orchestrator)]
     assert priorities[0] > priorities[1]
     page.orchestrator.kill()
-    gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, 10)
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, BOUND)
     assert (len(gone), alive) == (1, [])
     await asyncio.to_thread(page.orchestrator.start)
     await page.document(f"/rollouts/{name}")
     readers = _readers(page.orchestrator)
     assert len(readers) == 1
     await asyncio.to_thread(page.orchestrator.stop)
-    gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, 10)
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, BOUND)
     assert (len(gone), alive) == (1, [])
     await asyncio.to_thread(page.orchestrator.start)
 

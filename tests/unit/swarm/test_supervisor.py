@@ -73,7 +73,7 @@ async def test_ending_reaches_grandchildren_and_the_stubborn(tmp_path: Path) -> 
     other = bystander()
     try:
         async with Supervisor(tmp_path, reported.append) as swarm:
-            await swarm.start(spec(tmp_path, "parent", PARENT))
+            await swarm.start(spec(tmp_path, "parent", PARENT, stop_seconds=BOUND))
             await swarm.start(spec(tmp_path, "stubborn", STUBBORN, stop_seconds=0.3))
             parent, stubborn = leader_of(tmp_path, "parent"), leader_of(tmp_path, "stubborn")
             await until(lambda: len(session_members(parent)) == 2)
@@ -323,7 +323,7 @@ async def test_down_asks_a_living_supervisor(tmp_path: Path) -> None:
     runner = start_runner(tmp_path)
     try:
         waiting = asyncio.create_task(asyncio.to_thread(runner.wait, BOUND))
-        assert sorted(await end_swarm(tmp_path)) == ["parent", "stubborn", "supervisor"]
+        assert sorted(await end_swarm(tmp_path, seconds=BOUND)) == ["parent", "stubborn", "supervisor"]
         assert await waiting == 130
     finally:
         finish(runner)
