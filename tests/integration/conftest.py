@@ -47,3 +47,13 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
 
     with opened(deploy_on(start_anvil(), tmp_path), tmp_path) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def shared_world(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A world in which the tests of a module follow each other."""
+    from testbed.runs.world import opened  # which imports torch
+
+    folder = tmp_path_factory.mktemp("world")
+    with opened(deploy_on(own_anvil, folder), folder) as made:
+        yield made

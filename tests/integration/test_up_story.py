@@ -55,10 +55,34 @@ class Running(Muster):
 
 
 @pytest.fixture
+def world(shared_world: World) -> World:
+    return shared_world
+
+
+@pytest.fixture
 async def volunteer(world: World, tmp_path: Path) -> AsyncIterator[Volunteer]:
     made = Volunteer(world, tmp_path / "volunteer")
     yield made
     await asyncio.to_thread(made.end_what_is_left)
+
+
+async def test_a_validator_from_an_empty_home_to_a_verdict(world: World, volunteer: Volunteer) -> None:
+    words = ("--role", "validator", "--name", "v9", "--yes", "--password-file", str(volunteer.password))
+    with volunteer.typing(*words) as running:
+        await running.says("moved 100 MUST into the free balance")
+        (joined,) = [event for event in await world.events(Registered) if event.role == Role.VALIDATOR][-1:]
+        rows = await rows_of(world, "w1", lambda row: {"budget": row.budget + 1})
+        await commit_bytes(world, "w1", write_rollouts(rows))
+
+        async def judged() -> bool:
+            return any(verdict.validator == joined.node for verdict in await world.verdicts("w1"))
+
+        await until(judged, "a verdict")
+        await running.says("inspected: 0 accepted, 1 rejected, since it started")
+        assert (await asyncio.to_thread(running.stop, signal.SIGTERM))[0] == 130
+    (verdict,) = [one for one in await world.verdicts("w1") if one.validator == joined.node]
+    assert (verdict.accepted, verdict.reason, verdict.position) == (False, "wrong_draw", 9)
+    assert lock_holder(volunteer.nodes / "v9" / "state") is None
 
 
 async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world: World, volunteer: Volunteer) -> None:
@@ -115,25 +139,6 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
     assert len([event for event in await world.events(Registered) if event.operator == joined.operator]) == 1
     with FolderLock(place / "state"):
         pass
-
-
-async def test_a_validator_from_an_empty_home_to_a_verdict(world: World, volunteer: Volunteer) -> None:
-    words = ("--role", "validator", "--name", "v9", "--yes", "--password-file", str(volunteer.password))
-    with volunteer.typing(*words) as running:
-        await running.says("moved 100 MUST into the free balance")
-        (joined,) = [event for event in await world.events(Registered) if event.role == Role.VALIDATOR][-1:]
-        rows = await rows_of(world, "w1", lambda row: {"budget": row.budget + 1})
-        await commit_bytes(world, "w1", write_rollouts(rows))
-
-        async def judged() -> bool:
-            return any(verdict.validator == joined.node for verdict in await world.verdicts("w1"))
-
-        await until(judged, "a verdict")
-        await running.says("inspected: 0 accepted, 1 rejected, since it started")
-        assert (await asyncio.to_thread(running.stop, signal.SIGTERM))[0] == 130
-    (verdict,) = [one for one in await world.verdicts("w1") if one.validator == joined.node]
-    assert (verdict.accepted, verdict.reason, verdict.position) == (False, "wrong_draw", 9)
-    assert lock_holder(volunteer.nodes / "v9" / "state") is None
 
 
 async def _is_logged(log: Path, event: str) -> bool:

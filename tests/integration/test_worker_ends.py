@@ -33,6 +33,11 @@ async def interrupted(process: Service) -> float:
     return spent
 
 
+@pytest.fixture
+def world(shared_world: World) -> World:
+    return shared_world
+
+
 @pytest.mark.parametrize(
     "forked", [pytest.param(True, id="forked"), pytest.param(False, id="from a shell", marks=pytest.mark.slow)]
 )
