@@ -34,6 +34,9 @@ HOSTILE: Final = (
 )
 """Completions of a model that was trained to attack its readers."""
 
+WRITTEN: Final = (*HOSTILE, LONG * 256)
+"""What a run's files say that is hostile throughout."""
+
 
 def byte_pair_tokenizer(corpus: Sequence[str]) -> PreTrainedTokenizerBase:
     """Learn up to 512 byte-level BPE tokens from a corpus: another kind than the library makes, for any text."""

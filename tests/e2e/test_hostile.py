@@ -1,14 +1,9 @@
 """Whatever strangers write is text: what the model says, names, devices, relays, metrics, the owner's own words.
 
-Much of it is refused where it arrives. Here it stands in the database and in files as if it had not been.
+Much of it is refused where it arrives. Here it stands in the database and in files as if it had not been (conftest.py).
 """
 
 from __future__ import annotations
-
-import json
-import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Page
@@ -17,20 +12,14 @@ from benchmarks.page import PAGE_NAMES, pages_of
 from orchestrator.page.render import shown
 from orchestrator.page.rows import MAX_TEXT
 from testbed import page_checks
-from testbed.big_run.process import BigRun, big_run
-from testbed.big_run.shape import Shape
+from testbed.big_run.process import BigRun
 from testbed.browser import evaluate, measured, visiting
-from testbed.samples.texts import HOSTILE, LONG
+from testbed.samples.texts import HOSTILE, WRITTEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SHAPE = Shape(steps=120, nodes=60, commitments=1_200, step_seconds=900, at_work=20)
-TEXTS = (*HOSTILE, LONG * 256)
-THINKS = [(text, f"{text}</think>{text}") for text in TEXTS]
-"""Prompts and completions; the last ones are megabytes."""
-METRIC = "rewards/<img/src=x/onerror=document.title='taken'>"
-RELAY = "http://relay.example/\u202e<script>document.title='taken'</script>"
-
+FEW_TABS = 24
+"""Elements of each page that are tried with the Tab key."""
 INVISIBLE = (
     r"/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/"
 )
@@ -57,71 +46,45 @@ FIND_UNSAFE = f"""(() => {{
 """Returns what of a page is more than text: handlers, scripts, frames, invisible characters, links of other kinds."""
 
 
-@pytest.fixture(scope="module")
-def hostile(browser: Browser, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BigRun]:
-    """A synthetic run in which everything that can be is hostile."""
-    settings = {"title": HOSTILE[0], "about": "\n".join(HOSTILE)}
-    with big_run(tmp_path_factory.mktemp("hostile"), SHAPE, texts=THINKS, **settings) as made:
-        _spoil(made.orchestrator.folder / "orchestrator.db")
-        made.orchestrator.start()
-        yield made
-
-
-def _spoil(path: Path) -> None:
-    """Write hostile texts over what strangers wrote."""
-    database = sqlite3.connect(path)
-    with database:
-        texts = [text[:40] for text in HOSTILE]
-        for table, column in (("node_names", "name"), ("machines", "device")):
-            nodes = [row[0] for row in database.execute(f"SELECT node FROM {table} ORDER BY node")]
-            pairs = [(texts[at % len(texts)], node) for at, node in enumerate(nodes)]
-            database.executemany(f"UPDATE {table} SET {column} = ? WHERE node = ?", pairs)
-        database.execute("UPDATE served SET url = ? || url WHERE url LIKE '%-3.%'", (RELAY,))
-        database.execute("UPDATE metric_buckets SET name = ? WHERE name = 'entropy'", (METRIC,))
-        for step, document in database.execute("SELECT step, document FROM steps").fetchall():
-            report = json.loads(document)
-            report["metrics"][METRIC] = report["metrics"].pop("entropy")
-            database.execute("UPDATE steps SET document = ? WHERE step = ?", (json.dumps(report), step))
-        data = json.dumps({"relay": RELAY, "operator": "0x" + "11" * 20})
-        database.execute("UPDATE events SET kind = 'relay misbehaved', data = ? WHERE id % 50 = 0", (data,))
-    database.close()
-
-
 async def expect_only_text(page: Page, problems: list[str], elsewhere: list[str]) -> None:
     assert await evaluate(page, FIND_UNSAFE) == []
-    assert await page_checks.widths(page) == []
     assert (await measured(page)).violations == ()
     assert (problems, elsewhere) == ([], [])
 
 
 @pytest.mark.parametrize("name", PAGE_NAMES)
 async def test_hostile_text_adds_nothing_but_text_to_a_page(browser: Browser, hostile: BigRun, name: str) -> None:
+    """Nor does it take anything from it: a page of it passes the checks that every page passes."""
     async with visiting(browser, hostile.host) as visitor:
         page = await visitor.open(pages_of(hostile)[name])
+        checks = (page_checks.shift, page_checks.axe, page_checks.basics)
+        assert [finding for check in checks for finding in await check(page)] == []
+        assert await page_checks.keyboard(page, FEW_TABS) == []
+        assert await page.title() != ""
         await expect_only_text(page, visitor.problems, visitor.elsewhere)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGE_NAMES)
-async def test_a_page_of_hostile_text_passes_axe(browser: Browser, hostile: BigRun, name: str) -> None:
+async def test_a_page_of_hostile_text_fits_every_width(browser: Browser, hostile: BigRun, name: str) -> None:
     async with visiting(browser, hostile.host) as visitor:
         page = await visitor.open(pages_of(hostile)[name])
-        assert await page_checks.axe(page) == []
+        assert await page_checks.widths(page) == []
 
 
-@pytest.mark.parametrize("row", range(len(TEXTS)))
+@pytest.mark.parametrize("row", range(len(WRITTEN)))
 async def test_model_output_is_shown_as_text(browser: Browser, hostile: BigRun, row: int) -> None:
     async with visiting(browser, hostile.host) as visitor:
         page = await visitor.open(f"/rollouts/{hostile.written[0]}?position={row}")
         texts = [await one.inner_text() for one in await page.locator("pre.model").all()]
-        assert [text.strip() for text in texts] == [shown(TEXTS[row][:MAX_TEXT], MAX_TEXT).strip()] * 3
+        assert [text.strip() for text in texts] == [shown(WRITTEN[row][:MAX_TEXT], MAX_TEXT).strip()] * 3
         await expect_only_text(page, visitor.problems, visitor.elsewhere)
 
 
 async def test_a_line_of_a_megabyte_neither_widens_nor_slows_the_page(browser: Browser, hostile: BigRun) -> None:
-    assert len(TEXTS[-1]) == 1 << 20
+    assert len(WRITTEN[-1]) == 1 << 20
     async with visiting(browser, hostile.host) as visitor:
-        page = await visitor.open(f"/rollouts/{hostile.written[0]}?position={len(TEXTS) - 1}")
+        page = await visitor.open(f"/rollouts/{hostile.written[0]}?position={len(WRITTEN) - 1}")
         assert await page_checks.widths(page) == []
         assert len(await page.content()) < 200_000
         assert "Some of it is too long to be shown" in await page.inner_text("main")
