@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
     from testbed.adversaries.lab import AdversaryLab
+    from testbed.runs.recorded_swarm import Recording
 
 settings.load_profile(examples.FEW)
 # Machines have homes of their own. The component that scores is compiled once for all: it takes a quarter of a minute.
@@ -208,6 +209,14 @@ def use_s3(monkeypatch: pytest.MonkeyPatch) -> Callable[[Endpoint], str]:
         return endpoint.storage_url
 
     return use
+
+
+@pytest.fixture(scope="session")
+def recording(built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """What one real swarm left, which a run of pytest has once: `playing` shows it to a test."""
+    from testbed.runs.recorded_swarm import Recording, record  # which imports torch
+
+    return Recording.read(shared_work.share(record, tmp_path_factory.mktemp("recording") / "swarm"))
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -82,16 +81,6 @@ class LiveSwarm:
         """End a process as if the power had failed; the supervisor starts it again."""
         os.kill(self.pid_of(name), signal.SIGKILL)
 
-    @contextmanager
-    def holding(self, name: str) -> Iterator[None]:
-        """Keep one of its processes, once it is started, from running while the block runs."""
-        self.process.wait_until(lambda: name in getattr(read_state(self.folder), "processes", {}), f"{name} is started")
-        os.kill(pid := self.pid_of(name), signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
-
     def get(self, path: str) -> Any:
         """Return a JSON answer of its orchestrator; {} when no server answers or it is refused."""
         return get_json(self.url + path)
@@ -131,10 +120,3 @@ def swarm_url(folder: Path) -> str:
     settings = folder / "orchestrator" / "muster.toml"
     found = re.search(r'^url = "(.+)"$', settings.read_text(), re.MULTILINE) if settings.exists() else None
     return found[1] if found else ""
-
-
-def address_in(home: Path) -> str:
-    """Return the address of the only node that a home folder has; empty before there is one."""
-    for path in home.glob(".muster/nodes/*/node.json"):
-        return "0x" + json.loads(path.read_text())["address"].removeprefix("0x")
-    return ""

@@ -1,4 +1,4 @@
-"""Do costly work once for all tests of a run that ask for the same: a model's warm-up takes 14 seconds, scrypt one.
+"""Do costly work once for all tests of a run that ask for the same: a model's warm-up takes 14 seconds, a swarm more.
 
 `muster.models.init.warm_up` is a function of its arguments, which tests/unit/models/test_init.py holds, and so is the
 derivation of a keystore's key. The first process of a run of pytest-xdist that asks keeps the result; others wait and
@@ -57,6 +57,14 @@ def share_scrypt(scrypt: Callable[..., bytes]) -> Callable[..., bytes]:
         return made.read_bytes()
 
     return _once(scrypt, shared)
+
+
+def share(make: Callable[[Path], object], alone: Path) -> Path:
+    """Return the file or folder that `make` has made once for all processes of a run; at `alone`, if there is one."""
+    if RUN in os.environ:
+        return _made_once(make.__qualname__, make)
+    make(alone)
+    return alone
 
 
 def remove(run: str) -> None:

@@ -1,7 +1,8 @@
-"""A live swarm as people see it: a cheater is convicted, a newcomer joins by the page's command, the page comes back.
+"""A run as people watch it: a cheater is convicted, a newcomer joins and is paid, the page comes back.
 
-The tests follow each other on one swarm. A witness opened the overview before any commitment, and never reloads
-it.
+The tests follow each other on one recorded swarm (testbed/runs/recorded_swarm.py), whose chain goes on here. A witness
+opened the overview while the cheater was tried, and never reloads it. That the page's command makes a node which works:
+tests/integration/test_up_story.py, and tests/integration/test_printed.py on a live swarm.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from dataclasses import dataclass
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Locator, Page
 
+from muster.contracts.registry import Role
+from muster.protocol.messages import StepReport
 from testbed import page_checks
 from testbed.browser import Visitor, evaluate, measured, visiting, wait_until
 from testbed.paths import ROOT
-from testbed.runs.swarms import LiveSwarm, address_in, live_swarm, newcomer
+from testbed.runs.recorded_swarm import CHEATER, Played, Recording, playing
+from testbed.runs.story import Story
 from testbed.waiting import until
 
 GUILTY = re.compile("(?<!not )guilty")
-WORK_SECONDS = 420.0
-"""Longest wait for something that a node must do first, which takes a minute where the machine is free."""
+NEWCOMER = "newcomer"
+MINUTE = 60
 STATES = """void (() => {
   const pill = document.getElementById("link-state");
   window.musterStates = [];
@@ -48,31 +52,30 @@ class Witness:
 
 
 @pytest.fixture(scope="module")
-def swarm(browser: Browser, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSwarm]:
-    """A small swarm with a cheater; it trains all weights until the tests are done."""
-    with live_swarm(tmp_path_factory.mktemp("live"), "--workers", "1", "--cheaters", "1", "--seed", "0") as running:
-        yield running
+def swarm(browser: Browser, recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    with playing(recording, tmp_path_factory.mktemp("played")) as played:
+        yield played
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def witness(browser: Browser, swarm: LiveSwarm) -> AsyncIterator[Witness]:
+async def witness(browser: Browser, swarm: Played) -> AsyncIterator[Witness]:
     async with visiting(browser, swarm.host) as visitor:
-        with swarm.holding("cheater"):  # a page that is opened after the conviction has it from the beginning
-            page = await visitor.open("/")
-            await evaluate(page, "window.musterOpened = 1")
+        page = await visitor.open("/")
+        await evaluate(page, "window.musterOpened = 1")
         yield Witness(visitor, page)
 
 
-async def test_the_cheaters_conviction_appears_by_itself(swarm: LiveSwarm, witness: Witness) -> None:
-    cheater = swarm.address_of("cheater")
+async def test_the_cheaters_conviction_appears_by_itself(browser: Browser, swarm: Played, witness: Witness) -> None:
+    cheater = swarm.run_fixture.key(CHEATER).address
     line = witness.page.locator(f'#feed li a[href="/nodes/{cheater}"]').filter(has_text="is convicted")
     assert await line.count() == 0
-    await line.wait_for(timeout=1000 * WORK_SECONDS)
+    await asyncio.to_thread(swarm.convict)
+    await line.wait_for()
     assert "of its stake are gone, its pay is void" in await line.inner_text()
     assert await witness.page.locator("#feed li.is-bad").count() >= 1
     assert await witness.stays()
     # What the feed links to says the same.
-    async with visiting(swarm_browser(witness), swarm.host) as visitor:
+    async with visiting(browser, swarm.host) as visitor:
         page = await visitor.open(f"/nodes/{cheater}")
         assert "jailed" in await page.inner_text("h1")
         convicting = page.locator("tr").filter(has_text=GUILTY).filter(has_not_text="moot")
@@ -85,61 +88,74 @@ async def test_the_cheaters_conviction_appears_by_itself(swarm: LiveSwarm, witne
         assert (visitor.problems, visitor.elsewhere) == ([], [])
 
 
-def swarm_browser(witness: Witness) -> Browser:
-    found = witness.visitor.context.browser
-    assert found is not None
-    return found
-
-
-async def test_a_newcomer_joins_by_the_pages_command(
-    browser: Browser, swarm: LiveSwarm, witness: Witness, tmp_path_factory: pytest.TempPathFactory
+async def test_a_newcomer_copies_the_command_and_watches_its_work(
+    browser: Browser, swarm: Played, witness: Witness
 ) -> None:
-    home = tmp_path_factory.mktemp("newcomer") / "home"
+    address = swarm.run_fixture.key(NEWCOMER).address
     async with visiting(browser, swarm.host, permissions=["clipboard-read", "clipboard-write"]) as visitor:
         # 1. Copy the command as a person does.
         page = await visitor.open("/")
         await page.locator("aside.join button.copy").click()
         await wait_until(page, 'document.querySelector("aside.join button.copy").textContent === "Copied"')
-        command = await evaluate(page, "navigator.clipboard.readText()")
-        assert command == f"muster up {swarm.url}"
-        # 2. Run it, and watch the list of workers: a new one appears without a reload.
-        await page.goto(f"{swarm.url}/leaderboard?list=workers&order=since")
+        assert await evaluate(page, "navigator.clipboard.readText()") == f"muster up {swarm.orchestrator.url}"
+        # 2. Join, and watch the list of workers: a new one appears without a reload.
+        await page.goto(f"{swarm.orchestrator.url}/leaderboard?list=workers&order=since")
         await evaluate(page, "window.musterOpened = 1")
-        with newcomer(command, home) as process:
-            made = (lambda: address_in(home), "the newcomer has a node", WORK_SECONDS)
-            address = await asyncio.to_thread(process.wait_until, *made)
-            row = page.locator("table.board tr").filter(has=page.locator(f'a[href="/nodes/{address}" i]'))
-            await row.wait_for(timeout=1000 * WORK_SECONDS)
-            assert await evaluate(page, "window.musterOpened") == 1
-            # 3. Its own page: the first accepted work, and when that can be claimed.
-            await page.goto(f"{swarm.url}/nodes/{address}")
-            await evaluate(page, "window.musterOpened = 1")
-            accepted = page.locator('[data-fragment="commitments"] .status.is-accepted').first
-            await accepted.wait_for(timeout=1000 * WORK_SECONDS)
-            countdown = page.locator('[data-fragment="money"] .countdown').first
-            await countdown.wait_for()
-            first = await countdown.inner_text()
-            assert first.startswith("in ")
-            await until(lambda: _differs(countdown, first), "the countdown goes on")
-            assert await evaluate(page, "window.musterOpened") == 1
-            assert await page_checks.axe(page) == []
-            await page_checks.picture(page, PICTURES / "newcomer.png")
-            assert process.is_running
+        step = await _joins(swarm)
+        await page.locator("table.board tr").filter(has=page.locator(f'a[href="/nodes/{address}" i]')).wait_for()
+        assert await evaluate(page, "window.musterOpened") == 1
+        # 3. Its own page: the first accepted work, and when that can be claimed.
+        await page.goto(f"{swarm.orchestrator.url}/nodes/{address}")
+        await evaluate(page, "window.musterOpened = 1")
+        await _works(swarm, step)
+        await page.locator('[data-fragment="commitments"] .status.is-accepted').first.wait_for()
+        countdown = page.locator('[data-fragment="money"] .countdown').first
+        await countdown.wait_for()
+        first = await countdown.inner_text()
+        assert first.startswith("in ")
+        async with swarm.run_fixture.local_chain() as dev:
+            await dev.advance(MINUTE)
+        await until(lambda: _differs(countdown, first), "the countdown goes on")
+        assert await evaluate(page, "window.musterOpened") == 1
+        assert await page_checks.axe(page) == []
         joined = witness.page.locator(f'#feed li a[href="/nodes/{address}" i]').filter(has_text="joins as a worker")
         await joined.wait_for()
         assert (visitor.problems, visitor.elsewhere) == ([], [])
 
 
-async def _differs(element: object, text: str) -> bool:
-    return await element.inner_text() != text  # type: ignore[attr-defined]
+async def _joins(swarm: Played) -> int:
+    """Register the newcomer, and publish the step at which it may begin; which one."""
+    fixture = swarm.run_fixture
+    async with fixture.local_chain() as dev:
+        await dev.fund([fixture.key(name).address for name in (NEWCOMER, f"operator of {NEWCOMER}")])
+    await fixture.join(NEWCOMER, Role.WORKER)
+    async with fixture.chain("stranger") as chain:
+        newest = await chain.latest_checkpoint(fixture.run)
+    assert newest is not None
+    for step in (newest.step + 1, newest.step + 2):
+        await fixture.publish(step)
+    return newest.step + 2
 
 
-async def test_the_page_comes_back_after_a_restart(swarm: LiveSwarm, witness: Witness) -> None:
+async def _works(swarm: Played, step: int) -> None:
+    """Commit to work of the newcomer, which two validators accept."""
+    story = Story(swarm.run_fixture, swarm.orchestrator)
+    await story.work(NEWCOMER, 0, step)
+    for validator in ("v1", "v2"):
+        await story.judge(validator, NEWCOMER, 0, step=step)
+
+
+async def _differs(element: Locator, text: str) -> bool:
+    return await element.inner_text() != text
+
+
+async def test_the_page_comes_back_after_a_restart(swarm: Played, witness: Witness) -> None:
     page, before = witness.page, len(witness.visitor.problems)
     assert await page.locator("#link-state").get_attribute("data-state") == "live"
     block = int((await page.inner_text('[data-live="block"]')).replace(",", ""))
     await evaluate(page, STATES)
-    swarm.kill("orchestrator")
+    await asyncio.to_thread(swarm.orchestrator.kill)
+    await asyncio.to_thread(swarm.orchestrator.start)
     await wait_until(page, 'musterStates.includes("lost") && musterStates.at(-1) === "live"')
 
     async def further() -> bool:
@@ -153,22 +169,27 @@ async def test_the_page_comes_back_after_a_restart(swarm: LiveSwarm, witness: Wi
     del witness.visitor.problems[before:]
 
 
-async def test_steps_are_drawn_as_they_come(swarm: LiveSwarm, witness: Witness) -> None:
-    reported = await asyncio.to_thread(swarm.get, "/v1/runs/1/metrics")
+async def test_steps_are_drawn_as_they_come(swarm: Played, witness: Witness) -> None:
+    reported = await asyncio.to_thread(swarm.orchestrator.json, f"/v1/runs/{swarm.run_fixture.run}/metrics")
     newest = reported["newest"]
+    async with swarm.client("trainer") as trainer:
+        await trainer.post_step(StepReport(run=swarm.run_fixture.run, step=newest + 1, metrics={"reward": 0.75}))
     label = 'document.querySelector("#chart-reward .plot").getAttribute("aria-label")'
-    pattern = f"Number(({label}.match(/step ([0-9]+)$/) || [])[1]) > {newest}"
-    await wait_until(witness.page, pattern, WORK_SECONDS)
+    await wait_until(witness.page, f"Number(({label}.match(/step ([0-9]+)$/) || [])[1]) > {newest}")
     assert await witness.stays()
 
 
-async def test_the_overview_stayed_open_without_an_error(swarm: LiveSwarm, witness: Witness) -> None:
+async def test_the_overview_stayed_open_without_an_error(swarm: Played, witness: Witness) -> None:
     assert (witness.visitor.problems, witness.visitor.elsewhere) == ([], [])
     assert (await measured(witness.page)).violations == ()
     assert await page_checks.shift(witness.page) == []
     assert await page_checks.axe(witness.page) == []
-    await page_checks.picture(witness.page, PICTURES / "live.png")
-    # The README's picture: as much as a laptop shows.
-    await witness.page.set_viewport_size({"width": 1280, "height": 930})
-    await witness.page.screenshot(path=PICTURES / "readme.png")
-    assert (PICTURES / "readme.png").stat().st_size > 50_000, "a picture of an empty page is smaller"
+
+
+async def test_the_recorded_files_are_read_as_text(browser: Browser, swarm: Played) -> None:
+    (accepted, *_) = swarm.recording.log.reports[0].batch
+    async with visiting(browser, swarm.host) as visitor:
+        page = await visitor.open(f"/rollouts/{accepted}?position=0")
+        assert await page.locator("pre.model").count() >= 2, "a prompt, and what the engine made of it"
+        assert await page_checks.axe(page) == []
+        assert (visitor.problems, visitor.elsewhere) == ([], [])

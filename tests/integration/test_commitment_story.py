@@ -1,8 +1,8 @@
 """Work from draw to payment desk, and a cheater from its first commitment to conviction.
 
-Real chain, orchestrator, origin, engines and replays. On the way the awkward moments: the worker dies with a file that
-is not uploaded, with an upload that is not committed, and with a commitment that it has not noted; a validator dies
-between committing its vote and revealing it.
+Real chain, orchestrator, origin, engines and replays: what one swarm did, recorded (testbed/runs/recorded_swarm.py),
+and the worker's awkward moments: it dies with a file that is not uploaded, with an upload that is not committed, and
+with a commitment that it has not noted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,8 @@ import pytest
 import torch
 
 from examples.audit_commitment import audit
-from muster.chain.anvil import LocalChain
-from muster.chain.connection import connected
 from muster.clients import OrchestratorClient, fetch_run
-from muster.constants import HOUR_SECONDS
-from muster.contracts import registry, runs
+from muster.contracts import runs
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Status
@@ -35,44 +33,133 @@ from muster.rollouts.spans import one_span
 from muster.verification.bundles import parse_bundle
 from testbed.paths import ROOT
 from testbed.processes import Service, ended, run_to_end
-from testbed.runs.world import ModelRun, World, commit_bytes, rows_of
-from testbed.waiting import until
-from validator.ruling import turn_of
+from testbed.runs.recorded_swarm import CHEATER, COMMITMENTS, HONEST, Played, Recording, playing
+from testbed.runs.world import World, commit_bytes, rows_of
+from testbed.waiting import until, wait_until
 
 EXAMPLES = ROOT / "examples"
 WORKERS = ("w1", "w2", "w3", "w4", "w5")
 WORKER_FAILPOINTS = ("worker.generated", "worker.uploaded", "worker.committed")
 
 
+@pytest.fixture(scope="module")
+def played(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    """The recorded swarm, whose cheater is convicted."""
+    with playing(recording, tmp_path_factory.mktemp("played")) as made:
+        made.convict()
+        wait_until(lambda: _nodes(made)[CHEATER]["status"] == "jailed", "the orchestrator has seen it")
+        yield made
+
+
+def _nodes(played: Played) -> dict[str, Any]:
+    """Return the summary's lines of the two workers."""
+    lines = played.orchestrator.json(f"/v1/runs/{played.run_fixture.run}/summary")["nodes"]
+    names = {played.run_fixture.key(name).address: name for name in (HONEST, CHEATER)}
+    return {names[line["address"]]: line for line in lines if line["address"] in names}
+
+
+async def test_two_validators_accept_honest_work(played: Played) -> None:
+    found = await played.verdicts(HONEST)
+    assert all(verdict.accepted for verdict in found), found
+    assert len({verdict.validator for verdict in found if verdict.index == 0}) >= 2
+    assert {verdict.inspected for verdict in found} == {16}
+    line = _nodes(played)[HONEST]
+    assert (line["status"], line["rejected"], line["used"]) == ("active", {}, 1)
+    assert line["accepted"] >= COMMITMENTS
+    node = played.run_fixture.key(HONEST).address
+    assert not [event for event in await played.events(CaseOpened) if event.node == node]
+
+
+async def test_a_jury_convicts_the_cheater(played: Played) -> None:
+    """By evidence that was uploaded. The process died that had committed a vote and not revealed it (`record`)."""
+    node = played.run_fixture.key(CHEATER).address
+    opened = [event for event in await played.events(CaseOpened) if event.node == node]
+    resolved = {event.case_id: event.outcome for event in await played.events(CaseResolved)}
+    guilty = [event for event in opened if resolved.get(event.case_id) == Outcome.GUILTY]
+    assert len(guilty) == 1
+    assert {event.node for event in await played.events(Convicted)} == {node}
+    case = guilty[0].case_id
+    votes = [event for event in await played.events(VoteCommitted) if event.case_id == case]
+    reveals = [event for event in await played.events(VoteRevealed) if event.case_id == case]
+    assert len({vote.judge for vote in votes}) == len(votes) >= 2
+    assert {reveal.judge: reveal.guilty for reveal in reveals} == {vote.judge: True for vote in votes}
+    async with played.client(None) as client:
+        bundle = parse_bundle(await client.get_evidence(guilty[0].evidence_hash))
+    assert bundle.reason in ("sampling_mismatch", "activation_mismatch")
+    found = await played.verdicts(CHEATER)
+    assert found
+    assert not any(verdict.accepted for verdict in found)
+    assert _nodes(played)[CHEATER]["accepted"] == 0
+
+
+async def test_a_quorum_sealed_the_hour(played: Played) -> None:
+    async with played.run_fixture.chain("stranger") as chain:
+        hour = (await chain.call(runs.work(played.run_fixture.key(HONEST).address))).last_hour
+        assert await chain.call(runs.sealed_through(played.run_fixture.run)) >= hour
+
+
 @pytest.mark.slow
-async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> None:
-    run_fixture = world.run_fixture
-    torch.set_num_threads(1)  # two validators live in this process, beside others on few cores
-    worker, cheater = world.node("worker", "w1", *WORKER_FAILPOINTS), world.node("adversary", "w2")
-    one, two, last = in_turn(run_fixture, "w2", "v1", "v2", "v3")
-    late = {"validator.stagger_seconds": 60}  # so that it judges a case instead of opening it
-    juror = world.node("validator", last, "validator.voted", **late)
-    world.settings("v4")
-    with ended(worker, cheater, juror):
-        async with world.validators(one, two):
-            juror.start()
-            await the_worker_dies_three_times_and_loses_nothing(world, worker)
-            await two_validators_accept(world)
-            cheater.start()
-            await the_cheater_is_convicted(world, cheater, juror)
-            await a_stranger_can_check(world)
-            await outsiders_can_watch_and_audit(world)
-            await the_hour_is_sealed(world)
+async def test_a_stranger_can_check(played: Played) -> None:
+    """`muster slash verify` and `muster validator verify`, from nothing but the URL."""
+
+    async def look(*arguments: object) -> tuple[int, dict[str, Any], str]:
+        home = played.run_fixture.folder / "visitor"
+        (home / "cache" / "muster").mkdir(parents=True, exist_ok=True)
+        command = (sys.executable, "-P", "-m", "muster", *arguments, "--url", played.orchestrator.url, "--json")
+        places = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": str(ROOT)}
+        status, output, said = await run_to_end(*command, folder=home, **places)
+        assert output, said
+        return status, json.loads(output), said
+
+    guilty = next(event for event in await played.events(CaseResolved) if event.outcome == Outcome.GUILTY)
+    node = played.run_fixture.key(CHEATER).address
+    code, document, said = await look("slash", "verify", guilty.case_id)
+    assert (code, document["guilty"], document["node"]) == (0, True, node)
+    assert "muster ended" not in said
+    code, document, said = await look("validator", "verify", f"{node}:0")
+    assert (code, document["good"], document["beyond_accusing"]) == (3, False, True)
+    assert document["measured"] > document["threshold"]
+    assert said.count(f"commitment 0 of {node} is bad") == 1
+    honest = played.run_fixture.key(HONEST).address
+    code, document, _ = await look("validator", "verify", f"{honest}:0")
+    assert (code, document["good"], document["rows_replayed"]) == (0, True, 16)
+    code, document, _ = await look("worker", "why", 0, "--node", honest)
+    assert code == 0
 
 
-def in_turn(run_fixture: ModelRun, worker: str, *names: str) -> list[str]:
-    """Return validators in the order in which they may accuse a worker."""
-    matter = f"accuse {run_fixture.key(worker).address}"
-    everybody = [run_fixture.key(name).address for name in ("v1", "v2", "v3", "v4")]
-    return sorted(names, key=lambda name: turn_of(run_fixture.key(name).address, everybody, matter))
+@pytest.mark.slow
+async def test_outsiders_can_watch_and_audit(played: Played) -> None:
+    """`examples/` on a run, from a URL and without a key."""
+    url, honest = played.orchestrator.url, played.run_fixture.key(HONEST).address
+    code, output, _ = await run_to_end(sys.executable, EXAMPLES / "watch_run.py", url)
+    assert (code, output.splitlines()[0]) == (0, f"run {played.run_fixture.run} on chain 31337, at {url}")
+    assert "commitments are accepted, of 1 nodes" in output
+    folder = played.run_fixture.folder / "audited"
+    command = (
+        sys.executable,
+        EXAMPLES / "audit_commitment.py",
+        url,
+        honest,
+        0,
+        "--relay",
+        played.origin.url,
+        "--folder",
+        folder,
+    )
+    code, output, _ = await run_to_end(*command)
+    assert code == 0
+    assert output.endswith("\nnothing is wrong: format, root, draws, prompts, bounds and rewards\n")
 
 
-async def the_worker_dies_three_times_and_loses_nothing(world: World, worker: Service) -> None:
+@pytest.mark.slow
+async def test_a_worker_dies_three_times_and_loses_nothing(world: World) -> None:
+    worker = world.node("worker", "w1", *WORKER_FAILPOINTS)
+    with ended(worker):
+        await _dies_and_goes_on(world, worker)
+
+
+async def _dies_and_goes_on(world: World, worker: Service) -> None:
+    """Start it until it dies nowhere any more; what it made, sent and committed then is one file."""
     for point in WORKER_FAILPOINTS:
         worker.start()
         assert (await asyncio.to_thread(worker.end))[0] == -signal.SIGKILL, worker.said
@@ -93,120 +180,6 @@ async def the_worker_dies_three_times_and_loses_nothing(world: World, worker: Se
     async with world.run_fixture.client(world.orchestrator.url, None) as client:
         upload = await client.upload(world.run_fixture.run, mined[0].node, 0, mined[0].root)
     assert upload.receipt.file_hash == uploaded["file"]
-
-
-async def two_validators_accept(world: World) -> None:
-    async def accepted() -> bool:
-        found = await world.verdicts("w1")
-        assert all(verdict.accepted for verdict in found), found
-        return len({verdict.validator for verdict in found if verdict.index == 0}) >= 2
-
-    await until(accepted, "two validators accept")
-    async with world.run_fixture.client(world.orchestrator.url, None) as client:
-        work = await client.accepted(world.run_fixture.run)
-    assert [(one.node, one.index) for one in work if one.index == 0] == [(world.run_fixture.key("w1").address, 0)]
-    assert all(verdict.inspected == 16 for verdict in work[0].verdicts)
-
-
-async def the_cheater_is_convicted(world: World, cheater: Service, juror: Service) -> None:
-    node = world.run_fixture.key("w2").address
-
-    async def jailed() -> bool:
-        if not juror.is_running:
-            assert juror.process.returncode == -signal.SIGKILL, juror.said
-            juror.start()  # as a supervisor would
-        async with world.run_fixture.chain("stranger") as chain:
-            return (await chain.call(registry.node(node))).status == Status.JAILED
-
-    await until(jailed, "the cheater is jailed")
-    assert (juror.folder / "failpoints" / "validator.voted").exists(), "it died between vote and reveal"
-    opened = [event for event in await world.events(CaseOpened) if event.node == node]
-    resolved = {event.case_id: event.outcome for event in await world.events(CaseResolved)}
-    guilty = [event for event in opened if resolved.get(event.case_id) == Outcome.GUILTY]
-    assert len(guilty) == 1
-    assert all(event.node == node for event in await world.events(Convicted))
-    case = guilty[0].case_id
-    votes = [event for event in await world.events(VoteCommitted) if event.case_id == case]
-    reveals = [event for event in await world.events(VoteRevealed) if event.case_id == case]
-    assert len({vote.judge for vote in votes}) == len(votes) >= 2
-    assert {reveal.judge: reveal.guilty for reveal in reveals} == {vote.judge: True for vote in votes}
-    async with world.run_fixture.client(world.orchestrator.url, None) as client:
-        bundle = parse_bundle(await client.get_evidence(guilty[0].evidence_hash))
-        work = await client.accepted(world.run_fixture.run)
-    assert bundle.reason in ("sampling_mismatch", "activation_mismatch")
-    assert node not in {one.node for one in work}
-    assert not any(verdict.accepted for verdict in await world.verdicts("w2"))
-    status, said = await asyncio.to_thread(cheater.end)
-    assert status == 3, said
-    assert "it was convicted, and takes no more work" in said
-    honest = world.run_fixture.key("w1").address
-    assert not [event for event in await world.events(CaseOpened) if event.node == honest]
-
-
-async def a_stranger_can_check(world: World) -> None:
-    """`muster slash verify` and `muster validator verify`, from nothing but the URL."""
-
-    async def look(*arguments: object) -> tuple[int, dict[str, Any], str]:
-        home = world.run_fixture.folder / "visitor"
-        (home / "cache" / "muster").mkdir(parents=True, exist_ok=True)
-        command = (sys.executable, "-P", "-m", "muster", *arguments, "--url", world.orchestrator.url, "--json")
-        places = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": str(ROOT)}
-        status, output, said = await run_to_end(*command, folder=home, **places)
-        assert output, said
-        return status, json.loads(output), said
-
-    guilty = next(event for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY)
-    node = world.run_fixture.key("w2").address
-    code, document, said = await look("slash", "verify", guilty.case_id)
-    assert (code, document["guilty"], document["node"]) == (0, True, node)
-    assert "muster ended" not in said
-    code, document, said = await look("validator", "verify", f"{node}:0")
-    assert (code, document["good"], document["beyond_accusing"]) == (3, False, True)
-    assert document["measured"] > document["threshold"]
-    assert said.count(f"commitment 0 of {node} is bad") == 1
-    honest = world.run_fixture.key("w1").address
-    code, document, _ = await look("validator", "verify", f"{honest}:0")
-    assert (code, document["good"], document["rows_replayed"]) == (0, True, 16)
-    code, document, _ = await look("worker", "why", 0, "--node", honest)
-    assert code == 0
-
-
-async def outsiders_can_watch_and_audit(world: World) -> None:
-    """`examples/` on a live run, from a URL and without a key."""
-    url, honest = world.orchestrator.url, world.run_fixture.key("w1").address
-    code, output, _ = await run_to_end(sys.executable, EXAMPLES / "watch_run.py", url)
-    assert (code, output.splitlines()[0]) == (0, f"run {world.run_fixture.run} on chain 31337, at {url}")
-    assert "commitments are accepted, of 1 nodes" in output
-    folder = world.run_fixture.folder / "audited"
-    command = (
-        sys.executable,
-        EXAMPLES / "audit_commitment.py",
-        url,
-        honest,
-        0,
-        "--relay",
-        world.origin.url,
-        "--folder",
-        folder,
-    )
-    code, output, _ = await run_to_end(*command)
-    assert code == 0
-    assert output.endswith("\nnothing is wrong: format, root, draws, prompts, bounds and rewards\n")
-
-
-async def the_hour_is_sealed(world: World) -> None:
-    async with world.run_fixture.chain("stranger") as chain:
-        hour = (await chain.call(runs.work(world.run_fixture.key("w1").address))).last_hour
-    async with connected(world.run_fixture.settings) as web3:
-        dev = await LocalChain.open(web3)
-        if await dev.now() < (hour + 1) * HOUR_SECONDS:  # else the story went on into the next hour
-            await dev.advance_to((hour + 1) * HOUR_SECONDS)
-
-    async def sealed() -> bool:
-        async with world.run_fixture.chain("stranger") as chain:
-            return await chain.call(runs.sealed_through(world.run_fixture.run)) >= hour
-
-    await until(sealed, "a quorum seals the hour")
 
 
 @pytest.mark.slow

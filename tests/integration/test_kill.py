@@ -2,7 +2,7 @@
 
 Every failpoint is armed once for the whole swarm: whichever process gets there first dies there, and its supervisor
 starts it again. What must come out is what comes out of an undisturbed run, which `make test-rest` asserts as well
-(test_demo.py). This run trains an adapter; the swarm that is watched in a browser (tests/e2e) trains all weights.
+(test_demo.py). This run trains an adapter; that one trains all weights.
 """
 
 from __future__ import annotations

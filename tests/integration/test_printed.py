@@ -6,17 +6,22 @@ conviction: a visitor, who has a URL and nothing else, a volunteer and a validat
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from testbed import page_checks
+from testbed.browser import find_browser, open_browser, visiting
+from testbed.paths import ROOT
 from testbed.printed import Reader, Typed, conviction, lines_of, type_as_visitor, unpacked_wheel
 from testbed.runs.swarms import LiveSwarm, live_swarm
 from testbed.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 CONVICTION_SECONDS = 420.0
+PICTURE = ROOT / "cache" / "e2e" / "readme.png"
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +70,23 @@ def test_a_volunteer_types_what_join_and_keep_it_running_show(swarm: LiveSwarm, 
         reader.type("muster service uninstall")
     assert not untrue(typed)
     assert len(typed) >= 18
+
+
+@pytest.mark.skipif(find_browser() is None, reason="no browser is installed: scripts/setup --tests")
+def test_the_readme_shows_the_page_of_this_swarm(swarm: LiveSwarm) -> None:
+    """As much of it as a laptop shows, once the volunteer has joined."""
+    asyncio.run(_take_picture(swarm))
+    assert PICTURE.stat().st_size > 50_000, "a picture of an empty page is smaller"
+
+
+async def _take_picture(swarm: LiveSwarm) -> None:
+    async with open_browser() as browser, visiting(browser, swarm.host) as visitor:
+        page = await visitor.open("/")
+        assert await page_checks.axe(page) == []
+        await page.set_viewport_size({"width": 1280, "height": 930})
+        PICTURE.parent.mkdir(parents=True, exist_ok=True)
+        await page.screenshot(path=PICTURE)
+        assert (visitor.problems, visitor.elsewhere) == ([], [])
 
 
 def test_a_validator_types_what_its_page_shows(swarm: LiveSwarm, package: Path, tmp_path: Path) -> None:
