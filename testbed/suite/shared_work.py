@@ -60,7 +60,7 @@ def share_scrypt(scrypt: Callable[..., bytes]) -> Callable[..., bytes]:
 
 
 def share(make: Callable[[Path], object], alone: Path) -> Path:
-    """Return the file or folder that `make` has made once for all processes of a run; at `alone`, if there is one."""
+    """Return the file or folder that `make` makes once for all processes of a run: `alone` without pytest-xdist."""
     if RUN in os.environ:
         return _made_once(make.__qualname__, make)
     make(alone)
@@ -81,15 +81,17 @@ def _once(original: Any, shared: Any) -> Any:
 
 
 def _made_once(wanted: object, make: Callable[[Path], object]) -> Path:
-    """Return the file that the first process of this run makes for equal arguments."""
+    """Return the file or folder that the first process of this run makes for equal arguments."""
     folder = _folder_of(os.environ[RUN])
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / hashlib.sha256(repr(wanted).encode()).hexdigest()
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the second process waits instead of computing the same
         if not path.exists():
-            make(path.with_suffix(".part"))
-            path.with_suffix(".part").rename(path)
+            part = path.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)  # a folder that another process could not finish
+            make(part)
+            part.rename(path)
     return path
 
 
