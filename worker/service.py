@@ -30,8 +30,7 @@ from muster.runtime.notify import notifying
 from muster.runtime.process import run_together
 from muster.settings.schema import Settings, ShardcastSettings
 from muster.shardcast.serve.origin import LocalVersions
-from muster.shardcast.serve.routes import listening
-from muster.shardcast.serve.store import Stats
+from muster.shardcast.serve.routes import Stats, listening
 from muster.verification.devices import check_device
 from worker.claimer import POLL_SECONDS as CLAIM_SECONDS
 from worker.claimer import Claimer

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,7 +30,7 @@ from muster.shardcast.fetch.delta_fetch import fetch_step
 from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.fetch import FetchRequest, OnReceived
 from muster.shardcast.fetch.sources import SourceReport
-from muster.shardcast.format.store import prune, touch
+from muster.shardcast.format.store import prune, touch, used, version_path
 from muster.tasksets.document import MAX_DOCUMENT_BYTES
 from muster.tasksets.packs import MAX_STORED_BYTES
 from muster.tasksets.taskset import COMPONENTS_NAME, DOCUMENT_NAME, TaskSet
@@ -167,7 +166,7 @@ class CheckpointFetcher:
     Where a source offers it, only the difference to a step that is here is fetched.
 
     Calls for different steps may run side by side. A path stays valid while fewer than `keep_versions` others are
-    requested, while it is `held` or `used`, and while it is one of the newest steps requested. An old step, and what it
+    requested, while it is `used`, and while it is one of the newest steps requested. An old step, and what it
     is made of, replaces other old ones only. So the disk holds at most `keep_versions`, the NEWEST besides, and what is
     in use.
     """
@@ -183,8 +182,6 @@ class CheckpointFetcher:
         self._verified: dict[int, tuple[bytes, Path]] = {}
         self._newest: dict[int, bytes] = {}
         """The newest steps that were requested, by step, and their roots."""
-        self._wanted: Counter[bytes] = Counter()
-        """Roots of versions that are being fetched or held, and how often."""
 
     async def get(self, step: int) -> Path:
         """Return the folder of a step's checkpoint, verified against the chain.
@@ -199,12 +196,12 @@ class CheckpointFetcher:
         if known and known[0] == root and known[1].is_dir():
             await asyncio.to_thread(touch, known[1])
             return known[1]
-        with self.held(root):
+        with used(version_path(self.folder, root)):
             path = await self._fetch(root, step)
             await asyncio.to_thread(touch, path)
             self._newest = dict(sorted([*self._newest.items(), (step, root)])[-NEWEST:])
-            protected = {*self._wanted, *self._newest.values()}
-            await asyncio.to_thread(prune, self.folder, self.relays.settings.keep_versions, protected)
+            newest = list(self._newest.values())
+            await asyncio.to_thread(prune, self.folder, self.relays.settings.keep_versions, newest)
         await asyncio.to_thread(check_fixed, path, step, self.terms)
         self._verified[step] = root, path
         return path
@@ -213,7 +210,7 @@ class CheckpointFetcher:
     async def used(self, step: int) -> AsyncIterator[Path]:
         """Yield what `get` returns, and keep the folder until left, however many other steps are requested."""
         root = await self._anchored(step)
-        with self.held(root):
+        with used(version_path(self.folder, root)):
             yield await self._get(step, root)
 
     async def _fetch(self, root: bytes, step: int) -> Path:
@@ -239,7 +236,6 @@ class CheckpointFetcher:
             progress=log_progress,
             on_source=sources.append,
             on_received=self.on_received,
-            hold=self.held,
         )
         try:
             fetched = await fetch_step(request, self._anchored)
@@ -249,16 +245,6 @@ class CheckpointFetcher:
             raise
         await self.relays.report(root, sources)
         return fetched.path
-
-    @contextmanager
-    def held(self, root: bytes) -> Iterator[None]:
-        """Keep the version with this manifest root on the disk until left, however many others are requested."""
-        self._wanted[root] += 1
-        try:
-            yield
-        finally:
-            self._wanted[root] -= 1
-            self._wanted += Counter()  # drop roots that are no longer held
 
     async def _anchored(self, step: int) -> bytes:
         return (await self.chain.checkpoint(self.relays.run, step)).manifest_root

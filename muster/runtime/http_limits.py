@@ -48,17 +48,17 @@ _UNHEARD: Final = asyncio.Event()
 class ConnectionLimits:
     """What one connection may take: bytes, seconds, bytes per second."""
 
-    head_bytes: int
+    head_bytes: int = 16 * 1024
     """Of one request's head; up to a read more is taken in before that shows."""
-    head_seconds: float
+    head_seconds: float = 20
     """From the opening of a connection, or the first byte of a further request, to the end of the request's head."""
-    idle_seconds: float
+    idle_seconds: float = 20
     """From the end of an answer to the first byte of the next request."""
-    stall_seconds: float
+    stall_seconds: float = 30
     """Until a reader has taken what was sent of an answer, where that is too long for the socket's buffer."""
-    linger_seconds: float
+    linger_seconds: float = 2
     """For the rest of a body to arrive after an answer that ends its connection."""
-    discarded_bytes: int
+    discarded_bytes: int = 256 * 1024
     """Of one body after its answer."""
     slowest_rate: int = 0
     """Of an answer, on average; 0 for no bound."""

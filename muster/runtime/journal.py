@@ -41,7 +41,7 @@ class FolderLock(Closing):
             os.close(self._descriptor)
             raise ConfigError(
                 f"{folder} is in use by process {holder}",
-                hint="one process per state folder: stop that one, or set another state_dir",
+                hint="one process per folder: stop that one, or set another folder",
             ) from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -17,8 +17,7 @@ from muster.settings.schema import Settings
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.serve.origin import Origin
 from muster.shardcast.serve.relay import Anchor, Relay
-from muster.shardcast.serve.routes import listening
-from muster.shardcast.serve.store import Stats
+from muster.shardcast.serve.routes import Stats, listening
 
 _log = telemetry.logger("shardcast")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -214,9 +214,8 @@ def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int, ada
     `write_frames` says.
     """
     held = described(out_dir, manifest.run)
-    whole = [(version, other) for version, other in held if other.base_step is None and other.step < manifest.step]
-    if not whole:
-        return
+    older = [(version, other) for version, other in held if other.base_step is None and other.step < manifest.step]
+    bases = {other.step: TargetStep(version.path, other) for version, other in older}  # the one used last of each step
     for old, other in held:
         if other.step == manifest.step and other.base_step is not None:
             if _leads_to(old, manifest):
@@ -224,28 +223,26 @@ def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int, ada
             remove_version(old.path)  # damaged, or of a step that was written again
     target = TargetStep(version_path(out_dir, manifest.root), manifest)
     draft = out_dir / _DRAFT
-    for base, write in _ways(whole, adapter):
+    for base, write in _ways(bases, manifest.step, adapter):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
         if write(base, target, draft):
             number, run, step = base.manifest.step, manifest.run, manifest.step
             _publish_files(draft, _files_of(draft), out_dir, run, step, shard_bytes, base_step=number, link=True)
             break
-    shutil.rmtree(draft)
+    shutil.rmtree(draft, ignore_errors=True)
 
 
 def _ways(
-    whole: Sequence[tuple[Version, Manifest]], adapter: Path | None
-) -> list[tuple[TargetStep, Callable[[TargetStep, TargetStep, Path], bool]]]:
-    """Return the steps that a new one could be a difference to, and how that is written, best first."""
-    version, newest = max(whole, key=lambda pair: (pair[1].step, pair[0].used))
-    plain = (TargetStep(version.path, newest), write_frames)
-    if adapter is None:
-        return [plain]
-    initial = [TargetStep(version.path, manifest) for version, manifest in whole if manifest.step == 0]
-    if not initial:
+    bases: Mapping[int, TargetStep], step: int, adapter: Path | None
+) -> Iterator[tuple[TargetStep, Callable[[TargetStep, TargetStep, Path], bool]]]:
+    """Yield the steps that a new one could be a difference to, and how that is written, best first."""
+    if adapter is not None and 0 in bases:
+        yield bases[0], partial(write_adapted, adapter=adapter)
+    elif adapter is not None:
         _log.warning("an adapter is not used as a difference", why="step 0 is not in the published folder")
-    return [*((step, partial(write_adapted, adapter=adapter)) for step in initial), plain]
+    if step - 1 in bases:
+        yield bases[step - 1], write_frames
 
 
 def _leads_to(version: Version, manifest: Manifest) -> bool:

@@ -7,12 +7,13 @@ by which those who have the step before come to it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from muster.constants import HOUR_SECONDS
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast.fetch.route import MAX_CHAIN, MAX_CHAIN_STEPS
+from muster.shardcast.fetch.route import MAX_CHAIN_STEPS
+from muster.shardcast.format.store import MAX_CHAIN
 
 
 @dataclass(frozen=True)
@@ -40,75 +41,51 @@ def kept(
     A step that can be made of `held` within the limits of a route can be made of what stays, as long as it is wanted:
     called after each publication, nothing that was published is out of reach before its time.
     """
-    selection = _Selection(held, settings.whole_every)
-    steps = sorted({version.step for version in held}, reverse=True)
-    replaced = [now, *map(selection.published, steps)]
+    # 1. The versions of each step; of two of a kind the later one counts.
+    whole, deltas = dict[int, HeldVersion](), dict[int, HeldVersion]()
+    for version in sorted(held, key=lambda version: version.published):
+        (whole if version.base_step is None else deltas)[version.step] = version
+    # 2. The steps that are wanted, and those that stay whole whatever else does.
+    steps = sorted(whole.keys() | deltas.keys(), reverse=True)
+    replaced = [now, *(max(of[step].published for of in (whole, deltas) if step in of) for step in steps)]
     since = now - settings.kept_hours * HOUR_SECONDS
     wanted = [step for place, step in enumerate(steps) if place < newest or replaced[place] > since]
-    for place, step in enumerate(wanted):
-        if place < settings.whole_versions or selection.stays_whole(step):
-            selection.keep_whole(step)
-        selection.keep(step)
-    for step in always:
-        selection.keep_whole(step)
-    return selection.roots
-
-
-class _Selection:
-    """The versions by what they are, and those chosen so far."""
-
-    def __init__(self, held: Iterable[HeldVersion], whole_every: int) -> None:
-        self._whole_every = whole_every
-        self._whole: dict[int, HeldVersion] = {}
-        self._deltas: dict[int, HeldVersion] = {}
-        self.roots: set[bytes] = set()
-        """Of the versions chosen so far."""
-        for version in sorted(held, key=lambda version: version.published):  # of two for one step the later one counts
-            (self._whole if version.base_step is None else self._deltas)[version.step] = version
-        self._chain_bytes = MAX_CHAIN_STEPS * max((whole.size for whole in self._whole.values()), default=0)
-
-    def stays_whole(self, step: int) -> bool:
-        return step % self._whole_every == 0 and step in self._whole
-
-    def published(self, step: int) -> float:
-        return max(found[step].published for found in (self._whole, self._deltas) if step in found)
-
-    def keep_whole(self, step: int) -> None:
-        if (version := self._whole.get(step)) is not None:
-            self.roots.add(version.root)
-
-    def keep(self, step: int) -> None:
-        """Keep the difference of a step, if it is of use, and what the step can be made of: itself or a chain."""
-        chain = self._chain(step)
-        if chain and self._is_kept_whole(step):
-            chain = chain[:1]
-        elif chain:
-            self.keep_whole(_base(chain[-1]))
+    stays = {*wanted[: settings.whole_versions], *always}
+    anchors = {step for step in whole if step % settings.whole_every == 0 or step in stays}
+    # 3. What makes each of them, newest first, so that one chain serves many.
+    needed = {step for step in anchors if step in stays or step in wanted}
+    differences: set[int] = set()
+    for step in wanted:
+        chain = _chain(step, whole, deltas, anchors | needed)
+        if step in needed:
+            differences.update(chain[:1])
         else:
-            self.keep_whole(step)
-        self.roots |= {delta.root for delta in chain}
+            differences.update(chain)
+            needed.add(_base(deltas[chain[-1]]) if chain else step)
+    return {whole[step].root for step in needed if step in whole} | {deltas[step].root for step in differences}
 
-    def _chain(self, step: int) -> list[HeldVersion]:
-        """Return the differences that make a step, its own first; none where no whole step is within reach.
 
-        They begin at a whole step that stays anyway, or else at the oldest within reach.
-        """
-        chain: list[HeldVersion] = []
-        best = cost = 0
-        while (delta := self._deltas.get(step)) is not None:
-            cost += delta.size
-            if len(chain) == MAX_CHAIN or cost > self._chain_bytes:
+def _chain(
+    step: int, whole: Mapping[int, HeldVersion], deltas: Mapping[int, HeldVersion], anchors: Collection[int]
+) -> list[int]:
+    """Return the steps whose differences make a step, its own first; none where no whole step is within reach.
+
+    They begin at an anchor, or else at the oldest whole step within reach.
+    """
+    limit = MAX_CHAIN_STEPS * max((version.size for version in whole.values()), default=0)
+    chain: list[int] = []
+    best = cost = 0
+    while (delta := deltas.get(step)) is not None:
+        cost += delta.size
+        if len(chain) == MAX_CHAIN or cost > limit:
+            break
+        chain.append(step)
+        step = _base(delta)
+        if step in whole:
+            best = len(chain)
+            if step in anchors:
                 break
-            chain.append(delta)
-            step = _base(delta)
-            if step in self._whole:
-                best = len(chain)
-                if self.stays_whole(step) or self._is_kept_whole(step):
-                    break
-        return chain[:best]
-
-    def _is_kept_whole(self, step: int) -> bool:
-        return (version := self._whole.get(step)) is not None and version.root in self.roots
+    return chain[:best]
 
 
 def _base(delta: HeldVersion) -> int:

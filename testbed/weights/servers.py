@@ -12,11 +12,10 @@ from typing import Any, Self
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import Index
-from muster.shardcast.serve.http_server import FileProblem, FileRequest, FileServer, Handler, ServerLimits
+from muster.shardcast.serve.http_server import FileProblem, FileRequest, FileServer, Handler, OpenFile
 from muster.shardcast.serve.origin import Origin
 from muster.shardcast.serve.relay import Anchor, Relay
-from muster.shardcast.serve.routes import WeightRoutes
-from muster.shardcast.serve.store import OpenFile, Stats
+from muster.shardcast.serve.routes import Stats, WeightRoutes
 from testbed.http import connecting, get_json
 from testbed.processes import Service, prefixed
 from testbed.waiting import BOUND
@@ -106,7 +105,7 @@ class Broken(OpenFile):
 @asynccontextmanager
 async def _answering(handle: Handler) -> AsyncIterator[str]:
     """Serve files in this process; yields the URL."""
-    server = FileServer(handle, ServerLimits())
+    server = FileServer(handle)
     port = await server.start("127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{port}"

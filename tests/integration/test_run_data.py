@@ -16,7 +16,7 @@ from muster.errors import MismatchError
 from muster.models.files import tokenizer_hash
 from muster.models.init import make_model, make_tokenizer, save_model
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast.format.store import read_manifest, versions
+from muster.shardcast.format.store import read_manifest, used, versions
 from muster.shardcast.publish import publish
 from testbed.chain.contracts import Deployment
 from testbed.runs.run_fixture import RunFixture
@@ -104,7 +104,7 @@ async def test_held_checkpoint_survives_newer_steps(deployment: Deployment, tmp_
             return await checkpoints.get(step)
 
         first = await come(0)
-        with checkpoints.held(bytes.fromhex(first.name[2:])), checkpoints.held(bytes.fromhex(first.name[2:])):
+        with used(first), used(first):
             second, third = await come(1), await come(2)
             assert (first.is_dir(), second.is_dir(), third.is_dir()) == (True, True, True)
         assert (await come(3)).is_dir()

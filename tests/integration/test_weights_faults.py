@@ -15,7 +15,7 @@ import pytest
 
 from muster.shardcast.fetch.fetch import FetchedVersion
 from muster.shardcast.format.manifest import Manifest
-from muster.shardcast.serve.store import OpenFile
+from muster.shardcast.serve.http_server import OpenFile
 from testbed.http import connecting
 from testbed.processes import ended
 from testbed.waiting import until

@@ -15,7 +15,14 @@ from muster.errors import CheckError, MalformedError, StorageError
 from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter
 from muster.models.safetensors import WIDTHS, Tensor
 from muster.runtime import telemetry
-from muster.shardcast.delta.difference import TARGET_NAME, TIMES_SMALLER, TargetStep, read_target, same_tiling
+from muster.shardcast.delta.difference import (
+    TARGET_NAME,
+    TIMES_SMALLER,
+    TargetStep,
+    made_shard,
+    read_target,
+    same_tiling,
+)
 from muster.shardcast.format.manifest import Shard
 from muster.shardcast.format.store import disk_errors
 
@@ -43,17 +50,11 @@ def _unfit(base: TargetStep, target: TargetStep, folder: Path) -> str:
     if not same_tiling(base.manifest, target.manifest):
         return "the first step's files are others"
     try:
-        difference = AdapterDifference(folder)
-        wrong = [shard.index for shard in target.manifest.shards if not _makes(difference, base, target, shard)]
+        chain = [AdapterDifference(folder)]
+        wrong = [shard.index for shard in target.manifest.shards if made_shard(base, chain, shard) is None]
     except (CheckError, StorageError) as error:
         return str(error)
     return f"{len(wrong)} shards come out otherwise, {wrong[0]} first" if wrong else ""
-
-
-def _makes(difference: AdapterDifference, base: TargetStep, target: TargetStep, shard: Shard) -> bool:
-    data = base.read(shard)
-    difference.apply(shard, data, base)
-    return data == target.read(shard)
 
 
 class AdapterDifference:

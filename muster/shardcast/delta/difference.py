@@ -11,6 +11,8 @@ bytes, and what it makes counts when it hashes to what the anchored manifest say
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,13 +24,18 @@ from blake3 import blake3
 
 from muster.errors import MalformedError
 from muster.models.safetensors import Tensor, tensors_of
+from muster.runtime.failpoints import failpoint
 from muster.shardcast.format.manifest import MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
+from muster.shardcast.format.partial import PartialVersion
 from muster.shardcast.format.store import disk_errors
 
 TARGET_NAME: Final = "step.json"
 TIMES_SMALLER: Final = 2
 """A difference is at least so many times smaller than the step it makes; a larger one is neither published nor
 fetched."""
+
+MAX_BAD_SHARDS: Final = 4
+"""A difference of which so many shards came out wrong, and more than came out right, is applied no further."""
 
 
 @dataclass(frozen=True)
@@ -110,18 +117,60 @@ def made_shard(base: TargetStep, chain: Sequence[Difference], shard: Shard) -> b
 
 
 def first_wrong(base: TargetStep, chain: Sequence[Difference], shard: Shard) -> int:
-    """Return the place in the chain of the first difference after which a shard is not what its target says.
+    """Return the place in the chain of a difference that turns right bytes of a shard into wrong ones.
 
-    -1: the base itself is damaged there. Raises StorageError.
+    -1: the base itself is damaged there. Call it for a shard that comes out wrong. Raises StorageError.
     """
-    data = base.read(shard)
-    if blake3(data).digest() != base.manifest.shards[shard.index].digest:
-        return -1
-    for place, difference in enumerate(chain):
-        try:
-            difference.apply(shard, data, base)
-        except MalformedError:
-            return place
-        if blake3(data).digest() != difference.target.shards[shard.index].digest:
-            return place
-    return len(chain) - 1
+    targets = [base.manifest, *(difference.target for difference in chain)]
+
+    def is_wrong(count: int) -> bool:
+        return made_shard(base, chain[:count], targets[count].shards[shard.index]) is None
+
+    return bisect_left(range(len(chain)), True, key=is_wrong) - 1
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of the shards that were missing."""
+
+    good: int
+    bad: int
+    blamed: frozenset[int]
+    """Which differences of the chain made bad ones, by their places; -1 for the step to begin with."""
+
+
+def make_shards(
+    base: TargetStep, chain: Sequence[Difference], folder: Path, verified: set[int], stop: threading.Event
+) -> Made:
+    """Make what `folder` lacks of the last difference's step; ends early once `stop` is set.
+
+    verified: the shards that are on disk, hashed and right; those found there and made here are added.
+    Raises StorageError, MalformedError where the steps are cut differently.
+    """
+    good = bad = 0
+    blamed: set[int] = set()
+    # 1. Lay out the files.
+    target = chain[-1].target
+    if not all(same_tiling(base.manifest, difference.target) for difference in chain):
+        raise MalformedError("differences between steps that are cut differently")
+    partial = PartialVersion.prepare(folder, target)
+    if partial.fresh:
+        verified.clear()
+    # 2. Make each shard, hash it, and write it only if it is right.
+    for shard in target.shards:
+        if stop.is_set() or bad >= max(MAX_BAD_SHARDS, good + 1):
+            break
+        if shard.index in verified:
+            continue
+        if not partial.fresh and partial.holds(shard):
+            verified.add(shard.index)
+        elif (data := made_shard(base, chain, shard)) is not None:
+            partial.write(shard, memoryview(data))
+            verified.add(shard.index)
+            good += 1
+            failpoint("shardcast.shard_made")
+        else:
+            bad += 1
+            if bad <= MAX_BAD_SHARDS:
+                blamed.add(first_wrong(base, chain, shard))
+    return Made(good, bad, frozenset(blamed))

@@ -20,14 +20,10 @@ _KINDS: Final[Mapping[tuple[str, ...], type[FrameDifference | AdapterDifference]
 """By the names of their files, in order."""
 
 
-def check_difference(manifest: Manifest, run: int, step: int, base_step: int, max_bytes: int) -> None:
-    """Raise MalformedError unless this may be the difference of a run between two steps, of at most so many bytes."""
-    if (manifest.run, manifest.step, manifest.base_step) != (run, step, base_step):
-        raise MalformedError(f"{manifest.id} is no difference of run {run} from step {base_step} to {step}")
+def check_files(manifest: Manifest) -> None:
+    """Raise MalformedError for a manifest that does not name the files of a difference."""
     if tuple(file.name for file in manifest.files) not in _KINDS:
         raise MalformedError(f"{manifest.id} holds other files than a difference")
-    if manifest.total_bytes > max_bytes:
-        raise MalformedError(f"{manifest.id} has {manifest.total_bytes} bytes; at most {max_bytes} are accepted")
 
 
 def is_adapter(version: Path) -> bool:

@@ -12,13 +12,14 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.errors import MalformedError, MismatchError, UnreachableError
 from muster.runtime import telemetry
 from muster.settings.schema import ShardcastSettings
+from muster.shardcast.delta.kinds import check_files
 from muster.shardcast.fetch.download import Download, Progress
 from muster.shardcast.fetch.sources import Pool, Retry, SourceReport
 from muster.shardcast.format.manifest import Manifest
@@ -27,16 +28,13 @@ from muster.shardcast.format.store import disk_errors, lock_path, locked
 OnReceived = Callable[[str, int], None]
 """Takes the base URL of a source, and how many bytes came from it and were right."""
 
-Hold = Callable[[bytes], AbstractContextManager[object]]
-"""Keeps the version with this root on the disk meanwhile."""
-
 _LOCK_POLL_SECONDS = 0.1
 _log = telemetry.logger("shardcast")
 
 
 @dataclass(frozen=True)
 class FetchRequest:
-    """A version to be fetched into a folder inside `dest`: the weights of (run, step)."""
+    """A version to be fetched into a folder inside `dest`: a step's weights, or a difference that leads to it."""
 
     root: bytes
     """Of its manifest, by the chain."""
@@ -51,22 +49,25 @@ class FetchRequest:
     """Called for each source at the end, also of a fetch that fails."""
     on_received: OnReceived | None = None
     """The same for each source that sent right bytes."""
-    hold: Hold = nullcontext
-    """Called for the step that differences are applied to."""
+    base_step: int | None = None
+    """Of a difference, the step that it is one to."""
 
     async def check(self, manifest: Manifest) -> None:
-        """Raise MismatchError for the manifest of another step, MalformedError for what is too large or no step."""
+        """Raise MismatchError for another step's manifest, MalformedError for another kind's, or what is too large."""
         if (manifest.run, manifest.step) != (self.run, self.step):
             raise MismatchError(
                 f"{manifest.id} is the root of step {manifest.step} of run {manifest.run}, "
                 f"and not of step {self.step} of run {self.run}",
                 hint="take the root from the chain: muster run show",
             )
-        if manifest.base_step is not None:
-            raise MalformedError(f"{manifest.id} is a difference to step {manifest.base_step}, and no step")
+        if manifest.base_step != self.base_step:
+            what = "a whole step" if manifest.base_step is None else f"a difference to step {manifest.base_step}"
+            raise MalformedError(f"{manifest.id} is {what}, which was not asked for")
+        if self.base_step is not None:
+            check_files(manifest)
         if manifest.total_bytes > (most := self.settings.max_bytes):
             raise MalformedError(
-                f"step {self.step} has {manifest.total_bytes} bytes; at most {most} are accepted",
+                f"{manifest.id} of step {self.step} has {manifest.total_bytes} bytes; at most {most} are accepted",
                 hint="raise shardcast.max_bytes if that is what you want",
             )
 

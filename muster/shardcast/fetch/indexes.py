@@ -14,8 +14,10 @@ from muster.shardcast.fetch.sources import Pool
 from muster.shardcast.format.store import MAX_INDEX_ENTRIES, Index, IndexEntry, index_page, page_of
 
 PAGE_SECONDS: Final = 3.0
-"""A page made from upstreams' answers is used this long, and an upstream has so long to answer. Less than clients
-wait."""
+"""How long an upstream has to answer. Less than clients wait."""
+
+FRESH_SECONDS: Final = 2 * PAGE_SECONDS
+"""Upstreams' answers are used this long after they were asked."""
 
 MAX_PAGES: Final = 16
 """Pages kept, and requested at the same time: clients may ask a relay for any page."""
@@ -31,10 +33,8 @@ class UpstreamPages:
         self._upstreams = upstreams
         self._run = run
         self._settings = settings
-        self._turns: dict[int, asyncio.Lock] = {}
-        """By number of a page that upstreams are asked for; others do not wait for it."""
-        self._known: dict[int, tuple[float, dict[str, Index]]] = {}
-        """By number of the page: when upstreams were asked, and their answers; the latest MAX_PAGES."""
+        self.asked: dict[int, tuple[float, asyncio.Task[dict[str, Index]]]] = {}
+        """By number of the page: when upstreams were asked, and by which task; the latest MAX_PAGES."""
 
     async def page(self, number: int, own: Collection[IndexEntry], newest: int | None = None) -> Index:
         """Return a page of what is here, the versions in `own`, and of what upstreams have.
@@ -51,24 +51,17 @@ class UpstreamPages:
 
     async def _ask(self, number: int) -> dict[str, Index]:
         """Return the upstreams' pages, now or of just before; nothing while too many others are asked for."""
-        if number not in self._turns and len(self._turns) >= MAX_PAGES:
-            return self._recent(number) or {}
-        turn = self._turns.setdefault(number, asyncio.Lock())
-        async with turn:
-            if (answers := self._recent(number)) is None:
-                try:
-                    async with Pool(self._upstreams, self._settings) as pool:
-                        answers = await pool.indexes(PAGE_SECONDS, number)
-                    self._known.pop(number, None)
-                    self._known[number] = time.monotonic(), answers
-                    while len(self._known) > MAX_PAGES:
-                        del self._known[next(iter(self._known))]
-                finally:
-                    self._turns.pop(number, None)  # waiting tasks find the answers
-            elif self._turns.get(number) is turn:
-                del self._turns[number]
-        return answers
+        when, asking = self.asked.get(number, (-math.inf, None))
+        if asking is None or (asking.done() and time.monotonic() - when > FRESH_SECONDS):
+            if sum(not other.done() for _, other in self.asked.values()) >= MAX_PAGES:
+                return {}
+            asking = asyncio.create_task(self._ask_now(number))
+            self.asked.pop(number, None)
+            self.asked[number] = time.monotonic(), asking
+            if len(self.asked) > MAX_PAGES:
+                del self.asked[next(old for old, (_, other) in self.asked.items() if other.done())]
+        return await asyncio.shield(asking)  # a client that leaves does not end it for the others
 
-    def _recent(self, number: int) -> dict[str, Index] | None:
-        when, answers = self._known.get(number, (-math.inf, {}))
-        return answers if time.monotonic() - when <= PAGE_SECONDS else None
+    async def _ask_now(self, number: int) -> dict[str, Index]:
+        async with Pool(self._upstreams, self._settings) as pool:
+            return await pool.indexes(PAGE_SECONDS, number)

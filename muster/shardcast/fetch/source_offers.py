@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
 from muster.shardcast.fetch.fetch import FetchRequest
-from muster.shardcast.fetch.route import Offer, offers_of, without
+from muster.shardcast.fetch.route import Offer, offers_of
 from muster.shardcast.fetch.sources import MAX_SOURCES, Pool, Retry
 from muster.shardcast.format.store import Index, page_of
 
@@ -33,22 +33,17 @@ class SourceOffers:
         self._failures: Counter[str] = Counter()
         """By source: its offers that failed."""
 
-    async def load(self, indexes: Mapping[str, Index] | None) -> None:
-        """Ask the sources for their indexes, once. indexes: those of the sources, where they are known already.
-
-        Raises ConfigError for urls that are no sources.
-        """
+    async def load(self) -> None:
+        """Ask the sources for their indexes, once. Raises ConfigError for urls that are no sources."""
         if self._indexes is not None:
             return
         run = self._request.run
-        known, self._has_pages = dict(indexes or {}), indexes is not None
-        if indexes is None:
-            async with Pool(self._request.sources, self._request.settings) as pool:
-                known = await pool.indexes(INDEX_SECONDS)
-                asked = {source.url for source in pool.sources}
-            newest = [max((e.step for e in i.versions if e.run == run), default=-1) for i in known.values()]
-            if known.keys() == asked and min(newest) > self._request.step:
-                self.retry = "busy"
+        async with Pool(self._request.sources, self._request.settings) as pool:
+            known = await pool.indexes(INDEX_SECONDS)
+            asked = {source.url for source in pool.sources}
+        newest = [max((e.step for e in i.versions if e.run == run), default=-1) for i in known.values()]
+        if known.keys() == asked and min(newest) > self._request.step:
+            self.retry = "busy"
         self._indexes = {url: [index] for url, index in known.items()}
 
     async def load_pages(self) -> bool:
@@ -62,15 +57,22 @@ class SourceOffers:
             self._indexes.setdefault(url, []).append(page)
         return True
 
-    def usable(self, unwanted: Collection[bytes] = ()) -> list[Offer]:
-        """Return the offers that have not failed, without the versions with these roots."""
-        ignored = [url for url, failures in self._failures.items() if failures >= MAX_FAILED_OFFERS]
-        return without(offers_of(self._indexes or {}, self._request.run), ignored, {*self._bad_roots, *unwanted})
+    def usable(self) -> list[Offer]:
+        """Return the offers that have not failed."""
+        indexes = {
+            url: found for url, found in (self._indexes or {}).items() if self._failures[url] < MAX_FAILED_OFFERS
+        }
+        return [offer for offer in offers_of(indexes, self._request.run) if offer.root not in self._bad_roots]
 
     def mark_failed(self, offers: Collection[Offer]) -> None:
         """Note that these offers failed, and which sources made them."""
-        self._bad_roots |= {offer.root for offer in offers}
         self._failures += Counter(url for offer in offers for url in offer.urls)
+        for offer in offers:
+            self.ignore(offer.root)
+
+    def ignore(self, root: bytes) -> None:
+        """Use no offer of the version with this root any more."""
+        self._bad_roots.add(root)
 
     def __str__(self) -> str:
         found = []

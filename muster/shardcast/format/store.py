@@ -11,6 +11,7 @@ import fcntl
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,10 +37,15 @@ MAX_INDEX_ENTRIES: Final = 1024
 PAGE_STEPS: Final = 256
 """Steps on one page of the index."""
 
+MAX_CHAIN: Final = 64
+"""Differences that are applied one after the other, at most. Lowering it puts steps that are published out of reach."""
+
 PAGE_NAME: Final = re.compile(r"index-([0-9]{1,8})\.json")
 READ_BYTES: Final = 1 << 20
 _PART_NAME: Final = re.compile(r"\.0x([0-9a-f]{64})\.part")
 _REMOVED: Final = ".removed-"
+_in_use: Final[Counter[Path]] = Counter()
+"""Versions that this process uses, by where they lie once they are complete."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -73,12 +79,10 @@ def entry_of(manifest: Manifest) -> IndexEntry:
 
 
 def index_of(entries: Collection[IndexEntry]) -> Index:
-    """Return the index of some versions: the newest, as many as one may hold, and what these are differences to."""
+    """Return the index of some versions: as many of the newest as one may hold, and the first step."""
     ordered = sorted(entries, key=_newest_first)
-    newest, older = ordered[:MAX_INDEX_ENTRIES], ordered[MAX_INDEX_ENTRIES:]
-    bases = {entry.base_step for entry in newest}
-    needed = [entry for entry in older if entry.base_step is None and entry.step in bases]
-    return Index(versions=newest[: MAX_INDEX_ENTRIES - len(needed)] + needed)
+    first = [entry for entry in ordered[MAX_INDEX_ENTRIES:] if (entry.step, entry.base_step) == (0, None)][:1]
+    return Index(versions=ordered[: MAX_INDEX_ENTRIES - len(first)] + first)
 
 
 def page_of(step: int) -> int:
@@ -91,25 +95,10 @@ def page_name(number: int) -> str:
 
 
 def index_page(entries: Collection[IndexEntry], number: int) -> Index:
-    """Return one page of the index: the versions of its steps, and all that these can be made of, however old."""
-    by_step: dict[int, list[IndexEntry]] = {}
-    for entry in entries:
-        by_step.setdefault(entry.step, []).append(entry)
-    steps = range(number * PAGE_STEPS, (number + 1) * PAGE_STEPS)
-    listed = [entry for step in steps for entry in by_step.get(step, ())]
-    open_ends = {base for step in steps for base in _bases(by_step.get(step, [])) if base not in steps}
-    while open_ends:
-        step = open_ends.pop()
-        found = by_step.get(step, [])
-        listed += [entry for entry in found if entry.base_step is None] or found
-        open_ends |= _bases(found)
+    """Return one page of the index: the versions of its steps, and all that these can be made of."""
+    first = number * PAGE_STEPS
+    listed = [e for e in entries if first - MAX_CHAIN <= e.step < first + PAGE_STEPS or e.step == 0]
     return Index(versions=sorted(listed, key=_newest_first)[:MAX_INDEX_ENTRIES])
-
-
-def _bases(versions: Collection[IndexEntry]) -> set[int]:
-    """Return the base steps of a step's versions; none where the step is among them whole."""
-    bases = {entry.base_step for entry in versions}
-    return set() if None in bases else {base for base in bases if base is not None}
 
 
 def _newest_first(entry: IndexEntry) -> tuple[int, bool]:
@@ -166,11 +155,25 @@ def touch(version: Path) -> None:
         os.utime(version / MANIFEST_NAME)
 
 
-def prune(folder: Path, keep: int, protect: Collection[bytes] = ()) -> list[bytes]:
-    """Remove all versions but the `keep` used last and those in `protect`; return the roots of what was removed.
+@contextmanager
+def used(version: Path) -> Iterator[None]:
+    """Keep a version, here already or on its way, from `prune` until the block ends. Call it from one thread."""
+    _in_use[version] += 1
+    try:
+        yield
+    finally:
+        _in_use[version] -= 1
+        if not _in_use[version]:
+            del _in_use[version]
 
-    What incomplete and half-removed versions left goes too, unless they are being fetched now.
+
+def prune(folder: Path, keep: int, protect: Collection[bytes] = ()) -> list[bytes]:
+    """Remove all versions but the `keep` used last, those in `protect` and those that this process has in use.
+
+    What incomplete and half-removed versions left goes too, unless they are being fetched now. Return the roots of
+    what was removed.
     """
+    protect = {*protect, *(bytes.fromhex(path.name[2:]) for path in list(_in_use) if path.parent == folder)}
     old = versions(folder)[:-keep] if keep else versions(folder)
     removed = [version for version in old if version.root not in protect]
     for version in removed:

@@ -11,12 +11,14 @@ import asyncio
 import json
 import os
 import re
+import stat
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import Any, BinaryIO, Final, Protocol
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 from uvicorn.server import ServerState
 
@@ -26,6 +28,7 @@ from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable
 from muster.runtime.http_limits import BoundedProtocol, ConnectionLimits, bounded_config
 from muster.shardcast.fetch.rate_limit import TokenBucket
+from muster.shardcast.format.manifest import MANIFEST_NAME, name_problem
 
 PIECE_BYTES: Final = 1 << 20
 """Read, sent and waited for at a time."""
@@ -33,8 +36,12 @@ PIECE_BYTES: Final = 1 << 20
 READERS: Final = 16
 """Threads that read files, so that a slow disk holds up nothing else."""
 
+CONNECTIONS: Final = 256
+"""Open at the same time, where the settings do not say."""
+
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _CLOSE: Final = {"Connection": "close"}
+RETRY_SOON: Final = {"Retry-After": "1"}
 _log = telemetry.logger("shardcast")
 
 
@@ -46,17 +53,19 @@ class FileRequest:
     """By lower-case name."""
 
 
-class Body(Protocol):
-    """Bytes of a file, some of which may still be on their way."""
+@dataclass
+class OpenFile:
+    """A file, open. This one is all there; of a relay's some bytes may still be on their way (`relay.IncomingFile`)."""
 
     file: BinaryIO
+    size: int
 
     async def ready(self, start: int, stop: int) -> int:
         """Wait until byte `start` can be served; return the end, at most `stop`, of what can be served with it.
 
         Raises FileProblem when that takes too long.
         """
-        ...
+        return stop
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,7 @@ class Reply:
     status: int
     content: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: Body | None = None
+    body: OpenFile | None = None
     start: int = 0
     stop: int = 0
     count: Callable[[int], None] = lambda _: None
@@ -96,6 +105,24 @@ Handler = Callable[[FileRequest], Awaitable[Reply]]
 Send = Callable[[Any], Awaitable[None]]
 
 
+def open_file(version: Path, name: str) -> OpenFile:
+    """Open one file of a version's folder, never following a link. Raises FileProblem 404.
+
+    Not in a thread: a task that is cancelled meanwhile would lose an open file.
+    """
+    if name != MANIFEST_NAME and name_problem(name):
+        raise FileProblem(404, "no version has a file of this name")
+    try:
+        descriptor = os.open(version / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise FileProblem(404, f"no such file: {error.strerror}", hint="see /v1/weights/index.json") from error
+    file, status = os.fdopen(descriptor, "rb"), os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise FileProblem(404, "not a regular file", hint="see /v1/weights/index.json")
+    return OpenFile(file, status.st_size)
+
+
 def requested_range(request: FileRequest, size: int) -> tuple[int, int] | None:
     """Return (start, stop) of the one range asked for, None for the whole file.
 
@@ -119,31 +146,27 @@ def json_reply(value: object, status: int = 200) -> Reply:
     return Reply(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
 
-@dataclass(frozen=True)
-class ServerLimits(ConnectionLimits):
-    """Bounds of what strangers may take: of each connection, where `stall_seconds` are for PIECE_BYTES, and of all."""
-
-    head_bytes: int = 16 * 1024
-    head_seconds: float = 20
-    idle_seconds: float = 20
-    stall_seconds: float = 30
-    linger_seconds: float = 2
-    discarded_bytes: int = 256 * 1024
-    connections: int = 256
-    rate: int = 0
-    """Bytes per second of files, over all connections; 0 for no bound."""
-
-
 class FileServer:
-    """Serves what `handler` answers, from `start` to `close`."""
+    """Serves what `handler` answers, from `start` to `close`.
 
-    def __init__(self, handler: Handler, limits: ServerLimits | None = None) -> None:
+    connections: open at the same time. rate: bytes per second of files, over all of them; 0 for no bound. A reader's
+    `stall_seconds` are for PIECE_BYTES.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: ConnectionLimits | None = None,
+        *,
+        connections: int = CONNECTIONS,
+        rate: int = 0,
+    ) -> None:
         self.handler = handler
-        self.limits = limits or ServerLimits()
-        self._rate_limit = TokenBucket(self.limits.rate)
+        self.limits = limits or ConnectionLimits()
+        self._rate_limit = TokenBucket(rate)
         self._turn = asyncio.Lock()
         """Held by the answer that waits for the rate."""
-        self._table = ConnectionTable(self.limits.connections)
+        self._table = ConnectionTable(connections)
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="files")
         self._state = ServerState()
         self._server: asyncio.Server | None = None
@@ -226,7 +249,7 @@ class FileServer:
             if reply.body:
                 reply.body.file.close()
 
-    async def _send_file(self, reply: Reply, body: Body, connection: BoundedProtocol, send: Send) -> None:
+    async def _send_file(self, reply: Reply, body: OpenFile, connection: BoundedProtocol, send: Send) -> None:
         reading = asyncio.get_running_loop().run_in_executor
         buffer = memoryview(bytearray(min(PIECE_BYTES, reply.length)))
         position = available = reply.start

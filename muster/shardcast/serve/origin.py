@@ -19,7 +19,7 @@ from muster.shardcast.format.store import (
     parse_index,
     version_path,
 )
-from muster.shardcast.serve.store import OpenFile, open_file
+from muster.shardcast.serve.http_server import OpenFile, open_file
 
 
 class Origin:

@@ -8,31 +8,29 @@ it can out of the one before and their difference. Its disk is bounded: the vers
 from __future__ import annotations
 
 import asyncio
-import shutil
+import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from muster.errors import ConfigError, MalformedError, MismatchError, MusterError, StorageError, UnreachableError
+from muster.errors import MalformedError, MismatchError, MusterError, StorageError, UnreachableError
 from muster.runtime import telemetry
+from muster.runtime.journal import FolderLock
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast.fetch.delta_fetch import DELTAS, DeltaFetch
+from muster.shardcast.delta.difference import TargetStep, make_shards
+from muster.shardcast.delta.kinds import open_difference
 from muster.shardcast.fetch.download import Download
-from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.fetch.indexes import UpstreamPages
 from muster.shardcast.fetch.sources import Pool, check_urls
 from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest, Shard
 from muster.shardcast.format.store import (
     Index,
     IndexEntry,
-    disk_errors,
     entry_of,
     folder_bytes,
     incomplete,
     index_of,
-    locked,
     partial_path,
     remove_leftovers,
     remove_version,
@@ -40,8 +38,8 @@ from muster.shardcast.format.store import (
     version_path,
     versions,
 )
-from muster.shardcast.serve.http_server import FileProblem
-from muster.shardcast.serve.store import RETRY_SOON, OpenFile, Stats, open_file
+from muster.shardcast.serve.http_server import RETRY_SOON, FileProblem, OpenFile, open_file
+from muster.shardcast.serve.routes import Stats
 
 MAX_PULLS: Final = 4
 """Versions fetched at the same time because somebody asked for them."""
@@ -58,7 +56,6 @@ FAILURE_SECONDS: Final = 5.0
 """A version that could not be fetched is not tried again for this long, however often it is asked for."""
 
 MAX_FAILURES: Final = 64
-_LOCK: Final = ".relay.lock"
 _log = telemetry.logger("shardcast")
 
 Anchor = Callable[[Manifest], Awaitable[None]]
@@ -68,8 +65,10 @@ Anchor = Callable[[Manifest], Awaitable[None]]
 class VersionPull:
     """One version of this relay: on its way, complete, or failed."""
 
-    def __init__(self, download: Download, hold_seconds: float) -> None:
+    def __init__(self, download: Download, hold_seconds: float, leads_to: int | None) -> None:
         self.download = download
+        self.leads_to = leads_to
+        """Of a difference that an upstream lists, the step that it makes."""
         self.failure: FileProblem | None = None
         self.task: asyncio.Task[None] | None = None
         self.counted = 0
@@ -118,7 +117,7 @@ class Relay:
 
     settings: names folder and upstreams, and bounds what it takes of its machine and how long it holds a request.
     run: versions of other runs are refused; None accepts any. anchor: checks a manifest against the chain.
-    Raises ConfigError when there is no upstream or another relay has the folder, StorageError when it cannot be made.
+    Raises ConfigError when there is no upstream or another process has the folder, StorageError when it cannot be made.
     """
 
     settings: ShardcastSettings
@@ -143,23 +142,22 @@ class Relay:
         self._newest_roots: set[bytes] = set()
         """Of the versions that upstreams listed as newest when last asked; they are removed last."""
         self._upstream_pages = UpstreamPages(self.upstreams, self.run, self.settings)
-        self._stack = ExitStack()
 
     async def __aenter__(self) -> Relay:
-        with disk_errors("cannot relay", self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            ours = self._stack.enter_context(locked(self.folder / _LOCK))
-        if not ours:
-            raise ConfigError(f"another relay works in {self.folder}", hint="give each relay its own shardcast.dir")
+        self._lock = FolderLock(self.folder)
         self.follower = asyncio.create_task(self._work())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = [task for task in (self.follower, *(pull.task for pull in self._pulls.values())) if task]
+        pulls, asking = (
+            (pull.task for pull in self._pulls.values()),
+            (task for _, task in self._upstream_pages.asked.values()),
+        )
+        tasks = [task for task in (self.follower, *pulls, *asking) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._stack.close()
+        self._lock.close()
 
     # Serving
 
@@ -241,37 +239,54 @@ class Relay:
             progress=lambda _: self._count(pull),
             retry="none",
         )
-        pull = self._pulls[root] = VersionPull(download, self.settings.hold_seconds)
+        leads_to = None if entry is None or entry.base_step is None else entry.step
+        pull = self._pulls[root] = VersionPull(download, self.settings.hold_seconds, leads_to)
         pull.task = asyncio.create_task(self._run(root, pull, pool, entry))
         return pull
 
-    async def _make(self, root: bytes, entry: IndexEntry) -> Collection[int]:
-        """Make what shards of a step can be made of one that is here and a difference; return which.
+    async def _make(self, root: bytes, step: int) -> Collection[int]:
+        """Make what shards can be made of a whole step that is here and a listed difference; return which.
 
         The download gets the rest. What goes wrong here costs some seconds, and no more.
         """
-        stored = await asyncio.to_thread(versions, self.folder)
-        largest = max((folder_bytes(version.path) for version in stored), default=0)
-        if not largest:
-            return ()
-        request = FetchRequest(root, entry.run, entry.step, self.upstreams, self.folder, self.settings)
-        delta = DeltaFetch(request, anchored=None, accept=self._accept)
+        verified, stop = set[int](), threading.Event()
+        here = [pull.download.version for pull in self._pulls.values() if not pull.running]
+        bases = [TargetStep(v.path, v.manifest) for v in here if v and v.manifest.base_step is None]
+        largest = max((base.manifest.total_bytes for base in bases), default=0)
         async with self._making:
             try:
                 async with asyncio.timeout(MAKE_SECONDS + largest / MAKE_RATE):
-                    await delta.run(self._indexes)
+                    for pull in [pull for pull in self._pulls.values() if pull.leads_to == step]:
+                        await self._apply(pull, root, bases, verified, stop)
             except TimeoutError:
                 _log.warning("a difference came too slowly", root=root)
             finally:
-                self.stats.count_fetched(delta.fetched_bytes)
-                await asyncio.to_thread(shutil.rmtree, self.folder / DELTAS, ignore_errors=True)
-        return delta.verified
+                stop.set()
+        return verified
+
+    async def _apply(
+        self, pull: VersionPull, root: bytes, bases: Sequence[TargetStep], verified: set[int], stop: threading.Event
+    ) -> None:
+        """Wait for a difference and make the shards that it gives."""
+        assert pull.task is not None, "it has been started"
+        await asyncio.wait([pull.task])
+        if pull.failure or pull.download.version is None:
+            return
+        made = pull.download.version.manifest
+        try:
+            difference = await asyncio.to_thread(open_difference, pull.download.version.path, root)
+            await self._accept(difference.target)
+            for base in bases:
+                if (base.manifest.run, base.manifest.step) == (made.run, made.base_step):
+                    await asyncio.to_thread(make_shards, base, [difference], self.folder, verified, stop)
+        except MusterError as error:
+            _log.warning("cannot use a difference", root=root, why=str(error))
 
     async def _run(self, root: bytes, pull: VersionPull, pool: Pool, entry: IndexEntry | None) -> None:
         complete, made = False, ()
         try:
             if entry is not None and entry.base_step is None and not partial_path(self.folder, root).exists():
-                made = await self._make(root, entry)
+                made = await self._make(root, entry.step)
             async with pool:
                 await pull.download.run(made)
             complete = True

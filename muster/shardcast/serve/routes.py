@@ -11,33 +11,83 @@
 from __future__ import annotations
 
 import re
+from collections import Counter as Tally
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from muster.constants import PROTOCOL_VERSION
 from muster.runtime import telemetry
+from muster.runtime.http_limits import ConnectionLimits
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.sources import WEIGHTS_PATH
 from muster.shardcast.format.manifest import MANIFEST_NAME
-from muster.shardcast.format.store import INDEX_NAME
+from muster.shardcast.format.store import INDEX_NAME, Index
 from muster.shardcast.serve.http_server import (
     FileProblem,
     FileRequest,
     FileServer,
+    OpenFile,
     Reply,
-    ServerLimits,
     json_reply,
     requested_range,
 )
-from muster.shardcast.serve.store import Stats, VersionStore, open_connections, replies
 
 _FILE_PATH: Final = re.compile(re.escape(WEIGHTS_PATH) + r"/0x([0-9a-f]{64})/([A-Za-z0-9_.-]{1,127})")
 _INDEX_PATH: Final = re.compile(re.escape(WEIGHTS_PATH) + r"/index(?:-([0-9]{1,8}))?\.json")
 _IMMUTABLE: Final = {"Accept-Ranges": "bytes", "Cache-Control": "public, max-age=31536000, immutable"}
+
+served_bytes = telemetry.counter("shardcast_served_bytes", "Bytes of weights and manifests sent")
+fetched_bytes = telemetry.counter("shardcast_fetched_bytes", "Bytes of verified shards fetched from upstream")
+replies = telemetry.counter("shardcast_replies", "Answers by HTTP status", ("status",))
+dropped_sources = telemetry.counter(
+    "shardcast_dropped_sources", "Upstreams that sent something else than the root says"
+)
+open_connections = telemetry.gauge("shardcast_connections", "Connections open now")
+
+
+@dataclass
+class Stats:
+    """Count since the start of the process."""
+
+    served_bytes: int = 0
+    """Of weights and manifests; other answers do not count."""
+    fetched_bytes: int = 0
+    """Of verified shards that came from upstream."""
+    rejected: Tally[str] = field(default_factory=Tally)
+    """How often each upstream was dropped for wrong bytes."""
+
+    def count_served(self, count: int) -> None:
+        self.served_bytes += count
+        served_bytes.inc(count)
+
+    def count_fetched(self, count: int) -> None:
+        self.fetched_bytes += count
+        fetched_bytes.inc(count)
+
+    def count_rejected(self, url: str) -> None:
+        self.rejected[url] += 1
+        dropped_sources.inc()
+
+
+class VersionStore(Protocol):
+    """Versions that can be served."""
+
+    async def open(self, root: bytes, name: str) -> OpenFile:
+        """Open a file of a version. Raises FileProblem: 404 when it is not there, 503 when it is not there yet."""
+        ...
+
+    async def index(self, page: int | None = None) -> Index:
+        """Return what is here, or what can be had from here of the steps on a page, and all that makes these."""
+        ...
+
+    async def unready(self) -> list[str]:
+        """Return why it cannot serve; nothing when it can."""
+        ...
 
 
 class WeightRoutes:
@@ -132,10 +182,8 @@ async def listening(role: str, store: VersionStore, stats: Stats, settings: Shar
     """
     routes = WeightRoutes(role, store, stats)
     idle = settings.idle_seconds
-    limits = ServerLimits(
-        head_seconds=idle, idle_seconds=idle, connections=settings.connections, rate=settings.upload_rate
-    )
-    server = FileServer(routes.handle, limits)
+    limits = ConnectionLimits(head_seconds=idle, idle_seconds=idle)
+    server = FileServer(routes.handle, limits, connections=settings.connections, rate=settings.upload_rate)
     routes.connections = lambda: server.connections
     port = await server.start(settings.host, settings.port)
     try:

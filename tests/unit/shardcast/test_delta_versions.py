@@ -16,10 +16,11 @@ from muster.settings.schema import ShardcastSettings
 from muster.shardcast.delta.codec import TypedSpan
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep, made_shard, same_tiling
 from muster.shardcast.delta.frames import FRAMES_NAME, cut, spans_of, write_frames
-from muster.shardcast.delta.kinds import check_difference, open_difference
-from muster.shardcast.fetch.route import MAX_CHAIN
+from muster.shardcast.delta.kinds import check_files, open_difference
+from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.format.manifest import File, Manifest
 from muster.shardcast.format.store import (
+    MAX_CHAIN,
     MAX_INDEX_ENTRIES,
     entry_of,
     index_of,
@@ -65,7 +66,7 @@ def test_a_difference_is_a_small_version_that_makes_the_step(run_fixture: tuple[
         assert base is not None
         manifest = read_manifest(path)
         assert verify_folder(path).problems == ()
-        check_difference(manifest, RUN, step, base, made[step].total_bytes // 2)
+        check_files(manifest)
         assert manifest.total_bytes * 50 < made[step].total_bytes
         start = TargetStep(version_path(published, made[base].root), made[base])
         difference = open_difference(path, made[step].root)
@@ -316,22 +317,32 @@ def test_a_lie_in_a_frame_makes_no_shard(version: Path, run_fixture: tuple[Path,
     assert lies > size // 97 - 5, "all but a few, which zstd does not look at"
 
 
-def test_a_difference_is_what_was_offered(run_fixture: tuple[Path, list[Manifest]]) -> None:
+async def test_a_difference_is_what_was_offered(run_fixture: tuple[Path, list[Manifest]], tmp_path: Path) -> None:
     folder, made = run_fixture
     manifest = read_manifest(differences(folder / "published")[0, 1])
-    check_difference(manifest, RUN, 1, 0, manifest.total_bytes)
-    for run, step, base, limit in ((2, 1, 0, 10**9), (RUN, 2, 0, 10**9), (RUN, 1, 1, 10**9)):
-        with pytest.raises(MalformedError, match="is no difference of run"):
-            check_difference(manifest, run, step, base, limit)
+
+    async def check(manifest: Manifest, run: int, step: int, base: int | None, limit: int) -> None:
+        settings = ShardcastSettings(max_bytes=limit)
+        await FetchRequest(manifest.root, run, step, (), tmp_path, settings, base_step=base).check(manifest)
+
+    await check(manifest, RUN, 1, 0, manifest.total_bytes)
+    for run, step in ((2, 1), (RUN, 2)):
+        with pytest.raises(MismatchError, match="is the root of step 1 of run 1"):
+            await check(manifest, run, step, 0, 10**9)
+    for base in (1, None):
+        with pytest.raises(MalformedError, match="is a difference to step 0, which was not asked for"):
+            await check(manifest, RUN, 1, base, 10**9)
+    with pytest.raises(MalformedError, match="is a whole step"):
+        await check(made[1], RUN, 1, 0, 10**9)
     with pytest.raises(MalformedError, match="at most"):
-        check_difference(manifest, RUN, 1, 0, manifest.total_bytes - 1)
+        await check(manifest, RUN, 1, 0, manifest.total_bytes - 1)
     with pytest.raises(MalformedError, match="other files"):
-        check_difference(made[1].model_copy(update={"base_step": 0}), RUN, 1, 0, 10**9)
+        await check(made[1].model_copy(update={"base_step": 0}), RUN, 1, 0, 10**9)
     assert same_tiling(made[0], made[1])
     assert not same_tiling(made[0], manifest)
 
 
-def test_an_index_that_cannot_hold_all_holds_what_its_differences_are_to() -> None:
+def test_an_index_that_cannot_hold_all_holds_the_newest_and_the_first_step() -> None:
     def manifest(step: int, base: int | None) -> Manifest:
         return empty.model_copy(update={"step": step, "base_step": base})
 

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ConfigError, MalformedError
+from muster.runtime.http_limits import ConnectionLimits
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import publish
 from muster.shardcast.serve.http_server import (
@@ -27,18 +28,18 @@ from muster.shardcast.serve.http_server import (
     FileProblem,
     FileRequest,
     FileServer,
+    OpenFile,
     Reply,
-    ServerLimits,
     requested_range,
 )
 from muster.shardcast.serve.origin import Origin
-from muster.shardcast.serve.routes import WeightRoutes
-from muster.shardcast.serve.store import OpenFile, Stats
+from muster.shardcast.serve.routes import Stats, WeightRoutes
 from testbed.waiting import until
 from testbed.weights.checkpoints import make_checkpoint
 
 STALL_SECONDS = 20.0
-LIMITS = ServerLimits(head_bytes=4096, head_seconds=0.5, idle_seconds=0.5, stall_seconds=0.5, connections=8)
+LIMITS = ConnectionLimits(head_bytes=4096, head_seconds=0.5, idle_seconds=0.5, stall_seconds=0.5)
+CONNECTIONS = 8
 
 
 @dataclass
@@ -73,7 +74,7 @@ async def origin(published: tuple[Path, Manifest], tmp_path: Path) -> AsyncItera
     (tmp_path / "out" / manifest.id / "stray.py").write_text("secret")
     stats = Stats()
     service = WeightRoutes("origin", Origin(tmp_path / "out"), stats)
-    server = FileServer(service.handle, LIMITS)
+    server = FileServer(service.handle, LIMITS, connections=CONNECTIONS)
     port = await server.start("127.0.0.1", 0)
     model = (folder / "checkpoint" / "model.safetensors").read_bytes()
     yield Running(f"http://127.0.0.1:{port}", port, manifest, model, stats, server)
@@ -258,7 +259,7 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(path: Path, size: int, limits: ServerLimits) -> AsyncIterator[Serving]:
+async def serving(path: Path, size: int, limits: ConnectionLimits, rate: int = 0) -> AsyncIterator[Serving]:
     data = os.urandom(size)
     path.write_bytes(data)
 
@@ -267,7 +268,7 @@ async def serving(path: Path, size: int, limits: ServerLimits) -> AsyncIterator[
 
     accidents: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: accidents.append(context))
-    server = FileServer(answer, limits)
+    server = FileServer(answer, limits, rate=rate)
     try:
         yield Serving(server, await server.start("127.0.0.1", 0), data, accidents)
     finally:
@@ -277,7 +278,7 @@ async def serving(path: Path, size: int, limits: ServerLimits) -> AsyncIterator[
 async def test_steady_reader_gets_everything(tmp_path: Path) -> None:
     """Bytes that the kernel still buffers do not count against the time for a piece."""
     stall = 2.0
-    limits = ServerLimits(idle_seconds=0.5, stall_seconds=stall)
+    limits = ConnectionLimits(idle_seconds=0.5, stall_seconds=stall)
     async with serving(tmp_path / "file", 16 << 20, limits) as running, connected(running.port) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
@@ -291,7 +292,7 @@ async def test_steady_reader_gets_everything(tmp_path: Path) -> None:
 async def test_slow_readers_cost_one_piece_of_memory_each(tmp_path: Path) -> None:
     readers, size = 8, 64 << 20
     async with (
-        serving(tmp_path / "file", size, ServerLimits(stall_seconds=STALL_SECONDS)) as running,
+        serving(tmp_path / "file", size, ConnectionLimits(stall_seconds=STALL_SECONDS)) as running,
         AsyncExitStack() as stack,
     ):
         open_files = len(os.listdir("/proc/self/fd"))
@@ -340,8 +341,7 @@ async def test_disconnect_cancels_the_work_for_the_client() -> None:
 
 
 async def test_abandoned_requests_use_no_rate(tmp_path: Path) -> None:
-    limits = ServerLimits(rate=4 << 20)
-    async with serving(tmp_path / "file", 16 << 20, limits) as running:
+    async with serving(tmp_path / "file", 16 << 20, ConnectionLimits(), rate=4 << 20) as running:
         for _ in range(100):  # a piece each would be 25 seconds
             async with connected(running.port) as (_, writer):
                 writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -445,12 +445,12 @@ async def test_one_connection_carries_many_requests(origin: Running) -> None:
 
 async def test_connections_are_bounded(origin: Running) -> None:
     async with AsyncExitStack() as stack:
-        for _ in range(LIMITS.connections):
+        for _ in range(CONNECTIONS):
             await stack.enter_async_context(connected(origin.port))
         reader, _ = await stack.enter_async_context(connected(origin.port))
         async with asyncio.timeout(LIMITS.idle_seconds / 2):
             assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
-        assert origin.server.connections == LIMITS.connections
+        assert origin.server.connections == CONNECTIONS
 
 
 async def test_an_occupied_port_is_a_config_error(origin: Running) -> None:

@@ -12,8 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast.fetch.route import MAX_CHAIN, MAX_CHAIN_STEPS, Route, cheapest, offers_of
-from muster.shardcast.format.store import MAX_INDEX_ENTRIES, Index, IndexEntry, index_of, index_page, page_of
+from muster.shardcast.fetch.route import MAX_CHAIN_STEPS, Route, offers_of, route_to
+from muster.shardcast.format.store import (
+    MAX_CHAIN,
+    MAX_INDEX_ENTRIES,
+    Index,
+    IndexEntry,
+    index_of,
+    index_page,
+    page_of,
+)
 from muster.shardcast.retention import HeldVersion, kept
 from testbed.suite.examples import up_to
 from testbed.weights.checkpoints import keeping
@@ -82,8 +90,8 @@ def asked(step: int, *sources: list[IndexEntry]) -> dict[str, list[Index]]:
     }
 
 
-def route_to(step: int, held: set[int], *sources: list[IndexEntry]) -> Route | None:
-    return cheapest(offers_of(asked(step, *sources), RUN), held, step, root_of(step, None), WHOLE)
+def route_of(step: int, held: set[int], *sources: list[IndexEntry]) -> Route | None:
+    return route_to(step, root_of(step, None), offers_of(asked(step, *sources), RUN), held, WHOLE)
 
 
 def check(route: Route | None, step: int, held: set[int], offered: list[IndexEntry]) -> None:
@@ -142,7 +150,7 @@ def test_owed_steps_can_be_rebuilt_by_every_client(
     mirror = data.draw(st.lists(st.sampled_from(origin), max_size=5), label="a mirror that lacks most")
     for step in publisher.owed(last):
         if step not in held:
-            check(route_to(step, held, relay, origin, mirror), step, held, origin)
+            check(route_of(step, held, relay, origin, mirror), step, held, origin)
 
 
 def test_two_newest_of_240_steps_suffice_for_every_other() -> None:
@@ -151,7 +159,7 @@ def test_two_newest_of_240_steps_suffice_for_every_other() -> None:
         publisher.publish(step, Update(0.5, 30))
     origin = publisher.entries()
     assert len([entry for entry in origin if entry.base_step is None]) == 17, "fifteen anchors, and the two newest"
-    lost = [step for step in range(238) if route_to(step, {238, 239}, origin) is None]
+    lost = [step for step in range(238) if route_of(step, {238, 239}, origin) is None]
     assert lost == []
 
 
@@ -166,5 +174,5 @@ def test_a_week_of_a_step_a_minute_is_on_pages_of_bounded_size() -> None:
     assert len(index_of(origin).versions) == MAX_INDEX_ENTRIES
     pages = {page: offers_of({"origin": [index_page(origin, page)]}, RUN) for page in {page_of(s) for s in range(3001)}}
     for step in range(16, 2999, 7):  # at every distance to a whole step, and on every page
-        check(cheapest(pages[page_of(step)], {2999, 3000}, step, root_of(step, None), WHOLE), step, set(), origin)
-    assert len(index_page(origin, 5).versions) == 256 + 16, "its first step is whole"
+        check(route_to(step, root_of(step, None), pages[page_of(step)], {2999, 3000}, WHOLE), step, set(), origin)
+    assert len(index_page(origin, 5).versions) == 320 + 20, "of its steps, and of the 64 before"
