@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from muster.errors import ChainError, UnreachableError
 from muster.shardcast.fetch.delta_fetch import DELTAS
@@ -39,7 +40,7 @@ from testbed.weights.checkpoints import (
     publish_steps,
     write_step,
 )
-from testbed.weights.fetching import fetcher, get_step, outcome
+from testbed.weights.fetching import fetcher, get_step
 from testbed.weights.servers import Server, odd_source, relaying
 
 
@@ -67,44 +68,38 @@ def origin(run_fixture: Path, made: list[Manifest]) -> Iterator[Server]:
 async def test_a_client_with_the_step_before_fetches_what_changed(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
+    """From a source that answers; one that does not is beside it."""
     give(run_fixture, made[4], tmp_path)
     before = origin.stats["served_bytes"]
-    result = outcome(fetcher(made, 5, tmp_path, origin.url))
+    fetched = await get_step(made, 5, tmp_path, f"http://127.0.0.1:{free_port()}", origin.url)
     served = origin.stats["served_bytes"] - before
-    path = version_path(tmp_path, made[5].root)
-    assert contents(path) == contents(run_fixture / "checkpoint-5")
-    assert verify_folder(path, made[5].root).problems == ()
-    assert (result["path"], result["fetched"]) == (str(path), 0)
-    assert 0 < result["deltas"] < made[5].total_bytes / 100
-    assert result["deltas"] < served < result["deltas"] + 5000, "and its manifest"
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
+    assert verify_folder(fetched.path, made[5].root).problems == ()
+    assert (fetched.path, fetched.fetched_bytes) == (version_path(tmp_path, made[5].root), 0)
+    assert 0 < fetched.delta_bytes < made[5].total_bytes / 100
+    assert fetched.delta_bytes < served < fetched.delta_bytes + 5000, "and its manifest"
 
 
-async def test_a_joiner_gets_an_old_step_as_anchor_and_differences_in_one_go(
+async def test_a_joiner_gets_an_old_step_as_anchor_and_differences_and_catches_up(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     assert not version_path(run_fixture / "published", made[3].root).exists()
-    result = outcome(fetcher(made, 3, tmp_path, origin.url))
-    assert contents(version_path(tmp_path, made[3].root)) == contents(run_fixture / "checkpoint-3")
+    fetched = await get_step(made, 3, tmp_path, origin.url)
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     assert {version.root for version in versions(tmp_path)} == {made[0].root, made[3].root}, "none of those between"
-    assert result["fetched"] == 0
-    assert made[0].total_bytes < result["deltas"] < made[0].total_bytes * 1.05
+    assert fetched.fetched_bytes == 0
+    assert made[0].total_bytes < fetched.delta_bytes < made[0].total_bytes * 1.05
+    later = await get_step(made, 5, tmp_path, origin.url)
+    assert contents(later.path) == contents(run_fixture / "checkpoint-5")
+    assert (later.fetched_bytes, later.delta_bytes < made[5].total_bytes / 20) == (0, True)
 
 
 async def test_a_joiner_gets_a_step_that_is_whole_as_it_is(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    result = outcome(fetcher(made, 5, tmp_path, origin.url))
-    assert (result["fetched"], result["deltas"]) == (made[5].total_bytes, 0)
-    assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
-
-
-async def test_delta_fetch_catches_up_over_several_steps(
-    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
-) -> None:
-    outcome(fetcher(made, 1, tmp_path, origin.url))
-    result = outcome(fetcher(made, 5, tmp_path, origin.url))
-    assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
-    assert (result["fetched"], result["deltas"] < made[5].total_bytes / 20) == (0, True)
+    fetched = await get_step(made, 5, tmp_path, origin.url)
+    assert (fetched.fetched_bytes, fetched.delta_bytes) == (made[5].total_bytes, 0)
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
 
 
 @pytest.fixture
@@ -147,65 +142,41 @@ async def test_delta_fetch_rebuilds_wrong_shard_found_on_disk(
     assert fetched.fetched_bytes == 0
 
 
-async def test_a_relay_hashes_what_it_made_once(
+async def test_a_relay_makes_a_step_of_the_difference_that_it_passes_on(
     run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
 ) -> None:
-    give(run_fixture, made[4], tmp_path)
-    async with relaying(tmp_path, origin.url, follow=True):
-        await until(lambda: version_path(tmp_path, made[5].root).exists())
-    assert sum(hashed) < 1.2 * made[4].total_bytes, "the step that it had, at its start"
-
-
-async def test_a_relay_passes_differences_on(
-    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
-) -> None:
-    give(run_fixture, made[4], tmp_path / "client")
+    """The relay fetches the difference once, and hashes what it made once. A joiner gets all of the step from it."""
+    for folder in ("relayed", "client"):
+        give(run_fixture, made[4], tmp_path / folder)
+    before = origin.stats["served_bytes"]
     async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
-        await until(lambda: len(versions(tmp_path / "relayed")) == 2)
+        await until(lambda: len(versions(tmp_path / "relayed")) == 3)
+        assert sum(hashed) < 1.2 * made[4].total_bytes, "the step that it had, at its start"
         fetched = await get_step(made, 5, tmp_path / "client", url)
         assert stats.served_bytes < made[5].total_bytes / 20
-    assert (fetched.fetched_bytes, contents(fetched.path)) == (0, contents(run_fixture / "checkpoint-5"))
-
-
-async def test_a_relay_makes_a_step_out_of_the_one_before(
-    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
-) -> None:
-    """The relay downloads less than 5% of the step. A client without any step still gets all of it from the relay."""
-    give(run_fixture, made[4], tmp_path / "relayed")
-    async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
-        await until(lambda: version_path(tmp_path / "relayed", made[5].root).exists())
-        fetched = await get_step(made, 5, tmp_path / "client", url)
-        assert 0 < stats.fetched_bytes < made[5].total_bytes / 20
-    assert (fetched.fetched_bytes, contents(fetched.path)) == (
-        made[5].total_bytes,
-        contents(run_fixture / "checkpoint-5"),
-    )
-    assert not (tmp_path / "relayed" / DELTAS).exists()
+        joiner = await get_step(made, 5, tmp_path / "joiner", url)
+        (difference,) = [read_manifest(v.path) for v in versions(tmp_path / "client" / DELTAS)]
+        assert stats.fetched_bytes == difference.total_bytes
+    assert origin.stats["served_bytes"] - before == difference.total_bytes + len(difference.canonical)
+    for found, of_step in ((fetched, 0), (joiner, made[5].total_bytes)):
+        assert (found.fetched_bytes, contents(found.path)) == (of_step, contents(run_fixture / "checkpoint-5"))
 
 
 # What goes wrong
 
 
+@pytest.mark.parametrize("damage", ["a bit", "a file"])
 async def test_a_base_that_was_damaged_on_disk_costs_the_damaged_shards(
-    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path, damage: str
 ) -> None:
-    base = give(run_fixture, made[4], tmp_path)
-    model = bytearray((base / "model.safetensors").read_bytes())
-    model[3 * SHARD + 1] ^= 1
-    (base / "model.safetensors").write_bytes(model)
-    result = outcome(fetcher(made, 5, tmp_path, origin.url))
-    assert result["fetched"] == SHARD
-    assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
-
-
-async def test_a_base_that_has_lost_a_file_is_no_harm(
-    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
-) -> None:
-    base = give(run_fixture, made[4], tmp_path)
-    (base / "model.safetensors").unlink()
-    result = outcome(fetcher(made, 5, tmp_path, origin.url))
-    assert result["fetched"] >= made[5].total_bytes - 1000
-    assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
+    model = give(run_fixture, made[4], tmp_path) / "model.safetensors"
+    if damage == "a bit":
+        flip_bit(model, 3 * SHARD + 1)
+    else:
+        model.unlink()
+    fetched = await get_step(made, 5, tmp_path, origin.url)
+    assert fetched.fetched_bytes == (SHARD if damage == "a bit" else made[5].files[1].size)
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
 
 
 @pytest.fixture
@@ -254,15 +225,15 @@ async def test_a_lying_difference_is_found_out_and_the_step_fetched_whole(
     run_fixture: Path, made: list[Manifest], liar: Path, tmp_path: Path
 ) -> None:
     give(run_fixture, made[4], tmp_path / "client")
-    with Server(tmp_path / "origin", dir=liar) as server:
-        client = fetcher(made, 5, tmp_path / "client", server.url)
-        result = outcome(client)
-    assert "good=1 bad=4" in client.said, "it was given up early; the configuration has not changed"
-    path = version_path(tmp_path / "client", made[5].root)
-    assert verify_folder(path, made[5].root).problems == ()
-    assert contents(path) == contents(run_fixture / "checkpoint-5")
-    assert result["fetched"] == made[5].files[1].size, "the model, all of it"
-    assert 0 < result["deltas"] < made[5].total_bytes / 20
+    with capture_logs() as lines:
+        async with odd_source(liar) as (url, _, _):
+            fetched = await get_step(made, 5, tmp_path / "client", url)
+    used = [(line["good"], line["bad"]) for line in lines if line["event"] == "used differences"]
+    assert used == [(1, 4)], "it was given up early; the configuration has not changed"
+    assert verify_folder(fetched.path, made[5].root).problems == ()
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
+    assert fetched.fetched_bytes == made[5].files[1].size, "the model, all of it"
+    assert 0 < fetched.delta_bytes < made[5].total_bytes / 20
 
 
 async def test_false_offers_do_not_block_honest_delta(
@@ -323,38 +294,24 @@ async def test_killed_while_it_applies_a_client_goes_on(
     assert killed.end()[0] == -9
     assert [version.root for version in versions(tmp_path)] == [made[4].root]
     before = origin.stats["served_bytes"]
-    result = outcome(fetcher(made, 5, tmp_path, origin.url))
+    fetched = await get_step(made, 5, tmp_path, origin.url)
     assert origin.stats["served_bytes"] == before, "the difference and the manifest were on disk"
-    assert (result["fetched"], result["deltas"]) == (0, 0)
-    assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
+    assert (fetched.fetched_bytes, fetched.delta_bytes) == (0, 0)
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([DELTAS, made[4].id, made[5].id])
 
 
-async def test_publisher_killed_before_delta_makes_it_after_restart(tmp_path: Path) -> None:
-    for step in (0, 1):
-        write_step(tmp_path / f"checkpoint-{step}", step)
+def test_publisher_killed_before_delta_makes_it_after_restart(tmp_path: Path) -> None:
+    publish_steps(tmp_path, 1)
     script = (
-        "import sys; from pathlib import Path; from muster.shardcast.publish import publish\n"
-        "from muster.settings.schema import ShardcastSettings\n"
-        f"publish(Path(sys.argv[1]), Path(sys.argv[2]), 1, int(sys.argv[3]), shard_bytes={SHARD}, "
-        "deltas=ShardcastSettings(kept_hours=0))"
+        "import pathlib, sys; from testbed.weights.checkpoints import publish_steps\n"
+        "publish_steps(pathlib.Path(sys.argv[1]), 2, first=1)"
     )
-
-    def publisher(step: int, **environment: str) -> int:
-        command = [sys.executable, "-c", script, str(tmp_path / f"checkpoint-{step}"), str(tmp_path / "out"), str(step)]
-        return subprocess.run(command, env=os.environ | environment, timeout=BOUND).returncode
-
-    assert publisher(0) == 0
-    assert publisher(1, MUSTER_FAILPOINT="shardcast.published_whole") == -9
-    assert publisher(1) == 0
-    found = [(made.step, made.base_step) for v in versions(tmp_path / "out") if (made := read_manifest(v.path))]
+    environment = os.environ | {"MUSTER_FAILPOINT": "shardcast.published_whole"}
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, timeout=BOUND)
+    assert killed.returncode == -9
+    publish_steps(tmp_path, 2, first=1)
+    published = tmp_path / "published"
+    found = [(made.step, made.base_step) for v in versions(published) if (made := read_manifest(v.path))]
     assert sorted(found, key=str) == [(0, None), (1, 0), (1, None)]
-    assert sorted(p.name[0] for p in (tmp_path / "out").iterdir()) == ["0", "0", "0", "i"]
-
-
-async def test_unreachable_source_does_not_delay_delta(
-    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
-) -> None:
-    give(run_fixture, made[4], tmp_path)
-    fetched = await get_step(made, 5, tmp_path, f"http://127.0.0.1:{free_port()}", origin.url)
-    assert fetched.fetched_bytes == 0
+    assert sorted(p.name[0] for p in published.iterdir()) == ["0", "0", "0", "i"]

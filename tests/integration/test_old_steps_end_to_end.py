@@ -67,18 +67,18 @@ def is_step(run_fixture: Path, made: list[Manifest], step: int, path: Path) -> b
 async def test_an_old_step_is_made_from_the_origins_whole_step_and_differences(
     run_fixture: Path, made: list[Manifest], origin: Server, here: Path
 ) -> None:
-    result = outcome(fetcher(made, OLD, here, origin.url))
-    assert is_step(run_fixture, made, OLD, version_path(here, made[OLD].root))
-    assert result["fetched"] == 0
-    assert made[0].total_bytes < result["deltas"] < made[0].total_bytes * 1.05
-    more = outcome(fetcher(made, 2, here, origin.url))
-    assert (more["fetched"], more["deltas"]) == (0, 0), "everything it needs is already on disk"
+    fetched = await get_step(made, OLD, here, origin.url)
+    assert is_step(run_fixture, made, OLD, fetched.path)
+    assert fetched.fetched_bytes == 0
+    assert made[0].total_bytes < fetched.delta_bytes < made[0].total_bytes * 1.05
+    more = await get_step(made, 2, here, origin.url)
+    assert (more.fetched_bytes, more.delta_bytes) == (0, 0), "everything it needs is already on disk"
 
 
 async def test_an_old_step_comes_by_way_of_a_relay_that_has_none_of_it(
     run_fixture: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
 ) -> None:
-    """The relay has room for three versions, of which two are the newest step's."""
+    """The relay has room for three versions, of which two are the newest step's. All are processes."""
     upstream = {"role": "relay", "dir": tmp_path / "relayed", "upstreams": [origin.url]}
     with Server(tmp_path / "relay", relayed_versions=3, **upstream) as relay:
         relay.wait_until(lambda: relay.steps() == [STEPS - 1] * 2, "it has the newest step")
@@ -102,14 +102,14 @@ async def test_relay_lists_upstream_versions_when_not_following(
 async def test_a_step_on_an_old_page_of_the_index_is_found(
     run_fixture: Path, made: list[Manifest], here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The index names the six newest versions, and the others are on pages of two steps."""
+    """The index names the five newest versions and step 0, and the others are on pages of two steps."""
     from muster.shardcast.format import store as folder
 
     monkeypatch.setattr(folder, "MAX_INDEX_ENTRIES", 6)
     monkeypatch.setattr(folder, "PAGE_STEPS", 2)
     served = Path(shutil.copytree(run_fixture / "published", tmp_path / "served"))
     index = folder.write_index(served)
-    assert min(entry.step for entry in index.versions) == 8
+    assert sorted({entry.step for entry in index.versions}) == [0, 9, 10, 11]
     assert (served / "index-5.json").exists()
     async with odd_source(served) as (url, _, _):
         fetched = await get_step(made, OLD, here, url)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from typing import Any, Final
 
 from muster.errors import MalformedError, MismatchError, MusterError, StorageError, UnreachableError
 from muster.runtime import telemetry
@@ -149,11 +149,9 @@ class Relay:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        pulls, asking = (
-            (pull.task for pull in self._pulls.values()),
-            (task for _, task in self._upstream_pages.asked.values()),
-        )
-        tasks = [task for task in (self.follower, *pulls, *asking) if task]
+        pulls = [pull.task for pull in self._pulls.values()]
+        asking = [task for _, task in self._upstream_pages.asked.values()]
+        tasks: list[asyncio.Task[Any]] = [task for task in (self.follower, *pulls, *asking) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,7 +10,7 @@ import pytest
 from blake3 import blake3
 
 from muster.errors import MalformedError, MismatchError, StorageError, UsageError
-from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.format.manifest import MAX_SHARDS, Manifest
 from muster.shardcast.format.partial import PartialVersion
 from muster.shardcast.format.store import (
     _lock,
@@ -136,8 +136,9 @@ def test_shards_of_an_impossible_size_are_refused(checkpoint: Path, tmp_path: Pa
     for size in (0, -1, 1 << 30):
         with pytest.raises(UsageError, match="shards of"):
             published(checkpoint, tmp_path / "out", shard_bytes=size)
+    larger = make_checkpoint(tmp_path / "larger", model_bytes=MAX_SHARDS)
     with pytest.raises(UsageError, match="at most 65536 items"):
-        published(checkpoint, tmp_path / "out", shard_bytes=1)
+        published(larger, tmp_path / "out", shard_bytes=1)
 
 
 def test_verification_names_every_damage(checkpoint: Path, tmp_path: Path) -> None:
