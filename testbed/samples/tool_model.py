@@ -6,6 +6,7 @@ are often wrong, so honest rows have true results, errors, several calls of a tu
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -35,6 +36,7 @@ from testbed.samples.chat_templates import CORPUS, FAMILIES
 from testbed.samples.task_sets import SOURCE
 from testbed.samples.terms import made_terms
 from testbed.samples.texts import byte_pair_tokenizer
+from testbed.suite import shared_work
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -107,8 +109,18 @@ def taught_conversation(rules: TurnRules, prompt: list[int], random: Random) -> 
             return talk
 
 
-def make_tool_model(folder: Path, tasks: TaskSet, *, steps: int = 150, seed: int = 0) -> Path:
-    """Train a model on taught conversations, on their sampled tokens, and save it. Return the folder."""
+def make_tool_model(folder: Path, tasks: TaskSet) -> Path:
+    """Write the model that a run of the tests trains once for equal tasks. Return the folder."""
+
+    def train(path: Path) -> None:
+        train_tool_model(path, tasks)
+
+    made = shared_work.share(train, folder, tasks.root)
+    return folder if made == folder else Path(shutil.copytree(made, folder))
+
+
+def train_tool_model(folder: Path, tasks: TaskSet, *, steps: int = 150, seed: int = 0) -> None:
+    """Train a model on taught conversations, on their sampled tokens, and save it."""
     tokenizer, random = tool_tokenizer(), Random(seed)
     stops = frozenset({tokenizer.convert_tokens_to_ids(STOP_TEXT)})
     turns = tasks.manifest(0).turns
@@ -135,4 +147,3 @@ def make_tool_model(folder: Path, tasks: TaskSet, *, steps: int = 150, seed: int
         optimizer.step()
         optimizer.zero_grad()
     save_model(model, tokenizer, folder)
-    return folder

@@ -59,10 +59,13 @@ def share_scrypt(scrypt: Callable[..., bytes]) -> Callable[..., bytes]:
     return _once(scrypt, shared)
 
 
-def share(make: Callable[[Path], object], alone: Path) -> Path:
-    """Return the file or folder that `make` makes once for all processes of a run: `alone` without pytest-xdist."""
+def share(make: Callable[[Path], object], alone: Path, *of: object) -> Path:
+    """Return the file or folder that `make` makes once for all processes of a run: `alone` without pytest-xdist.
+
+    of: what it depends on.
+    """
     if RUN in os.environ:
-        return _made_once(make.__qualname__, make)
+        return _made_once((make.__qualname__, *of), make)
     make(alone)
     return alone
 

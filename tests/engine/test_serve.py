@@ -24,7 +24,6 @@ from muster.tasksets.taskset import TaskSet
 from testbed.chain.contracts import Deployment
 from testbed.processes import Muster
 from testbed.runs.world import published
-from testbed.samples.models import DEMO, write_model
 from testbed.samples.tool_model import MAX_COMPLETION, MAX_PROMPT, make_tool_model, tool_tasks
 from testbed.waiting import BOUND
 
@@ -68,26 +67,6 @@ def serving(folder: Path, *words: str, forked: bool) -> Iterator[dict[str, Any]]
                 one.kill()
 
 
-@pytest.mark.parametrize(
-    "forked", [pytest.param(True, id="forked"), pytest.param(False, id="from a shell", marks=pytest.mark.slow)]
-)
-def test_a_checkpoint_is_served_to_who_has_the_key_until_interrupted(forked: bool, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "small", DEMO)
-    (tmp_path / "key").write_text(KEY)
-    (tmp_path / "key").chmod(0o600)
-    with serving(tmp_path, "small", "--api-key-file", "key", forked=forked) as document:
-        assert document["model_hash"] == "0x" + model_hash(model).hex()
-        url, question = document["base_url"], {"model": "small", "messages": [{"role": "user", "content": "2+3"}]}
-        assert url.startswith("http://127.0.0.1:")
-        with httpx2.Client(timeout=BOUND, trust_env=False) as stranger:
-            assert stranger.post(f"{url}/chat/completions", json=question).status_code == 401
-        with httpx2.Client(timeout=BOUND, trust_env=False, headers={"Authorization": f"Bearer {KEY}"}) as client:
-            assert [one["id"] for one in client.get(f"{url}/models").json()["data"]] == ["small"]
-            answer = client.post(f"{url}/chat/completions", json={**question, "max_tokens": 4, "temperature": 0})
-            assert answer.status_code == 200, answer.text
-            assert 1 <= answer.json()["usage"]["completion_tokens"] <= 4
-
-
 @pytest.fixture(scope="module")
 def calling(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`calls`, a small model that was taught to call, and `tasks`, where it may."""
@@ -96,12 +75,13 @@ def calling(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def check_calls(document: dict[str, Any]) -> None:
+def check_calls(document: dict[str, Any], key: str = "") -> None:
     """Send tools to what is served, and the result of its call: the next turn comes."""
     asked: list[dict[str, Any]] = [{"role": "user", "content": "Work out 12+34."}]
     url = f"{document['base_url']}/chat/completions"
     body = {"model": document["model"], "tools": [function_schema(Calculator())], "temperature": 0, "max_tokens": 128}
-    with httpx2.Client(timeout=BOUND, trust_env=False) as client:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with httpx2.Client(timeout=BOUND, trust_env=False, headers=headers) as client:
         answer = client.post(url, json={**body, "messages": asked})
         assert answer.status_code == 200, answer.text
         [choice] = answer.json()["choices"]
@@ -114,12 +94,35 @@ def check_calls(document: dict[str, Any]) -> None:
     assert followed.status_code == 200, followed.text
 
 
-def test_calls_come_back_as_openai_has_them(calling: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, str(calling / "calls"), "--calls", "json", forked=True) as document:
-        check_calls(document)
+@pytest.mark.parametrize(
+    ("forked", "words"),
+    [
+        pytest.param(True, ("--calls", "json"), id="forked, with calls"),
+        pytest.param(False, (), id="from a shell, without calls", marks=pytest.mark.slow),
+    ],
+)
+def test_a_checkpoint_is_served_to_who_has_the_key_until_interrupted(
+    forked: bool, words: tuple[str, ...], calling: Path, tmp_path: Path
+) -> None:
+    model = calling / "calls"
+    (tmp_path / "key").write_text(KEY)
+    (tmp_path / "key").chmod(0o600)
+    with serving(tmp_path, str(model), "--api-key-file", "key", *words, forked=forked) as document:
+        assert document["model_hash"] == "0x" + model_hash(model).hex()
+        url, question = document["base_url"], {"model": "calls", "messages": [{"role": "user", "content": "2+3"}]}
+        assert url.startswith("http://127.0.0.1:")
+        with httpx2.Client(timeout=BOUND, trust_env=False) as stranger:
+            assert stranger.post(f"{url}/chat/completions", json=question).status_code == 401
+        with httpx2.Client(timeout=BOUND, trust_env=False, headers={"Authorization": f"Bearer {KEY}"}) as client:
+            assert [one["id"] for one in client.get(f"{url}/models").json()["data"]] == ["calls"]
+            answer = client.post(f"{url}/chat/completions", json={**question, "max_tokens": 4, "temperature": 0})
+            assert answer.status_code == 200, answer.text
+            assert 1 <= answer.json()["usage"]["completion_tokens"] <= 4
+        if words:
+            check_calls(document, KEY)
 
 
-def test_a_run_with_tools_is_served_and_measured_with_its_calls(
+def test_a_step_of_a_run_with_tools_is_served_checked_against_the_chain_and_measured(
     deployment: Deployment, calling: Path, tmp_path: Path
 ) -> None:
     def furnish(folder: Path) -> TaskSet:
@@ -134,26 +137,14 @@ def test_a_run_with_tools_is_served_and_measured_with_its_calls(
         words = ("eval", "--run", run, "--step", 0, "--part", "train", "--limit", 4, "--samples", 2, "--json")
         with Muster(words, tmp_path / "said", output=tmp_path / "out", folder=tmp_path) as measured:
             status, said = measured.end()
-    assert status == 0, said
-    result = measured.document
-    assert (result["run"], result["step"], result["max_tokens"], result["tasks"]) == (run, 0, MAX_COMPLETION, 4)
-    assert result["mean_calls"] > 0
-
-
-def test_a_step_of_a_run_is_served_once_it_is_checked_against_the_chain(deployment: Deployment, tmp_path: Path) -> None:
-    with published(deployment, tmp_path, "served") as world:
-        run = world.run_fixture.run
-        with serving(tmp_path, "0", "--run", str(run), forked=True) as document:
-            question = {"messages": [{"role": "user", "content": "sort 21"}], "max_tokens": 3, "temperature": 0}
-            url = f"{document['base_url']}/chat/completions"
-            with httpx2.Client(timeout=BOUND, trust_env=False) as client:
-                answer = client.post(url, json={"model": document["model"], **question})
-        with Muster(("serve", "2", "--run", run), tmp_path / "said", folder=tmp_path) as refused:
+        assert status == 0, said
+        with Muster(("serve", "2", "--run", run), tmp_path / "refused", folder=tmp_path) as refused:
             status, said = refused.end()
+        assert status == 3
+        assert f"run {run} has not published step 2" in said
     assert (document["run"], document["step"], document["model"]) == (run, 0, "muster-step-0")
     assert document["model_hash"] == "0x" + model_hash(world.run_fixture.checkpoint(0)).hex()
     assert Path(tmp_path / document["checkpoint"] / "config.json").is_file()
-    assert answer.status_code == 200, answer.text
-    assert 1 <= answer.json()["usage"]["completion_tokens"] <= 3
-    assert status == 3
-    assert f"run {run} has not published step 2" in said
+    result = measured.document
+    assert (result["run"], result["step"], result["max_tokens"], result["tasks"]) == (run, 0, MAX_COMPLETION, 4)
+    assert result["mean_calls"] > 0

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +12,7 @@ import numpy as np
 import pytest
 
 from muster.clients.evaluation import Sampling
+from muster.console.evaluate.eval import measured
 from muster.environments.tools.base import ToolResult
 from muster.environments.tools.calculator import Calculator
 from muster.models.greedy import Conversations
@@ -32,11 +30,10 @@ from muster.verification.statistics import scaled_errors
 from testbed.adversaries.lab import AdversaryLab
 from testbed.adversaries.turns import TURN_ADVERSARIES, open_tool_lab
 from testbed.samples.tool_model import MAX_COMPLETION
-from testbed.waiting import BOUND
 from validator.replay import Replayer, judge
 from worker.answering import EvalSession
 from worker.context import WorkerContext
-from worker.engine import Engine, EngineError, EngineLimits, GenerationRequest
+from worker.engine import Engine, EngineError, GenerationRequest
 from worker.journal import WorkJournal
 from worker.planter import plant
 from worker.producer import Producer
@@ -133,8 +130,8 @@ async def test_a_trap_plants_sampled_tokens_of_any_turn_and_all_that_follows_is_
 
 
 def test_eval_has_whole_conversations_as_a_worker_has(tool_run: tuple[Path, Rules], talking: Engine) -> None:
-    """The command, as a process, against the engine's own conversations, scored here by their last number."""
-    model, rules = tool_run
+    """What `muster eval` sums up, against the engine's own conversations, scored here by their last number."""
+    rules = tool_run[1]
     sampling = Sampling(2, (8,), MAX_COMPLETION, 1.0, 3, CPU_FP32.name)
     asking = Conversations(rules.tokenizer, rules.scorers, rules.model.stop_tokens)
     session = EvalSession(talking, asking, sampling, show=2)
@@ -161,14 +158,9 @@ def test_eval_has_whole_conversations_as_a_worker_has(tool_run: tuple[Path, Rule
     ]
     assert [one.shown[0].right for one in found] == right
 
-    words = ("--part", "train", "--limit", "12", "--samples", "2", "--budgets", "8", "--seed", "3")
-    room = ("--max-tokens", str(MAX_COMPLETION))
-    command = [sys.executable, "-m", "muster", "eval", str(model), str(rules.task_set.folder), *words, *room, "--json"]
-    done = subprocess.run(command, cwd=model, capture_output=True, text=True, timeout=BOUND)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["mean_calls"] == round(sum(one.calls for one in found) / 24, 2)
-    assert result["mean_tokens"] == round(sum(one.tokens for one in found) / 24, 2)
+    result = measured(found, sampling, [1])
+    assert result["mean_calls"] == round(sum(len(one.call_fuel) for one in made) / 24, 2)
+    assert result["mean_tokens"] == round(sum(len(one.logprobs) for one in made) / 24, 2)
     assert result["finished"] == sum(one.finished for one in found) / 24
 
 
@@ -274,12 +266,30 @@ def test_stop_does_not_wait_for_a_tool(talking: Engine, work: tuple, monkeypatch
 
 
 def test_the_prefix_cache_changes_what_is_computed_and_not_what_is_sampled(
-    tool_run: tuple, work: tuple, rows: list[Rollout], draw: Draw
+    talking: Engine, tool_run: tuple, work: tuple, rows: list[Rollout], draw: Draw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, rules = tool_run
-    running = Engine(model, CPU_FP32, EngineLimits.from_terms(rules.terms, prefix_caching=False, max_sequences=16))
-    plain = make_rollouts(work[0], rules, work[1], running.generate(work[1]))
-    assert check_rows(plain, draw, rules) is None
-    assert finding_of(plain, model) is None
+    params, cached = talking.sampling_params, []
+    step = talking.llm.step
+
+    def uncached(*arguments: Any) -> Any:
+        made = params(*arguments)
+        made.skip_reading_prefix_cache = True
+        return made
+
+    def note() -> Any:
+        outputs = step()
+        cached.extend(one.num_cached_tokens for one in outputs)
+        return outputs
+
+    monkeypatch.setattr(talking.llm, "step", note)
+    talking.generate(work[1][:8])
+    assert any(cached), "the cache is read"
+    cached.clear()
+    monkeypatch.setattr(talking, "sampling_params", uncached)
+    plain = make_rollouts(work[0], tool_run[1], work[1], talking.generate(work[1]))
+    assert cached
+    assert not any(cached)
+    assert check_rows(plain, draw, tool_run[1]) is None
+    assert finding_of(plain, tool_run[0]) is None
     same = sum(np.array_equal(a.completion_tokens, b.completion_tokens) for a, b in zip(plain, rows, strict=True))
     assert same >= len(rows) - 4  # a near-tie may fall the other way
