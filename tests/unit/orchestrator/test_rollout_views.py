@@ -167,11 +167,13 @@ async def test_row_of_private_tests_has_no_score(files: Files) -> None:
     assert (found.graded, found.reward, found.parts) == (False, 0.0, [])
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-async def test_hostile_text_is_kept_as_it_is(files: Files, text: str) -> None:
+async def test_hostile_text_is_kept_as_it_is(files: Files) -> None:
+    assert len(HOSTILE) <= 8
+    texts = [*HOSTILE, *["fine"] * (8 - len(HOSTILE))]
     index = await files.run.commit("wanda", step=1)
-    name = await files.keep("wanda", index, [text_row(i, "", text) for i in range(8)])
-    assert (await files.rollouts.row(name, 0)).answer.text.endswith(text)
+    name = await files.keep("wanda", index, [text_row(i, "", text) for i, text in enumerate(texts)])
+    for position, text in enumerate(texts):
+        assert (await files.rollouts.row(name, position)).answer.text.endswith(text)
 
 
 async def test_only_accepted_files_are_read(files: Files) -> None:
