@@ -90,7 +90,7 @@ gas: setup
 # One compilation of everything, or forge counts only what the tests' own compilation has.
 coverage: setup
 	@mkdir -p cache
-	FOUNDRY_COMPILATION_RESTRICTIONS='[]' forge coverage --no-match-path tests/contracts/Gas.t.sol \
+	FOUNDRY_FUZZ_RUNS=64 FOUNDRY_INVARIANT_RUNS=8 FOUNDRY_COMPILATION_RESTRICTIONS='[]' forge coverage --no-match-path tests/contracts/Gas.t.sol \
 		--no-match-coverage '^(tests|node_modules)/' --report lcov --report-file cache/lcov.info
 	@python scripts/coverage.py cache/lcov.info --at-least 100
 
