@@ -67,7 +67,7 @@ from benchmarks import incentives_contracts, incentives_traps, report
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts import registry, runs, token
 from muster.contracts.court import Outcome
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS
 from testbed.economy.assumptions import Assumptions
@@ -174,7 +174,7 @@ class Study:
         share = bounties[last.operator.address] / bounties.total()
         for one in world.validators:
             if one.strategy.inspects and one.strategy.accuses and world.is_open():
-                world.cases.accuse(one, world.work()[0], Kind.ACTIVATION_MISMATCH)
+                world.cases.accuse(one, world.work()[0], kind_of("activation_mismatch"))
                 world.wait(2)
         unfounded = (world.income(last.operator).net - founded.net) / size
         return founded.row() | {
@@ -215,7 +215,7 @@ class Study:
         work = chain.read(runs.work(worker.keys[0].address))
         before = chain.read(registry.node(worker.keys[0].address)).lock
         latest = world.latest(worker, false_rows=self.terms.positions)
-        world.cases.accuse(world.validators[0], latest, Kind.ACTIVATION_MISMATCH)
+        world.cases.accuse(world.validators[0], latest, kind_of("activation_mismatch"))
         world.settle()
         slashed = before - chain.read(registry.node(worker.keys[0].address)).lock
         bounty = slashed * self.terms.bounty_bps // 10_000
@@ -285,7 +285,7 @@ class Study:
                 world.pass_hour(working=True)
             world.rotate()
             latest = world.latest(worker, false_rows=self.terms.positions)
-            accused = world.cases.accuse(world.validators[0], latest, Kind.ACTIVATION_MISMATCH)
+            accused = world.cases.accuse(world.validators[0], latest, kind_of("activation_mismatch"))
             world.settle()
             paid = (chain.read(token.balance_of(worker.operator.address)) - before) / TOKEN
             rows.append({"validators": size, "accused": accused, "made": worker.made, "paid": paid})
@@ -298,7 +298,7 @@ class Study:
             earned: list[float] = []
             for last in (FAITHFUL, KEEPER):
                 world = self.world(chain, [FAITHFUL, *[KEEPER] * (size - 2), last], [HONEST], cheat_every=0)
-                world.cases.accuse(world.validators[0], world.work()[0], Kind.DATA_MISSING)
+                world.cases.accuse(world.validators[0], world.work()[0], kind_of("data_missing"))
                 world.wait(2)
                 earned.append(world.income(world.validators[-1].operator).money)
             shown, kept = earned
@@ -320,7 +320,7 @@ def hold(world: World, friends: Sequence[Validator], most: int) -> None:
     if len(ours) + len(world.cases.ended) == most or any(case.reveal_ends > soon for case in ours):
         return
     free = next(one for one in friends if all(case.challenger is not one for case in ours))
-    world.cases.accuse(free, world.latest(world.workers[0]), Kind.ACTIVATION_MISMATCH)
+    world.cases.accuse(free, world.latest(world.workers[0]), kind_of("activation_mismatch"))
 
 
 def beside(row: Row, honest: Row) -> Row:

@@ -10,9 +10,10 @@ import numpy as np
 
 from benchmarks import report
 from benchmarks.report import table
+from muster.protocol.reasons import UNIT_STATISTICS
 from muster.verification.calibration import beyond
 from muster.verification.measured import MeasuredCell
-from muster.verification.pools import ACCUSE, REASONS, REJECT, UNIT_TOKENS, WINDOW, pool_evidence, unit_statistics
+from muster.verification.pools import ACCUSE, REJECT, UNIT_TOKENS, WINDOW, pool_evidence, unit_statistics
 from muster.verification.profiles import BF16, CPU_FP32, Profile
 from muster.verification.statistics import NOTHING, ScaledErrors, scaled_errors
 
@@ -83,11 +84,11 @@ def evidence_of(
             if unit.tokens < UNIT_TOKENS:
                 unit += rows[place].sums(profile)
         statistics = unit_statistics(unit)
-        leaning.append({name: statistics[name] > getattr(profile.pool, name, 0.0) for name in REASONS})
+        leaning.append({name: statistics[name] > getattr(profile.pool, name, 0.0) for name in UNIT_STATISTICS})
 
     # 2. Every window.
     found = {}
-    for name in REASONS:
+    for name in UNIT_STATISTICS:
         sums = [0, *accumulate(one[name] for one in leaning)]
         found[name] = [
             max(pool_evidence(sums[end] - sums[first], end - first) for first in range(max(0, end - WINDOW), end))

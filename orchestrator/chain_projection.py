@@ -26,7 +26,7 @@ from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.run_terms import Series
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
-from muster.protocol.kinds import kind_of_flaw, reason_of
+from muster.protocol.kinds import reason_of, reason_of_flaw
 from orchestrator import tallies, undo
 from orchestrator.attribution import Attribution
 from orchestrator.events import MAX_EVENTS, record_events
@@ -300,7 +300,7 @@ class _Piece:
         if member_of(self.connection, event.node) is None:
             return  # of another run
         place = {"block": event.at.block, "log_index": event.at.log_index, "transaction": event.at.transaction}
-        kind, position = kind_of_flaw(event.flaw), min(event.position, _MAX_POSITION)
+        kind, position = reason_of_flaw(event.flaw), min(event.position, _MAX_POSITION)
         row = row_of(proofs, event, **place, kind=kind, position=position)
         if insert_once(self.connection, proofs, row):
             self._tally(event.at, event.prover, "proofs")

@@ -27,6 +27,7 @@ from muster.protocol.messages import (
     WaitAnswer,
     WaitQuestion,
 )
+from muster.protocol.reasons import TICKETED
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator.commitment_status import (
@@ -517,7 +518,7 @@ def _selection(condition: Any, said: Said = PUBLIC) -> CommitmentSelection:
         STATES.where(condition),
         _opinions(said, *_KEY).select_from(judged).where(condition),
         select(*_KEY, cases.c.challenger, cases.c.outcome).join(cases, about).where(condition),
-        planted.select_from(opened).where(said.verdicts.c.reason == "sampling_mismatch", condition),
+        planted.select_from(opened).where(said.verdicts.c.reason == TICKETED, condition),
     )
 
 

@@ -19,8 +19,9 @@ from muster.contracts.court import CaseOpened, Outcome
 from muster.contracts.registry import Status
 from muster.errors import CheckError, RevertError, UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
-from muster.protocol.kinds import TICKETED, Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import ShownGrades, Verdict
+from muster.protocol.reasons import TICKETED
 from muster.rollouts.leaves import leaf_of
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
@@ -37,7 +38,7 @@ from validator.ruling import MAX_LOST_CASES, RETRY_SECONDS, Action, CaseSnapshot
 SUSPECT_SECONDS: Final = 3600.0
 """Pause between two attempts at an accusation while that is so; each logs the reason."""
 
-PROVABLE: Final = (Kind.WRONG_DRAW, Kind.OUT_OF_BOUNDS)
+PROVABLE: Final = (kind_of("wrong_draw"), kind_of("out_of_bounds"))
 """What the contract may see itself, in the first row of the evidence."""
 
 TEMPORARY: Final = frozenset(
@@ -190,7 +191,7 @@ class Challenger:
                 head.timestamp,
                 mine=one.challenger == self.juror.me,
                 same_charge=charge == (one.kind, one.commitment.index),
-                answerable=self.context.rules.terms.has_traps and one.kind == TICKETED,
+                answerable=self.context.rules.terms.has_traps and one.kind == kind_of(TICKETED),
                 tried=one.case_id in self.juror.not_before,
                 opinion=self._opinions.get(one.charge),
             )

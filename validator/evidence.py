@@ -19,9 +19,10 @@ from muster.protocol.draws import Draw
 from muster.protocol.hashes import keccak
 from muster.protocol.kinds import NO_ROW
 from muster.protocol.messages import Upload
+from muster.protocol.reasons import REASONS, UNIT_STATISTICS
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
-from muster.verification.bundles import WHOLE_FILE, EvidenceBundle, Inspection, PoolMember
+from muster.verification.bundles import EvidenceBundle, Inspection, PoolMember
 from muster.verification.checks import MAX_ROW_BYTES
 from muster.verification.evidence import (
     ShownRows,
@@ -35,8 +36,8 @@ from muster.verification.evidence import (
     without_planted,
 )
 from muster.verification.grade_evidence import check_graded, judge_grade, judge_invented, parse_grade_evidence
-from muster.verification.pool_evidence import POOLED, ShownUnit, check_pool, check_unit, judge_leaning, list_works
-from muster.verification.pools import REASONS, blamed, leans, pooled_row, row_key
+from muster.verification.pool_evidence import ShownUnit, check_pool, check_unit, judge_leaning, list_works
+from muster.verification.pools import blamed, leans, pooled_row, row_key
 from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
 
@@ -145,9 +146,9 @@ async def _verify(
 ) -> Inspection:
     if bundle.reason == "data_missing":
         return await _verify_missing(commitment, context)
-    if bundle.reason in WHOLE_FILE:
+    if REASONS[bundle.reason].shown_by == "file":
         return await _verify_file(bundle, commitment, context)
-    if bundle.pool and bundle.reason in POOLED:
+    if bundle.pool and REASONS[bundle.reason].of_unit:
         if context.rules.terms.has_traps and position not in (None, NO_ROW):
             raise VoidEvidenceError("a case about a pool names no row: a ticket for it would end the case")
         return await _verify_pool(bundle, commitment, entropy, context)
@@ -214,7 +215,7 @@ async def _blamed(unit: ShownUnit, counted: Container[bytes], context: RunVerifi
     replayed, limits = await context.model.replay(unit.step, rows), context.model.profile.pool
     traps = context.rules.terms.has_traps
     pooled = [pooled_row(row, one.sums, has_traps=traps) for row, one in zip(rows, replayed, strict=True)]
-    if not any(leans(pooled, name, limits) for name in REASONS):
+    if not any(leans(pooled, name, limits) for name in UNIT_STATISTICS):
         return []
     return blamed(pooled, await context.model.honest_sums(unit.step, rows), limits)
 

@@ -18,6 +18,7 @@ from muster.grading.grades import RowGrade, grades_hash, grades_text, salt_of
 from muster.protocol.draws import Draw, draw_pool, draw_rows, pool_rows
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
+from muster.protocol.kinds import kind_of
 from muster.protocol.masters import grades_commitment
 from muster.protocol.messages import Grade, ShownGrades, Verdict
 from muster.rollouts.schema import Rollout
@@ -25,7 +26,7 @@ from muster.runtime import telemetry
 from muster.settings.schema import ValidatorSettings
 from muster.verification.audit import audit_file
 from muster.verification.bundles import Inspection, finite, make_bundle
-from muster.verification.checks import REASONS, Finding, grade_rows
+from muster.verification.checks import Finding, grade_rows
 from muster.verification.pools import ACCUSE, REJECT, pooled_row
 from muster.verification.rules import CommittedWork
 from muster.verification.sample_policy import sample_size
@@ -96,7 +97,7 @@ def from_replay(findings: Sequence[Finding | None], rollouts: Sequence[Rollout] 
 def _clearest_first(finding: Finding) -> tuple[bool, int, float]:
     """Sort what accuses before what only rejects, then by the order of the checks, then the worst first."""
     beyond = 0.0 if finding.measured is None or not finding.threshold else finding.measured / finding.threshold
-    return not finding.accuse, REASONS.index(finding.reason), -beyond
+    return not finding.accuse, kind_of(finding.reason), -beyond
 
 
 @dataclass

@@ -17,7 +17,7 @@ from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Outco
 from muster.contracts.registry import Convicted
 from muster.contracts.runs import WorkCommitted
 from muster.protocol.hashes import keccak
-from muster.protocol.kinds import NO_ROW, Kind, kind_of
+from muster.protocol.kinds import NO_ROW, kind_of
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.runtime.journal import Journal
 from muster.verification.pools import PooledRow
@@ -186,7 +186,7 @@ class ValidatorJournal(Journal):
                  AND (node, idx, root) IN (SELECT node, idx, root FROM cases WHERE case_id = ? AND kind = ?)
                  AND (node, idx, root) NOT IN
                      (SELECT node, idx, root FROM verdicts WHERE court = 'waiting' AND opened > 0)""",
-            *(event.at.block, event.case_id, int(Kind.DATA_MISSING)),
+            *(event.at.block, event.case_id, kind_of("data_missing")),
         )
 
     def _convicted(self, node: str) -> None:
@@ -269,7 +269,7 @@ class ValidatorJournal(Journal):
 
     # Accusing
 
-    def accusations(self, now: float, first: Collection[Kind] = ()) -> list[PendingCase]:
+    def accusations(self, now: float, first: Collection[int] = ()) -> list[PendingCase]:
         """Return what could go to court now, one accusation per node.
 
         It is the earliest that is due and whose evidence is stored; a kind in `first` comes before all others.
@@ -351,7 +351,7 @@ class ValidatorJournal(Journal):
 
     def _pending_case(self, row: sqlite3.Row) -> PendingCase:
         c, document = self._commitment(row), row["document"]
-        if kind_of(row["reason"]) == Kind.WRONG_GRADE:
+        if row["reason"] == "wrong_grade":
             return PendingCase(c, ShownGrades.model_validate_json(document), row["position"])
         verdict = Verdict.model_validate_json(document)
         position = NO_ROW if verdict.position is None else verdict.position
@@ -383,4 +383,4 @@ _ACCUSATIONS: Final = """
 
 
 def _table_of(kind: int) -> tuple[str, str, str]:
-    return _TABLES[kind == Kind.WRONG_GRADE]
+    return _TABLES[kind == kind_of("wrong_grade")]

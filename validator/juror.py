@@ -19,7 +19,7 @@ from muster.chain.types import Block
 from muster.contracts import court, runs
 from muster.contracts.court import BallotState, Outcome
 from muster.errors import CheckError, MusterError, RefusedError, RevertError, UnreachableError
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import AGAIN, IDLE, Next
@@ -156,7 +156,7 @@ class Juror:
 
     async def _decide(self, case: CaseRecord, head: Block) -> None:
         """Verify the evidence and write the vote down, unless the storage's receipt ends the case."""
-        if case.kind == Kind.DATA_MISSING and await self._dismiss(case):
+        if case.kind == kind_of("data_missing") and await self._dismiss(case):
             self.not_before[case.case_id] = time.monotonic() + RETRY_SECONDS  # the event that says so is on its way
             return
         self._without_evidence.discard(case.case_id)

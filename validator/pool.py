@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from muster.constants import SAMPLE_BLOCKS
 from muster.errors import CheckError, UnreachableError
 from muster.protocol.draws import draw_pool, draw_unit
+from muster.protocol.reasons import UNIT_STATISTICS
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.verification.bundles import PoolMember, PoolUnit, ShownPool, check_size, make_member
 from muster.verification.pools import (
-    REASONS,
     PooledRow,
     PoolFinding,
     Unit,
@@ -91,7 +91,7 @@ class PoolJudge:
         except IndexError:  # of a commitment that is not inspected yet
             return None
         limits = self.context.model.profile.pool
-        if any(leans(rows, name, limits) for name in REASONS):
+        if any(leans(rows, name, limits) for name in UNIT_STATISTICS):
             try:
                 files = await self._files(work, len(rows))
                 rollouts = {row_key(file[position]): file[position] for _, file, some in files for position in some}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from muster.contracts.court import Outcome
-from muster.protocol.kinds import Kind, kind_of
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.verification.rules import CommittedWork
 from validator.grade_journal import GRADE_SCHEMA
@@ -73,8 +73,12 @@ class PendingCase:
     """The bundle that the verdict names."""
 
     @property
-    def kind(self) -> Kind:
-        return kind_of("wrong_grade" if isinstance(self.statement, ShownGrades) else self.statement.reason or "")
+    def reason(self) -> str:
+        return "wrong_grade" if isinstance(self.statement, ShownGrades) else self.statement.reason or ""
+
+    @property
+    def kind(self) -> int:
+        return kind_of(self.reason)
 
     @property
     def accused(self) -> str:
@@ -86,7 +90,7 @@ class PendingCase:
     def about(self) -> dict[str, str | int]:
         """Return what the log says of it."""
         c = self.commitment
-        return {"accused": self.accused, "node": c.node, "index": c.index, "kind": self.kind.name.lower()}
+        return {"accused": self.accused, "node": c.node, "index": c.index, "kind": self.reason}
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from muster.models.weights import read_weights
 from muster.proofs.codec import Comparison
 from muster.proofs.codecs import CODECS
 from muster.proofs.seeded_sampling import chosen_logprobs, gumbel, measure, scale
-from muster.protocol.messages import Reason
+from muster.protocol.reasons import ROW_STATISTICS
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import sampled_mask
 from muster.settings.schema import MatmulSetting
@@ -344,7 +344,7 @@ def _no_numbers(errors: TokenErrors) -> TokenErrors:
 def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:
     """Return what is wrong with these rollouts: accusing before rejecting findings, then in the order of the checks."""
     for accuse in (True, False):
-        for statistic, (reason, words) in _CHECKS.items():
+        for statistic, (reason, words) in ROW_STATISTICS.items():
             limit: Limit = getattr(profile, statistic)
             threshold = limit.accuse if accuse else limit.reject
             for measurement in measurements:
@@ -358,17 +358,6 @@ def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | No
 def spread_share(spread: RowStatistics, profile: Profile) -> float:
     """Return the largest share of a rejecting limit that a row's honest spread is."""
     return max(getattr(spread, name) / getattr(profile, name).reject for name in STATISTICS)
-
-
-_CHECKS: Final[dict[str, tuple[Reason, str]]] = {
-    "gap_mean": ("sampling_mismatch", "mean gap to the sampled tokens, in expected errors"),
-    "gap_worst": ("sampling_mismatch", "gap to the sampled token, in expected errors"),
-    "activation": ("activation_mismatch", "distance of the activation proof"),
-    "logprob_rms": ("wrong_logprobs", "mean difference of the log-probabilities, in expected errors"),
-    "logprob_worst": ("wrong_logprobs", "difference of a log-probability, in expected errors"),
-    "logprob_drift": ("wrong_logprobs", "signed sum of the log-probabilities' differences, in standard deviations"),
-}
-"""By statistic, in order: what it is a reason for, and its name for people."""
 
 
 def _batches(rollouts: Sequence[Rollout]) -> Iterator[list[int]]:

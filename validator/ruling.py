@@ -14,7 +14,7 @@ from typing import Final
 
 from muster.contracts.court import BallotState
 from muster.protocol.hashes import keccak
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from validator.records import Ballot, CaseRecord
 
 RETRY_SECONDS: Final = 30.0
@@ -85,7 +85,7 @@ def challenger_ruling(case: CaseSnapshot) -> Action:
     record = case.record
     if case.now >= record.reveal_ends + RETRY_SECONDS:
         return Action.OPEN  # a reorg took it, or no transaction ends it
-    if record.kind == Kind.DATA_MISSING and not case.same_charge:
+    if record.kind == kind_of("data_missing") and not case.same_charge:
         return Action.OPEN  # it may end as soon as the data is shown, whatever else the node did
     if case.mine:
         return Action.WAIT
@@ -93,7 +93,7 @@ def challenger_ruling(case: CaseSnapshot) -> Action:
         return Action.OPEN  # an accomplice may have named a row that was planted
     if record.guilty is not None:
         return Action.WAIT if record.guilty else Action.OPEN
-    if record.ballot == "none" and record.kind != Kind.DATA_MISSING:
+    if record.ballot == "none" and record.kind != kind_of("data_missing"):
         return Action.OPEN if case.tried else Action.WAIT  # the next poll begins with verifying it
     if case.opinion is None:
         return Action.VERIFY
@@ -111,7 +111,7 @@ def juror_ruling(case: CaseSnapshot) -> Action | Ballot:
             return "no judge"
         if case.now >= record.commit_ends:
             return "late"
-        curable = record.kind == Kind.DATA_MISSING and case.now < record.commit_ends - case.cure_seconds
+        curable = record.kind == kind_of("data_missing") and case.now < record.commit_ends - case.cure_seconds
         return Action.WAIT if curable or case.paused else Action.VERIFY
     if record.ballot == "sealed":
         if case.ballot != BallotState.NONE:
@@ -122,7 +122,7 @@ def juror_ruling(case: CaseSnapshot) -> Action | Ballot:
     if record.ballot == "committed":
         if case.now >= record.reveal_ends:
             return "late"
-        all_committed = record.kind != Kind.DATA_MISSING and case.commits >= record.jury
+        all_committed = record.kind != kind_of("data_missing") and case.commits >= record.jury
         if case.now < record.commit_ends and not all_committed:
             return Action.WAIT
         if case.ballot == BallotState.NONE:

@@ -31,6 +31,7 @@ from muster.models.matmul import choose_matmul
 from muster.protocol.draws import chain_preimages, link_of
 from muster.protocol.hashes import keccak
 from muster.protocol.messages import Verdict
+from muster.protocol.reasons import TICKETED
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
@@ -52,7 +53,7 @@ from validator.outbox import Outgoing, pause
 from validator.pool import PoolJudge
 from validator.ruling import turn_of
 from validator.sealing import HourSealer
-from validator.turns import PLANTED_REASON, Turns
+from validator.turns import Turns
 from validator.watch import POLL_SECONDS as WATCH_SECONDS
 from validator.watch import ValidatorWatch
 
@@ -258,7 +259,7 @@ class Validator:
             accuse_at = time.time() + rank * self.settings.validator.stagger_seconds
         seconds = time.monotonic() - started
         shown = inspector.show(c, inspection.grades)
-        held = self.turns is not None and verdict.reason == PLANTED_REASON and verdict.position is not None
+        held = self.turns is not None and verdict.reason == TICKETED and verdict.position is not None
         self.journal.judge(c, verdict, evidence, accuse_at=accuse_at, held=held, pooled=inspection.pooled, shown=shown)
 
         # 3. Let it be reported.

@@ -20,9 +20,6 @@ from muster.runtime import telemetry
 from muster.verification.rules import CommittedWork
 from validator.journal import ValidatorJournal
 
-PLANTED_REASON: Final = "sampling_mismatch"
-"""What a planted row is rejected for. Such a rejection accuses no node before traps are opened."""
-
 AT_ONCE: Final = 64
 """Commitments whose turns are taken at a time."""
 

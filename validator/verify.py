@@ -19,7 +19,7 @@ from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts.court import CaseOpened, GradeAccused
 from muster.errors import CheckError, MismatchError, UnreachableError, UsageError
-from muster.protocol.kinds import Kind, reason_of
+from muster.protocol.kinds import kind_of, reason_of
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
@@ -140,7 +140,7 @@ def _parse(name: str) -> tuple[str, int]:
 
 async def _graded(chain: ChainReader, opened: CaseOpened) -> GradeAccused | None:
     """Return what a case about a wrong grade says besides; None for any other case."""
-    if opened.kind != Kind.WRONG_GRADE:
+    if opened.kind != kind_of("wrong_grade"):
         return None
     for event in await chain.events([GradeAccused], opened.at.block, opened.at.block):
         if isinstance(event, GradeAccused) and event.case_id == opened.case_id:

@@ -10,7 +10,8 @@ from typing import Final
 from muster.contracts import court, runs, traps
 from muster.contracts.court import Case, Outcome
 from muster.errors import RevertError
-from muster.protocol.kinds import Kind, reason_of
+from muster.protocol.kinds import kind_of, reason_of
+from muster.protocol.reasons import TICKETED
 from muster.protocol.traps import shown_row, ticket_call
 from muster.runtime import telemetry
 from muster.runtime.loop import IDLE, Next
@@ -42,9 +43,9 @@ class Defender:
             if case.node == node and case.outcome == Outcome.OPEN:
                 left -= 1
                 self._tell(number, case)
-                if case.kind == Kind.DATA_MISSING:
+                if case.kind == kind_of("data_missing"):
                     await self._dismiss(number, case.index)
-                elif case.kind == Kind.SAMPLING_MISMATCH:
+                elif case.kind == kind_of(TICKETED):
                     await self._dismiss_planted(number, case)
             number -= 1
         return IDLE

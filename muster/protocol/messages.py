@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, model_validator
 
+from muster.protocol.reasons import Reason
 from muster.runtime.documents import canonical_json
 
 
@@ -29,26 +30,6 @@ UInt32 = Annotated[int, Field(ge=0, lt=1 << 32), SignedAs("uint32")]
 Item = TypeVar("Item")
 Many = Annotated[list[Item], FailFast()]
 """A list of any length, which is refused at its first bad element: naming each of a million takes seconds and a GB."""
-
-Reason = Literal[
-    "malformed",
-    "data_missing",
-    "wrong_root",
-    "wrong_draw",
-    "wrong_prompt",
-    "out_of_bounds",
-    "wrong_termination",
-    "wrong_reward",
-    "sampling_mismatch",
-    "activation_mismatch",
-    "wrong_logprobs",
-    "wrong_tool",
-    "wrong_grade",
-    "wrong_span",
-]
-"""Why a commitment is rejected. `muster.protocol.kinds.Kind` has the same in this order: a new one is last.
-
-No verdict has `wrong_grade`: it accuses a validator that graded private tests wrongly."""
 
 
 class Message(BaseModel):

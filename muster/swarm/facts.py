@@ -21,7 +21,7 @@ from muster.contracts.registry import Convicted, Fined, Registered
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
 from muster.contracts.traps import TrapFound
 from muster.errors import CheckError, StorageError
-from muster.protocol.kinds import kind_of_flaw, reason_of
+from muster.protocol.kinds import reason_of, reason_of_flaw
 from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
 from muster.runtime.tls import tls_context
 from muster.shardcast.format.store import verify_folder, version_path
@@ -90,7 +90,7 @@ def case_results(events: Sequence[Event]) -> list[CaseResult]:
             number, jury, challenger, kind = one.case_id, one.jury, one.challenger, reason_of(one.kind)
             outcome, last = (end.outcome.name.lower(), end) if end else ("open", one)
         else:
-            number, jury, challenger, kind = 0, 0, one.prover, kind_of_flaw(one.flaw).name.lower()
+            number, jury, challenger, kind = 0, 0, one.prover, reason_of_flaw(one.flaw)
             outcome, last = "guilty", one
         votes = [vote.guilty for vote in events if isinstance(vote, VoteRevealed) and vote.case_id == number]
         ended = last.at.transaction, one.node

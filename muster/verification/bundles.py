@@ -22,7 +22,8 @@ from muster.constants import MAX_EVIDENCE_BYTES
 from muster.errors import MalformedError
 from muster.protocol.draws import UNIT_ROWS
 from muster.protocol.hashes import hex_hash
-from muster.protocol.messages import Address, Hash, Message, Reason, ShownGrades, UInt32, Upload
+from muster.protocol.messages import Address, Hash, Message, ShownGrades, UInt32, Upload
+from muster.protocol.reasons import REASONS, Reason
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
@@ -41,9 +42,6 @@ _ROWS_BYTES: Final = MAX_EVIDENCE_BYTES // 3
 """Of the rows, before base64."""
 _BESIDES_BYTES: Final = 1 << 14
 """Of a bundle, besides its pool."""
-
-WHOLE_FILE: Final[frozenset[Reason]] = frozenset({"malformed", "wrong_root"})
-"""Reasons that concern the file and not a row under the root."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +181,7 @@ def make_bundle(rules: Rules, commitment: CommittedWork, inspection: Inspection,
     """Return the bundle for the finding of an inspection."""
     finding, rollouts = inspection.finding, inspection.rollouts
     assert finding is not None
-    whole_file = finding.reason in WHOLE_FILE
+    whole_file = REASONS[finding.reason].shown_by == "file"
     shown = [] if whole_file or inspection.pool or not rollouts else list(inspection.rows[:MAX_ROWS])
     tasks: list[ShownTask] = []
     if shown and finding.reason != "wrong_draw":

@@ -27,6 +27,7 @@ import numpy as np
 from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.draws import UNIT_ROWS
 from muster.protocol.hashes import hash_bytes
+from muster.protocol.reasons import UNIT_STATISTICS
 from muster.verification.calibration_document import (
     MAX_DOCUMENT,
     Calibration,
@@ -37,7 +38,7 @@ from muster.verification.calibration_document import (
     narrowed,
 )
 from muster.verification.measured import MeasuredCell
-from muster.verification.pools import ACCUSE, HONEST_SHARE, REASONS, REJECT, UNIT_TOKENS, pool_evidence, unit_statistics
+from muster.verification.pools import ACCUSE, HONEST_SHARE, REJECT, UNIT_TOKENS, pool_evidence, unit_statistics
 from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
 from muster.verification.statistics import NOTHING, RowStatistics, scaled_errors
 
@@ -139,7 +140,7 @@ def check_calibration(calibration: Calibration, model_hash: bytes, temperature_m
             raise MalformedError(f"the calibration's row limit {name} is too near to its own honest cells")
     if not any(cell.units for cell in calibration.cells):
         raise MalformedError("no cell of the calibration has a pool unit")
-    worst, units = set(STATISTICS), REASONS.keys()
+    worst, units = set(STATISTICS), UNIT_STATISTICS.keys()
     if any(cell.worst.keys() != worst or (cell.units and cell.units.keys() != units) for cell in calibration.cells):
         raise MalformedError("a cell of the calibration has other statistics than those that are judged")
     refuted = any(cell.rejected or cell.accused or cell.leaning > MAX_LEANING_SHARE for cell in calibration.cells)
@@ -256,7 +257,7 @@ def _cell_report(cell: MeasuredCell, units: Sequence[dict[str, float]], profile:
         rejected=sum(rejected for rejected, _ in verdicts),
         accused=sum(accused for _, accused in verdicts),
         worst={name: max(_finite(getattr(row, name)) for row in rows) for name in STATISTICS},
-        units={name: _finite(float(np.mean([unit[name] for unit in units]))) for name in REASONS} if units else {},
+        units={name: _finite(float(np.mean([unit[name] for unit in units]))) for name in UNIT_STATISTICS if units},
         leaning=max(_leaning(units, profile).values()),
     )
 
@@ -265,7 +266,7 @@ def _leaning(units: Sequence[dict[str, float]], profile: Profile) -> dict[str, f
     """Return the share of units that lean, by statistic."""
     return {
         name: sum(unit[name] > getattr(profile.pool, name, 0.0) for unit in units) / max(1, len(units))
-        for name in REASONS
+        for name in UNIT_STATISTICS
     }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final
 
 import numpy as np
 
@@ -19,19 +19,13 @@ from muster.constants import MAX_EVIDENCE_BYTES
 from muster.environments.rewards import length_reward
 from muster.grading.grades import RowGrade
 from muster.protocol.draws import Draw, GroupDraw
-from muster.protocol.messages import Reason
+from muster.protocol.reasons import Reason
 from muster.protocol.terms import Terms
 from muster.protocol.turns.conversation import conversation_error, counted_length
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import last_turn, sampled_length, spans_error, termination_error
 from muster.verification.rules import CommittedWork, Rules
-
-if TYPE_CHECKING:
-    pass
-
-REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
-"""In the order of `ISlashCourt.Kind`."""
 
 LOGPROB_SLACK: Final = 1e-4
 """How far above zero rounding may lift a log-probability. Changing this changes who is `out_of_bounds`."""

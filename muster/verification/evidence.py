@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
 
 from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.draws import Draw
@@ -22,18 +21,16 @@ from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import hash_bytes, hex_hash, keccak
 from muster.protocol.keys import RunKeys
 from muster.protocol.kinds import kind_of, reason_of
-from muster.protocol.messages import Reason, Upload
+from muster.protocol.messages import Upload
+from muster.protocol.reasons import REASONS, TICKETED, Reason
 from muster.protocol.receipts import check_receipt, check_upload
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import leaf_hash, leaf_of
 from muster.rollouts.schema import Rollout
-from muster.verification.bundles import WHOLE_FILE, EvidenceBundle, Inspection, ReplayedRow, is_about, parse_bundle
+from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, is_about, parse_bundle
 from muster.verification.checks import CheckedRow, Finding, check_draw, check_place, check_root, check_rows, check_shape
 from muster.verification.rules import CommittedWork, Rules
 from muster.verification.shown_tasks import ShownTask, read_tasks
-
-REPLAYED: Final[frozenset[Reason]] = frozenset({"sampling_mismatch", "activation_mismatch", "wrong_logprobs"})
-"""Reasons that take a forward pass to check."""
 
 
 class VoidEvidenceError(CheckError):
@@ -84,7 +81,7 @@ def parse_evidence(
         raise VoidEvidenceError(f"the evidence is of {bundle.reason}, the case of {reason_of(kind)}")
     if not is_about(bundle, commitment, rules):
         raise VoidEvidenceError("the evidence is about another commitment")
-    if bundle.reason in WHOLE_FILE:
+    if REASONS[bundle.reason].shown_by == "file":
         if bundle.upload is None:
             raise VoidEvidenceError("there is no upload that the node signed")
         with voiding("the upload shown is not the node's"):
@@ -111,7 +108,7 @@ def judge_rows(shown: ShownRows, reason: Reason) -> Inspection | None:
     """Judge rows by the static checks; None where a replay decides. Raises VoidEvidenceError."""
     if finding := check_shown(shown):
         return _guilty(finding)
-    return None if reason in REPLAYED else Inspection(why="the rows pass every static check")
+    return None if REASONS[reason].shown_by == "replay" else Inspection(why="the rows pass every static check")
 
 
 def without_planted(replayed: Sequence[ReplayedRow], reason: Reason, position: int | None) -> list[ReplayedRow]:
@@ -119,11 +116,11 @@ def without_planted(replayed: Sequence[ReplayedRow], reason: Reason, position: i
 
     `reason`, `position`: of the case.
     """
-    named = position if reason == "sampling_mismatch" else None
+    named = position if reason == TICKETED else None
     return [
         row
         for row in replayed
-        if row.finding is None or row.finding.reason != "sampling_mismatch" or row.finding.position == named
+        if row.finding is None or row.finding.reason != TICKETED or row.finding.position == named
     ]
 
 

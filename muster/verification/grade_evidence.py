@@ -15,7 +15,7 @@ from muster.grading.shown import read_signed
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import hex_hash
 from muster.protocol.keys import RunKeys
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import ShownGrades
 from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
@@ -52,7 +52,7 @@ def parse_grade_evidence(
     data: bytes, commitment: CommittedWork, validator: str, grades: bytes, rules: Rules, where: Domain, keys: RunKeys
 ) -> tuple[EvidenceBundle, tuple[RowGrade, ...]]:
     """Return a bundle and its signed grades. Raises VoidEvidenceError unless the case is about them."""
-    bundle = parse_evidence(data, Kind.WRONG_GRADE, commitment, rules, where, keys)
+    bundle = parse_evidence(data, kind_of("wrong_grade"), commitment, rules, where, keys)
     if bundle.shown is None:
         raise VoidEvidenceError("the evidence shows no grades")
     with voiding("the grades shown do not count"):

@@ -9,23 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from muster.errors import MismatchError
 from muster.protocol.draws import draw_pool, draw_unit
-from muster.protocol.messages import Reason
+from muster.protocol.reasons import UNIT_STATISTICS, Reason
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import Inspection, PoolMember, ShownPool
 from muster.verification.checks import Finding
 from muster.verification.evidence import ShownRows, check_shown, voiding
-from muster.verification.pools import CONVICT, REASONS, check_claim, pool_evidence, take_rows
+from muster.verification.pools import CONVICT, check_claim, pool_evidence, take_rows
 from muster.verification.rules import CommittedWork
 
 Works = Mapping[tuple[int, int], CommittedWork | None]
 """A node's commitments on chain, by their index and the block that is said to hold them."""
-
-POOLED: Final = frozenset(reason for reason, _ in REASONS.values())
-"""Reasons that a pool can show."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +81,8 @@ def check_unit(unit: ShownUnit, shown: Sequence[tuple[ShownRows, bytes]], block_
 
 def judge_leaning(reason: Reason, leaning: Counter[str], *, left: int, count: int, needed: int) -> Inspection | None:
     """Judge a pool of `count` units by how many lean, by statistic; None while the `left` ones may decide."""
-    best = max((name for name, (shown, _) in REASONS.items() if shown == reason), key=leaning.__getitem__)
-    said = f"{REASONS[best][1]}: of {count} steps at least {leaning[best]} are above the pool limit"
+    best = max((name for name, (shown, _) in UNIT_STATISTICS.items() if shown == reason), key=leaning.__getitem__)
+    said = f"{UNIT_STATISTICS[best][1]}: of {count} steps at least {leaning[best]} are above the pool limit"
     if leaning[best] >= needed:
         evidence = pool_evidence(leaning[best], count)
         return Inspection(Finding(reason, measured=evidence, threshold=CONVICT, detail=said), f"{reason}: {said}")

@@ -35,7 +35,7 @@ from itertools import accumulate
 from typing import Final, TypeVar
 
 from muster.errors import MalformedError
-from muster.protocol.messages import Reason
+from muster.protocol.reasons import UNIT_STATISTICS, Reason
 from muster.rollouts.schema import Rollout
 from muster.verification.profiles import PoolLimits, Profile
 from muster.verification.statistics import NOTHING, RowSums
@@ -74,17 +74,7 @@ stay below 0.8 of the limit in 99 of 100, by the way it is set."""
 HONEST_DRAWS: Final = 2
 """Honest machines over which that spread is the largest: each costs a juror one replay more of the rows that lean."""
 
-REASONS: Final[dict[str, tuple[Reason, str]]] = {
-    "gap_mean": ("sampling_mismatch", "mean gap to the sampled tokens"),
-    "activation": ("activation_mismatch", "distance of the activation proofs"),
-    "logprob_rms": ("wrong_logprobs", "mean difference of the log-probabilities"),
-    "logprob_mean": ("wrong_logprobs", "signed mean difference of the log-probabilities"),
-    "gaps_beyond": ("sampling_mismatch", "rows that the largest gap rejects"),
-    "logprobs_beyond": ("wrong_logprobs", "rows that the largest difference of a log-probability rejects"),
-}
-"""By statistic of a unit: what it is a reason for, and its name for people."""
-
-_CHOICES: Final = len(REASONS) * WINDOW * (WINDOW + 1) // 2
+_CHOICES: Final = len(UNIT_STATISTICS) * WINDOW * (WINDOW + 1) // 2
 """Statistics, first and last steps that an accuser may choose from."""
 
 
@@ -118,7 +108,7 @@ class PoolFinding:
     """What a pool shows."""
 
     statistic: str
-    """A key of REASONS."""
+    """A key of UNIT_STATISTICS."""
     first: int
     last: int
     """Indices of the first and the last commitment of the steps that it shows it by."""
@@ -130,7 +120,7 @@ class PoolFinding:
 
     @property
     def reason(self) -> Reason:
-        return REASONS[self.statistic][0]
+        return UNIT_STATISTICS[self.statistic][0]
 
     @property
     def accuse(self) -> bool:
@@ -138,9 +128,10 @@ class PoolFinding:
 
     @property
     def detail(self) -> str:
+        _, words = UNIT_STATISTICS[self.statistic]
         return (
-            f"{REASONS[self.statistic][1]}: {len(self.leaning)} of {self.units} steps are above the pool limit, in "
-            f"commitments {self.first} to {self.last}"
+            f"{words}: {len(self.leaning)} of {self.units} steps are above the pool limit, in commitments "
+            f"{self.first} to {self.last}"
         )
 
 
@@ -219,7 +210,7 @@ def judge_pool(units: Sequence[Unit], profile: Profile, *, about: int) -> PoolFi
     """
     # 1. Windows that begin and end with a unit that leans by itself: no other shows more.
     found: list[PoolFinding] = []
-    for statistic in REASONS:
+    for statistic in UNIT_STATISTICS:
         lean = [leans(unit.rows, statistic, profile.pool) for unit in units]
         if sum(lean) < LEAST_LEANING:
             continue
@@ -260,7 +251,8 @@ def blamed(rows: Sequence[PooledRow], honest: Sequence[RowSums], limits: PoolLim
     honest: the honest spread of each row.
     """
     near = [replace(row, sums=sums) for row, sums in zip(rows, honest, strict=True)]
-    return [name for name in REASONS if leans(rows, name, limits) and not leans(near, name, limits, share=FAULT_SHARE)]
+    leaning = [name for name in UNIT_STATISTICS if leans(rows, name, limits)]
+    return [name for name in leaning if not leans(near, name, limits, share=FAULT_SHARE)]
 
 
 def check_claim(leaning: Sequence[bool], *, about: int) -> int:

@@ -20,7 +20,8 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.draws import DrawSource
-from muster.protocol.messages import Many, Message, Reason, UInt32
+from muster.protocol.messages import Many, Message, UInt32
+from muster.protocol.reasons import Reason
 from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.documents import parse_json

@@ -16,6 +16,7 @@ from typing import Final
 
 from muster.errors import ConfigError
 from muster.protocol.hashes import keccak
+from muster.protocol.reasons import ROW_STATISTICS
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Profile:
     logprob_drift: Limit = Limit(reject=8.0, accuse=16.0)
 
 
-STATISTICS: Final = ("gap_mean", "gap_worst", "activation", "logprob_rms", "logprob_worst", "logprob_drift")
+STATISTICS: Final = tuple(ROW_STATISTICS)
 """Names of the statistics that have limits, in the order in which they are judged."""
 
 CPU_FP32: Final = Profile(

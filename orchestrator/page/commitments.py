@@ -15,7 +15,7 @@ from muster.constants import HOUR_SECONDS
 from muster.protocol.draws import group_draw
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import Message, UploadReceipt, Verdict
-from muster.protocol.reasons import ADVICE, explain
+from muster.protocol.reasons import REASONS, explain
 from muster.protocol.seals import verdicts_hidden
 from muster.protocol.terms import Terms
 from muster.protocol.windows import payable_at
@@ -174,8 +174,8 @@ def verdict_lines(connection: Connection, row: Any) -> list[VerdictLine]:
         VerdictLine.of(
             verdict,
             name=names.get(verdict.validator, ""),
-            means="" if verdict.reason is None else explain(verdict),
-            advice="" if verdict.reason is None else ADVICE.get(verdict.reason, ""),
+            means="" if verdict.reason is None else explain(verdict.reason, verdict.position),
+            advice="" if verdict.reason is None else REASONS[verdict.reason].advice,
             received=received,
         )
         for verdict, received in found

@@ -14,9 +14,9 @@ from pydantic import Field
 from sqlalchemy import Connection, func, or_, select
 
 from muster.constants import BASIS_POINTS
-from muster.protocol.kinds import NO_ROW, TICKETED
-from muster.protocol.messages import Message, Reason, Verdict
-from muster.protocol.reasons import EXPLANATIONS
+from muster.protocol.kinds import NO_ROW
+from muster.protocol.messages import Message, Verdict
+from muster.protocol.reasons import REASONS, TICKETED, Reason
 from muster.runtime.units import Tokens
 from orchestrator import problems
 from orchestrator.page.source import PageSource, names_of, rows_of
@@ -243,7 +243,8 @@ def charge(case: CaseRow, work_of: str, verdict: Verdict | None) -> str:
     accused = case.name or case.node
     work = f"commitment {case.index} of {work_of}, made at step {case.step}"
     about = f"what {accused} signed about {work}" if case.kind == "wrong_grade" else work
-    what = EXPLANATIONS.get(cast("Reason", case.kind), "what this version does not know: judges vote not guilty")
+    known = REASONS.get(cast("Reason", case.kind))
+    what = known.means if known else "what this version does not know: judges vote not guilty"
     row = "" if verdict is None or verdict.position is None else f". Row {verdict.position} shows it"
     return f"{case.challenger_name or case.challenger} says of {about}: {what}{row}."
 
@@ -265,7 +266,7 @@ def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens, goes: str
             return f"No verdict: {case.reveals} of {case.jury} judges revealed a vote, and more than half must."
         case "moot":
             return "Moot: the accused was convicted in another case before this one ended."
-        case "dismissed" if case.kind == TICKETED.name.lower():
+        case "dismissed" if case.kind == TICKETED:
             return "Dismissed: the row was planted, as a ticket of the run allowed, so that validators find it."
         case "dismissed":
             return "Dismissed: by the storage's receipt the file was there before the commitment."

@@ -23,8 +23,8 @@ from muster.authoring.models.variants import rounded_to, save_changed, with_nois
 from muster.environments.answers import THINK_END
 from muster.models.files import load_tokenizer
 from muster.models.init import WarmUp, load_model, save_model, warm_up
-from muster.protocol.messages import Reason
 from muster.protocol.prompts import end_token
+from muster.protocol.reasons import Reason
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import SCHEMA, Rollout
 from muster.tasksets.taskset import TaskSet

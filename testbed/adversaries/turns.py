@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from muster.authoring.models.variants import save_changed, with_noise
-from muster.protocol.messages import Reason
+from muster.protocol.reasons import Reason
 from muster.protocol.turns.bridge import GivenMessage
 from muster.protocol.turns.conversation import Conversation, TurnRules
 from muster.rollouts.schema import Rollout

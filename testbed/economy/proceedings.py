@@ -14,7 +14,7 @@ from muster.contracts.court import BallotState, Outcome
 from muster.errors import RevertError
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import hex_hash, keccak
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import UploadReceipt
 from testbed.economy.chain import WorldChain
 from testbed.economy.parties import Commitment, Upload, Validator, Vote
@@ -29,7 +29,7 @@ class Case:
     """One that is open. `due` is when its next stage can begin."""
 
     number: int
-    kind: Kind
+    kind: int
     commitment: Commitment
     challenger: Validator
     judges: list[Validator]
@@ -67,7 +67,7 @@ class Proceedings:
         """Return whether a node is accused at present: others wait for the verdict then."""
         return any(case.commitment.key.address == node for case in self.open_cases)
 
-    def accuse(self, challenger: Validator, c: Commitment, kind: Kind) -> bool:
+    def accuse(self, challenger: Validator, c: Commitment, kind: int) -> bool:
         """Open a case and vote in it. Return whether the contract let the challenger."""
         # 1. Open it.
         if not challenger.strategy.copies:
@@ -85,16 +85,16 @@ class Proceedings:
         self.open_cases.append(case)
 
         # 2. Whoever has a receipt from before may show it. The accused may still bring its rows.
-        if kind is Kind.DATA_MISSING and not c.is_missing and self._dismiss(case):
+        if kind == kind_of("data_missing") and not c.is_missing and self._dismiss(case):
             return True
-        if kind is Kind.DATA_MISSING and c.is_missing and c.worker.strategy.upload is Upload.ACCUSED:
+        if kind == kind_of("data_missing") and c.is_missing and c.worker.strategy.upload is Upload.ACCUSED:
             c.uploaded = True
             self.uploaded(c)
 
         # 3. Vote. Where all did, the reveals need not wait, unless the case is about missing data.
         self._vote(case, [one for one in judges if not one.strategy.late])
         everybody = self.chain.read(court.case_of(number)).commits == facts.jury
-        if everybody and kind is not Kind.DATA_MISSING:
+        if everybody and kind != kind_of("data_missing"):
             case.due = self.chain.now
         elif case.late:
             case.due = facts.commit_ends - LAST_SECONDS
@@ -152,7 +152,9 @@ class Proceedings:
             return not case.commitment.worker.strategy.is_friend
         if strategy.vote is Vote.REPLAY:
             self.replayed(judge)
-            return case.commitment.is_missing if case.kind is Kind.DATA_MISSING else case.commitment.false_rows > 0
+            return (
+                case.commitment.is_missing if case.kind == kind_of("data_missing") else case.commitment.false_rows > 0
+            )
         return {Vote.ACQUIT: False, Vote.CONVICT: True}.get(strategy.vote)
 
     def _reveal(self, case: Case) -> None:

@@ -18,7 +18,7 @@ from muster.contracts.registry import Registration, Role, Status
 from muster.protocol.draws import chain_preimages, draw_base, group_draw, link_of
 from muster.protocol.hashes import keccak
 from muster.protocol.keys import ZERO_ADDRESS, Keys
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.terms import NO_HASH, Terms, run_hash
 from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, false_rows, sample_size
@@ -369,7 +369,7 @@ class World:
         return c.key.gone or (late and c.uploaded)
 
     def _accuse_one(self, c: Commitment) -> bool:
-        kind = Kind.DATA_MISSING if c.is_missing else Kind.ACTIVATION_MISMATCH
+        kind = kind_of("data_missing") if c.is_missing else kind_of("activation_mismatch")
         # Turns go round, as many turns by lot do in the mean.
         turn = len(self.cases.ended) + len(self.cases.open_cases)
         count = len(self.validators)

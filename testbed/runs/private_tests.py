@@ -42,7 +42,7 @@ from muster.grading.masters import Masters
 from muster.grading.sealing import task_key
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import hex_hash
-from muster.protocol.kinds import Kind, reason_of
+from muster.protocol.kinds import reason_of
 from muster.protocol.messages import Grade, ShownGrades
 from muster.protocol.prompts import end_token
 from muster.protocol.terms import WorkClass
@@ -345,7 +345,7 @@ class PrivateStory:
             self.facts.lock_lost = before - (await chain.call(registry.node(address))).lock
             others = [self.run.key(name).address for name in ("v1", "v2", "v4", "w1")]
             self.facts.honest_free = all(node.status == Status.ACTIVE for node in await chain.nodes(others))
-        self.facts.wrong_grader_punished = self.facts.convicted == {address: Kind.WRONG_GRADE.name.lower()}
+        self.facts.wrong_grader_punished = self.facts.convicted == {address: "wrong_grade"}
 
     async def a_stranger_checks_after_the_reveal(self) -> None:
         """Reveal the master, and reproduce every grade as a stranger without a key that counts."""

@@ -20,7 +20,7 @@ from muster.contracts.registry import Convicted, Fined, Registered, Role
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.keys import RunKeys
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import StepReport, Upload
 from muster.protocol.terms import Terms, WorkClass
 from muster.settings.schema import OrchestratorSettings
@@ -149,7 +149,13 @@ class SampleRun(RecordedRun):
         return hash_of(f"root {index} of {name}")
 
     async def open_case(
-        self, number: int, challenger: str, accused: str, index: int, kind: int = Kind.WRONG_REWARD, **changes: Any
+        self,
+        number: int,
+        challenger: str,
+        accused: str,
+        index: int,
+        kind: int = kind_of("wrong_reward"),
+        **changes: Any,
     ) -> None:
         """Open a case at second `now` of the follower; the work is the accused's unless `work_of` says otherwise."""
         worker = changes.get("work_of", accused)
@@ -292,7 +298,7 @@ class ToldRun(RecordedRun):
     async def accuse(self, validator: str, which: int) -> None:
         if work := self.latest(WorkCommitted, which):
             number = sum(isinstance(event, CaseOpened) for event in self.happened)
-            about = (1, work.index, work.step, work.root, Kind.WRONG_REWARD, 0, bytes(32), 3, 0, 0)
+            about = (1, work.index, work.step, work.root, kind_of("wrong_reward"), 0, bytes(32), 3, 0, 0)
             await self.happen(CaseOpened, number, work.node, validator, *about)
 
     async def resolve(self, which: int, outcome: Outcome) -> None:

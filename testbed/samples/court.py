@@ -11,7 +11,7 @@ from muster.contracts.codec import Call, Event, Transaction
 from muster.contracts.court import BallotState, CaseOpened
 from muster.contracts.registry import Status
 from muster.protocol.hashes import content_hash, hash_bytes
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import UploadReceipt
 from muster.runtime.loop import AGAIN
 from muster.verification.bundles import Inspection, make_bundle
@@ -131,7 +131,7 @@ NEVER_SHOWN = b"\x0e" * 32
 
 def case_of(case_id: int, **changes: Any) -> CaseOpened:
     """Return a case about BAD, on its evidence."""
-    about = {"node": BAD.node, "index": BAD.index, "step": BAD.step, "root": BAD.root, "kind": Kind.WRONG_REWARD}
+    about = {"node": BAD.node, "index": BAD.index, "step": BAD.step, "root": BAD.root, "kind": kind_of("wrong_reward")}
     return opened(case_id, **(about | {"position": 5, "evidence_hash": SHOWN} | changes))
 
 

@@ -11,7 +11,7 @@ from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommit
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Convicted, Registered, Retired, Role, StepDoubted, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from orchestrator import tables
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database
@@ -39,7 +39,7 @@ def history() -> list[Event]:
         lambda at: Claimed(at, 1, WORKER, 0, 10**20),
         lambda at: HourSealed(at, 1, 5, VALIDATOR, bytes(32), bytes(32), bytes(32)),
         lambda at: CaseOpened(
-            at, 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, Kind.WRONG_REWARD, 2, b"\x05" * 32, 3, 60, 90
+            at, 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, kind_of("wrong_reward"), 2, b"\x05" * 32, 3, 60, 90
         ),
         lambda at: VoteCommitted(at, 9, OPERATOR, bytes(32)),
         lambda at: VoteRevealed(at, 9, OPERATOR, True),

@@ -9,7 +9,7 @@ from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened
 from muster.contracts.runs import WorkCommitted
 from muster.errors import RefusedError
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import Verdict
 from muster.verification.rules import CommittedWork
 from testbed.samples.messages import about, verdict_of
@@ -33,7 +33,7 @@ def opened(case_id: int, *, challenger: str = OTHER, block: int = 20, **changes:
         "index": 0,
         "step": 0,
         "root": ROOT,
-        "kind": Kind.SAMPLING_MISMATCH,
+        "kind": kind_of("sampling_mismatch"),
         "position": 3,
         "evidence_hash": b"\x09" * 32,
         "jury": 3,

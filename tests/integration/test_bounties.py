@@ -10,7 +10,7 @@ from muster.contracts import court, registry
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.traps import BountyShared
 from muster.protocol.calls import call_hash, is_called
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.seals import closes_at
 from muster.verification.rules import CommittedWork
 from testbed.chain.anvil import Anvil
@@ -48,7 +48,7 @@ async def commit_for(place: Place, hour: int) -> tuple[CommittedWork, str, str, 
 async def convict(place: Place, challenger: str, c: CommittedWork) -> list[CaseOpened | CaseResolved]:
     """Let a validator accuse the node of `c`, and the three others vote guilty. Return what the chain said."""
     target = court.Target(c.node, c.index, c.step, c.root)
-    opening = court.open_case(target, Kind.SAMPLING_MISMATCH, 3, bytes(32))
+    opening = court.open_case(target, kind_of("sampling_mismatch"), 3, bytes(32))
     opened = event_of(await place.watchers[challenger].chain.send(opening), CaseOpened)
     jury = [one.chain for name, one in place.watchers.items() if name != challenger]
     for chain in jury:

@@ -16,7 +16,7 @@ from muster.contracts.court import CaseOpened, Outcome
 from muster.contracts.registry import Status
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hex_hash
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
@@ -140,7 +140,9 @@ def test_a_receipt_ends_a_case_about_missing_data(stranger: Machine, run_fixture
         await run_fixture.commit("lost", 0, hex_hash(root))
         async with run_fixture.chain("v1") as chain:
             committed = await chain.call(runs.commitment(node, 0))
-            opened = await chain.send(court.open_case(court.Target(node, 0, 0, root), Kind.DATA_MISSING, 0, bytes(32)))
+            opened = await chain.send(
+                court.open_case(court.Target(node, 0, 0, root), kind_of("data_missing"), 0, bytes(32))
+            )
             return event_of(opened, CaseOpened).case_id, committed.committed_at
 
     async def outcome() -> tuple[Outcome, int]:

@@ -26,7 +26,7 @@ from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import MismatchError
-from muster.protocol.kinds import Kind, kind_of_flaw
+from muster.protocol.kinds import kind_of, reason_of_flaw
 from muster.protocol.messages import Upload
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.spans import one_span
@@ -210,16 +210,16 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World, monkeypat
 
         await until(all_jailed, "all five are jailed")
     refuted = await world.events(Refuted)
-    assert {(event.node, kind_of_flaw(event.flaw)) for event in refuted} == {
-        (world.run_fixture.key("w2").address, Kind.WRONG_DRAW),
-        (world.run_fixture.key("w4").address, Kind.OUT_OF_BOUNDS),
+    assert {(event.node, reason_of_flaw(event.flaw)) for event in refuted} == {
+        (world.run_fixture.key("w2").address, kind_of("wrong_draw")),
+        (world.run_fixture.key("w4").address, kind_of("out_of_bounds")),
     }
     opened = {event.case_id: event for event in await world.events(CaseOpened)}
     guilty = [opened[event.case_id] for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY]
     assert {(event.node, event.kind) for event in guilty} == {
-        (world.run_fixture.key("w1").address, Kind.MALFORMED),
-        (world.run_fixture.key("w3").address, Kind.DATA_MISSING),
-        (world.run_fixture.key("w5").address, Kind.OUT_OF_BOUNDS),
+        (world.run_fixture.key("w1").address, kind_of("malformed")),
+        (world.run_fixture.key("w3").address, kind_of("data_missing")),
+        (world.run_fixture.key("w5").address, kind_of("out_of_bounds")),
     }
     cheater = world.run_fixture.key("w2").address
     run = await fetch_run(world.orchestrator.url)

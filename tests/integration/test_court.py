@@ -24,7 +24,7 @@ from muster.contracts.runs import Paused
 from muster.errors import TRANSIENT, RevertError
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hex_hash
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.merkle import LeafTree
 from muster.rollouts.leaves import Leaf, leaf_hash
 from muster.settings.schema import Settings
@@ -139,7 +139,9 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
     root = hashlib.sha256(b"missing").digest()
     await run_fixture.commit("missing", 0, hex_hash(root))
     async with run_fixture.chain("v1") as challenger:
-        opened = await challenger.send(court.open_case(court.Target(node, 0, 0, root), Kind.DATA_MISSING, 0, bytes(32)))
+        opened = await challenger.send(
+            court.open_case(court.Target(node, 0, 0, root), kind_of("data_missing"), 0, bytes(32))
+        )
     case_id = event_of(opened, CaseOpened).case_id
     committed_at = (await scene.stranger.call(runs.commitment(node, 0))).committed_at
     work = {"run": run_fixture.run, "node": node, "root": hex_hash(root)}
@@ -167,7 +169,7 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
     journal = WorkJournal(tmp_path, node)
     entry = journal.save(0, 0, bytes(32), root, b"file")
     async with run_fixture.chain("v1") as accuser:
-        for kind in (Kind.DATA_MISSING, Kind.WRONG_REWARD):
+        for kind in (kind_of("data_missing"), kind_of("wrong_reward")):
             await accuser.send(court.open_case(court.Target(node, 0, 0, root), kind, 0, bytes(32)))
     last = await scene.stranger.call(court.case_count())
     async with run_fixture.chain("defended") as chain:
@@ -314,7 +316,7 @@ def test_a_reorg_moves_no_vote_to_another_case(start_anvil: Callable[..., Anvil]
             async with run_fixture.chain(challenger) as chain:
                 node = run_fixture.key(name).address
                 await chain.send(
-                    court.open_case(court.Target(node, 0, 0, roots[name]), Kind.SAMPLING_MISMATCH, 3, bytes(32))
+                    court.open_case(court.Target(node, 0, 0, roots[name]), kind_of("sampling_mismatch"), 3, bytes(32))
                 )
 
         async with run_fixture.chain("v2") as judge, run_fixture.local_chain() as dev:

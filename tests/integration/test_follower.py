@@ -18,7 +18,7 @@ from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
 from muster.contracts import court
 from muster.errors import RefusedError, StorageError, UnreachableError
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from orchestrator import chain_follower as follower
 from orchestrator import tables
 from orchestrator.chain_follower import Follower
@@ -205,7 +205,7 @@ async def test_reorg_undoes_what_is_gone_and_asks_for_nothing_older(
         await run_fixture.publish(1)
         async with run_fixture.chain("v1") as chain:
             accused = run_fixture.key("w1").address, 0, 0, bytes.fromhex(some_hash("kept")[2:])
-            await chain.send(court.open_case(court.Target(*accused), Kind.DATA_MISSING, 0, bytes(32)))
+            await chain.send(court.open_case(court.Target(*accused), kind_of("data_missing"), 0, bytes(32)))
         assert await followed.follower.poll() is True
         assert [await followed.rows(table) for table in (tables.commitments, tables.checkpoints, tables.cases)] == [
             2,

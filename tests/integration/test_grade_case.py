@@ -19,7 +19,7 @@ from muster.errors import RevertError
 from muster.protocol.draws import chain_preimages
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hash_bytes, hex_hash
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.masters import check_grade, check_master, epochs_begun, grades_commitment
 from muster.protocol.messages import Grade
 from testbed.chain.contracts import Deployment
@@ -78,11 +78,13 @@ async def test_a_wrong_grade_convicts_the_validator_that_signed_it(run_fixture: 
             with pytest.raises(RevertError, match=r"the grades are signed by 0x.* and not by the validator"):
                 await accuse(challenger, forged)
         with pytest.raises(RevertError, match="a wrong grade is a validator's"):
-            await challenger.send(court.open_case(court.Target(grade.node, 0, 0, ROOT), Kind.WRONG_GRADE, 0, bytes(32)))
+            await challenger.send(
+                court.open_case(court.Target(grade.node, 0, 0, ROOT), kind_of("wrong_grade"), 0, bytes(32))
+            )
 
         # 3. The court accepts its own statement, and both sides compute the same charge.
         opened, accused = await accuse(challenger, grade)
-        assert (opened.node, opened.kind, opened.jury) == (grade.validator, Kind.WRONG_GRADE, 2)
+        assert (opened.node, opened.kind, opened.jury) == (grade.validator, kind_of("wrong_grade"), 2)
         assert (accused.case_id, accused.node) == (opened.case_id, grade.node)
         charge = charge_of(opened, accused)
         assert charge == (await challenger.call(court.case_of(opened.case_id))).charge

@@ -18,7 +18,7 @@ from muster.errors import MismatchError, RefusedError, RevertError, UnreachableE
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.keys import ZERO_ADDRESS
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import StepReport, UploadReceipt
 from muster.protocol.receipts import check_receipt
 from testbed.chain.anvil import Anvil
@@ -59,7 +59,7 @@ class KeysStory(Story):
             target = court.Target(node, index, 0, root)
             case_id = await chain.call(court.case_count())
             if not case_id or (await chain.call(court.case_of(case_id))).outcome != Outcome.OPEN:
-                opened = await chain.send(court.open_case(target, Kind.DATA_MISSING, 0, bytes(32)))
+                opened = await chain.send(court.open_case(target, kind_of("data_missing"), 0, bytes(32)))
                 case_id = event_of(opened, CaseOpened).case_id
             try:
                 await chain.dismiss(case_id, 0, receipt)

@@ -18,7 +18,7 @@ from muster.contracts.registry import Convicted, Fined, Status
 from muster.contracts.runs import Voided
 from muster.errors import RevertError
 from muster.protocol.hashes import hash_bytes, hex_hash
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts
 from testbed.chain.anvil import Anvil
@@ -76,7 +76,7 @@ async def test_late_file_costs_fee_and_unsettled_pay(world: World) -> None:
 
             # 4. The worker loses its pay and one fee, however many validators accused it.
             cases = await world.events(CaseOpened)
-            assert {(case.node, case.kind) for case in cases} == {(node, Kind.DATA_MISSING)}
+            assert {(case.node, case.kind) for case in cases} == {(node, kind_of("data_missing"))}
             assert {event.outcome for event in await world.events(CaseResolved)} == {Outcome.CURED}
             fined = [event.amount for event in await world.events(Fined) if event.node == node]
             assert fined == [terms.case_fee]

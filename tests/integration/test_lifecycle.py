@@ -23,7 +23,7 @@ from muster.contracts.registry import Convicted, Role, Status
 from muster.contracts.run_terms import RunCreated
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, SealedThrough, Voided, WorkCommitted
 from muster.errors import ChainError, ConfigError, RevertError
-from muster.protocol.kinds import Kind, kind_of_flaw
+from muster.protocol.kinds import kind_of, reason_of_flaw
 from muster.rollouts.leaves import Leaf, LeafTree, leaf_hash
 from testbed.chain.contracts import Deployment
 from testbed.runs.run_fixture import VALIDATORS, RunFixture, approve_and_fund
@@ -156,7 +156,7 @@ async def accuse(chains: OpenChains, name: str) -> CaseOpened:
     await commit(chains, name, 0, root, step)
     challenger = await chains.chain("v1")
     receipt = await challenger.send(
-        court.open_case(court.Target(chains.address(name), 0, step, root), Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
+        court.open_case(court.Target(chains.address(name), 0, step, root), kind_of("activation_mismatch"), 5, EVIDENCE)
     )
     return event_of(receipt, CaseOpened)
 
@@ -168,7 +168,7 @@ async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(chain
     free_before = await v1.call(registry.free_balance(chains.address("operator of v1")))
     opened = await accuse(chains, "cheater")
     case_id = opened.case_id
-    assert (opened.kind, opened.position, opened.evidence_hash) == (Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
+    assert (opened.kind, opened.position, opened.evidence_hash) == (kind_of("activation_mismatch"), 5, EVIDENCE)
     assert opened.jury == 3
     assert not await v1.call(court.is_judge(case_id, chains.address("v1")))
 
@@ -246,7 +246,12 @@ async def test_other_node_proves_wrong_draw(chains: OpenChains) -> None:
         await chain.send(refutations.prove(target, [refutations.Opening(wrong, tree.proof(1))]))
     receipt = await chain.send(refutations.prove(target, [refutations.Opening(wrong, tree.proof(2))]))
     refuted = event_of(receipt, Refuted)
-    assert (refuted.node, refuted.index, refuted.position, kind_of_flaw(refuted.flaw)) == (node, 0, 2, Kind.WRONG_DRAW)
+    assert (refuted.node, refuted.index, refuted.position, reason_of_flaw(refuted.flaw)) == (
+        node,
+        0,
+        2,
+        kind_of("wrong_draw"),
+    )
     assert refuted.prover == chains.address("honest")
     assert (await chain.call(registry.node(node))).status is Status.JAILED
 

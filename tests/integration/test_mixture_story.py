@@ -18,7 +18,7 @@ import torch
 from muster.constants import MICRO
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Status
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.terms import WorkClass
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
@@ -99,7 +99,7 @@ async def cheaters_are_convicted(world: World) -> None:
     resolved = await world.events(CaseResolved)
     guilty = [opened_cases[event.case_id] for event in resolved if event.outcome == Outcome.GUILTY]
     assert {(event.node, event.kind, event.position) for event in guilty} == {
-        (node, Kind.WRONG_REWARD, 9) for node in nodes
+        (node, kind_of("wrong_reward"), 9) for node in nodes
     }
     assert {event.node for event in opened_cases.values()} <= set(nodes), "the honest worker was never accused"
 

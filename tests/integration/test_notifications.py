@@ -17,7 +17,7 @@ from muster.chain.client import Chain, vote_hash
 from muster.constants import TOKEN
 from muster.contracts import court, runs
 from muster.protocol.hashes import hex_hash
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import NodeReport
 from muster.runtime.loop import IDLE
 from muster.runtime.notify import NotificationHistory, Notifier
@@ -215,7 +215,9 @@ async def test_case_notifies_accused_and_losing_challenger(deployment: Deploymen
         for one in (watch, watch_absent):
             assert await one.poll() is IDLE
         await challenger.send(
-            court.open_case(court.Target(run_fixture.key("w").address, 0, 0, root), Kind.WRONG_REWARD, 0, b"e" * 32)
+            court.open_case(
+                court.Target(run_fixture.key("w").address, 0, 0, root), kind_of("wrong_reward"), 0, b"e" * 32
+            )
         )
         case_id = await challenger.call(court.case_count())
         # 1. The accused learns of it, once.

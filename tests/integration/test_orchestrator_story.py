@@ -17,7 +17,7 @@ from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened, Outcome
 from muster.errors import MismatchError, RefusedError
 from muster.protocol.hashes import content_hash, hash_bytes
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import AcceptedCommitment, StepReport
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
@@ -68,7 +68,7 @@ class CourtStory(Story):
         evidence = hash_bytes(content_hash(EVIDENCE))
         async with run_fixture.chain(challenger) as chain:
             mined = await chain.send(
-                court.open_case(court.Target(node, index, 0, root), Kind.WRONG_REWARD, 3, evidence)
+                court.open_case(court.Target(node, index, 0, root), kind_of("wrong_reward"), 3, evidence)
             )
             opened = event_of(mined, CaseOpened)
             case_id = opened.case_id

@@ -16,7 +16,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened
 from muster.protocol.hashes import hash_bytes
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.waiting import until
@@ -173,7 +173,7 @@ async def _accused(money: Money) -> None:
     async with run_fixture.chain("v1") as chain:
         evidence = bytes(32)
         opened = event_of(
-            await chain.send(court.open_case(court.Target(*about), Kind.WRONG_REWARD, 0, evidence)), CaseOpened
+            await chain.send(court.open_case(court.Target(*about), kind_of("wrong_reward"), 0, evidence)), CaseOpened
         )
     found = await money.agrees()
     assert not found["unfrozen"]

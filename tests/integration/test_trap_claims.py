@@ -23,7 +23,7 @@ from muster.errors import MalformedError, RevertError
 from muster.grading.masters import Masters
 from muster.protocol.calls import call_hash, is_called
 from muster.protocol.hashes import hex_hash, keccak
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import TrapPage
 from muster.protocol.seals import claims_end_at, closes_at, masters_due_at
 from muster.protocol.traps import fine, weight
@@ -418,7 +418,7 @@ async def test_worker_ends_cases_about_rows_that_it_planted_and_no_others(place:
     trap = place.opened[index]
     with closing(WorkJournal(tmp_path / "worker", "w1")) as journal:
         journal.save(index, 0, bytes(32), c.root, b"file", trap=trap.map)
-        charges = [(Kind.SAMPLING_MISMATCH, 0), (Kind.SAMPLING_MISMATCH, 1), (Kind.WRONG_REWARD, 0)]
+        charges = [(kind_of("sampling_mismatch"), 0), (kind_of("sampling_mismatch"), 1), (kind_of("wrong_reward"), 0)]
         for name, (kind, position) in zip(VALIDATORS, charges, strict=False):
             accuser = place.watchers[name].chain
             await accuser.send(court.open_case(court.Target(c.node, index, 0, c.root), kind, position, bytes(32)))

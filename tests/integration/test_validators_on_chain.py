@@ -26,7 +26,7 @@ from muster.contracts.runs import WorkCommitted
 from muster.errors import RefusedError
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.protocol.keys import RunKeys
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.loop import AGAIN, IDLE
@@ -193,7 +193,7 @@ async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, s
         async with run_fixture.local_chain() as dev:
             await dev.advance(1800)
         free = await call(registry.free_balance(run_fixture.key("operator of v1").address))
-        second = await shield(Kind.DATA_MISSING)
+        second = await shield(kind_of("data_missing"))
         for judge in (v4, v3, v4):
             await judge.turn()
         async with run_fixture.local_chain() as dev:
@@ -252,7 +252,7 @@ async def test_late_validator_inspects_and_seals_from_its_joining(run_fixture: R
             "v5", "steady", 1, hex_hash(c.root), "0x" + "00" * 32, accepted=False, reason="data_missing"
         )
         journal.judge(c, missing, None, accuse_at=None)
-        case = opened(1, node=node, index=1, root=c.root, kind=Kind.DATA_MISSING)
+        case = opened(1, node=node, index=1, root=c.root, kind=kind_of("data_missing"))
         receive(journal, case, CaseResolved(place((await chain.head()).number), 1, node, Outcome.CURED, 0, 0, 3))
         assert [one for one, _ in journal.pending(1 << 40, time.time(), 100)] == [c]
         assert await validator.sampling_hour(c) == c.hour + 1

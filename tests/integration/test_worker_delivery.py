@@ -19,7 +19,7 @@ from muster.contracts.run_terms import KeysChanged
 from muster.errors import ConfigError, MismatchError, RevertError, UnreachableError
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import hash_bytes, hex_hash
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import PlantedRow, TrapMap, TrapTicket, UploadReceipt
 from muster.protocol.traps import map_tree
 from muster.runtime.loop import AGAIN, IDLE, Waiting
@@ -324,7 +324,7 @@ async def test_worker_goes_on_while_only_a_case_keeps_its_pay(deployment: Any, a
         await run_fixture.commit("w", number, some_hash(f"root {number}"))
     async with context_of(run_fixture, "w", anvil.url, tmp_path) as context, run_fixture.chain("v1") as accuser:
         target = court.Target(context.node, 3, 0, hash_bytes(some_hash("root 3")))
-        await accuser.send(court.open_case(target, Kind.WRONG_REWARD, 0, bytes(32)))
+        await accuser.send(court.open_case(target, kind_of("wrong_reward"), 0, bytes(32)))
         assert "its stake covers no more" in str(await committer_of(context).poll())
         async with run_fixture.local_chain() as clock:
             await clock.advance(73 * 3600)

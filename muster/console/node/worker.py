@@ -22,7 +22,7 @@ from muster.contracts.registry import Role
 from muster.errors import CheckError
 from muster.protocol.kinds import reason_of
 from muster.protocol.messages import Verdict
-from muster.protocol.reasons import ADVICE, explain
+from muster.protocol.reasons import REASONS, explain
 from muster.runtime.units import Moment, Tokens
 
 app = typer.Typer()
@@ -97,12 +97,12 @@ def _explained(verdict: Verdict) -> dict[str, Any]:
     if verdict.reason is not None:
         row |= {
             "reason": verdict.reason,
-            "means": explain(verdict),
+            "means": explain(verdict.reason, verdict.position),
             "position": verdict.position,
             "measured": verdict.measured,
             "threshold": verdict.threshold,
             "evidence": verdict.evidence,
-            "advice": ADVICE.get(verdict.reason, ""),
+            "advice": REASONS[verdict.reason].advice,
         }
     return row
 

@@ -14,7 +14,7 @@ from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Convicted, Fined, Registered, Role, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Voided, WorkCommitted
 from muster.errors import ConfigError
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from orchestrator import events as event_log
 from orchestrator import tables
 from orchestrator.chain_projection import ChainProjection
@@ -198,7 +198,7 @@ async def test_every_event_reaches_its_tables(database, queries):
 
 async def test_late_file_costs_the_fee_the_unsettled_pay_and_the_place(database, queries):
     opened = CaseOpened(
-        place(5), 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, Kind.DATA_MISSING, 0, b"\x05" * 32, 3, 0, 0
+        place(5), 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, kind_of("data_missing"), 0, b"\x05" * 32, 3, 0, 0
     )
     await apply(
         database,
@@ -327,7 +327,7 @@ async def test_events_of_other_runs_are_ignored(database, queries):
     other = [
         Registered(place(1), WORKER, OPERATOR, 2, Role.WORKER, 0, 100, bytes(32)),
         CheckpointPublished(place(2), 2, 0, b"\x01" * 32, bytes(32), bytes(32), bytes(32)),
-        CaseOpened(place(3), 9, WORKER, VALIDATOR, 2, 1, 0, bytes(32), Kind.WRONG_REWARD, 2, bytes(32), 3, 0, 0),
+        CaseOpened(place(3), 9, WORKER, VALIDATOR, 2, 1, 0, bytes(32), kind_of("wrong_reward"), 2, bytes(32), 3, 0, 0),
         VoteCommitted(place(4), 9, OPERATOR, bytes(32)),
         VoteRevealed(place(4), 9, OPERATOR, True),
         AbsenceReported(place(4), 9, OPERATOR, OPERATOR, True),

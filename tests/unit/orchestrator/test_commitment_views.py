@@ -17,8 +17,8 @@ from muster.environments.task import ask
 from muster.errors import RefusedError
 from muster.protocol.draws import DrawSource, draw_of
 from muster.protocol.hashes import hash_bytes
-from muster.protocol.kinds import Kind
-from muster.protocol.reasons import ADVICE, EXPLANATIONS, POOLED
+from muster.protocol.kinds import kind_of
+from muster.protocol.reasons import POOLED, REASONS
 from muster.protocol.terms import WorkClass
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
@@ -122,8 +122,8 @@ async def test_verdicts_say_what_they_mean(run: SampleRun) -> None:
         "name": "Vera",
         "accepted": False,
         "reason": "activation_mismatch",
-        "means": EXPLANATIONS["activation_mismatch"] + POOLED,
-        "advice": ADVICE["activation_mismatch"],
+        "means": REASONS["activation_mismatch"].means + POOLED,
+        "advice": REASONS["activation_mismatch"].advice,
         "position": None,
         "measured": 3.4,
         "threshold": 3.0,
@@ -151,7 +151,7 @@ async def test_one_sentence_says_why(run: SampleRun) -> None:
     assert await why(1) == "Rejected by Vera: a reward is not what the task's verifier gives (row 3)."
     await run.open_case(5, "vera", "wanda", 1, step=1)
     await run.upload("wanda", 2)
-    await run.open_case(6, "viktor", "wanda", 2, Kind.WRONG_DRAW, step=1)
+    await run.open_case(6, "viktor", "wanda", 2, kind_of("wrong_draw"), step=1)
     assert await why(2) == "Pending: case 6 about it is open."
     await run.resolve(5, "wanda", Outcome.GUILTY)
     await run.convict("wanda", voided=(0, 2))
@@ -190,7 +190,7 @@ async def test_a_run_with_private_tests_waits_for_grades(database_url: str, tmp_
 
 async def test_cases_and_proofs_are_listed_with_commands_to_repeat_them(run: SampleRun) -> None:
     await run.open_case(5, "vera", "wanda", 1, step=1)
-    await run.open_case(6, "viktor", "wanda", 0, Kind.WRONG_DRAW, step=1)
+    await run.open_case(6, "viktor", "wanda", 0, kind_of("wrong_draw"), step=1)
     flaw = (address("wanda"), 1, address("viktor"), 2, Flaw.WRONG_SEED)
     transaction = await run.happen(Refuted, *flaw)
     found = await view(run, 1)

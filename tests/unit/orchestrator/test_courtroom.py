@@ -14,7 +14,8 @@ from muster.contracts.court import AbsenceReported, GradeAccused, Outcome
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Role
 from muster.errors import RefusedError
-from muster.protocol.kinds import NO_ROW, Kind
+from muster.protocol.kinds import NO_ROW, kind_of
+from muster.protocol.reasons import REASONS
 from orchestrator.database import Database
 from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
 from testbed.runs.recorded_run import HOUR, SampleRun, address, hash_of
@@ -56,7 +57,7 @@ async def page(run: SampleRun, before: int | None = None, limit: int = 50) -> Ca
 
 async def test_charge_has_the_challengers_measurement(run: SampleRun) -> None:
     await run.judge("vera", "wanda", 1, "sampling_mismatch", position=2, measured=9.5, threshold=8.0)
-    await run.open_case(1, "vera", "wanda", 1, Kind.SAMPLING_MISMATCH)
+    await run.open_case(1, "vera", "wanda", 1, kind_of("sampling_mismatch"))
     found = await view(run)
     assert found.charge == (
         "Vera says of commitment 1 of Wanda, made at step 0: the tokens are not those that this model and this seed "
@@ -95,7 +96,7 @@ async def test_charge_has_the_challengers_measurement(run: SampleRun) -> None:
         await run.database.read(lambda connection: case_view(connection, run.source, 2))
 
 
-@pytest.mark.parametrize("kind", [len(Kind), 255])
+@pytest.mark.parametrize("kind", [len(REASONS), 255])
 async def test_a_case_of_a_kind_without_a_name_is_shown_by_its_number(run: SampleRun, kind: int) -> None:
     await run.open_case(1, "vera", "wanda", 1, kind)
     found = await view(run)
@@ -107,7 +108,7 @@ async def test_a_case_of_a_kind_without_a_name_is_shown_by_its_number(run: Sampl
 
 
 async def test_without_a_verdict_the_charge_names_no_row(run: SampleRun) -> None:
-    await run.open_case(1, "viola", "wanda", 0, Kind.WRONG_ROOT, row=NO_ROW)
+    await run.open_case(1, "viola", "wanda", 0, kind_of("wrong_root"), row=NO_ROW)
     found = await view(run)
     assert found.position is None
     assert found.charge == (
@@ -117,7 +118,7 @@ async def test_without_a_verdict_the_charge_names_no_row(run: SampleRun) -> None
 
 
 async def test_wrong_grade_case_names_the_graded_commitment(run: SampleRun) -> None:
-    await run.open_case(1, "vera", "viktor", 2, Kind.WRONG_GRADE, work_of="wanda")
+    await run.open_case(1, "vera", "viktor", 2, kind_of("wrong_grade"), work_of="wanda")
     await run.happen(GradeAccused, 1, address("viktor"), address("wanda"), bytes(32))
     await run.name("viktor", "Viktor")
     found = await view(run)
@@ -155,7 +156,7 @@ async def test_the_state_follows_the_courts_phases(run: SampleRun) -> None:
 
 async def test_a_whole_jury_need_not_wait_except_about_missing_data(run: SampleRun) -> None:
     await run.open_case(1, "vera", "wanda", 0)
-    await run.open_case(2, "vera", "wanda", 1, Kind.DATA_MISSING)
+    await run.open_case(2, "vera", "wanda", 1, kind_of("data_missing"))
     for number in (1, 2):
         for judge in JUDGES:
             await run.vote(number, judge)
@@ -191,7 +192,7 @@ async def test_conviction_shows_slash_bounty_and_votes(run: SampleRun) -> None:
 async def test_in_a_run_with_traps_the_bounty_is_shared_and_planted_rows_convict_nobody(run: SampleRun) -> None:
     run.queries.terms = replace(run.terms, **TRAPS)
     for number in (1, 2):
-        await run.open_case(number, "vera", "wanda", 0, Kind.SAMPLING_MISMATCH)
+        await run.open_case(number, "vera", "wanda", 0, kind_of("sampling_mismatch"))
     await run.resolve(1, "wanda", Outcome.DISMISSED, guilty=0)
     await run.resolve(2, "wanda", Outcome.GUILTY)
     await run.convict("wanda", voided=(0, 2))
@@ -228,7 +229,7 @@ async def test_an_absent_judge_is_shown(run: SampleRun) -> None:
 
 
 async def test_cases_come_newest_first_with_counts_over_all(run: SampleRun) -> None:
-    for number, kind in enumerate((Kind.WRONG_DRAW, Kind.WRONG_PROMPT, Kind.WRONG_REWARD), 1):
+    for number, kind in enumerate((kind_of("wrong_draw"), kind_of("wrong_prompt"), kind_of("wrong_reward")), 1):
         await run.open_case(number, "vera", "wanda", 0, kind)
     await run.resolve(1, "wanda", Outcome.NOT_GUILTY, guilty=0)
     await run.happen(Refuted, address("wanda"), 1, address("vito"), 5, Flaw.OUT_OF_BOUNDS)

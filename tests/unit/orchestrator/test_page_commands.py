@@ -12,7 +12,7 @@ import typer.main
 
 from muster.console import app as cli
 from muster.contracts.registry import Role
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from orchestrator.database import Database
 from orchestrator.page.commitments import commitment_view
 from orchestrator.page.courtroom import case_view
@@ -51,7 +51,7 @@ async def commands(tmp_path: Path) -> dict[str, Sequence[str]]:
     for _ in range(4):
         await run.commit("wanda")
     await run.open_case(7, "vera", "wanda", 3)
-    await run.open_case(8, "vera", "viktor", 3, Kind.WRONG_GRADE, work_of="wanda")
+    await run.open_case(8, "vera", "viktor", 3, kind_of("wrong_grade"), work_of="wanda")
     commitment = await database.read(lambda c: commitment_view(c, run.source, address("wanda"), 3))
     cases = [await database.read(lambda c, n=number: case_view(c, run.source, n)) for number in (7, 8)]
     step = await database.read(lambda c: step_view(c, run.source, [], 1))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of, reason_of
+from muster.protocol.reasons import REASONS, TICKETED, Reason
 from testbed.paths import ROOT
 
 
@@ -15,8 +17,9 @@ def numbers(path: str) -> dict[str, int]:
 
 def test_the_kinds_that_the_court_acts_on_are_numbered_as_here() -> None:
     found = numbers("contracts/interfaces/ISlashCourt.sol")
-    assert found == {kind.name: kind.value for kind in (Kind.DATA_MISSING, Kind.SAMPLING_MISMATCH, Kind.WRONG_GRADE)}
+    assert found == {reason.upper(): kind_of(reason) for reason in ("data_missing", TICKETED, "wrong_grade")}
 
 
 def test_the_contracts_tests_number_all_kinds_as_here() -> None:
-    assert numbers("tests/contracts/Kind.sol") == {kind.name: kind.value for kind in Kind}
+    assert numbers("tests/contracts/Kind.sol") == {reason.upper(): kind_of(reason) for reason in REASONS}
+    assert [reason_of(number) for number in range(len(REASONS) + 1)] == [*get_args(Reason), f"unknown_{len(REASONS)}"]

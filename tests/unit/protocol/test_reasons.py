@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from muster.protocol.reasons import EXPLANATIONS, POOLED, explain
-from muster.verification.rules import CommittedWork
-from testbed.samples.validator import NODE, ROOT, verdict
+from dataclasses import fields
+
+from muster.protocol.reasons import POOLED, REASONS, ROW_STATISTICS, UNIT_STATISTICS, explain
+from muster.verification.pools import unit_statistics
+from muster.verification.profiles import PROFILES
+from muster.verification.statistics import NOTHING, RowStatistics
 
 
 def test_a_rejection_by_a_pool_says_that_no_single_row_shows_it() -> None:
-    c = CommittedWork(1, 3, NODE, 5, ROOT, hour=5, block=10)
-    one = verdict(c, accepted=False, reason="sampling_mismatch", position=3, measured=9.0, threshold=8.0)
-    assert explain(one) == EXPLANATIONS["sampling_mismatch"]
-    pooled = one.model_copy(update={"position": None, "measured": 3.4, "threshold": 3.0})
-    assert explain(pooled) == EXPLANATIONS["sampling_mismatch"] + POOLED
+    assert explain("sampling_mismatch", 3) == REASONS["sampling_mismatch"].means
+    assert explain("sampling_mismatch", None) == REASONS["sampling_mismatch"].means + POOLED
     assert "muster doctor --engine" in POOLED
-    missing = verdict(c, accepted=False, reason="data_missing")
-    assert explain(missing) == EXPLANATIONS["data_missing"]
+    assert explain("data_missing", None) == REASONS["data_missing"].means
+
+
+def test_reasons_found_by_replay_and_no_others_read_statistics() -> None:
+    replayed = {reason for reason, row in REASONS.items() if row.shown_by == "replay"}
+    assert {reason for reason, _ in ROW_STATISTICS.values()} == replayed
+    assert {reason for reason, _ in UNIT_STATISTICS.values()} == replayed
+
+
+def test_every_statistic_is_measured_and_every_mean_has_its_limit() -> None:
+    assert list(ROW_STATISTICS) == [field.name for field in fields(RowStatistics)]
+    assert UNIT_STATISTICS.keys() == unit_statistics(NOTHING).keys()
+    means = {name for row in REASONS.values() for name in row.of_unit}
+    for profile in PROFILES.values():
+        assert vars(profile).keys() > ROW_STATISTICS.keys()
+        assert vars(profile.pool).keys() == means

@@ -15,7 +15,7 @@ from muster.contracts.court import CaseResolved, Outcome
 from muster.contracts.registry import Status
 from muster.errors import UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.verification.bundles import Inspection, make_bundle
 from muster.verification.checks import Finding
 from testbed.samples import commitments as samples
@@ -102,7 +102,7 @@ async def test_a_case_that_shows_nothing_is_not_waited_for(
 ) -> None:
     chain = CourtChain(judges=judges)
     make_accusation(journal, BAD, FOUND, EVIDENCE)
-    receive(journal, case_of(1, kind=Kind.SAMPLING_MISMATCH))
+    receive(journal, case_of(1, kind=kind_of("sampling_mismatch")))
     await court_of(journal, chain, EVIDENCE)(HEAD)
     assert chain.done == ["verify", "openCase"]
 
@@ -162,7 +162,7 @@ async def test_a_case_about_missing_data_shields_nothing_else(
     """It ends when the data is shown."""
     chain = CourtChain(judges=False)
     make_accusation(journal, BAD, FOUND, EVIDENCE)
-    receive(journal, case_of(1, challenger=challenger, kind=Kind.DATA_MISSING, index=4))
+    receive(journal, case_of(1, challenger=challenger, kind=kind_of("data_missing"), index=4))
     await court_of(journal, chain, EVIDENCE)(HEAD)
     assert chain.done == ["openCase"]
 
@@ -176,7 +176,7 @@ async def test_missing_data_waits_for_a_case_about_the_same(
     bundle = make_bundle(samples.rules(), BAD, Inspection(finding), accuser=ME).to_bytes()
     make_accusation(journal, BAD, finding, bundle)
     name = hash_bytes(content_hash(bundle))
-    receive(journal, case_of(1, kind=Kind.DATA_MISSING, index=index, evidence_hash=name, commit_ends=10_000))
+    receive(journal, case_of(1, kind=kind_of("data_missing"), index=index, evidence_hash=name, commit_ends=10_000))
     await court_of(journal, chain, bundle)(HEAD)
     assert chain.done == (["verify"] if index == BAD.index else ["openCase"])
 

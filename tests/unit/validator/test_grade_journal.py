@@ -10,7 +10,7 @@ import pytest
 from muster.chain.client import charge_of
 from muster.contracts.court import CaseResolved, GradeAccused, Outcome
 from muster.contracts.registry import Convicted
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.messages import ShownGrades
 from muster.verification.rules import CommittedWork
 from testbed.samples.validator import ME, NODE, ROOT, opened, pending, place, receive, refusal, verdict, work
@@ -118,7 +118,7 @@ def test_one_accusation_at_a_time_and_none_of_the_convicted(journal: ValidatorJo
 
 def case(journal: ValidatorJournal, challenger: str) -> tuple[bytes, bytes]:
     """Open a case about a wrong grade; return its charge, and the grades that it is about."""
-    event = opened(7, challenger=challenger, kind=Kind.WRONG_GRADE, node=OTHER.address)
+    event = opened(7, challenger=challenger, kind=kind_of("wrong_grade"), node=OTHER.address)
     graded = GradeAccused(event.at, 7, OTHER.address, NODE, b"\x09" * 32)
     receive(journal, event, graded)
     return charge_of(event, graded), graded.grades
@@ -129,7 +129,7 @@ def test_a_case_is_about_the_work_and_against_the_validator(journal: ValidatorJo
     [record] = journal.cases()
     assert (record.accused, record.grades, record.charge) == (OTHER.address, grades, charge)
     assert (record.commitment.node, record.commitment.root) == (NODE, ROOT)
-    assert record.kind == Kind.WRONG_GRADE
+    assert record.kind == kind_of("wrong_grade")
 
 
 def test_without_a_quorum_its_challenger_tries_once_more(journal: ValidatorJournal) -> None:
@@ -152,10 +152,10 @@ def test_grade_case_without_quorum_leaves_the_case_about_the_work(journal: Valid
     receive(journal, opened(6, challenger=ME))
     case(journal, ME)
     receive(journal, CaseResolved(place(31), 7, OTHER.address, Outcome.NO_QUORUM, 0, 0, 2))
-    assert [found.kind for found in journal.accusations(1e10)] == [Kind.WRONG_GRADE]
+    assert [found.kind for found in journal.accusations(1e10)] == [kind_of("wrong_grade")]
     journal.close_accusation(journal.accusations(1e10)[0], "late")
     receive(journal, CaseResolved(place(32), 6, NODE, Outcome.NO_QUORUM, 0, 0, 3))
-    assert [found.kind for found in journal.accusations(1e10)] == [Kind.SAMPLING_MISMATCH]
+    assert [found.kind for found in journal.accusations(1e10)] == [kind_of("sampling_mismatch")]
 
 
 async def test_grades_refused_as_too_early_are_shown_later(journal: ValidatorJournal) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from muster.chain.keys import Signer
 from muster.contracts.runs import WorkCommitted
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.settings.schema import ValidatorSettings
 from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding
@@ -74,7 +74,7 @@ async def test_pool_shows_what_no_row_shows_and_its_evidence_holds(journal: Vali
     verdict, evidence = inspector.conclude(work, found)
     assert (verdict.accepted, verdict.reason, verdict.threshold) == (False, "sampling_mismatch", ACCUSE)
     assert evidence is not None
-    assert (await verify_evidence(evidence, Kind.SAMPLING_MISMATCH, work, context)).guilty
+    assert (await verify_evidence(evidence, kind_of("sampling_mismatch"), work, context)).guilty
 
     # If a file of the pool is unavailable, the commitment is not used and its node is not accused yet.
     context.uploads.pop(4)

@@ -12,7 +12,7 @@ from muster.chain.client import charge_of
 from muster.contracts.court import CaseResolved, Outcome
 from muster.contracts.registry import Convicted
 from muster.errors import ConfigError
-from muster.protocol.kinds import NO_ROW, Kind
+from muster.protocol.kinds import NO_ROW, kind_of
 from muster.verification.pools import PooledRow, Unit
 from muster.verification.rules import CommittedWork
 from muster.verification.statistics import RowSums
@@ -154,7 +154,11 @@ def test_an_accusation_waits_for_its_turn_and_its_evidence(journal: ValidatorJou
     journal.verdicts.sent(c)
     assert journal.accusations(2999.0) == []
     (accusation,) = journal.accusations(3000.0)
-    assert (accusation.kind, accusation.statement, accusation.evidence) == (Kind.SAMPLING_MISMATCH, made, b"bundle")
+    assert (accusation.kind, accusation.statement, accusation.evidence) == (
+        kind_of("sampling_mismatch"),
+        made,
+        b"bundle",
+    )
     assert (accusation.accused, accusation.position) == (NODE, 3)
     journal.delay_accusations(NODE, 5000.0)
     assert journal.accusations(4000.0) == []
@@ -206,7 +210,7 @@ def test_a_file_that_came_late_is_inspected_by_other_rows(
     """A seal may have shown the link of its hour by then: a node would bring its file where no false row is drawn."""
     receive(journal, work(0), work(1))
     missing(journal)
-    about = opened(1, challenger=challenger, kind=Kind.DATA_MISSING)
+    about = opened(1, challenger=challenger, kind=kind_of("data_missing"))
     receive(journal, about, CaseResolved(place(40), 1, NODE, outcome, 0, 2, 3))
     other, again = sorted(pending(journal), key=lambda c: -c.index)
     assert (journal.second_look(other), journal.second_look(again)) == (None, 40)
@@ -220,7 +224,7 @@ def test_commitment_not_missing_or_void_is_not_inspected_again(journal: Validato
     missing(journal)
     receive(journal, opened(1), CaseResolved(place(40), 1, NODE, Outcome.CURED, 0, 2, 3))
     assert pending(journal) == [], "the case was about something else"
-    receive(journal, opened(2, kind=Kind.DATA_MISSING), CaseResolved(place(40), 2, NODE, Outcome.GUILTY, 2, 2, 3))
+    receive(journal, opened(2, kind=kind_of("data_missing")), CaseResolved(place(40), 2, NODE, Outcome.GUILTY, 2, 2, 3))
     assert pending(journal) == []
 
 
@@ -228,7 +232,7 @@ def test_a_missing_file_that_no_quorum_judged_is_taken_to_court_again_first(jour
     receive(journal, work(0))
     missing(journal)
     for number, waiting in ((1, 0), (2, 1)):
-        receive(journal, opened(number, challenger=ME, kind=Kind.DATA_MISSING))
+        receive(journal, opened(number, challenger=ME, kind=kind_of("data_missing")))
         receive(journal, CaseResolved(place(40), number, NODE, Outcome.NO_QUORUM, 0, 0, 3))
         assert len(pending(journal)) == waiting
 
@@ -324,7 +328,7 @@ OTHER_CONTENTS = [
     {"index": 1},
     {"step": 1},
     {"root": b"\x02" * 32},
-    {"kind": Kind.DATA_MISSING},
+    {"kind": kind_of("data_missing")},
     {"position": 4},
     {"evidence_hash": b"\x08" * 32},
 ]

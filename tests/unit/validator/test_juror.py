@@ -14,7 +14,8 @@ from muster.chain.types import Block
 from muster.contracts.court import BallotState, CaseResolved, Outcome
 from muster.errors import UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
+from muster.protocol.reasons import REASONS
 from muster.runtime.loop import AGAIN
 from muster.verification.rules import CommittedWork
 from testbed.samples.commitments import honest_rows
@@ -176,7 +177,8 @@ async def test_planted_row_convicts_in_no_case_that_names_another(journal: Valid
     bundle, c = accuse(rows, sampling_mismatch(2), 2)
     evidence = bundle.to_bytes()
     receive(
-        journal, case_of(1, kind=Kind.SAMPLING_MISMATCH, root=c.root, evidence_hash=hash_bytes(content_hash(evidence)))
+        journal,
+        case_of(1, kind=kind_of("sampling_mismatch"), root=c.root, evidence_hash=hash_bytes(content_hash(evidence))),
     )
     for named in (2, 7):
         chain = CourtChain(position=named)
@@ -203,7 +205,7 @@ async def test_evidence_that_breaks_a_juror_costs_no_other_case_its_vote(journal
     assert votes == [(1, "none", None), (2, "sealed", False)], "the first cannot be verified yet"
 
 
-@pytest.mark.parametrize("kind", [len(Kind), 255])
+@pytest.mark.parametrize("kind", [len(REASONS), 255])
 async def test_a_kind_without_a_name_is_voted_down(journal: ValidatorJournal, clock: Clock, kind: int) -> None:
     """The court takes any number. The evidence shows another kind, and one that is not shown shows nothing."""
     chain = CourtChain()
@@ -229,7 +231,7 @@ async def test_a_juror_shows_a_receipt_from_before_the_commitment_instead_of_vot
 ) -> None:
     """A worker that sleeps through a false accusation of missing data would pay for a cure that was none."""
     chain = CourtChain()
-    receive(journal, case_of(1, kind=Kind.DATA_MISSING))
+    receive(journal, case_of(1, kind=kind_of("data_missing")))
     context = CourtContext(chain)
     context.stored_at = stored_at
     await take_turn(juror_of(journal, chain, context), Block(99, 99, bytes(32)))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.contracts.court import BallotState, Outcome
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.verification.rules import CommittedWork
 from testbed.samples.validator import ME, NODE, OTHER, ROOT
 from validator.records import Ballot, CaseRecord
@@ -18,7 +18,7 @@ RECORD = CaseRecord(
     case_id=1,
     charge=bytes(32),
     commitment=CommittedWork(1, 0, NODE, 0, ROOT, hour=0, block=20),
-    kind=Kind.WRONG_REWARD,
+    kind=kind_of("wrong_reward"),
     challenger=OTHER,
     evidence=bytes(32),
     jury=3,
@@ -31,7 +31,7 @@ RECORD = CaseRecord(
     salt=None,
     accused=NODE,
 )
-MISSING: dict[str, Any] = {"kind": Kind.DATA_MISSING}
+MISSING: dict[str, Any] = {"kind": kind_of("data_missing")}
 SEALED: dict[str, Any] = {"ballot": "sealed", "guilty": True, "salt": bytes(32)}
 INNOCENT: dict[str, Any] = SEALED | {"guilty": False}
 COMMITTED: dict[str, Any] = SEALED | {"ballot": "committed"}

@@ -12,6 +12,7 @@ import pytest
 
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.reasons import UNIT_STATISTICS
 from muster.verification.calibration import (
     LEAST,
     LEAST_UNITS,
@@ -25,7 +26,6 @@ from muster.verification.calibration import (
     read_document,
 )
 from muster.verification.measured import MeasuredCell
-from muster.verification.pools import REASONS
 from muster.verification.profiles import BF16, CPU_FP32, STATISTICS, Limit, PoolLimits, Profile
 from muster.verification.statistics import TokenErrors
 from testbed.samples.cells import cell, errors
@@ -173,7 +173,7 @@ def test_a_cheat_that_always_leans_is_rejected_after_six_units_and_accused_after
     report = derived(cell([errors(distance=0.0001)] * 20), cheats=(cheat,)).cheats[0]
     assert (report.name, report.rows, report.tokens) == ("int4 weights", 100, 25_600)
     assert (report.rejected, report.accused) == (0, 0)
-    assert report.leaning == {**dict.fromkeys(REASONS, 0), "activation": 1}
+    assert report.leaning == {**dict.fromkeys(UNIT_STATISTICS, 0), "activation": 1}
     assert (report.units_to_reject, report.units_to_accuse) == (6, 11)
 
 
@@ -346,7 +346,7 @@ def test_an_owner_cannot_set_row_limits_below_half_the_profile_s_or_above_them(
         {"rejected": 1},
         {"accused": 1},
         {"leaning": 0.2},
-        {"units": {**dict.fromkeys(REASONS, 0.0), "activation": 0.00011}},
+        {"units": {**dict.fromkeys(UNIT_STATISTICS, 0.0), "activation": 0.00011}},
         {"worst": {**dict.fromkeys(STATISTICS, 0.0), "gap_mean": 0.201}},
     ],
     ids=str,

@@ -15,8 +15,8 @@ from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task
 from muster.protocol.hashes import content_hash
-from muster.protocol.kinds import Kind, kind_of
-from muster.protocol.messages import Reason
+from muster.protocol.kinds import kind_of
+from muster.protocol.reasons import Reason
 from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import (
@@ -277,9 +277,9 @@ async def test_malformed_rows_neither_convict_nor_crash_a_juror(text: str) -> No
 
 async def test_evidence_of_another_kind_does_not_convict() -> None:
     bundle, commitment = accuse(changed(4, budget=9), Finding("wrong_draw", 4), 4)
-    inspection = await verify_evidence(bundle.to_bytes(), Kind.MALFORMED, commitment, Context())
+    inspection = await verify_evidence(bundle.to_bytes(), kind_of("malformed"), commitment, Context())
     assert (inspection.guilty, inspection.why) == (False, "the evidence is of wrong_draw, the case of malformed")
-    inspection = await verify_evidence(b"no bundle", Kind.MALFORMED, commitment, Context())
+    inspection = await verify_evidence(b"no bundle", kind_of("malformed"), commitment, Context())
     assert (inspection.guilty, "not an evidence bundle" in inspection.why) == (False, True)
 
 
@@ -299,7 +299,7 @@ async def test_a_wrong_reward_is_judged_by_the_task_in_the_evidence_and_by_no_ot
         assert why in inspection.why
         # A juror that has the shard gives the same answer.
         data = bundle.model_copy(update={"tasks": tasks}).to_bytes()
-        assert (await verify_evidence(data, Kind.WRONG_REWARD, commitment, Context())).why == inspection.why
+        assert (await verify_evidence(data, kind_of("wrong_reward"), commitment, Context())).why == inspection.why
 
 
 async def test_an_honest_row_stays_honest_whatever_task_is_shown_for_it() -> None:

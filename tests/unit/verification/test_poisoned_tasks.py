@@ -15,7 +15,7 @@ from muster.errors import UnreachableError
 from muster.grading.sealing import seal_task
 from muster.models.init import make_tokenizer
 from muster.protocol.draws import Draw
-from muster.protocol.kinds import Kind
+from muster.protocol.kinds import kind_of
 from muster.protocol.prompts import end_token
 from muster.sandbox.component import local_component
 from muster.tasksets.build import NewPart, write_task_set
@@ -159,7 +159,7 @@ async def test_juror_without_the_shard_reaches_the_same_verdict(tmp_path: Path, 
         found = Inspection(Finding("wrong_prompt", 4), rollouts=rows, rows=(4,))
         bundle = make_bundle(poisoned, work, found, accuser=ACCUSER)
         context = JurorWithout(TaskSet(tmp_path / "nothing here", task_set.document), draw)
-        inspection = await verify_evidence(bundle.to_bytes(), Kind.WRONG_PROMPT, work, context)
+        inspection = await verify_evidence(bundle.to_bytes(), kind_of("wrong_prompt"), work, context)
         assert inspection.guilty is guilty, inspection.why
 
 

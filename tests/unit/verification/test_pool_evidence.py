@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.protocol.kinds import NO_ROW, Kind
+from muster.protocol.kinds import NO_ROW, kind_of
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import (
@@ -99,7 +99,7 @@ async def test_block_of_the_case_decides_the_replay_order(journal: ValidatorJour
     for number in range(40):
         context.replayed = 0
         opened_in = number.to_bytes(32, "big")
-        found = await verify_evidence(bundle.to_bytes(), Kind.SAMPLING_MISMATCH, work, context, opened_in)
+        found = await verify_evidence(bundle.to_bytes(), kind_of("sampling_mismatch"), work, context, opened_in)
         assert found.guilty
         asked.add(context.replayed)
     assert asked == {30, 31}

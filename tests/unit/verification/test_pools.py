@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import MalformedError
+from muster.protocol.reasons import UNIT_STATISTICS
 from muster.verification.pools import (
     ACCUSE,
     ALTERNATIVES,
@@ -18,7 +19,6 @@ from muster.verification.pools import (
     HONEST_SHARE,
     LEAST_LEANING,
     LEAST_TOKENS,
-    REASONS,
     REJECT,
     UNIT_TOKENS,
     WINDOW,
@@ -37,7 +37,7 @@ from muster.verification.pools import (
 from muster.verification.profiles import BF16, PROFILES, Profile
 from muster.verification.statistics import RowSums
 
-CHOICES = len(REASONS) * WINDOW * (WINDOW + 1) // 2
+CHOICES = len(UNIT_STATISTICS) * WINDOW * (WINDOW + 1) // 2
 STATISTICS = {"gap_mean": "gap", "activation": "distance", "logprob_rms": "error", "logprob_mean": "drift"}
 
 
