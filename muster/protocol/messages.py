@@ -365,19 +365,25 @@ class OwnInspection(Message):
     """As of a verdict."""
 
 
-class NodeReport(Message):
-    """What an orchestrator knows about a node, for `muster worker status|why`."""
+class NodeCounts(Message):
+    """What a node made, and what became of it: commitments are counted once, whatever the number of verdicts."""
 
     address: Address
     commitments: int
     rollouts: int
     accepted: int
     rejected: dict[str, int]
+    """Commitments by reason."""
+    blocked: str = ""
+    """Why the chain takes no work from this node now, as a sentence; empty when it would, and for a validator."""
+
+
+class NodeReport(NodeCounts):
+    """What an orchestrator knows about a node, for `muster worker status|why`."""
+
     verdicts: Many[Verdict]
     inspections: Many[OwnInspection] = Field(default_factory=list)
     """For the node itself: what verdicts say that are hidden from others."""
-    blocked: str = ""
-    """Why the chain takes no work from this node now, as a sentence; empty when it would, and for a validator."""
     hourly_gas: FiniteFloat = Field(default=0.0, ge=0, le=1e12)
     """Gas that its transactions take in an hour, at the pace of the last ones; 0: not known."""
 

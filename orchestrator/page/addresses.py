@@ -8,23 +8,18 @@ from pydantic import Field
 
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.messages import Message
-from orchestrator.page.leaderboard import MAX_LINES, Others
+from orchestrator.page.leaderboard import MAX_LINES, Others, WorkSums
 from orchestrator.page.members import Members
 from orchestrator.page.overview import RunIdentity
 
 
-class OperatedNode(Message):
-    """A node, as its operator's page lists it. Money is in token wei, and 0 for a validator."""
+class OperatedNode(WorkSums):
+    """A node, as its operator's page lists it. The sums are 0 for a validator."""
 
     address: str
     name: str
     role: str
     status: str
-    accepted_groups: int = 0
-    tokens: int = 0
-    day: int = 0
-    earned: int = 0
-    in_window: int = 0
 
 
 class AddressPart(Message):
@@ -35,35 +30,30 @@ class AddressPart(Message):
     """Page that has more."""
 
 
-class AddressView(Message):
+class AddressView(WorkSums):
+    """What is known of an address, with sums over all its nodes."""
+
     run: int
     address: str
     parts: list[AddressPart]
     nodes: list[OperatedNode] = Field(default_factory=list)
     """That it operates, workers first, oldest first; the first of them where it has many."""
     total: int
-    accepted_groups: int
-    tokens: int
-    day: int
-    earned: int
-    in_window: int
-    """Sums over all its nodes."""
 
 
 def address_view(address: str, known: RunIdentity, keys: Keys, members: Members, others: Others) -> AddressView | None:
     """Return what is known of a checksummed address; None where nothing is."""
     boards = ("worker", members.workers.rows), ("validator", members.validators.rows)
     nodes = [
-        OperatedNode(role=role, **{name: row[name] for name in OperatedNode.model_fields if name in row})
+        OperatedNode(role=role, **{name: row.get(name, 0) for name in OperatedNode.model_fields if name != "role"})
         for role, rows in boards
         for row in rows
         if row["operator"] == address
     ]
-    sums = ("accepted_groups", "tokens", "day", "earned", "in_window")
     parts = list(_parts(address, known, keys, others))
     if not parts and not nodes:
         return None
-    added = {name: sum(getattr(node, name) for node in nodes) for name in sums}
+    added = {name: sum(getattr(node, name) for node in nodes) for name in WorkSums.model_fields}
     return AddressView(run=known.run, address=address, parts=parts, nodes=nodes[:MAX_LINES], total=len(nodes), **added)
 
 

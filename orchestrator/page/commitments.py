@@ -65,15 +65,27 @@ class Command(Message):
     command: str
 
 
-class CommitmentView(Message):
-    run: int
-    node: str
-    name: str
+class CommitmentHead(Message):
+    """What is known of a commitment in a line."""
+
     index: int
     step: int
+    """Policy step."""
     hour: int
     status: str
     reason: str | None
+    file_hash: str | None
+    size: int | None
+    used_in: int | None
+    """The training step whose batch it went into."""
+    left_out: bool
+    """The trainer said that it will never use it."""
+
+
+class CommitmentView(CommitmentHead):
+    run: int
+    node: str
+    name: str
     why: str
     """What became of it and why, as a sentence."""
     root: str
@@ -85,8 +97,6 @@ class CommitmentView(Message):
     """The same were its hour sealed and no case open."""
     settled: bool
     """Whether it was paid, or voided with all that its node had not claimed."""
-    file_hash: str | None
-    size: int | None
     stored_at: int | None
     """Of the receipt: the chain's seconds."""
     draws_from: int | None
@@ -95,10 +105,6 @@ class CommitmentView(Message):
     verdicts: list[VerdictLine] = Field(default_factory=list)
     cases: list[CaseRow] = Field(default_factory=list)
     proofs: list[ProofLine] = Field(default_factory=list)
-    used_in: int | None = None
-    """The training step whose batch it went into."""
-    left_out: bool = False
-    """The trainer said that it will never use it."""
     commands: list[Command] = Field(default_factory=list)
 
 

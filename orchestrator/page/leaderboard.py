@@ -18,55 +18,68 @@ WorkerOrder = Literal["accepted", "tokens", "earned", "day", "uptime", "since", 
 ValidatorOrder = Literal["inspections", "won", "lost", "since", "name"]
 
 
-class WorkerLine(Message):
-    """Money is in token wei."""
+class NodeHead(Message):
+    """What is known of a node of any role."""
 
-    rank: int
-    """By the order that was asked for, from 1, before any search."""
     address: str
     name: str
     """Set by the operator's signature; empty for none."""
     operator: str
     status: str
-    work_class: int
     since: int
     """The chain's seconds at which it joined."""
-    accepted_groups: int
-    accepted: int
-    """Commitments."""
-    pending: int
-    rejected: int
-    void: int
+    device: str
+    """As it said of its machine; empty where it said nothing."""
+
+
+class WorkerHead(NodeHead):
+    """What is known of a worker; of a validator the numbers are 0."""
+
+    work_class: int
     tokens: int
-    earned: int
-    """Claimed in all."""
-    in_window: int
-    day: int
-    """Pay of the commitments of the hour that has begun and the 23 before it that were not refuted."""
     uptime: float
     """Share of the hours since it joined in which it made a commitment."""
-    device: str
     devices: int
     tokens_per_second: float
     """As it said in the last minutes; 0 for one that said nothing."""
 
 
-class WorkerPage(Message):
+class WorkSums(Message):
+    """What workers made and earned. Money is in token wei."""
+
+    accepted_groups: int
+    tokens: int
+    day: int
+    """Pay of the commitments of the hour that has begun and the 23 before it that were not refuted."""
+    earned: int
+    """Claimed in all."""
+    in_window: int
+
+
+class WorkerLine(WorkerHead, WorkSums):
+    rank: int
+    """By the order that was asked for, from 1, before any search."""
+    accepted: int
+    """Commitments."""
+    pending: int
+    rejected: int
+    void: int
+
+
+class BoardPage(Message):
     run: int
-    order: WorkerOrder
     offset: int
     total: int
-    """Workers that the search found."""
+    """Nodes that the search found."""
+
+
+class WorkerPage(BoardPage):
+    order: WorkerOrder
     workers: list[WorkerLine]
 
 
-class ValidatorLine(Message):
+class ValidatorLine(NodeHead):
     rank: int
-    address: str
-    name: str
-    operator: str
-    status: str
-    since: int
     inspections: int
     """Verdicts."""
     accepts: int
@@ -83,14 +96,10 @@ class ValidatorLine(Message):
     slashed: int
     fined: int
     """Token wei."""
-    device: str
 
 
-class ValidatorPage(Message):
-    run: int
+class ValidatorPage(BoardPage):
     order: ValidatorOrder
-    offset: int
-    total: int
     validators: list[ValidatorLine]
 
 

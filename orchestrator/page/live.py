@@ -10,7 +10,6 @@ from typing import Final
 from pydantic import Field
 from sqlalchemy import Connection
 
-from muster.protocol.messages import Message
 from muster.protocol.metric_names import HELD_OUT, REWARD, UNENDED
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import run_blocking_reason
@@ -18,24 +17,18 @@ from orchestrator.page import series
 from orchestrator.page.boards import Boards
 from orchestrator.page.feed import FeedLine, state_sentence
 from orchestrator.page.feed_log import read_feed
-from orchestrator.page.overview import RunState, commitment_counts, convicted_nodes, newest_report, open_cases
+from orchestrator.page.overview import RunNow, RunState, commitment_counts, convicted_nodes, newest_report, open_cases
 from orchestrator.page.render import number
 
 MAX_LINES: Final = 100
 """Lines of the feed in one message."""
 
 
-class LiveState(Message):
+class LiveState(RunNow):
     """What a watcher gets: all of it at first, and again whenever something changed."""
 
-    time: float
-    block: int
-    block_time: int
     stale_since: float | None = None
     """Unix second since which the chain is not read; None while it is."""
-    step: int | None
-    finished: bool
-    blocked: str
     wanted: bool
     waiting_groups: int
     workers: int
@@ -89,7 +82,7 @@ class LiveSource:
 
     async def read(self, after: int, limit: int) -> Snapshot:
         """Read a snapshot, with at most `limit` events after an id."""
-        now, speed = await self._boards.state(), (await self._boards.members()).tokens_per_second
+        now, speed = await self._boards.state(), (await self._boards.members()).sums.tokens_per_second
         terms = self._boards.known.terms
 
         def read(connection: Connection) -> Snapshot:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select
 
 from muster.constants import HOUR_SECONDS
+from muster.protocol.messages import Message
 from muster.protocol.terms import Terms
 from orchestrator.attribution import AuthorLine
 from orchestrator.commitment_status import UNREFUTED
@@ -41,21 +42,28 @@ SAID_SECONDS: Final = 900.0
 """How long what a machine said of its speed counts."""
 
 
+class MemberSums(Message):
+    """Sums over all nodes."""
+
+    claimed: int
+    in_window: int
+    slashed: int
+    """Token wei."""
+    tokens: int
+    """Completion tokens of accepted work whose files were counted."""
+    tokens_per_second: float
+    """Together, as workers that are active said in the last minutes."""
+
+
 @dataclass(frozen=True)
 class Members:
     """Everybody who is registered, and sums over them."""
 
     workers: Board[WorkerLine]
     validators: Board[ValidatorLine]
-    claimed: int
-    in_window: int
-    slashed: int
-    """Token wei."""
-    tokens: int
+    sums: MemberSums
     counted: int
     """Files whose tokens were counted."""
-    tokens_per_second: float
-    """Of active workers."""
 
 
 def read_members(connection: Connection, terms: Terms, now: int) -> Members:
@@ -88,16 +96,9 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
             money = {"slashed": paid["slash"], "fined": paid["fine"]}
             in_court = courts.get(address, NOTHING)
             validators.append({**shared, **given, **money, **in_court, "inspections": sum(given.values())})
-    return Members(
-        workers=Board(WorkerLine, workers),
-        validators=Board(ValidatorLine, validators),
-        claimed=claimed,
-        in_window=sum(worker["in_window"] for worker in workers),
-        slashed=slashed,
-        tokens=sum(worker["tokens"] for worker in workers),
-        counted=counted,
-        tokens_per_second=sum(worker["tokens_per_second"] for worker in workers),
-    )
+    of_workers = {key: sum(one[key] for one in workers) for key in ("in_window", "tokens", "tokens_per_second")}
+    sums = MemberSums(claimed=claimed, slashed=slashed, **of_workers)
+    return Members(Board(WorkerLine, workers), Board(ValidatorLine, validators), sums, counted)
 
 
 def _rows_by_address(connection: Connection, query: Any) -> dict[str, Sequence[Any]]:

@@ -13,9 +13,10 @@ from muster.protocol.messages import Message, Verdict
 from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator import problems
 from orchestrator.commitment_status import Counts, counts_of
-from orchestrator.page.commitments import voting_seconds
+from orchestrator.page.commitments import CommitmentHead, voting_seconds
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_about, proof_lines
 from orchestrator.page.hours import Account, HourLine, PayClock, first_hour_of_day, pay_by_hour
+from orchestrator.page.leaderboard import WorkerHead
 from orchestrator.page.members import NOTHING, SAID_SECONDS, court_of, uptime
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import member_of, same_work
@@ -43,25 +44,13 @@ MAX_LATEST: Final = 20
 """Commitments, payments, verdicts and cases each that a node's own document has."""
 
 
-class CommitmentLine(Message):
-    index: int
-    step: int
-    """Policy step."""
-    hour: int
-    status: str
-    reason: str | None
+class CommitmentLine(CommitmentHead):
     accepts: int
     rejections: int
     """Verdicts."""
     measured: float | None = None
     threshold: float | None = None
     """Of the first rejection that has them."""
-    file_hash: str | None
-    size: int | None
-    used_in: int | None
-    """The training step whose batch it went into."""
-    left_out: bool
-    """The trainer said that it will never use it."""
 
 
 class CommitmentPage(Message):
@@ -115,29 +104,17 @@ class GivenLine(Message):
     received: float
 
 
-class NodeView(Message):
+class NodeView(WorkerHead):
     run: int
-    address: str
-    name: str
-    operator: str
     role: str
-    status: str
-    work_class: int
-    since: int
-    """The chain's seconds."""
     transaction: str
     """That registered it."""
     blocked: str
     """Why the chain takes no work from it now; empty when it would, and for who is no active worker."""
     block_time: int
     """The chain's clock, for countdowns."""
-    device: str
-    devices: int
-    tokens_per_second: float
     gas_hours: float | None
     """How long its ether lasts, as it says; None: not known."""
-    tokens: int
-    uptime: float
     commitments: Counts
     rejected: dict[str, int]
     """By reason."""

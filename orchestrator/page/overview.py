@@ -19,7 +19,7 @@ from muster.protocol.work_rules import RunFacts, run_blocking_reason
 from orchestrator.commitment_status import UNREFUTED, Counts, counts_of
 from orchestrator.page import series
 from orchestrator.page.announcements import MAX_BENCHMARKS
-from orchestrator.page.members import Members
+from orchestrator.page.members import Members, MemberSums
 from orchestrator.tables import OPEN, cases, machines, nodes, scores, step_tallies, steps, tallies
 
 COST_STEPS: Final = 16
@@ -60,54 +60,60 @@ class KeysLine(Message):
     """Second of the chain's clock from which they are in force, or will be."""
 
 
-class Overview(Message):
-    """Money is in token wei, times are Unix seconds of the wall clock unless they are said to be the chain's."""
+class RunNow(Message):
+    """How far a run is."""
+
+    time: float
+    """Unix seconds (wall clock) of this document."""
+    block: int
+    """Newest block read."""
+    block_time: int
+    """Of the chain."""
+    step: int | None
+    """Newest policy step on chain."""
+    finished: bool
+    """The trainer said that it needs no more work."""
+    blocked: str
+    """Why no worker can commit now, as a sentence; empty when one could."""
+
+
+class RunHead(RunNow):
+    """Which run it is, and how far it is."""
 
     run: int
     chain_id: int
+    keys: list[KeysLine]
+    """In force, and then those that the owner has announced."""
+    demand: Demand
+
+
+class Overview(RunHead, MemberSums):
+    """Money is in token wei, times are Unix seconds of the wall clock unless they are said to be the chain's."""
+
     title: str
     about: str
     """The owner's own words; text, never markup."""
     owner: str
-    keys: list[KeysLine]
-    """In force, and then those that the owner has announced."""
     addresses: dict[str, str]
     """Contracts: token, registry, runs, court."""
-    time: float
-    block: int
-    block_time: int
-    """Of the chain."""
-    step: int | None
-    """Newest on chain."""
     reported: float | None
     """When the trainer's newest report arrived."""
     step_seconds: float | None
     """Recent time from one step to the next."""
-    finished: bool
-    blocked: str
-    """What the swarm waits for, as a sentence; empty when work can go on."""
-    demand: Demand
     workers: int
     validators: int
     """Active ones."""
     groups_per_commitment: int
     rollouts_per_commitment: int
     commitments: Counts
-    tokens: int
-    """Completion tokens of accepted work whose files were counted."""
     tokens_uncounted: int
     """Accepted files that are still to be counted."""
-    tokens_per_second: float
-    """Together, as workers that are active said in the last minutes."""
     machines: list[MachineKind]
     pay: list[int]
     """Of one commitment, by work class."""
     step_cost: int | None
     """Pay that a step binds at present: of commitments that were not refuted, the median of the newest steps."""
     escrow_free: int | None
-    claimed: int
-    in_window: int
-    slashed: int
     open_cases: int
     convicted: int
     """Nodes."""
@@ -171,7 +177,7 @@ def read_overview(connection: Connection, known: RunIdentity, state: RunState, m
         known,
         state,
         terms,
-        members,
+        members.sums,
         facts,
         time=time.time(),
         reported=report.received if report else None,

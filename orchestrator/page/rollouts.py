@@ -41,14 +41,20 @@ class ScorePart(Message):
     weight: float
 
 
-class RolloutView(RowText):
-    """One row of an accepted file."""
+class NamedFile(Message):
+    """A rollout file, and the commitment that it is of."""
 
-    run: int
     file_hash: str
     node: str
     name: str
+    """Of the node."""
     index: int
+
+
+class RolloutView(RowText, NamedFile):
+    """One row of an accepted file."""
+
+    run: int
     policy_step: int
     position: int
     part: str
@@ -60,13 +66,9 @@ class RolloutView(RowText):
     parts: list[ScorePart] = Field(default_factory=list)
 
 
-class RolloutFile(Message):
+class RolloutFile(NamedFile):
     """An accepted file that rows can be read of."""
 
-    file_hash: str
-    node: str
-    name: str
-    index: int
     policy_step: int
     size: int
     tokens: int | None

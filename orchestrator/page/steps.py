@@ -13,6 +13,7 @@ from muster.protocol.messages import Message
 from muster.protocol.metric_names import DELTA_BYTES, HELD_OUT, REWARD, WHOLE_BYTES
 from orchestrator import problems
 from orchestrator.commitment_status import UNREFUTED
+from orchestrator.page.rollouts import NamedFile
 from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.queries import same_work
 from orchestrator.read_model import StepRecord, read_steps
@@ -24,15 +25,20 @@ MAX_BATCH: Final = 2_000
 """Files of a batch that are shown."""
 
 
-class StepRow(Message):
+class StepHead(Message):
     """One policy step. A step can be on chain before its report is here, and the other way round."""
 
     step: int
     manifest_root: str | None = None
     batch_root: str | None = None
     transaction: str | None = None
-    reported: float | None
-    files: int
+    reported: float | None = None
+    """Unix seconds (wall clock) at which the report arrived."""
+    files: int = 0
+    """Rollout files in the batch."""
+
+
+class StepRow(StepHead):
     reward: float | None
     held_out: float | None
     bytes: int | None
@@ -58,14 +64,9 @@ class StepPage(Message):
     """Base URLs that serve weights now."""
 
 
-class BatchFile(Message):
-    """A rollout file that a step was made of."""
+class BatchFile(NamedFile):
+    """A rollout file that a step was made of. `node` is empty where no upload of it is known here, nor is the rest."""
 
-    file_hash: str
-    node: str
-    """Empty where no upload of this file is known here; the rest is unknown then as well."""
-    name: str
-    index: int
     policy_step: int | None
     size: int | None
     rows: int

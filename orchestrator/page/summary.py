@@ -8,12 +8,13 @@ from typing import Final
 from pydantic import Field
 from sqlalchemy import Connection
 
-from muster.protocol.messages import Demand, Message
+from muster.protocol.messages import Message, NodeCounts
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason, run_blocking_reason
 from orchestrator.attribution import AuthorLine
 from orchestrator.events import EventLine, newest_events
-from orchestrator.page.overview import KeysLine, RunIdentity, RunState
+from orchestrator.page.overview import RunHead, RunIdentity, RunState
+from orchestrator.page.steps import StepHead
 from orchestrator.read_model import NodeSums, StepRecord, oldest_nodes, read_cases, read_nodes, read_steps
 
 MAX_NODES: Final = 1_000
@@ -22,39 +23,23 @@ MAX_CASES: Final = 200
 MAX_EVENTS: Final = 50
 
 
-class StepLine(Message):
-    """One policy step. A step can be on chain before its report is here, and the other way round."""
-
-    step: int
+class StepLine(StepHead):
     metrics: dict[str, float | None] = Field(default_factory=dict)
     """As the trainer reported them."""
     stages: dict[str, float] = Field(default_factory=dict)
     """Seconds by stage."""
-    files: int = 0
-    """Rollout files in the batch."""
-    reported: float | None = None
-    """Unix seconds (wall clock) at which the report arrived."""
-    manifest_root: str | None = None
-    batch_root: str | None = None
-    transaction: str | None = None
 
 
-class NodeLine(Message):
-    """One node. Commitments are counted once, whatever the number of verdicts; money is an integer in token wei."""
+class NodeLine(NodeCounts):
+    """One node. Money is an integer in token wei."""
 
-    address: str
     operator: str
     role: str
     status: str
     work_class: int
-    commitments: int
-    rollouts: int
-    accepted: int
     pending: int
     void: int
     """Commitments that were not rejected themselves, of a node that was convicted."""
-    rejected: dict[str, int]
-    """Commitments by reason."""
     used: int
     """Commitments that went into a batch."""
     accepts: int
@@ -66,8 +51,6 @@ class NodeLine(Message):
     slashed: int
     fined: int = 0
     """For a file that came only when it was missed, or for votes that were not revealed."""
-    blocked: str = ""
-    """Why the chain takes no work from this worker now, as a sentence; empty when it would."""
 
 
 class CaseLine(Message):
@@ -87,23 +70,7 @@ class CaseLine(Message):
     """Transactions."""
 
 
-class Summary(Message):
-    run: int
-    chain_id: int
-    block: int
-    """Newest block read."""
-    block_time: int
-    time: float
-    """Unix seconds (wall clock) of this summary."""
-    step: int | None
-    """Newest policy step on chain."""
-    demand: Demand
-    finished: bool
-    """The trainer said that it needs no more work."""
-    blocked: str
-    """Why no worker can commit now, as a sentence; empty when one could."""
-    keys: list[KeysLine]
-    """In force, and then those that the owner has announced."""
+class Summary(RunHead):
     steps: list[StepLine]
     nodes: list[NodeLine]
     cases: list[CaseLine]

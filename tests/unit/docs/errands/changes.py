@@ -203,7 +203,7 @@ def accusations(connection: Connection) -> dict[str, int]:
             ),
         ),
         "orchestrator/page/live.py": (
-            Change("accusations, ", "from orchestrator.page.overview import RunState, "),
+            Change("accusations, ", "from orchestrator.page.overview import RunNow, RunState, "),
             Change(
                 '\n        "accusations": number(sum(accusations(connection).values())),',
                 '        "block": number(now.block),',
