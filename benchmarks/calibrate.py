@@ -17,7 +17,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -121,7 +121,7 @@ def margins(cells: Sequence[HonestCell]) -> list[Margin]:
 def pool_margins(cells: Sequence[HonestCell], profile: Profile) -> list[Margin]:
     mine = [cell.units for cell in cells if cell.profile == profile.name and cell.units]
     found = []
-    for name, limit in asdict(profile.pool).items() if mine else ():
+    for name, limit in profile.pool.model_dump().items() if mine else ():
         worst = max(sum(unit[name] for unit in units) / len(units) for units in mine)
         leaning = sum(unit[name] > limit for units in mine for unit in units)
         found.append(Margin(profile, name, worst, limit, units=sum(map(len, mine)), leaning=leaning))

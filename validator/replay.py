@@ -39,7 +39,7 @@ from muster.settings.schema import MatmulSetting
 from muster.verification.checks import Finding
 from muster.verification.devices import check_device
 from muster.verification.profiles import STATISTICS, Limit, Profile
-from muster.verification.statistics import NOTHING, RowStatistics, RowSums, TokenErrors, scaled_errors
+from muster.verification.statistics import NOTHING, RowStatistics, RowSums, TokenErrors, TokenScores, scaled_errors
 
 _set_threads = torch.set_num_threads
 """Kept from before vLLM, should it be in the same process, replaces it by something that does nothing."""
@@ -77,18 +77,6 @@ class Measurement(RowStatistics):
     """What pools add up."""
     detail: str = ""
     """Why the proof cannot be compared, if so."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Scores:
-    """What the model says of each token of a batch: float32 [tokens] each, as in `TokenErrors`."""
-
-    gaps: np.ndarray
-    logprobs: np.ndarray
-    """As recomputed."""
-    gap_scales: np.ndarray
-    logprob_scales: np.ndarray
-    magnitudes: np.ndarray
 
 
 class Replayer:
@@ -292,7 +280,7 @@ class Replayer:
         rows = firsts + np.concatenate(places)
         return hidden.flatten(0, 1)[torch.from_numpy(rows)]
 
-    def _score(self, states: torch.Tensor, rollouts: Sequence[Rollout], places: Sequence[np.ndarray]) -> _Scores:
+    def _score(self, states: torch.Tensor, rollouts: Sequence[Rollout], places: Sequence[np.ndarray]) -> TokenScores:
         """Score every sampled token from its state: [sampled tokens, H]."""
         tokens = torch.from_numpy(sampled_tokens(rollouts, places))
         keys = np.array([rollout.seed for rollout in rollouts], dtype=np.int64)
@@ -314,23 +302,20 @@ class Replayer:
             magnitudes = extremes.float().abs().amax(dim=0) / self.temperature
             gap_scales, logprob_scales = sizes * (chosen - sampled).norm(dim=1), sizes * chosen.norm(dim=1)
             found[:, part] = torch.stack([replay.gaps, replay.logprobs, gap_scales, logprob_scales, magnitudes])
-        return _Scores(*found.numpy())
+        return TokenScores(*found.numpy())
 
 
-def _row(rollout: Rollout, comparison: Comparison, scores: _Scores, tokens: slice) -> RowErrors:
+def _row(rollout: Rollout, comparison: Comparison, scores: TokenScores, tokens: slice) -> RowErrors:
     """Return the errors of one row, whose tokens' scores are those in the slice."""
-    logprobs = scores.logprobs[tokens]
+    said = {name: values[tokens] for name, values in vars(scores).items()}
+    logprobs = said["logprobs"]
     errors = TokenErrors(
-        gaps=scores.gaps[tokens],
+        **said,
         claimed=rollout.logprobs if len(rollout.logprobs) == len(logprobs) else np.full_like(logprobs, np.nan),
-        logprobs=logprobs,
         states=np.zeros_like(logprobs) if comparison.tokens is None else comparison.tokens,
-        gap_scales=scores.gap_scales[tokens],
-        logprob_scales=scores.logprob_scales[tokens],
-        magnitudes=scores.magnitudes[tokens],
         distance=comparison.error if comparison.tokens is None else None,
     )
-    if not all(np.isfinite(values[tokens]).all() for values in vars(scores).values()):
+    if not all(np.isfinite(values).all() for values in said.values()):
         errors = _no_numbers(errors)
     return RowErrors(errors, rollout.position, comparison.problem or "")
 
@@ -338,7 +323,7 @@ def _row(rollout: Rollout, comparison: Comparison, scores: _Scores, tokens: slic
 def _no_numbers(errors: TokenErrors) -> TokenErrors:
     """Return the errors of a row on which the model computes no numbers: infinite gaps, and nothing to compare."""
     nothing, infinite = np.zeros_like(errors.gaps), np.full_like(errors.gaps, np.inf)
-    return TokenErrors(infinite, nothing - 1, nothing - 1, nothing, nothing, nothing, nothing, distance=None)
+    return TokenErrors(infinite, nothing - 1, nothing, nothing, nothing, claimed=nothing - 1, states=nothing)
 
 
 def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:

@@ -17,7 +17,7 @@ from muster.rollouts.schema import Rollout
 from muster.verification.calibration import UNIT_MARGIN
 from muster.verification.calibration_document import narrowed
 from muster.verification.pools import UNIT_TOKENS, unit_statistics
-from muster.verification.profiles import PROFILES, PoolLimits, Profile
+from muster.verification.profiles import PROFILES, Profile
 from muster.verification.statistics import NOTHING
 from muster.verification.step_checks import MAX_LINE, StepAnswer, StepQuestion
 from validator.replay import Replayer, spread_share
@@ -69,7 +69,7 @@ def main() -> int:
             made = PROFILES[question.profile], question.temperature
             replayer = Replayer(question.model, *made, keep=1, matmul=question.matmul)
         replayer.load_weights(question.model)
-        profile = narrowed(replayer.profile, PoolLimits(**question.pool.model_dump()), question.limits.model_dump())
+        profile = narrowed(replayer.profile, question.pool, question.limits)
         answer = check(replayer, profile, read_rollouts(question.rows.read_bytes()), question.seconds)
         print(answer.model_dump_json(), file=answers, flush=True)
     return 0

@@ -10,7 +10,6 @@ import asyncio
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,6 @@ from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.runtime.files import write_durably
 from muster.runtime.module_command import module_command
-from muster.verification.calibration_document import PoolLimitsDocument, RowLimitsDocument
 from muster.verification.profiles import STATISTICS
 from muster.verification.step_checks import MAX_LINE, MODULE, StepAnswer, StepQuestion
 from worker.context import WorkerContext
@@ -85,8 +83,8 @@ class StepCheck:
             model=Path.cwd() / model,
             rows=file,
             profile=profile.name,
-            pool=PoolLimitsDocument(**asdict(profile.pool)),
-            limits=RowLimitsDocument(**{name: getattr(profile, name).reject for name in STATISTICS}),
+            pool=profile.pool,
+            limits={name: getattr(profile, name).reject for name in STATISTICS},
             temperature=context.terms.temperature,
             matmul=context.settings.bfloat16_matmul,
             seconds=seconds,

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -33,8 +32,6 @@ from muster.verification.calibration_document import (
     Calibration,
     CellReport,
     CheatReport,
-    PoolLimitsDocument,
-    RowLimitsDocument,
     narrowed,
 )
 from muster.verification.measured import MeasuredCell
@@ -129,7 +126,7 @@ def check_calibration(calibration: Calibration, model_hash: bytes, temperature_m
             raise MalformedError(f"the calibration's pool limit {name} is {limit:g}; {least:g} to {most:g} are taken")
         if any(MARGIN * cell.units.get(name, 0.0) > limit * ROUNDING for cell in calibration.cells):
             raise MalformedError(f"the calibration's pool limit {name} is too near to its own honest cells")
-    for name, limit in calibration.rows.model_dump().items():
+    for name, limit in calibration.rows.items():
         most = getattr(profile, name).reject
         if not LEAST_ROW_SHARE * most <= limit <= most:
             raise MalformedError(
@@ -160,7 +157,7 @@ def calibrate(
     """Derive a calibration from measured honest cells and cheats. Raises MarginError where no limits hold."""
     # 1. Pool limits, from the units of every cell.
     measured = _measured(cells, profile)
-    least, found = asdict(LEAST[profile.dtype]), [units for _, units in measured]
+    least, found = LEAST[profile.dtype].model_dump(), [units for _, units in measured]
     limits = PoolLimits(**{name: _limit(name, value, found) for name, value in least.items()})
 
     # 2. Row limits, from the worst row of every cell.
@@ -176,8 +173,8 @@ def calibrate(
         profile=profile.name,
         model_hash="0x" + model_hash.hex(),
         temperature_micro=temperature_micro,
-        pool=PoolLimitsDocument(**asdict(limits)),
-        rows=RowLimitsDocument(**rows),
+        pool=limits,
+        rows=rows,
         margin=margin,
         tokens=sum(cell.tokens for cell in cells),
         cells=reports,
@@ -293,7 +290,7 @@ def _check_margins(reports: Sequence[CellReport], profile: Profile) -> float:
                 hint="choose another profile: float32 rejects none of these",
             )
         found = [(getattr(profile, name).accuse / max(value, 1e-12), name) for name, value in report.worst.items()]
-        pool = asdict(profile.pool)
+        pool = profile.pool.model_dump()
         found += [(limit / max(report.units.get(name, 0.0), 1e-12), name) for name, limit in pool.items()]
         if report.leaning > MAX_LEANING_SHARE:
             raise MarginError(

@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, FiniteFloat
+from pydantic import AfterValidator, Field, FiniteFloat
 
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import Hash, Many, Message
 from muster.runtime.documents import StrictDocument
-from muster.verification.profiles import PROFILES, Limit, PoolLimits, Profile
+from muster.verification.profiles import PROFILES, STATISTICS, Limit, Measured, PoolLimits, Profile
 
 MAX_DOCUMENT: Final = 1 << 20
 MAX_CELLS: Final = 1024
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
-Measured = Annotated[FiniteFloat, Field(ge=0)]
 
 
 class CellReport(Message):
@@ -59,24 +58,14 @@ class CheatReport(Message):
     """The same until it is accused."""
 
 
-class PoolLimitsDocument(Message):
-    """`PoolLimits`."""
-
-    gap_mean: Measured
-    activation: Measured
-    logprob_rms: Measured
-    logprob_mean: Measured
+def _of_each_statistic(limits: dict[str, float]) -> dict[str, float]:
+    if limits.keys() != set(STATISTICS):
+        raise ValueError(f"the statistics are not {', '.join(STATISTICS)}")
+    return limits
 
 
-class RowLimitsDocument(Message):
-    """Above these a row is rejected. Those that accuse are as many times as large as in the profile."""
-
-    gap_mean: Measured
-    gap_worst: Measured
-    activation: Measured
-    logprob_rms: Measured
-    logprob_worst: Measured
-    logprob_drift: Measured
+RowLimits = Annotated[dict[str, Measured], AfterValidator(_of_each_statistic)]
+"""By statistic: above this a row is rejected. Limits that accuse are as many times as large as in the profile."""
 
 
 class Calibration(StrictDocument, Message):
@@ -92,8 +81,8 @@ class Calibration(StrictDocument, Message):
     model_hash: Hash
     """Of the model that was measured: the one the run begins with."""
     temperature_micro: Count
-    pool: PoolLimitsDocument
-    rows: RowLimitsDocument
+    pool: PoolLimits
+    rows: RowLimits
     margin: Measured
     """The least, over all cells and statistics, of an accusing limit over the worst honest value."""
     tokens: Count
@@ -109,7 +98,7 @@ class Calibration(StrictDocument, Message):
 
     def to_profile(self) -> Profile:
         """Return the profile that a run with this calibration is judged by."""
-        return narrowed(PROFILES[self.profile], PoolLimits(**self.pool.model_dump()), self.rows.model_dump())
+        return narrowed(PROFILES[self.profile], self.pool, self.rows)
 
 
 def narrowed(profile: Profile, pool: PoolLimits, rows: Mapping[str, float]) -> Profile:

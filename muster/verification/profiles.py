@@ -12,10 +12,13 @@ that accuses is at least twice as far out as the worst honest value there.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field, FiniteFloat
 
 from muster.errors import ConfigError
 from muster.protocol.hashes import keccak
+from muster.protocol.messages import Message
 from muster.protocol.reasons import ROW_STATISTICS
 
 
@@ -29,14 +32,16 @@ class Limit:
     """Above this its worker is accused."""
 
 
-@dataclass(frozen=True)
-class PoolLimits:
+Measured = Annotated[FiniteFloat, Field(ge=0)]
+
+
+class PoolLimits(Message):
     """Above these a unit of a pool leans (`muster.verification.pools`): at least twice the worst honest cell's mean."""
 
-    gap_mean: float
-    activation: float
-    logprob_rms: float
-    logprob_mean: float
+    gap_mean: Measured
+    activation: Measured
+    logprob_rms: Measured
+    logprob_mean: Measured
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ CPU_FP32_TOPLOC: Final = replace(
     codec="toploc",
     licence=0.0,  # its distance is of whole rows
     activation=Limit(reject=0.1, accuse=0.2),
-    pool=replace(CPU_FP32.pool, activation=0.01),
+    pool=CPU_FP32.pool.model_copy(update={"activation": 0.01}),
 )
 
 PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU_FP32, BF16, CPU_FP32_TOPLOC)}

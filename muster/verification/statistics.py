@@ -69,23 +69,29 @@ LEAST: Final = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
-class TokenErrors:
-    """Each token's errors and what scales them, for one row or several: float32 [T] each."""
+class TokenScores:
+    """What the model says of each token, for one row or several: float32 [T] each."""
 
     gaps: np.ndarray
     """How far the token is from the one its seed samples, in logits over temperature; 0 where it is that token."""
-    claimed: np.ndarray
-    """Claimed log-probabilities."""
     logprobs: np.ndarray
-    """Recomputed ones."""
-    states: np.ndarray
-    """Squared relative distance of each state by the activation proof, beyond the proof's own rounding."""
+    """Recomputed log-probabilities."""
     gap_scales: np.ndarray
     """|h| · |w_a - w_b| / (sqrt(H) · T): what a relative state error of 1 makes of the gap."""
     logprob_scales: np.ndarray
     """|h| · |w_a| / (sqrt(H) · T)"""
     magnitudes: np.ndarray
     """The larger of the token's logit and the largest one, in size, over temperature."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenErrors(TokenScores):
+    """The same, and what the worker claims of each token."""
+
+    claimed: np.ndarray
+    """Claimed log-probabilities."""
+    states: np.ndarray
+    """Squared relative distance of each state by the activation proof, beyond the proof's own rounding."""
     distance: float | None = None
     """The whole row's distance, by a codec that cannot tell tokens apart."""
 

@@ -13,7 +13,8 @@ from pydantic import Field, FiniteFloat
 
 from muster.protocol.messages import Message
 from muster.settings.schema import MatmulSetting
-from muster.verification.calibration_document import PoolLimitsDocument, RowLimitsDocument
+from muster.verification.calibration_document import RowLimits
+from muster.verification.profiles import PoolLimits
 
 MODULE: Final = "validator.step_check"
 MAX_LINE: Final = 1 << 15
@@ -28,8 +29,8 @@ class StepQuestion(Message):
     rows: Path
     """Rollout file. It is read in that process: a worker asks about its own."""
     profile: str
-    pool: PoolLimitsDocument
-    limits: RowLimitsDocument
+    pool: PoolLimits
+    limits: RowLimits
     temperature: FiniteFloat
     matmul: MatmulSetting
     seconds: Annotated[FiniteFloat, Field(gt=0)]

@@ -68,7 +68,7 @@ def test_a_process_s_own_error_is_passed_on() -> None:
 
 def test_rows_that_pass_one_by_one_may_be_too_far_off_together() -> None:
     """Under the limits of the run's own calibration, which are tighter than the profile's."""
-    judged = replace(BF16, pool=replace(BF16.pool, activation=0.03))
+    judged = replace(BF16, pool=BF16.pool.model_copy(update={"activation": 0.03}))
     unit = {"gap_mean": 0.01, "activation": 0.031, "logprob_rms": 1.0, "logprob_mean": 0.0, "gaps_beyond": 0.0}
     report = ProbeReport(profile=BF16.name, rows=[row(0, 0.0)], unit=unit)
     found = assess(report, judged, ABOUT, {})
@@ -78,7 +78,7 @@ def test_rows_that_pass_one_by_one_may_be_too_far_off_together() -> None:
 
 
 def test_an_owner_s_limit_near_to_an_honest_cell_of_this_node_is_refused_with_the_cell_named() -> None:
-    judged = replace(BF16, pool=replace(BF16.pool, activation=0.03))
+    judged = replace(BF16, pool=BF16.pool.model_copy(update={"activation": 0.03}))
     cells = {"split sums": {"activation": 0.0149}, "sums in float32": {"activation": 0.0151, "gaps_beyond": 0.0}}
     rows = [row(position, 0.0) for position in range(26)]
     report = ProbeReport(profile=BF16.name, rows=rows, unit={"activation": 0.01}, cells=cells)
