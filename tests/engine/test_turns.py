@@ -30,6 +30,7 @@ from muster.verification.statistics import scaled_errors
 from testbed.adversaries.lab import AdversaryLab
 from testbed.adversaries.turns import TURN_ADVERSARIES, open_tool_lab
 from testbed.samples.tool_model import MAX_COMPLETION
+from testbed.waiting import BOUND
 from validator.replay import Replayer, judge
 from worker.answering import EvalSession
 from worker.context import WorkerContext
