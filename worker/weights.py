@@ -21,6 +21,7 @@ from muster.chain.types import PolicyStep
 from muster.clients.run_data import CheckpointFetcher
 from muster.runtime import telemetry
 from muster.runtime.loop import IDLE, Next
+from muster.shardcast.format.store import used
 from worker.engine import Engine, Generation, GenerationRequest
 
 log = telemetry.logger("worker")
@@ -78,7 +79,7 @@ class NewestCheckpoint:
         An engine may take longer to start than several steps take to come.
         """
         fetched = self._newest
-        with self._checkpoints.held(fetched.checkpoint.manifest_root) if fetched else nullcontext():
+        with used(fetched.path) if fetched else nullcontext():
             yield fetched
 
     async def poll(self) -> Next:
