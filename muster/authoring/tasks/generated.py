@@ -48,9 +48,12 @@ def make_tasks(
         raise ConfigError(f"a set of {train} training and {held_out} held-out tasks", hint="give at least one each")
     rng = Random(f"muster.tasks.{seed}")
     # Held-out problems come first, one task per key: then every training task with one of their keys is refused.
-    held = [_fill(source, rng, levels, held_out, seen_keys=set(), one_per_key=True) for source in sources]
-    known = {source.key(task) for source, tasks in zip(sources, held, strict=True) for task in tasks}
-    trained = [_fill(source, rng, levels, train, seen_keys=known, one_per_key=False) for source in sources]
+    kept = [set[str]() for _ in sources]
+    held = [
+        _fill(source, rng, levels, held_out, keys, one_per_key=True) for source, keys in zip(sources, kept, strict=True)
+    ]
+    known = set[str]().union(*kept)
+    trained = [_fill(source, rng, levels, train, known, one_per_key=False) for source in sources]
     return {source.name: (ours, theirs) for source, ours, theirs in zip(sources, trained, held, strict=True)}
 
 
@@ -84,15 +87,15 @@ def make_task_set(
 
 
 def _fill(
-    source: Family, rng: Random, levels: Sequence[int], count: int, *, seen_keys: set[str], one_per_key: bool
+    source: Family, rng: Random, levels: Sequence[int], count: int, seen_keys: set[str], *, one_per_key: bool
 ) -> list[Task]:
+    """Make so many tasks of a family with none of the keys seen; with `one_per_key` theirs are added."""
     tasks: dict[str, Task] = {}
     open_levels = list(levels)
     misses = 0
     while len(tasks) < count:
         level = open_levels[len(tasks) % len(open_levels)]
-        task = source.make(rng, level)
-        key = source.key(task)
+        task, key = source.make(rng, level)
         if task.text in tasks or key in seen_keys:
             misses += 1
             if misses > MAX_MISSES:
