@@ -1,8 +1,8 @@
 """python -m worker.answering: answer tasks with one checkpoint, for `muster eval` and `muster tasks filter`.
 
-One line of `muster.clients.evaluation.EvalRequest` or `CompletionRequest` comes in on stdin. One line of `TaskResult`
-or `TaskCompletions` per task goes out on stdout, in order; or a line with the error, before anything is generated. It
-generates and scores exactly as a worker does, whole conversations where an environment has turns.
+One line of `muster.clients.evaluation.EvalRequest` comes in on stdin. One line of `TaskResult` per task goes out on
+stdout, in order; or a line with the error, before anything is generated. It generates and scores exactly as a worker
+does, whole conversations where an environment has turns. Of prompts, texts go out and nothing is scored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -20,16 +20,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 import numpy as np
 
 from muster.clients.answering import refusal_line
-from muster.clients.evaluation import (
-    Completion,
-    CompletionRequest,
-    EvalRequest,
-    Sampling,
-    ShownAnswer,
-    TaskCompletions,
-    TaskResult,
-    request_from_line,
-)
+from muster.clients.evaluation import Answer, EvalRequest, Sampling, TaskResult, request_from_line
 from muster.constants import MICRO
 from muster.environments.answers import THINK_END
 from muster.environments.scoring import Scorers
@@ -61,7 +52,7 @@ def main() -> int:
         with _own_stdout() as results:
             try:
                 request = request_from_line(sys.stdin.readline())
-                for answers in serve(request) if isinstance(request, EvalRequest) else serve_completions(request):
+                for answers in serve_prompts(request) if request.part == "prompts" else serve(request):
                     print(json.dumps(asdict(answers)), file=results, flush=True)
             except MusterError as error:
                 print(refusal_line(error), file=results, flush=True)
@@ -81,13 +72,13 @@ def serve(request: EvalRequest) -> Iterator[TaskResult]:
             yield from EvalSession(engine, asking, request.sampling, request.show).answers(tasks, request.first)
 
 
-def serve_completions(request: CompletionRequest) -> Iterator[TaskCompletions]:
+def serve_prompts(request: EvalRequest) -> Iterator[TaskResult]:
     """Check that the prompts can be answered, start an engine and yield the completions.
 
     Prompts go to the engine in the same batches wherever an earlier process stopped, and nothing is cached between
     batches: so the completions are those of a process that was never interrupted.
     """
-    tokenizer, sampling, tasks = load_tokenizer(request.model), request.sampling, request.load()
+    tokenizer, sampling, tasks = load_tokenizer(request.model), request.sampling, request.load_prompts()
     end_token(tokenizer)
     prompts = [prompt_tokens(tokenizer, task, sampling.max_tokens, thinks=False) for task in tasks]
     with _engine(request, max(map(len, prompts))) as engine:
@@ -107,11 +98,13 @@ def serve_completions(request: CompletionRequest) -> Iterator[TaskCompletions]:
             for i in batch:
                 own = found[(i - start) * sampling.samples :][: sampling.samples]
                 if i >= request.first:
-                    yield TaskCompletions(i, tuple(_completion(tokenizer, engine, one) for one in own))
+                    answers = tuple(_answer(tokenizer, engine, one) for one in own)
+                    finished, tokens = sum(one.finished for one in answers), sum(one.tokens for one in answers)
+                    yield TaskResult(i, 0, finished, tokens, shown=answers)
 
 
-def _completion(tokenizer: PreTrainedTokenizerBase, engine: Engine, generation: Generation) -> Completion:
-    return Completion(
+def _answer(tokenizer: PreTrainedTokenizerBase, engine: Engine, generation: Generation) -> Answer:
+    return Answer(
         text=completion_text(tokenizer, generation.tokens, engine.stop_tokens),
         tokens=len(generation.tokens),
         finished=generation.finish_reason == "stop",
@@ -119,7 +112,7 @@ def _completion(tokenizer: PreTrainedTokenizerBase, engine: Engine, generation: 
 
 
 @contextmanager
-def _engine(request: EvalRequest | CompletionRequest, longest: int) -> Iterator[Engine]:
+def _engine(request: EvalRequest, longest: int) -> Iterator[Engine]:
     """Start an engine for prompts of up to `longest` tokens; close it with the block. Raises ConfigError."""
     sampling = request.sampling
     profile_hash(sampling.profile)
@@ -186,15 +179,16 @@ class EvalSession:
             shown=tuple(map(self._shown, generations[: self.show], texts, right)),
         )
 
-    def _shown(self, generation: Generation, text: str, right: bool) -> ShownAnswer:
+    def _shown(self, generation: Generation, text: str, right: bool) -> Answer:
+        answer = Answer(text, sampled_length(generation.spans), generation.finish_reason == "stop", right)
         if len(generation.spans) == 1:
-            return ShownAnswer(text, right)
+            return answer
         tokens = generation.tokens[:-1] if generation.finish_reason == "stop" else generation.tokens
         spans = np.split(tokens, generation.spans[:-1])
         tokenizer = self.asking.tokenizer
         vocabulary = tokenizer.get_vocab()
         markers = vocabulary.get(CALL_BEGIN), vocabulary.get(CALL_END)
-        return ShownAnswer(text, right, tuple(pieces_of(spans, partial(tokens_text, tokenizer), *markers)))
+        return replace(answer, pieces=tuple(pieces_of(spans, partial(tokens_text, tokenizer), *markers)))
 
 
 def longest_prompt(asking: Conversations, tasks: Sequence[Scored], sampling: Sampling) -> int:

@@ -14,19 +14,11 @@ import json
 import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from muster import errors
-from muster.clients.evaluation import (
-    CompletionRequest,
-    EvalRequest,
-    TaskCompletions,
-    TaskResult,
-    read_completions,
-    read_result,
-    request_line,
-)
+from muster.clients.evaluation import EvalRequest, TaskResult, read_result, request_line
 from muster.errors import MusterError
 from muster.runtime.module_command import module_command
 
@@ -42,20 +34,6 @@ async def ask(questions: EvalRequest) -> AsyncGenerator[TaskResult]:
 
     Raises the error that the process reports, and MusterError when it ends without one.
     """
-    async with aclosing(_documents(questions)) as documents:
-        async for document in documents:
-            yield read_result(document)
-
-
-async def complete(prompts: CompletionRequest) -> AsyncGenerator[TaskCompletions]:
-    """Yield the completions of each prompt, in order, from `prompts.first` on. Ends and raises as `ask`."""
-    async with aclosing(_documents(prompts)) as documents:
-        async for document in documents:
-            yield read_completions(document)
-
-
-async def _documents(questions: EvalRequest | CompletionRequest) -> AsyncGenerator[dict[str, Any]]:
-    """Yield what the process says of each task, in order."""
     expected = questions.first
     if expected >= questions.count:
         return
@@ -68,7 +46,7 @@ async def _documents(questions: EvalRequest | CompletionRequest) -> AsyncGenerat
             if document["task"] != expected:
                 raise MusterError(f"the engine answered task {document['task']} where {expected} was next")
             expected += 1
-            yield document
+            yield read_result(document)
             await asyncio.sleep(0)  # buffered lines come without a pause in which the task could be cancelled
         if expected < questions.count:
             raise MusterError(
@@ -78,7 +56,7 @@ async def _documents(questions: EvalRequest | CompletionRequest) -> AsyncGenerat
 
 
 @asynccontextmanager
-async def _answering(questions: EvalRequest | CompletionRequest) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _answering(questions: EvalRequest) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start the process and send it the request; end it with the block."""
     process = await asyncio.create_subprocess_exec(
         *module_command("worker.answering"),

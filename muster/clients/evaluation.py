@@ -70,15 +70,15 @@ class Sampling:
 
 @dataclass(frozen=True)
 class EvalRequest:
-    """Some tasks of a set, for one checkpoint."""
+    """Tasks for one checkpoint: of a set, or a file of prompts whose answers come back as texts and are not scored."""
 
     model: Path
     """Checkpoint folder."""
     tasks: Path
-    """Folder of the task set."""
+    """Folder of the task set; of prompts the file, one task on each line, without its reference."""
     root: bytes
-    """What its document hashes to."""
-    part: Part
+    """What the set's document, or the file, hashes to."""
+    part: Part | Literal["prompts"]
     count: int
     """Tasks from the beginning of the part."""
     sampling: Sampling
@@ -91,90 +91,51 @@ class EvalRequest:
     first: int = 0
     """Tasks that are answered already."""
     show: int = 0
-    """Answers to each task whose text comes back, the first ones."""
+    """Answers to each task whose text comes back, the first ones; of prompts all."""
 
     def load(self) -> Sequence[Scored]:
-        """Load the tasks from `first` on, each with what scores it. Raises as `TaskSet.open` and `TaskSet.task`."""
-        return part_of(TaskSet.open(self.tasks, self.root), self.part)[self.first : self.count]
+        """Load the tasks of a set from `first` on, each with what scores it.
 
+        Raises as `TaskSet.open` and `TaskSet.task`.
+        """
+        part: Part = "train" if self.part == "train" else "held-out"
+        return part_of(TaskSet.open(self.tasks, self.root), part)[self.first : self.count]
 
-@dataclass(frozen=True)
-class CompletionRequest:
-    """Prompts for one checkpoint, whose completions come back as texts: who asks scores them."""
-
-    model: Path
-    """Checkpoint folder."""
-    prompts: Path
-    """File with one task on each line, without its reference."""
-    digest: bytes
-    """What the file hashes to, by sha256."""
-    count: int
-    """Prompts from the beginning of the file."""
-    sampling: Sampling
-    ranks: int = 1
-    cache_bytes: int = 0
-    matmul: MatmulSetting = "auto"
-    """As in `EvalRequest`."""
-    first: int = 0
-    """Prompts that are answered already."""
-
-    def load(self) -> list[Task]:
-        """Load all prompts. Raises StorageError, and MismatchError or MalformedError for another file."""
+    def load_prompts(self) -> list[Task]:
+        """Load all prompts of a file. Raises StorageError, and MismatchError or MalformedError for another file."""
         try:
-            data = self.prompts.read_bytes()
+            data = self.tasks.read_bytes()
         except OSError as error:
-            raise StorageError(f"{self.prompts} cannot be read: {error.strerror}") from error
-        if hashlib.sha256(data).digest() != self.digest:
-            raise MismatchError(f"{self.prompts} has changed since it was written")
+            raise StorageError(f"{self.tasks} cannot be read: {error.strerror}") from error
+        if hashlib.sha256(data).digest() != self.root:
+            raise MismatchError(f"{self.tasks} has changed since it was written")
         return [Task.from_line(line) for line in data.splitlines()][: self.count]
 
 
-def request_line(request: EvalRequest | CompletionRequest) -> str:
+def request_line(request: EvalRequest) -> str:
     """Return a request as one line of ASCII, whatever bytes the names of the files are."""
     return json.dumps(asdict(request), default=lambda value: value.hex() if isinstance(value, bytes) else str(value))
 
 
-def request_from_line(line: str) -> EvalRequest | CompletionRequest:
-    """Read a request of either kind."""
+def request_from_line(line: str) -> EvalRequest:
+    """Read a request."""
     document: dict[str, Any] = json.loads(line)
-    prompts = "prompts" in document
-    kind, files, digest = (CompletionRequest, "prompts", "digest") if prompts else (EvalRequest, "tasks", "root")
-    paths = {name: Path(document[name]) for name in ("model", files)}
-    document |= {
-        digest: bytes.fromhex(document[digest]),
-        "sampling": TypeAdapter(Sampling).validate_python(document["sampling"]),
-    }
-    read: dict[str, Any] = document | paths
-    return kind(**read)
+    sampling = TypeAdapter(Sampling).validate_python(document["sampling"])
+    paths = {name: Path(document[name]) for name in ("model", "tasks")}
+    return EvalRequest(**document | paths | {"root": bytes.fromhex(document["root"]), "sampling": sampling})
 
 
 @dataclass(frozen=True)
-class Completion:
-    """One answer to a prompt."""
-
-    text: str
-    tokens: int
-    """Its length, EOS included."""
-    finished: bool
-    """Whether it ended before it was cut off."""
-
-
-@dataclass(frozen=True)
-class TaskCompletions:
-    """The answers to one prompt."""
-
-    task: int
-    """Number of the prompt."""
-    completions: tuple[Completion, ...]
-
-
-@dataclass(frozen=True)
-class ShownAnswer:
+class Answer:
     """One answer, as the model gave it: any text at all."""
 
     text: str
     """What is scored: its last turn."""
-    right: bool
+    tokens: int
+    """What was sampled of it, EOS included."""
+    finished: bool
+    """Whether it ended before it was cut off."""
+    right: bool = False
     pieces: tuple[tuple[PieceKind, str], ...] = ()
     """Its conversation, where it has several turns."""
 
@@ -186,7 +147,7 @@ class TaskResult:
     task: int
     """Index into the part."""
     right: int
-    """Right answers, of `Sampling.samples`."""
+    """Right answers, of `Sampling.samples`; 0 of a prompt, whose answers are not scored."""
     finished: int
     """Answers that ended before they were cut off."""
     tokens: int
@@ -195,12 +156,11 @@ class TaskResult:
     """Answers that were to think and never ended it."""
     calls: int = 0
     """Calls of all answers together that a tool, or an error, was the answer to."""
-    shown: tuple[ShownAnswer, ...] = ()
+    shown: tuple[Answer, ...] = ()
     """The first `EvalRequest.show` answers."""
 
 
 read_result: Final = TypeAdapter(TaskResult).validate_python
-read_completions: Final = TypeAdapter(TaskCompletions).validate_python
 """Read what `asdict` wrote."""
 
 

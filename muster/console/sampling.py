@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 import typer
 from pydantic import Field
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from muster.authoring.evaluation.records import RecordFile
 from muster.clients.answering import ask
 from muster.clients.evaluation import EvalRequest, Sampling, TaskResult
 from muster.console.options import Numbers, Request
@@ -30,25 +32,16 @@ NOTE_PERCENT: Final = 10
 """Where stderr is no terminal, a line is written each time so much more is done."""
 
 
-@dataclass(frozen=True)
-class SamplingDefaults:
-    """Sampling where no option says otherwise: that of `muster run template`, or of a run's terms."""
-
-    budgets: tuple[int, ...] = (8, 12, 16)
-    temperature: float = 1.0
-    profile: str = "cpu-fp32-projection-v3"
-    max_tokens: int | None = None
-    """None: twice the largest budget."""
-
-    @classmethod
-    def from_terms(cls, terms: Terms, profile: str) -> SamplingDefaults:
-        """Return how a run's workers sample."""
-        budgets = sorted({budget for work_class in terms.classes for budget in work_class.budgets})
-        return cls(tuple(budgets), terms.temperature, profile, terms.max_completion_tokens)
+USUAL: Final[Mapping[str, Any]] = {
+    "budgets": (8, 12, 16),
+    "temperature": 1.0,
+    "profile": "cpu-fp32-projection-v3",
+}
+"""Sampling where nothing says otherwise: that of `muster run template`."""
 
 
 class SamplingOptions(Request):
-    """How a model is asked, as it was typed; None: as the defaults say."""
+    """How a model is asked, as it was typed, or as it is usual; None: as nothing says otherwise."""
 
     budgets: Numbers | None = None
     """Thinking budgets in tokens, comma-separated."""
@@ -61,19 +54,24 @@ class SamplingOptions(Request):
     profile: str | None = None
     """Verification profile, which names what to compute in."""
 
-    def sampling(self, samples: int, defaults: SamplingDefaults = SamplingDefaults()) -> Sampling:
-        """Return what was typed, completed by the defaults. Raises UsageError or ConfigError."""
-        lengths = defaults.budgets if self.budgets is None else self.budgets
-        name = defaults.profile if self.profile is None else self.profile
-        profile_hash(name)
-        return Sampling(
-            samples=samples,
-            budgets=lengths,
-            max_tokens=self.max_tokens or defaults.max_tokens or 2 * max(lengths),
-            temperature=defaults.temperature if self.temperature is None else self.temperature,
-            seed=self.seed,
-            profile=name,
+    @classmethod
+    def of_terms(cls, terms: Terms, profile: str) -> Self:
+        """Return how a run's workers sample."""
+        budgets = sorted({budget for work_class in terms.classes for budget in work_class.budgets})
+        return cls(
+            budgets=tuple(budgets),
+            temperature=terms.temperature,
+            max_tokens=terms.max_completion_tokens,
+            profile=profile,
         )
+
+    def sampling(self, samples: int, usual: SamplingOptions | None = None) -> Sampling:
+        """Return what was typed, completed by what is usual. Raises UsageError or ConfigError."""
+        chosen = dict(USUAL)
+        for options in (usual or AS_USUAL, self):
+            chosen |= options.model_dump(include=set(SamplingOptions.model_fields), exclude_none=True)
+        profile_hash(chosen["profile"])
+        return Sampling(samples=samples, **{"max_tokens": 2 * max(chosen["budgets"]), **chosen})
 
 
 AS_USUAL: Final = SamplingOptions()
@@ -119,6 +117,22 @@ async def sample_tasks(session: Session, request: EvalRequest) -> AsyncGenerator
             async for one in answers:
                 yield one
                 show(one.task + 1)
+
+
+async def record_tasks(
+    session: Session, request: EvalRequest, records: RecordFile, record: Callable[[TaskResult], Mapping[str, Any]]
+) -> None:
+    """Ask the tasks that are not in the records yet, and record each one before the next. `record` may block."""
+    request = replace(request, first=records.count)
+    if request.first:
+        session.note(f"{request.first} of {request.count} tasks were answered before")
+    try:
+        async with aclosing(sample_tasks(session, request)) as answers:
+            async for one in answers:
+                records.add(await asyncio.to_thread(record, one))
+    finally:
+        if 0 < records.count < request.count:
+            session.note(f"{records.count} of {request.count} tasks are answered; run the same command to resume")
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import update
 
 from muster.authoring.benchmarks.catalog import BENCHMARKS
-from muster.clients.evaluation import Completion, CompletionRequest, TaskCompletions
-from muster.console.evaluate import benchmark
+from muster.clients.evaluation import Answer, EvalRequest, TaskResult
+from muster.console import sampling
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import recover_signer
 from muster.settings.toml import to_toml
@@ -155,13 +155,13 @@ class Oracle:
     """Stands for the engine: every second item is answered right. Keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[CompletionRequest] = []
+        self.asked: list[EvalRequest] = []
 
-    async def __call__(self, request: CompletionRequest) -> AsyncGenerator[TaskCompletions]:
+    async def __call__(self, request: EvalRequest) -> AsyncGenerator[TaskResult]:
         self.asked.append(request)
         for number in range(request.first, request.count):
             text = f"#### {number}" if number % 2 else "7 apples"
-            yield TaskCompletions(number, (Completion(text, 5, True),) * request.sampling.samples)
+            yield TaskResult(number, 0, 1, 5, shown=(Answer(text, 5, True),) * request.sampling.samples)
 
 
 def questions(path: Path, count: int) -> Path:
@@ -176,7 +176,7 @@ def questions(path: Path, count: int) -> Path:
 @pytest.fixture
 def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     found = Oracle()
-    monkeypatch.setattr(benchmark, "complete", found)
+    monkeypatch.setattr(sampling, "ask", found)
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem, visible
-from muster.clients.evaluation import Completion
+from muster.clients.evaluation import Answer
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.scoring import Scorers
 from muster.protocol.hashes import content_hash
@@ -56,7 +56,7 @@ class BenchmarkScorer:
             for rule in self._rules
         }
 
-    def score(self, item: BenchmarkItem, reference: Mapping[str, Any], completion: Completion) -> ScoredCompletion:
+    def score(self, item: BenchmarkItem, reference: Mapping[str, Any], completion: Answer) -> ScoredCompletion:
         """Score one completion by every rule. Raises UnreachableError when this machine cannot run a scorer."""
         text = visible(completion.text)
         task = item.task("{question}", reference)

@@ -7,9 +7,10 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,11 +28,10 @@ from muster.authoring.benchmarks.scoring import BenchmarkScorer
 from muster.authoring.benchmarks.summary import summarize
 from muster.authoring.evaluation.records import RecordFile
 from muster.authoring.tasks.duplicates import Overlaps
-from muster.clients.answering import complete
-from muster.clients.evaluation import MAX_BUDGET, CompletionRequest, Sampling
+from muster.clients.evaluation import MAX_BUDGET, EvalRequest, Sampling, TaskResult
 from muster.console.evaluate.benchmark_publish import BenchmarkPublisher
-from muster.console.evaluate.eval_options import EvalOptions
-from muster.console.sampling import SamplingDefaults, check_ks, model_hashes, progress, sampling_document
+from muster.console.evaluate.eval_options import EvalOptions, Subject
+from muster.console.sampling import check_ks, model_hashes, record_tasks, sampling_document
 from muster.console.session import Session, as_table, to_json
 from muster.console.tasks.import_options import run_reference
 from muster.environments.scoring import Scorers
@@ -43,7 +43,6 @@ from muster.protocol.prompts import prompt_tokens
 from muster.runtime.documents import canonical_json
 from muster.runtime.files import write_durably
 from muster.tasksets.taskset import TaskSet
-from muster.verification.profiles import profile_hash
 
 FOLDER: Final = Path(".muster/eval")
 """Where published files are kept, and results without --out."""
@@ -51,22 +50,10 @@ SHOWN: Final = 10
 """Items and reasons that an error or a note names."""
 
 
-@dataclass(frozen=True)
-class BenchmarkSubject:
-    """The model that is evaluated, and what it is trained on."""
-
-    model: Path
-    against: Sequence[TaskSet] = ()
-    """Task sets whose training tasks must not contain an item."""
-    profile: str = SamplingDefaults.profile
-    """Where no option names one."""
-    of_run: Mapping[str, int] = field(default_factory=dict)
-
-
 async def evaluate_benchmark(
     session: Session,
     benchmark: Benchmark,
-    subject: BenchmarkSubject,
+    subject: Subject,
     options: EvalOptions,
     publisher: BenchmarkPublisher | None = None,
 ) -> None:
@@ -75,7 +62,9 @@ async def evaluate_benchmark(
     Raises CheckError for items that are trained on, ConfigError for a file, model or record file that does not fit, and
     as a publisher.
     """
-    model = subject.model
+    model, against = subject.model, [TaskSet.open(path) for path in options.against]
+    if subject.task_set is not None:
+        against.append(subject.task_set)
     template = benchmark.prompt if options.prompt is None else benchmark.check_prompt(options.prompt)
     samples, begun = options.samples or benchmark.samples, time.monotonic()
     ks = check_ks(options.k, samples, benchmark.ks)
@@ -85,7 +74,7 @@ async def evaluate_benchmark(
         # 1. Read the published files; find what is trained on.
         scorer = await asyncio.to_thread(BenchmarkScorer, benchmark, scorers)
         with await asyncio.to_thread(_load, session, benchmark, scorer, scorers, paths, options) as data:
-            trained = await asyncio.to_thread(trained_on, data.items, subject.against)
+            trained = await asyncio.to_thread(trained_on, data.items, against)
             kept = _without(benchmark, data.items, trained, skip=options.skip_trained)
             if publisher:
                 publisher.check_whole(benchmark, data, trained)
@@ -100,26 +89,26 @@ async def evaluate_benchmark(
                 "prompt": template,
                 "prompts_sha256": content_hash(prompts),
                 "scorers": scorer.hashes(),
-                **_chosen(benchmark, sampling, subject, options),
+                "sampling": {name: value for name, value in sampling_document(sampling).items() if name != "budgets"},
+                "against": ["0x" + one.root.hex() for one in against],
+                "window": options.contests().to_document() if benchmark.dated else None,
+                **subject.of_run,
             }
             out = options.out or FOLDER / f"{benchmark.name}-{content_hash(canonical_json(identity))[2:14]}.json"
 
             # 3. Ask and score what is not in the records yet.
             with RecordFile(out.with_suffix(".items.jsonl"), identity) as records, _file_of(prompts) as path:
-                request = CompletionRequest(
-                    model=model,
-                    prompts=path,
-                    digest=hashlib.sha256(prompts).digest(),
-                    count=len(kept),
-                    sampling=sampling,
-                    ranks=session.settings.worker.tensor_parallel,
-                    cache_bytes=session.settings.worker.cache_bytes,
-                    matmul=session.settings.bfloat16_matmul,
-                    first=records.count,
-                )
-                await _answer(session, request, records, scorer, data, kept)
-                document = {**identity, **_scored(data, trained, scorer, records)}
-                document |= summarize(benchmark, records.records(), samples, ks)
+                digest = hashlib.sha256(prompts).digest()
+                request = EvalRequest(model, path, digest, "prompts", len(kept), sampling)
+                await record_tasks(session, request, records, partial(_scored, scorer, data, kept))
+                document = {
+                    **identity,
+                    "left_out": dict(data.report.left_out),
+                    "trained_on": [data.items[i].id for i in sorted(trained)],
+                    "manifests": {name: one.to_document() for name, one in scorer.manifests.items()},
+                    "records": {"name": records.path.name, "sha256": records.sha256()},
+                    **summarize(benchmark, records.records(), samples, ks),
+                }
 
     # 4. Write, publish and print what it came to.
     write_durably(out, (to_json(document) + "\n").encode())
@@ -138,26 +127,11 @@ def trained_on(items: Sequence[BenchmarkItem], against: Sequence[TaskSet]) -> se
     return found
 
 
-def _scored(data: BenchmarkData, trained: set[int], scorer: BenchmarkScorer, records: RecordFile) -> dict[str, Any]:
-    """Return what was scored, what was not, and by what."""
-    return {
-        "left_out": dict(data.report.left_out),
-        "trained_on": [data.items[i].id for i in sorted(trained)],
-        "manifests": {name: one.to_document() for name, one in scorer.manifests.items()},
-        "records": {"name": records.path.name, "sha256": records.sha256()},
-    }
-
-
-def _chosen(
-    benchmark: Benchmark, sampling: Sampling, subject: BenchmarkSubject, options: EvalOptions
-) -> dict[str, Any]:
-    """Return the settings that a result depends on."""
-    return {
-        "sampling": {name: value for name, value in sampling_document(sampling).items() if name != "budgets"},
-        "against": ["0x" + one.root.hex() for one in subject.against],
-        "window": options.contests().to_document() if benchmark.dated else None,
-        **subject.of_run,
-    }
+def _scored(scorer: BenchmarkScorer, data: BenchmarkData, kept: Sequence[int], answered: TaskResult) -> dict[str, Any]:
+    """Return the record of an item: its answers, each with its scores."""
+    item, reference = data.items[kept[answered.task]], data.reference(kept[answered.task])
+    samples = [asdict(scorer.score(item, reference, answer)) for answer in answered.shown]
+    return {"id": item.id, "units": item.units, "samples": samples}
 
 
 def _load(
@@ -194,10 +168,8 @@ def _without(benchmark: Benchmark, items: Sequence[BenchmarkItem], trained: set[
     return kept
 
 
-def _sampling(benchmark: Benchmark, subject: BenchmarkSubject, prompts: bytes, options: EvalOptions) -> Sampling:
+def _sampling(benchmark: Benchmark, subject: Subject, prompts: bytes, options: EvalOptions) -> Sampling:
     """Return how every item is asked. The published length limit gives way to a smaller context of the model."""
-    profile = options.profile or subject.profile
-    profile_hash(profile)
     most = options.max_tokens
     if most is None:
         tokenizer, context = load_tokenizer(subject.model), context_of(subject.model)
@@ -210,42 +182,10 @@ def _sampling(benchmark: Benchmark, subject: BenchmarkSubject, prompts: bytes, o
                 hint="choose a model with a longer context, or fewer items (--limit)",
             )
         most = min(benchmark.max_tokens, room)
-    return Sampling(
-        samples=options.samples or benchmark.samples,
-        budgets=(min(most, MAX_BUDGET),),
-        max_tokens=most,
-        temperature=benchmark.temperature if options.temperature is None else options.temperature,
-        seed=options.seed,
-        profile=profile,
+    usual = subject.usual.model_copy(
+        update={"budgets": (min(most, MAX_BUDGET),), "max_tokens": most, "temperature": benchmark.temperature}
     )
-
-
-async def _answer(
-    session: Session,
-    request: CompletionRequest,
-    records: RecordFile,
-    scorer: BenchmarkScorer,
-    data: BenchmarkData,
-    kept: Sequence[int],
-) -> None:
-    """Record each item's completions and scores, from the first that is not recorded yet."""
-    if request.first > 0:
-        session.note(f"{request.first} of {request.count} items were answered before")
-    try:
-        with progress(session, request.count, request.first) as show:
-            async with aclosing(complete(request)) as answers:
-                async for one in answers:
-                    number = kept[one.task]
-                    item, reference = data.items[number], data.reference(number)
-                    samples = [
-                        asdict(await asyncio.to_thread(scorer.score, item, reference, completion))
-                        for completion in one.completions
-                    ]
-                    records.add({"id": item.id, "units": item.units, "samples": samples})
-                    show(one.task + 1)
-    finally:
-        if 0 < records.count < request.count:
-            session.note(f"{records.count} of {request.count} items are answered; run the same command to resume")
+    return options.sampling(options.samples or benchmark.samples, usual)
 
 
 @contextmanager

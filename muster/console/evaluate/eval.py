@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +15,12 @@ from rich.text import Text
 from muster.authoring.benchmarks.definitions import Benchmark
 from muster.authoring.evaluation.pass_at_k import mean_pass_at_k
 from muster.clients.evaluation import EvalRequest, Sampling, TaskResult, part_of
-from muster.clients.run_data import RunTasks, fetch_profile, task_set_path
+from muster.clients.run_data import RunTasks, fetch_profile
 from muster.console.command import command
 from muster.console.evaluate.benchmark_publish import prepare_publisher
-from muster.console.evaluate.eval_options import EvalOptions
+from muster.console.evaluate.eval_options import EvalOptions, Subject
 from muster.console.evaluate.weights import fetch_checkpoint
-from muster.console.sampling import SamplingDefaults, check_ks, model_hashes, sample_tasks, sampling_document
+from muster.console.sampling import SamplingOptions, check_ks, model_hashes, sample_tasks, sampling_document
 from muster.console.session import Session, as_table, to_json
 from muster.errors import UsageError
 from muster.runtime.files import write_durably
@@ -32,18 +31,6 @@ app = typer.Typer()
 DEFAULT_SAMPLES: Final = 8
 RUN_FOLDER: Final = Path(".muster/eval")
 """Where the weights and the task set of a run are kept."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The model to evaluate, and its tasks."""
-
-    model: Path
-    tasks: Path
-    task_set: TaskSet
-    defaults: SamplingDefaults
-    """Sampling where no option says otherwise."""
-    of_run: dict[str, int] = field(default_factory=dict)
 
 
 @command(app, "eval", operator=True)
@@ -70,20 +57,15 @@ async def _of_task_set(session: Session, options: EvalOptions) -> None:
     samples, part = options.samples or DEFAULT_SAMPLES, options.part or "held-out"
     ks = check_ks(options.k, samples)
     if options.run is None:
-        subject = await asyncio.to_thread(_of_files, options)
+        task_set = await asyncio.to_thread(TaskSet.open, Path(str(options.tasks)))
+        subject = Subject(Path(str(options.model)), task_set)
     else:
-        subject = await _of_run(session, options.run, options.step)
-    sampling = options.sampling(samples, subject.defaults)
+        subject, task_set = await _of_run(session, options.run, options.step)
+    sampling = options.sampling(samples, subject.usual)
     hashes = await asyncio.to_thread(model_hashes, subject.model)
-    count = len(part_of(subject.task_set, part))
-    request = EvalRequest(
-        model=subject.model,
-        tasks=subject.tasks,
-        root=subject.task_set.root,
-        part=part,
-        count=count if options.limit is None else min(options.limit, count),
-        sampling=sampling,
-    )
+    tasks = len(part_of(task_set, part))
+    count = min(options.limit or tasks, tasks)
+    request = EvalRequest(subject.model, task_set.folder, task_set.root, part, count, sampling)
 
     # 2. Ask.
     begun = time.monotonic()
@@ -92,8 +74,8 @@ async def _of_task_set(session: Session, options: EvalOptions) -> None:
         "model": str(subject.model),
         **hashes,
         **subject.of_run,
-        "task_set": str(subject.tasks),
-        "task_root": subject.task_set.root,
+        "task_set": str(task_set.folder),
+        "task_root": task_set.root,
         "part": part,
         "tasks": len(results),
         **sampling_document(sampling),
@@ -121,11 +103,10 @@ def measured(answers: Sequence[TaskResult], sampling: Sampling, ks: Sequence[int
 
 async def _of_benchmark(session: Session, benchmark: Benchmark, options: EvalOptions) -> None:
     """Evaluate a checkpoint, or a step of a run, whose own tasks the benchmark is kept apart from."""
-    from muster.console.evaluate.benchmark import BenchmarkSubject, evaluate_benchmark
+    from muster.console.evaluate.benchmark import evaluate_benchmark
 
-    against = [TaskSet.open(path) for path in options.against]
     if options.run is None:
-        await evaluate_benchmark(session, benchmark, BenchmarkSubject(Path(str(options.model)), against), options)
+        await evaluate_benchmark(session, benchmark, Subject(Path(str(options.model)), None), options)
         return
     step, publisher = options.step, None
     if options.publish:
@@ -133,8 +114,7 @@ async def _of_benchmark(session: Session, benchmark: Benchmark, options: EvalOpt
         if publisher is None:
             return
         step = publisher.step
-    of = await _of_run(session, options.run, step)
-    subject = BenchmarkSubject(of.model, [*against, of.task_set], of.defaults.profile, of.of_run)
+    subject, _ = await _of_run(session, options.run, step)
     await evaluate_benchmark(session, benchmark, subject, options, publisher)
 
 
@@ -144,12 +124,7 @@ def _for_publishing(session: Session) -> dict[str, object]:
     return {"--operator": options.operator, "--password-file": options.password_file, "--dry-run": options.dry_run}
 
 
-def _of_files(options: EvalOptions) -> Subject:
-    model, tasks = Path(str(options.model)), Path(str(options.tasks))
-    return Subject(model, tasks, TaskSet.open(tasks), SamplingDefaults())
-
-
-async def _of_run(session: Session, run: int, step: int | None) -> Subject:
+async def _of_run(session: Session, run: int, step: int | None) -> tuple[Subject, TaskSet]:
     """Fetch a step's weights and the run's tasks, both checked against the chain."""
     folder = RUN_FOLDER / f"run-{run}"
     async with session.chain() as chain, session.orchestrator(chain) as client:
@@ -158,13 +133,8 @@ async def _of_run(session: Session, run: int, step: int | None) -> Subject:
         await tasks.ensure_all()
         profile = await fetch_profile(client, terms, folder)
         number, path = await fetch_checkpoint(session, chain, client, run, step, terms, folder / "weights")
-    return Subject(
-        path,
-        task_set_path(terms, folder),
-        tasks.task_set,
-        SamplingDefaults.from_terms(terms, profile.name),
-        {"run": run, "step": number},
-    )
+    usual = SamplingOptions.of_terms(terms, profile.name)
+    return Subject(path, tasks.task_set, usual, {"run": run, "step": number}), tasks.task_set
 
 
 def _for_people(document: dict[str, Any]) -> Group:

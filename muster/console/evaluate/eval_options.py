@@ -1,7 +1,12 @@
-"""What the options of `muster eval` say: of a model, of a task set or benchmark, and of how it is asked."""
+"""What the options of `muster eval` say: of a model, of a task set or benchmark, and of how it is asked.
+
+What they name becomes a `Subject`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -12,8 +17,9 @@ from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.authoring.benchmarks.data import ContestWindow
 from muster.authoring.benchmarks.definitions import Benchmark
 from muster.console.options import Day, Numbers
-from muster.console.sampling import SamplingOptions, check_ks
+from muster.console.sampling import AS_USUAL, SamplingOptions, check_ks
 from muster.errors import UsageError
+from muster.tasksets.taskset import TaskSet
 
 CONTESTS = ("since", "until", "platform")
 OF_BENCHMARKS = ("data", "against", "skip_trained", "prompt", *CONTESTS)
@@ -23,6 +29,17 @@ CHANGES = ("limit", "prompt", "temperature", "max_tokens", *CONTESTS)
 
 MEASURE = "pass@1"
 """What is published, by a benchmark's first rule."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model to evaluate, and how it is usually asked."""
+
+    model: Path
+    task_set: TaskSet | None
+    """That is asked, or with which a benchmark must have nothing in common."""
+    usual: SamplingOptions = AS_USUAL
+    of_run: Mapping[str, int] = field(default_factory=dict)
 
 
 class EvalOptions(SamplingOptions):

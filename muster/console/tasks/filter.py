@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +14,13 @@ from rich.text import Text
 
 from muster.authoring.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.authoring.evaluation.records import RecordFile
-from muster.clients.evaluation import EvalRequest, TaskResult, read_result
+from muster.clients.evaluation import EvalRequest, read_result
 from muster.console.sampling import (
     AS_USUAL,
     SamplesOption,
     SamplingOptions,
     model_hashes,
-    sample_tasks,
+    record_tasks,
     sampling_document,
 )
 from muster.console.session import Session, as_table
@@ -65,7 +64,8 @@ async def filter_(
     # 2. Ask, and sort the tasks by their pass rates.
     begun = time.monotonic()
     with RecordFile(out.with_name(out.name + ".answers"), identity) as records:
-        answers = await _answers(session, request, records)
+        await record_tasks(session, request, records, asdict)
+        answers = [read_result(one) for one in records.records()]
     sifted = sift([one.right for one in answers], samples, band)
     unended = sum(one.unended for one in answers) / (samples * len(answers))
     if not sifted.kept:
@@ -93,23 +93,6 @@ async def filter_(
         "seconds": round(time.monotonic() - begun, 1),
     }
     session.result(document, _for_people(document))
-
-
-async def _answers(session: Session, request: EvalRequest, records: RecordFile) -> list[TaskResult]:
-    """Return the results per task: those recorded, then new ones, each recorded before it counts."""
-    found = [read_result(one) for one in records.records()]
-    known = len(found)
-    if known:
-        session.note(f"{known} of {request.count} tasks were answered before")
-    try:
-        async with aclosing(sample_tasks(session, replace(request, first=known))) as answers:
-            async for one in answers:
-                records.add(asdict(one))
-                found.append(one)
-    finally:
-        if 0 < len(found) < request.count:
-            session.note(f"{len(found)} of {request.count} tasks are answered; run the same command to resume")
-    return found
 
 
 def _check_out(out: Path, tasks: Path) -> None:

@@ -18,9 +18,10 @@ from muster.authoring.evaluation.pass_at_k import mean_pass_at_k
 from muster.authoring.tasks.generated import sample_of
 from muster.clients.answering import ask, refusal_line
 from muster.clients.evaluation import EvalRequest, Sampling, TaskResult, request_from_line, request_line
+from muster.console import sampling
 from muster.console.evaluate import eval
 from muster.console.evaluate.eval_options import EvalOptions
-from muster.console.sampling import SamplingDefaults, SamplingOptions, check_ks, model_hashes, progress
+from muster.console.sampling import SamplingOptions, check_ks, model_hashes, progress
 from muster.console.session import Options, Session
 from muster.console.tasks import filter as tasks_filter
 from muster.environments.scoring import Scorers
@@ -101,7 +102,7 @@ def test_a_way_of_asking_that_makes_no_sense_is_refused(change: dict[str, Any], 
 def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
     assert SamplingOptions().sampling(8) == SAMPLING
     terms = terms_of(**{**LOCAL_TERMS, "temperature_micro": 600_000, "max_completion_tokens": 77})
-    usual = SamplingDefaults.from_terms(terms, "bf16-projection-v3")
+    usual = SamplingOptions.of_terms(terms, "bf16-projection-v3")
     budgets = tuple(sorted({budget for one in terms.classes for budget in one.budgets}))
     of_run = SamplingOptions(seed=5).sampling(4, usual)
     assert (of_run.budgets, of_run.temperature, of_run.max_tokens, of_run.seed) == (budgets, 0.6, 77, 5)
@@ -241,7 +242,7 @@ async def test_a_filtered_set_is_a_task_set_like_any_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     right = [index % 9 for index in range(40)]
-    monkeypatch.setattr(tasks_filter, "sample_tasks", Oracle(right))
+    monkeypatch.setattr(sampling, "sample_tasks", Oracle(right))
     out = Path("kept")
     await tasks_filter.filter_(session, tasks_folder, model_dir, out)
     report = json.loads(capsys.readouterr().out)
@@ -264,17 +265,17 @@ async def test_an_interrupted_filter_goes_on_where_it_was(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     right = [4] * 20 + [0] * 20
-    monkeypatch.setattr(tasks_filter, "sample_tasks", Oracle(right, breaks_after=13))
+    monkeypatch.setattr(sampling, "sample_tasks", Oracle(right, breaks_after=13))
     with pytest.raises(MusterError, match="killed"):
         await tasks_filter.filter_(session, tasks_folder, model_dir, Path("kept"))
     assert "13 of 40 tasks are answered; run the same command to resume" in capsys.readouterr().err
     assert not Path("kept").exists()
     second = Oracle(right)
-    monkeypatch.setattr(tasks_filter, "sample_tasks", second)
+    monkeypatch.setattr(sampling, "sample_tasks", second)
     await tasks_filter.filter_(session, tasks_folder, model_dir, Path("kept"))
     assert second.asked == list(range(13, 40))
     third = Oracle(right)
-    monkeypatch.setattr(tasks_filter, "sample_tasks", third)
+    monkeypatch.setattr(sampling, "sample_tasks", third)
     await tasks_filter.filter_(session, tasks_folder, model_dir, Path("kept"), low=0, high=0)
     assert third.asked == []
     assert TaskSet.open(Path("kept")).size == 20
@@ -297,7 +298,7 @@ async def test_a_filter_that_leaves_nothing_says_what_to_change(
     model_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tasks_filter, "sample_tasks", Oracle(right))
+    monkeypatch.setattr(sampling, "sample_tasks", Oracle(right))
     with pytest.raises(CheckError, match=what) as caught:
         await tasks_filter.filter_(session, tasks_folder, model_dir, Path("kept"))
     assert hint in caught.value.hint
@@ -307,7 +308,7 @@ async def test_a_filter_that_leaves_nothing_says_what_to_change(
 async def test_a_filter_names_a_model_that_never_ends_its_thinking(
     session: Session, tasks_folder: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks_filter, "sample_tasks", Oracle([0] * 40, unended=6))
+    monkeypatch.setattr(sampling, "sample_tasks", Oracle([0] * 40, unended=6))
     with pytest.raises(CheckError, match="75% of answers never end their thinking") as caught:
         await tasks_filter.filter_(session, tasks_folder, model_dir, Path("kept"))
     assert "thinking=none" in caught.value.hint
@@ -317,7 +318,7 @@ async def test_a_filter_never_writes_over_what_it_reads(
     session: Session, tasks_folder: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {path: path.read_bytes() for path in tasks_folder.rglob("*") if path.is_file()}
-    monkeypatch.setattr(tasks_filter, "sample_tasks", None)  # nothing is asked before it is refused
+    monkeypatch.setattr(sampling, "sample_tasks", None)  # nothing is asked before it is refused
     with pytest.raises(UsageError, match="OUT is TASKS"):
         await tasks_filter.filter_(session, tasks_folder, model_dir, Path("sub/../tasks"))
     with pytest.raises(ConfigError, match="holds something that is no task set"):

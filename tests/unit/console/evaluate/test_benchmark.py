@@ -11,8 +11,9 @@ import pytest
 
 from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.authoring.benchmarks.data import fetch_files
-from muster.clients.evaluation import Completion, CompletionRequest, TaskCompletions
-from muster.console.evaluate import benchmark, eval
+from muster.clients.evaluation import Answer, EvalRequest, TaskResult
+from muster.console import sampling
+from muster.console.evaluate import eval
 from muster.console.evaluate.eval_options import EvalOptions
 from muster.console.session import Options, Session
 from muster.environments.registry import own_manifest
@@ -32,8 +33,8 @@ class Oracle:
     def __init__(self, breaks_after: int | None = None) -> None:
         self.breaks_after, self.asked, self.prompts = breaks_after, 0, []
 
-    async def __call__(self, request: CompletionRequest) -> AsyncGenerator[TaskCompletions]:
-        self.request, self.prompts = request, [task.messages[-1].content for task in request.load()]
+    async def __call__(self, request: EvalRequest) -> AsyncGenerator[TaskResult]:
+        self.request, self.prompts = request, [task.messages[-1].content for task in request.load_prompts()]
         for number in range(request.first, request.count):
             if self.asked == self.breaks_after:
                 raise MusterError("the engine was killed")
@@ -42,7 +43,7 @@ class Oracle:
                 answer for row, answer in zip(GSM8K, GOLD, strict=True) if row["question"] in self.prompts[number]
             )
             texts = [f"#### {gold}" if sample % 2 else "7 apples" for sample in range(request.sampling.samples)]
-            yield TaskCompletions(number, tuple(Completion(text, 5, True) for text in texts))
+            yield TaskResult(number, 0, len(texts), 5, shown=tuple(Answer(text, 5, True) for text in texts))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     found = Oracle()
-    monkeypatch.setattr(benchmark, "complete", found)
+    monkeypatch.setattr(sampling, "ask", found)
     return found
 
 
@@ -107,7 +108,7 @@ async def test_an_interrupted_evaluation_ends_in_the_same_result(
     session: Session, model_dir: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def again(oracle: Oracle, **options: Any) -> None:
-        monkeypatch.setattr(benchmark, "complete", oracle)
+        monkeypatch.setattr(sampling, "ask", oracle)
         out = options.pop("out", Path("result.json"))
         await evaluate(session, model_dir, "gsm8k", data=[file], out=out, **{**SHORT, **options})
 
@@ -115,7 +116,7 @@ async def test_an_interrupted_evaluation_ends_in_the_same_result(
     await again(Oracle(), out=Path("whole/result.json"))
     with pytest.raises(MusterError, match="killed"):
         await again(Oracle(breaks_after=3))
-    assert "3 of 8 items are answered; run the same command to resume" in capsys.readouterr().err
+    assert "3 of 8 tasks are answered; run the same command to resume" in capsys.readouterr().err
     assert not Path("result.json").exists()
     for changed in (
         {"seed": 1},
