@@ -16,7 +16,6 @@ from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem
 from muster.authoring.benchmarks.scoring import BenchmarkScorer
 from muster.authoring.benchmarks.summary import units_of
-from muster.clients.evaluation import Answer
 from muster.console.tasks.import_options import run_reference
 from muster.constants import MICRO
 from muster.environments.scoring import Scorers
@@ -68,7 +67,7 @@ def _compare(benchmark: Benchmark, scorers: Scorers, cache: Path, every: int) ->
         found = Agreement(benchmark.name, len(cases))
         for case, published in zip(cases, theirs, strict=True):
             item = data.items[case.item]
-            scored = scorer.score(item, data.reference(case.item), Answer(case.text, 1, True))
+            scored = scorer.score(item, data.reference(case.item), case.text)
             for rule, score in scored.scores.items():
                 ours: Any = units_of(score, item.units) if item.units > 1 else score == MICRO
                 wanted = published[rule]

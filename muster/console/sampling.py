@@ -164,3 +164,8 @@ def progress(session: Session, total: int, begun: int) -> Iterator[Callable[[int
 def sampling_document(sampling: Sampling) -> dict[str, Any]:
     """Return the sampling options as part of a result."""
     return asdict(sampling) | {"budgets": list(sampling.budgets)}
+
+
+def estimate_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a figure of a result and its interval as cells of a table."""
+    return {"value": f"{row['value']:.3f}", "95 %": f"{row['low']:.3f} to {row['high']:.3f}"}

@@ -100,54 +100,51 @@ def load_benchmark(
 
     Raises ConfigError when no item is left, and as `read_rows`.
     """
-    data, seen = BenchmarkData(), set()
+    data, seen = BenchmarkData(), set[str]()
+    report = data.report
     try:
         for path in paths:
-            rows = _take(benchmark, path, data, seen, run_reference, environments, window, limit)
-            data.files.append({"name": path.name, "sha256": "0x" + sha256_of(path), "rows": rows})
+            before = report.rows
+            for number, row in read_rows(path, benchmark.columns, benchmark.optional):
+                if limit is not None and len(data.items) == limit:
+                    break
+                report.rows, report.last = report.rows + 1, number
+                try:
+                    item = _item_of(benchmark, row, number, run_reference, environments, window)
+                    if item.id in seen:
+                        raise MalformedError(TAKEN_ID)
+                except MalformedError as error:
+                    report.leave_out(number, without_task_name(str(error)))
+                    continue
+                seen.add(item.id)
+                report.taken += 1
+                data.add(item)
+            data.files.append({"name": path.name, "sha256": "0x" + sha256_of(path), "rows": report.rows - before})
         if not data.items:
-            raise ConfigError(
-                f"none of the {data.report.rows} rows is an item of {benchmark.name}", hint=data.report.hint
-            )
+            raise ConfigError(f"none of the {report.rows} rows is an item of {benchmark.name}", hint=report.hint)
     except BaseException:
         data.close()
         raise
     return data
 
 
-def _take(
+def _item_of(
     benchmark: Benchmark,
-    path: Path,
-    data: BenchmarkData,
-    seen: set[str],
+    row: Row | BadRow,
+    number: int,
     run_reference: RunReference,
     environments: Sequence[Environment],
     window: ContestWindow,
-    limit: int | None,
-) -> int:
-    """Add a file's items; return how many of its rows were read."""
-    report, rows = data.report, 0
-    for number, row in read_rows(path, benchmark.columns, benchmark.optional):
-        if limit is not None and len(data.items) == limit:
-            break
-        rows, report.rows, report.last = rows + 1, report.rows + 1, number
-        try:
-            if isinstance(row, BadRow):
-                raise MalformedError(row.reason)
-            if benchmark.dated and not window.holds(row):
-                raise MalformedError(OUTSIDE)
-            item = benchmark.convert(row, number, run_reference)
-            for environment in environments:
-                environment.check(Task(item.id, (), item.reference))
-            if item.id in seen:
-                raise MalformedError(TAKEN_ID)
-        except MalformedError as error:
-            report.leave_out(number, without_task_name(str(error)))
-            continue
-        seen.add(item.id)
-        report.taken += 1
-        data.add(item)
-    return rows
+) -> BenchmarkItem:
+    """Return the item in a row. Raises MalformedError with why it is none."""
+    if isinstance(row, BadRow):
+        raise MalformedError(row.reason)
+    if benchmark.dated and not window.holds(row):
+        raise MalformedError(OUTSIDE)
+    item = benchmark.convert(row, number, run_reference)
+    for environment in environments:
+        environment.check(Task(item.id, (), item.reference))
+    return item
 
 
 def prompts_of(items: Sequence[BenchmarkItem], template: str) -> bytes:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem, visible
-from muster.clients.evaluation import Answer
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.scoring import Scorers
 from muster.protocol.hashes import content_hash
@@ -17,12 +16,9 @@ NO_ANSWER = "no answer"
 
 
 @dataclass(frozen=True)
-class ScoredCompletion:
+class RuleScores:
     """What one completion is worth, by each rule."""
 
-    text: str
-    tokens: int
-    finished: bool
     scores: Mapping[str, int]
     """Millionths by the rule's name."""
     answers: Mapping[str, str]
@@ -56,9 +52,9 @@ class BenchmarkScorer:
             for rule in self._rules
         }
 
-    def score(self, item: BenchmarkItem, reference: Mapping[str, Any], completion: Answer) -> ScoredCompletion:
+    def score(self, item: BenchmarkItem, reference: Mapping[str, Any], completion: str) -> RuleScores:
         """Score one completion by every rule. Raises UnreachableError when this machine cannot run a scorer."""
-        text = visible(completion.text)
+        text = visible(completion)
         task = item.task("{question}", reference)
         scores, answers, reasons = {}, {}, {}
         for rule in self._rules:
@@ -71,4 +67,4 @@ class BenchmarkScorer:
             compared = None if rule.compare is None else rule.compare(text, item)
             if compared:
                 answers[rule.name] = compared
-        return ScoredCompletion(completion.text, completion.tokens, completion.finished, scores, answers, reasons)
+        return RuleScores(scores, answers, reasons)

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -172,53 +171,15 @@ def split_clusters(leaders: Sequence[int] | np.ndarray, held_out: int, seed: int
 # --- Benchmarks
 
 
-@dataclass(frozen=True)
 class Benchmarks:
-    """What problems must not have in common with benchmarks."""
+    """Problems that training tasks must not have in common with benchmarks.
 
-    grams: Hashes
-    """Of all 13 words in a row, ascending."""
-    shorter: Hashes
-    """Of all texts of fewer words, ascending."""
-
-    def contains(self, text: str) -> bool:
-        """Return whether a problem is contaminated."""
-        words = _PLAIN_WORDS.hashes(normal_text(text))
-        if len(words) < BENCHMARK_WORDS:
-            return len(words) > 0 and bool(_is_in(_shingles(words, len(words)), self.shorter).any())
-        return bool(_is_in(_shingles(words, BENCHMARK_WORDS), self.grams).any())
-
-
-def read_benchmarks(paths: Iterable[Path]) -> Benchmarks:
-    """Read benchmarks: JSON Lines or Parquet, of which every text counts. Raises as `read_rows`.
-
-    Texts of one to three words, such as answers, count for nothing.
-    """
-    grams: list[Hashes] = []
-    shorter: list[Hashes] = []
-    for path in paths:
-        for _, row in read_rows(path, (), ("*",)):
-            if isinstance(row, BadRow):
-                continue
-            for text in _texts(list(row.values())):
-                words = _PLAIN_WORDS.hashes(normal_text(text))
-                if len(words) >= BENCHMARK_WORDS:
-                    grams.append(_shingles(words, BENCHMARK_WORDS))
-                elif len(words) > 3:
-                    shorter.append(_shingles(words, len(words)))
-    return Benchmarks(_all_of(grams), _all_of(shorter))
-
-
-class Overlaps:
-    """Finds which problems of a benchmark stand in training tasks: the other direction of `Benchmarks`.
-
-    A problem overlaps that has 13 words in a row of a training task, or, with four to twelve words, stands in one as a
-    whole. Memory holds the benchmark alone, however many tasks go by.
+    A problem is known by any 13 of its words in a row; with four to twelve words, by all of them. Texts of one to three
+    words, such as answers, count for nothing. Memory holds the problems alone, however many tasks go by.
     """
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        """Take the texts of the benchmark's problems."""
-        grams: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    def __init__(self, problems: Iterable[str]) -> None:
+        grams: dict[int, list[tuple[Hashes, np.ndarray]]] = {}
         for i, text in enumerate(problems):
             words = _PLAIN_WORDS.hashes(normal_text(text))
             if len(words) > 3:
@@ -232,8 +193,14 @@ class Overlaps:
             order = np.argsort(hashes, kind="stable")
             self._grams[length] = (hashes[order], owners[order])
 
+    def contains(self, text: str) -> bool:
+        """Return whether a task is contaminated: it shares 13 words in a row, or is a shorter problem as a whole."""
+        words = _PLAIN_WORDS.hashes(normal_text(text))
+        length = min(len(words), BENCHMARK_WORDS)
+        return length in self._grams and bool(_is_in(_shingles(words, length), self._grams[length][0]).any())
+
     def found_in(self, text: str) -> set[int]:
-        """Return the problems, by number, that a training task's text holds."""
+        """Return the problems, by number, that a training task's text holds: a shorter one as a whole, anywhere."""
         words = _PLAIN_WORDS.hashes(normal_text(text))
         found: set[int] = set()
         for length, (known, owners) in self._grams.items():
@@ -243,13 +210,19 @@ class Overlaps:
         return found
 
 
+def read_benchmarks(paths: Iterable[Path]) -> Benchmarks:
+    """Read benchmarks: JSON Lines or Parquet, of which every text counts. Raises as `read_rows`."""
+    rows = (row for path in paths for _, row in read_rows(path, (), ("*",)) if not isinstance(row, BadRow))
+    return Benchmarks(_texts(rows))
+
+
 def _texts(values: Iterable[object]) -> Iterator[str]:
     for value in values:
         if isinstance(value, str):
             yield value
         elif isinstance(value, list):
             yield from _texts(value)
-        elif isinstance(value, dict):
+        elif isinstance(value, Mapping):
             yield from _texts(value.values())
 
 
@@ -320,12 +293,7 @@ def _permutations() -> tuple[np.ndarray, np.ndarray]:
     return numbers[:PERMUTATIONS] | np.uint64(1), numbers[PERMUTATIONS:]
 
 
-def _all_of(hashes: list[Hashes]) -> Hashes:
-    return np.unique(np.concatenate(hashes)) if hashes else np.zeros(0, np.uint64)
-
-
 def _is_in(hashes: Hashes, ascending: Hashes) -> np.ndarray:
-    if not len(ascending):
-        return np.zeros(len(hashes), bool)
+    """Return which hashes are among those of a list that is not empty: bool [hashes]."""
     places = np.minimum(np.searchsorted(ascending, hashes), len(ascending) - 1)
     return ascending[places] == hashes

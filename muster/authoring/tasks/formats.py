@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from muster.authoring.tasks.rows import Row
+from muster.environments.manifest import EnvironmentManifest
+from muster.environments.registry import own_manifest
 from muster.environments.task import MAX_ID_CHARS, ChatMessage, Task
 from muster.errors import MalformedError
 
@@ -28,6 +30,12 @@ class Format:
     optional: tuple[str, ...] = ()
     environments: tuple[str, ...] = ("math",)
     """Those that `convert` names."""
+    manifests: Mapping[str, EnvironmentManifest] = field(default_factory=dict)
+    """By the names of these environments; others have their defaults."""
+
+    def manifest(self, environment: str) -> EnvironmentManifest:
+        """Return what scores tasks of an environment. Raises as `own_manifest`."""
+        return self.manifests.get(environment) or own_manifest(environment)
 
 
 def text_of(row: Row, column: str, limit: int = MAX_QUESTION) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from muster.authoring.tasks.duplicates import (
     NEAR,
@@ -28,7 +29,7 @@ from muster.authoring.tasks.sources import ImportReport, import_tasks, without_t
 from muster.environments.answers import THINK_END
 from muster.environments.base import Environment
 from muster.environments.manifest import EnvironmentManifest
-from muster.environments.registry import make_environment, own_manifest
+from muster.environments.registry import make_environment
 from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError
 from muster.tasksets.build import NewPart, write_task_set
@@ -41,25 +42,28 @@ NEARLY_EQUAL: Final = "nearly equal to an earlier task"
 IN_BENCHMARK: Final = "shares 13 words in a row with a benchmark"
 TOO_LONG: Final = "its prompt has too many tokens"
 
+TokenCounter = Callable[[EnvironmentManifest, Task], int]
 
-@dataclass(frozen=True)
-class ImportOptions:
+
+class ImportOptions(BaseModel):
     """What is left out, and what is held out."""
 
-    held_out: int = 0
-    """Tasks for measuring only."""
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    held_out: int = Field(default=0, ge=0)
+    """Tasks kept for measuring."""
     seed: int = 0
-    """Decides which are held out."""
-    near: float = NEAR
-    """From what likeness on two problems are nearly equal."""
+    """Decides which tasks are held out, and what reasoning-gym makes."""
+    decontaminate: tuple[Path, ...] = ()
+    """Benchmark whose problems are left out: JSON Lines or Parquet."""
+    near: float | None = Field(default=None, ge=0.5, le=1)
+    """Likeness from which two problems are one: 0.8, of reasoning-gym 1."""
     keep_near: bool = False
-    """Keep nearly equal problems, in the same half."""
-    benchmarks: Sequence[Path] = ()
-    max_prompt_tokens: int | None = None
-    count_tokens: Callable[[EnvironmentManifest, Task], int] | None = None
-    max_rows: int = MAX_ROWS
-    manifests: Mapping[str, EnvironmentManifest] = field(default_factory=dict)
-    """By the names of environments that the source gives; others have their defaults."""
+    """Keep problems that are nearly equal."""
+    max_prompt_tokens: int | None = Field(default=None, ge=1)
+    """Leave out longer prompts; needs --tokenizer."""
+    max_rows: int = Field(default=MAX_ROWS, ge=1)
+    """Refuse files with more rows."""
 
 
 @dataclass
@@ -87,7 +91,13 @@ class _Spool:
 
 
 def import_set(
-    source: Format, path: Path, folder: Path, origin: TaskSource, report: ImportReport, options: ImportOptions
+    source: Format,
+    path: Path,
+    folder: Path,
+    origin: TaskSource,
+    report: ImportReport,
+    options: ImportOptions,
+    count_tokens: TokenCounter | None = None,
 ) -> TaskSet:
     """Write a task set of a file's rows to `folder`; the report says what was left out, and why.
 
@@ -97,12 +107,12 @@ def import_set(
     with tempfile.TemporaryFile() as file:
         # 1. Take each row that can be a task and is not to be left out by itself.
         spool = _Spool(file)
-        _take(source, path, spool, report, options)
+        _take(source, path, spool, report, options, count_tokens)
         if not spool.rows:
             raise ConfigError(f"none of the {report.rows} rows of {path} can be used", hint=report.hint)
 
         # 2. Find nearly equal ones; keep the first of each cluster.
-        leaders = clusters(spool.signatures.matrix(), options.near)
+        leaders = clusters(spool.signatures.matrix(), options.near or NEAR)
         used = np.ones(len(leaders), bool)
         if not options.keep_near:
             used = leaders == np.arange(len(leaders))
@@ -118,18 +128,13 @@ def import_set(
         environments = np.array(spool.environments)
         training, kept = [], []
         for name in dict.fromkeys(spool.environments):
-            manifest = manifest_of(name, options.manifests)
+            manifest = source.manifest(name)
             label = source.name if len(source.environments) == 1 else f"{source.name}-{name}"
             own = used & (environments == name)
             count = max(1, int((own & ~held).sum()))
             training.append((count, NewPart(label, manifest, spool.lines(own & ~held), 1, [origin])))
             kept.append(NewPart(label, manifest, spool.lines(own & held), 1, [origin]))
         return write_task_set(folder, weighed(training), kept)
-
-
-def manifest_of(name: str, manifests: Mapping[str, EnvironmentManifest]) -> EnvironmentManifest:
-    """Return the manifest given for an environment, or its default one. Raises as `own_manifest`."""
-    return manifests.get(name) or own_manifest(name)
 
 
 def weighed(parts: Sequence[tuple[int, NewPart]], largest: int = 20) -> list[NewPart]:
@@ -141,14 +146,21 @@ def weighed(parts: Sequence[tuple[int, NewPart]], largest: int = 20) -> list[New
     ]
 
 
-def _take(source: Format, path: Path, spool: _Spool, report: ImportReport, options: ImportOptions) -> None:
-    benchmarks = read_benchmarks(options.benchmarks) if options.benchmarks else None
+def _take(
+    source: Format,
+    path: Path,
+    spool: _Spool,
+    report: ImportReport,
+    options: ImportOptions,
+    count_tokens: TokenCounter | None,
+) -> None:
+    benchmarks = read_benchmarks(options.decontaminate) if options.decontaminate else None
     seen: set[bytes] = set()
     environments: dict[str, Environment] = {}
     for environment, task in import_tasks(source, path, report, max_rows=options.max_rows):
         name, key = hashlib.sha256(task.id.encode()).digest()[:16], exact_key(task.text)
         if environment not in environments:
-            environments[environment] = make_environment(manifest_of(environment, options.manifests))
+            environments[environment] = make_environment(source.manifest(environment))
         reason = cannot_score(environments[environment], task)
         if reason:
             pass
@@ -158,8 +170,8 @@ def _take(source: Format, path: Path, spool: _Spool, report: ImportReport, optio
             reason = TAKEN_ID
         elif benchmarks is not None and benchmarks.contains(task.text):
             reason = IN_BENCHMARK
-        elif options.max_prompt_tokens is not None and options.count_tokens is not None:
-            tokens = options.count_tokens(manifest_of(environment, options.manifests), task)
+        elif options.max_prompt_tokens is not None and count_tokens is not None:
+            tokens = count_tokens(source.manifest(environment), task)
             reason = TOO_LONG if tokens > options.max_prompt_tokens else ""
         if reason:
             report.taken -= 1

@@ -1,10 +1,10 @@
 """HumanEval and MBPP: functions to write, with tests in the style of `assert f(2) == 3`.
 
 Such a test runs beside the answer, which could change what `assert` or `==` mean. So it is turned into what goes in and
-what comes out: the test runs once, in the sandbox, with the reference solution, and every call that it makes is written
-down. A reference that fails its own test is left out. Of MBPP's tests those that forgive an order are left out too, for
-what was written down would not; HumanEval's forgive rounding alone (`tolerance` of the environment `code`), and in
-HumanEval/32 which root is found.
+what comes out, by the reference solution, in the sandbox, so that the expected output never meets the answer. A
+reference that fails its own test is left out. HumanEval's tests are recorded call by call, with how each result is
+compared: what they forgive is rounding, and in HumanEval/32 which root is found. Of MBPP's `assert f(2) == 3` the left
+side is what an answer computes and the right side what is expected.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from muster.authoring.tasks.rows import Row
 from muster.authoring.tasks.sources_synthetic import code_reference
 from muster.environments.base import ScorerCall
 from muster.environments.code import MAX_TESTS
+from muster.environments.comparing import same_value
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
@@ -31,12 +32,20 @@ Raises MalformedError when the code fails. It must run in a sandbox: the code is
 
 MAX_CODE: Final = 200_000
 UNRUNNABLE: Final = "its reference needs a module that the sandbox lacks, such as numpy, or another language"
-UNORDERED: Final = frozenset(("set", "frozenset", "sorted", "Counter", "len", "sum", "any", "all"))
-"""What a test compares by when it forgives an order, or more."""
 
 EQUAL, IDENTICAL, ROUNDED = "equal", "identical", "rounded"
 """How a test compares what a call returns: by `==` or as a truth, by `is`, or otherwise: within bounds, or as part of a
 computation."""
+
+
+TOLERANCE: Final = 1e-6
+"""What HumanEval's tests forgive of a number that they do not compare by `==`."""
+COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
+    EQUAL: {},
+    IDENTICAL: {"identical": True},
+    ROUNDED: {"tolerance": TOLERANCE},
+}
+"""What a test of the environment says for each way in which HumanEval's compare."""
 
 
 @dataclass(frozen=True)
@@ -163,42 +172,92 @@ def make_formats(run_reference: RunReference) -> tuple[Format, ...]:
     """Return the formats, which run reference solutions by `run_reference`."""
 
     def humaneval(row: Row) -> tuple[str, Task]:
-        prompt, entry = text_of(row, "prompt", MAX_CODE), text_of(row, "entry_point", 200)
-        solution = prompt + text_of(row, "canonical_solution", MAX_CODE)
-        reference = _reference(solution, entry, text_of(row, "test", MAX_CODE), run_reference)
+        prompt, reference = humaneval_of(row, run_reference)
         question = f"Complete this Python function. Answer with the whole function.\n\n```python\n{prompt}\n```"
         return "code", make_task("humaneval", question, reference, name=row["task_id"])
 
     def mbpp(row: Row) -> tuple[str, Task]:
-        # 1. What is asked.
-        text = next((row[name] for name in ("text", "prompt") if isinstance(row.get(name), str)), "")
-        if not text.strip() or len(text) > MAX_CODE:
-            raise MalformedError("neither text nor prompt is a text")
-
-        # 2. The one function that its tests call.
-        solution, tests = text_of(row, "code", MAX_CODE), row["test_list"]
-        if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
-            raise MalformedError("test_list is no list of tests")
-        setup = row.get("test_setup_code")
-        setup = setup if isinstance(setup, str) else ""
-        defined = {node.name for node in parse(solution).body if isinstance(node, ast.FunctionDef)}
-        names = {name for test in tests for name in _called(test) & defined}
-        if len(names) != 1:
-            raise MalformedError("its tests call none or several of its functions")
-        exact = [test for test in tests if not _called(test) & UNORDERED]
-        if not exact:
-            raise MalformedError("all of its tests forgive an order")
-
-        # 3. What that returns.
-        reference = _reference(solution, names.pop(), "\n".join((setup, *exact)), run_reference)
+        text, tests, reference = mbpp_of(row, run_reference)
         question = f"{text}\n\nAnswer with Python code. It is tested like this:\n\n```python\n{tests[0]}\n```"
         return "code", make_task("mbpp", question, reference, name=row["task_id"])
 
     needed = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
     return (
         Format("humaneval", needed, humaneval, (), ("code",)),
-        Format("mbpp", ("task_id", "code", "test_list"), mbpp, ("text", "prompt", "test_setup_code"), ("code",)),
+        Format("mbpp", ("task_id", "code", "test_list"), mbpp, MBPP_OPTIONAL, ("code",)),
     )
+
+
+def humaneval_of(row: Row, run_reference: RunReference) -> tuple[str, dict[str, Any]]:
+    """Return the function's beginning, and the reference, of a row of HumanEval. Raises MalformedError."""
+    prompt, entry = text_of(row, "prompt", MAX_CODE), text_of(row, "entry_point", 200)
+    solution = prompt + text_of(row, "canonical_solution", MAX_CODE)
+    recorded = recorded_calls(solution, entry, text_of(row, "test", MAX_CODE), run_reference)
+    inputs, outputs = [one.arguments for one in recorded], [one.output for one in recorded]
+    reference = code_reference(inputs, outputs, entry=entry, solution=solution)
+    reference["setup"] = prompt
+    for one, call in zip(reference["tests"], recorded, strict=True):
+        one |= COMPARED[call.compared]
+    return prompt, reference
+
+
+MBPP_OPTIONAL: Final = ("text", "prompt", "test_setup_code", "test_imports")
+
+_ANSWERING: Final = """
+def tested_(index):
+    names = dict(globals())
+    exec(SETUP_, names)
+    return eval(SIDES_[index], names)
+"""
+
+
+def mbpp_of(row: Row, run_reference: RunReference) -> tuple[str, list[str], dict[str, Any]]:
+    """Return the question, its tests and the reference of a row of MBPP. Raises MalformedError."""
+    # 1. What is asked.
+    question = next((row[name] for name in ("text", "prompt") if isinstance(row.get(name), str)), "")
+    if not question.strip() or len(question) > MAX_CODE:
+        raise MalformedError("neither text nor prompt is a text")
+    tests = row["test_list"]
+    if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
+        raise MalformedError("test_list is no list of tests")
+
+    # 2. Both sides of every test, the expected one by the reference solution.
+    sides = [_sides(test) for test in tests[:MAX_TESTS]]
+    setup = "\n".join((*_texts(row.get("test_imports")), *_texts(row.get("test_setup_code"))))
+    parse(setup)
+    solution = text_of(row, "code", MAX_CODE)
+    found = [
+        run_reference(f"{solution}\n\n{_side_code(setup, side)}", "tested_", [[i] for i in range(len(side))])
+        for side in zip(*sides, strict=True)
+    ]
+    if not all(same_value(ours, theirs, 0, distinct=True) for ours, theirs in zip(*found, strict=True)):
+        raise MalformedError("the reference solution fails its test")
+
+    # 3. Answers compute the left sides.
+    inputs = [[i] for i in range(len(sides))]
+    reference = code_reference(inputs, found[1], entry="tested_", solution=solution)
+    reference["setup"] = _side_code(setup, [left for left, _ in sides])
+    return question.strip(), tests, reference
+
+
+def _sides(test: str) -> tuple[str, str]:
+    match parse(test).body:
+        case [ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]))]:
+            try:
+                return ast.unparse(left), ast.unparse(right)
+            except RecursionError as error:
+                raise MalformedError("a test that is nested too deeply") from error
+    raise MalformedError("a test is not one assertion that two values are equal")
+
+
+def _side_code(setup: str, sides: Any) -> str:
+    return f"SETUP_, SIDES_ = {setup!r}, {list(sides)!r}\n{_ANSWERING}"
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, list):
+        return [one for one in value if isinstance(one, str)]
+    return [value] if isinstance(value, str) else []
 
 
 def parse(code: str) -> ast.Module:
@@ -211,15 +270,3 @@ def parse(code: str) -> ast.Module:
             return ast.parse(code)
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise MalformedError("code that does not parse") from error
-
-
-def _reference(solution: str, entry: str, test: str, run_reference: RunReference) -> dict[str, Any]:
-    """Return inputs and outputs, once the reference solution passes its test."""
-    recorded = recorded_calls(solution, entry, test, run_reference)
-    inputs, outputs = [one.arguments for one in recorded], [one.output for one in recorded]
-    return code_reference(inputs, outputs, entry=entry, solution=solution)
-
-
-def _called(test: str) -> set[str]:
-    nodes = [node for node in ast.walk(parse(test)) if isinstance(node, ast.Call)]
-    return {node.func.id for node in nodes if isinstance(node.func, ast.Name)}

@@ -27,11 +27,11 @@ from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem
 from muster.authoring.benchmarks.scoring import BenchmarkScorer
 from muster.authoring.benchmarks.summary import summarize
 from muster.authoring.evaluation.records import RecordFile
-from muster.authoring.tasks.duplicates import Overlaps
+from muster.authoring.tasks.duplicates import Benchmarks
 from muster.clients.evaluation import MAX_BUDGET, EvalRequest, Sampling, TaskResult
 from muster.console.evaluate.benchmark_publish import BenchmarkPublisher
 from muster.console.evaluate.eval_options import EvalOptions, Subject
-from muster.console.sampling import check_ks, model_hashes, record_tasks, sampling_document
+from muster.console.sampling import check_ks, estimate_cells, model_hashes, record_tasks, sampling_document
 from muster.console.session import Session, as_table, to_json
 from muster.console.tasks.import_options import run_reference
 from muster.environments.scoring import Scorers
@@ -119,18 +119,24 @@ async def evaluate_benchmark(
 
 def trained_on(items: Sequence[BenchmarkItem], against: Sequence[TaskSet]) -> set[int]:
     """Return the items, by number, that stand in the training tasks of these sets."""
-    overlaps = Overlaps([item.compared for item in items])
+    known = Benchmarks(item.compared for item in items)
     found: set[int] = set()
     for task_set in against:
         for _, task in task_set.train:
-            found |= overlaps.found_in(task.text)
+            found |= known.found_in(task.text)
     return found
 
 
 def _scored(scorer: BenchmarkScorer, data: BenchmarkData, kept: Sequence[int], answered: TaskResult) -> dict[str, Any]:
     """Return the record of an item: its answers, each with its scores."""
     item, reference = data.items[kept[answered.task]], data.reference(kept[answered.task])
-    samples = [asdict(scorer.score(item, reference, answer)) for answer in answered.shown]
+    samples = [
+        {
+            **{"text": answer.text, "tokens": answer.tokens, "finished": answer.finished},
+            **asdict(scorer.score(item, reference, answer.text)),
+        }
+        for answer in answered.shown
+    ]
     return {"id": item.id, "units": item.units, "samples": samples}
 
 
@@ -198,15 +204,7 @@ def _file_of(data: bytes) -> Iterator[Path]:
 
 
 def _for_people(document: dict[str, Any]) -> Group:
-    rows = [
-        {
-            "rule": row["rule"],
-            "": row["measure"],
-            "value": f"{row['value']:.3f}",
-            "95 %": f"{row['low']:.3f} to {row['high']:.3f}",
-        }
-        for row in document["figures"]
-    ]
+    rows = [{"rule": row["rule"], "": row["measure"], **estimate_cells(row)} for row in document["figures"]]
     sampling = document["sampling"]
     about = (
         f"{document['items']} items of {document['benchmark']}, {sampling['samples']} answers each at temperature "

@@ -15,12 +15,18 @@ from rich.text import Text
 from muster.authoring.benchmarks.definitions import Benchmark
 from muster.authoring.evaluation.pass_at_k import mean_pass_at_k
 from muster.clients.evaluation import EvalRequest, Sampling, TaskResult, part_of
-from muster.clients.run_data import RunTasks, fetch_profile
 from muster.console.command import command
 from muster.console.evaluate.benchmark_publish import prepare_publisher
 from muster.console.evaluate.eval_options import EvalOptions, Subject
-from muster.console.evaluate.weights import fetch_checkpoint
-from muster.console.sampling import SamplingOptions, check_ks, model_hashes, sample_tasks, sampling_document
+from muster.console.evaluate.weights import fetch_run_step
+from muster.console.sampling import (
+    SamplingOptions,
+    check_ks,
+    estimate_cells,
+    model_hashes,
+    sample_tasks,
+    sampling_document,
+)
 from muster.console.session import Session, as_table, to_json
 from muster.errors import UsageError
 from muster.runtime.files import write_durably
@@ -57,10 +63,11 @@ async def _of_task_set(session: Session, options: EvalOptions) -> None:
     samples, part = options.samples or DEFAULT_SAMPLES, options.part or "held-out"
     ks = check_ks(options.k, samples)
     if options.run is None:
-        task_set = await asyncio.to_thread(TaskSet.open, Path(str(options.tasks)))
-        subject = Subject(Path(str(options.model)), task_set)
+        subject = Subject(Path(str(options.model)), await asyncio.to_thread(TaskSet.open, Path(str(options.tasks))))
     else:
-        subject, task_set = await _of_run(session, options.run, options.step)
+        subject = await _of_run(session, options.run, options.step)
+    task_set = subject.task_set
+    assert task_set is not None
     sampling = options.sampling(samples, subject.usual)
     hashes = await asyncio.to_thread(model_hashes, subject.model)
     tasks = len(part_of(task_set, part))
@@ -114,7 +121,7 @@ async def _of_benchmark(session: Session, benchmark: Benchmark, options: EvalOpt
         if publisher is None:
             return
         step = publisher.step
-    subject, _ = await _of_run(session, options.run, step)
+    subject = await _of_run(session, options.run, step)
     await evaluate_benchmark(session, benchmark, subject, options, publisher)
 
 
@@ -124,24 +131,15 @@ def _for_publishing(session: Session) -> dict[str, object]:
     return {"--operator": options.operator, "--password-file": options.password_file, "--dry-run": options.dry_run}
 
 
-async def _of_run(session: Session, run: int, step: int | None) -> tuple[Subject, TaskSet]:
+async def _of_run(session: Session, run: int, step: int | None) -> Subject:
     """Fetch a step's weights and the run's tasks, both checked against the chain."""
-    folder = RUN_FOLDER / f"run-{run}"
-    async with session.chain() as chain, session.orchestrator(chain) as client:
-        terms = await chain.terms(run)
-        tasks = await RunTasks.fetch(client, terms, folder)
-        await tasks.ensure_all()
-        profile = await fetch_profile(client, terms, folder)
-        number, path = await fetch_checkpoint(session, chain, client, run, step, terms, folder / "weights")
-    usual = SamplingOptions.of_terms(terms, profile.name)
-    return Subject(path, tasks.task_set, usual, {"run": run, "step": number}), tasks.task_set
+    found = await fetch_run_step(session, run, step, RUN_FOLDER / f"run-{run}", whole=True)
+    usual = SamplingOptions.of_terms(found.terms, found.profile.name)
+    return Subject(found.path, found.task_set, usual, {"run": run, "step": found.number})
 
 
 def _for_people(document: dict[str, Any]) -> Group:
-    rows = [
-        {"": f"pass@{row['k']}", "value": f"{row['value']:.3f}", "95 %": f"{row['low']:.3f} to {row['high']:.3f}"}
-        for row in document["pass_at_k"]
-    ]
+    rows = [{"": f"pass@{row['k']}", **estimate_cells(row)} for row in document["pass_at_k"]]
     of = f"step {document['step']} of run {document['run']}" if "run" in document else document["model"]
     calls = f" and {document['mean_calls']:g} calls" if document["mean_calls"] else ""
     about = (

@@ -49,6 +49,7 @@ async def serve(
     """
     from muster.authoring.evaluation.openai_server import ServerSpec, free_port, is_local, serving
     from muster.chain.keys import read_secret
+    from muster.console.evaluate.weights import fetch_run_step
     from muster.console.sampling import model_hashes
     from muster.swarm.supervisor import interruptible
 
@@ -69,9 +70,12 @@ async def serve(
         path, about = await asyncio.to_thread(Path(model).absolute), {}
         spec = replace(spec, model=path, name=path.name)
     else:
-        number, path, computed, style = await _of_run(session, run, step)
-        about = {"run": run, "step": number}
-        spec = replace(spec, model=path, name=f"muster-step-{number}", dtype=computed, calls=calls or style)
+        found = await fetch_run_step(session, run, step, RUN_FOLDER / f"run-{run}", whole=False)
+        path, about = found.path, {"run": run, "step": found.number}
+        parts = found.task_set.document.parts
+        style = next((one.environment.turns.calls for one in parts if one.environment.turns), None)
+        name, computed = f"muster-step-{found.number}", found.profile.dtype
+        spec = replace(spec, model=path, name=name, dtype=computed, calls=calls or style)
     hashes = await asyncio.to_thread(model_hashes, path)
     document = {"base_url": spec.url, "model": spec.name, "checkpoint": str(path), **about, **hashes}
     spec = spec if dtype is None else replace(spec, dtype=dtype)
@@ -110,21 +114,3 @@ def _step(model: str | None, run: int | None) -> int | None:
             f"--run serves a step of the run, and {model} is no step", hint="name a step, or leave out --run"
         )
     return None if model is None else int(model)
-
-
-async def _of_run(session: Session, run: int, step: int | None) -> tuple[int, Path, str, CallStyle | None]:
-    """Return a step of a run, its checkpoint, checked against the chain, its dtype, and how it writes calls."""
-    from muster.clients.run_data import RunTasks, fetch_profile
-    from muster.console.evaluate.weights import fetch_checkpoint
-    from muster.environments.tools.registry import NO_TOOLS
-
-    folder = RUN_FOLDER / f"run-{run}"
-    async with session.chain() as chain, session.orchestrator(chain) as client:
-        terms = await chain.terms(run)
-        profile = await fetch_profile(client, terms, folder)
-        style: CallStyle | None = None
-        if terms.tools_root != NO_TOOLS:
-            document = (await RunTasks.fetch(client, terms, folder)).task_set.document
-            style = next((one.environment.turns.calls for one in document.parts if one.environment.turns), None)
-        number, path = await fetch_checkpoint(session, chain, client, run, step, terms, folder / "weights")
-    return number, path, profile.dtype, style

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +14,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from muster.chain.client import Chain
 from muster.chain.types import PolicyStep
-from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
-from muster.clients.run_data import CheckpointFetcher
+from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile
 from muster.console.command import command
 from muster.console.session import EXIT_CHECK, Session
 from muster.contracts import runs
@@ -24,6 +24,8 @@ from muster.protocol.terms import Terms
 from muster.shardcast.fetch.delta_fetch import fetch_step
 from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.format.store import read_manifest, verify_folder
+from muster.tasksets.taskset import TaskSet
+from muster.verification.profiles import Profile
 
 app = typer.Typer()
 
@@ -132,19 +134,31 @@ async def checkpoint_of(chain: Chain, run: int, step: int | None) -> PolicyStep:
     return await chain.checkpoint(run, step)
 
 
-async def fetch_checkpoint(
-    session: Session,
-    chain: Chain,
-    client: OrchestratorClient,
-    run: int,
-    step: int | None,
-    terms: Terms,
-    folder: Path,
-) -> tuple[int, Path]:
-    """Return a step, the newest without one, and its checkpoint in `folder`, fetched and checked against the chain.
+@dataclass(frozen=True)
+class RunStep:
+    """A step of a run, and what the run's terms name."""
 
-    Raises as `checkpoint_of` and `CheckpointFetcher.get`.
+    number: int
+    path: Path
+    """Its checkpoint."""
+    terms: Terms
+    profile: Profile
+    task_set: TaskSet
+
+
+async def fetch_run_step(session: Session, run: int, step: int | None, folder: Path, *, whole: bool) -> RunStep:
+    """Return a step, the newest without one, fetched into `folder` and checked against the chain.
+
+    whole: with all of its tasks, and not only what the task set says of them. Raises as `checkpoint_of`,
+    `RunTasks.fetch` and `CheckpointFetcher.get`.
     """
-    checkpoint, relays = await checkpoint_of(chain, run, step), Relays(session.settings.shardcast, client, run)
-    session.note(f"fetching the weights of step {checkpoint.step} …")
-    return checkpoint.step, await CheckpointFetcher(chain, terms, relays, folder).get(checkpoint.step)
+    async with session.chain() as chain, session.orchestrator(chain) as client:
+        terms = await chain.terms(run)
+        tasks = await RunTasks.fetch(client, terms, folder)
+        if whole:
+            await tasks.ensure_all()
+        profile = await fetch_profile(client, terms, folder)
+        checkpoint, relays = await checkpoint_of(chain, run, step), Relays(session.settings.shardcast, client, run)
+        session.note(f"fetching the weights of step {checkpoint.step} …")
+        path = await CheckpointFetcher(chain, terms, relays, folder / "weights").get(checkpoint.step)
+    return RunStep(checkpoint.step, path, terms, profile, tasks.task_set)

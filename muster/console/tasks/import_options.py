@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 import typer
 from pydantic import Field, model_validator
 
-from muster.authoring.tasks.duplicates import NEAR
 from muster.authoring.tasks.from_reasoning_gym import read_assignment
 from muster.authoring.tasks.importing import ImportOptions
-from muster.authoring.tasks.rows import MAX_ROWS
 from muster.authoring.tasks.sources import MAPPED
 from muster.console.options import Request
-from muster.console.tasks.token_counter import TokenizerOption, token_counter
+from muster.console.tasks.token_counter import TokenizerOption
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import own_manifest
 from muster.errors import ConfigError, MalformedError, UsageError
@@ -29,11 +27,8 @@ VERIFIERS: Final = "verifiers"
 PACKAGES: Final = (REASONING_GYM, VERIFIERS)
 """Sources that are packages and no files."""
 
-PUZZLES_NEAR: Final = 1.0
-"""Of reasoning-gym: its puzzles share their wording, so only those with the same words in a row are nearly equal."""
 
-
-class ImportRequest(Request):
+class ImportRequest(Request, ImportOptions):
     """The options of `muster tasks import`."""
 
     source: Annotated[str, typer.Argument()]
@@ -55,25 +50,11 @@ class ImportRequest(Request):
     """Of mapped: NAME=COLUMN, e.g. prompt=question, answer=solution."""
     name: str | None = None
     """Of mapped: what to call the source."""
-    held_out: int = Field(default=0, ge=0)
-    """Tasks kept for measuring."""
-    seed: int = 0
-    """Decides which tasks are held out, and what reasoning-gym makes."""
     count: int | None = Field(default=None, ge=1)
     """Of reasoning-gym, tasks of each dataset; of verifiers, its first ones."""
     setting: tuple[str, ...] = ()
     """Of reasoning-gym and verifiers: KEY=VALUE, e.g. max_terms=4."""
-    decontaminate: tuple[Path, ...] = ()
-    """Benchmark whose problems are left out: JSON Lines or Parquet."""
-    near: float | None = Field(default=None, ge=0.5, le=1)
-    """Likeness from which two problems are one: 0.8, of reasoning-gym 1."""
-    keep_near: bool = False
-    """Keep problems that are nearly equal."""
-    max_prompt_tokens: int | None = Field(default=None, ge=1)
-    """Leave out longer prompts; needs --tokenizer."""
     tokenizer: TokenizerOption = None
-    max_rows: int = Field(default=MAX_ROWS, ge=1)
-    """Refuse files with more rows."""
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:
@@ -87,19 +68,6 @@ class ImportRequest(Request):
         if (self.max_prompt_tokens is None) != (self.tokenizer is None):
             raise UsageError("--max-prompt-tokens and --tokenizer go together", hint="give both, or neither")
         return self
-
-    def options(self) -> ImportOptions:
-        """Return what is left out, and what is held out. Raises ConfigError for a tokenizer that cannot count."""
-        return ImportOptions(
-            held_out=self.held_out,
-            seed=self.seed,
-            near=self.near or (PUZZLES_NEAR if self.source == REASONING_GYM else NEAR),
-            keep_near=self.keep_near,
-            benchmarks=self.decontaminate,
-            max_prompt_tokens=self.max_prompt_tokens,
-            count_tokens=None if self.tokenizer is None else token_counter(self.tokenizer),
-            max_rows=self.max_rows,
-        )
 
 
 def environment_of(text: str) -> EnvironmentManifest:

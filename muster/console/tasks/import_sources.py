@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from muster.console.tasks.import_options import (
     manifests_of,
     run_reference,
 )
+from muster.console.tasks.token_counter import token_counter
 from muster.environments.code import Code
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import make_environment, own_manifest
@@ -38,6 +39,8 @@ from muster.tasksets.taskset import TaskSet
 
 COUNT: Final = 500
 """Tasks of each dataset of reasoning-gym, by default."""
+PUZZLES_NEAR: Final = 1.0
+"""Of reasoning-gym: its puzzles share their wording, so only those with the same words in a row are nearly equal."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,6 @@ class ImportedSource:
 
     format: Format
     rows: Path
-    manifests: Mapping[str, EnvironmentManifest]
     origin: str
 
 
@@ -56,7 +58,8 @@ def imported_source(request: ImportRequest, sandbox: Sandbox) -> Iterator[Import
     given = [environment_of(text) for text in request.environment]
     if request.source not in PACKAGES:
         format_ = _format(request, given, sandbox)
-        yield ImportedSource(format_, request.file, manifests_of(given, format_.environments), request.file.name)
+        format_ = replace(format_, manifests=manifests_of(given, format_.environments))
+        yield ImportedSource(format_, request.file, request.file.name)
         return
     if len(given) > 1:
         raise UsageError(
@@ -73,13 +76,15 @@ def import_(session: Session, request: ImportRequest) -> None:
     Rows that cannot be tasks are counted and named, and so are duplicates and those that benchmarks hold. Packages run
     in a virtual environment of their own, which uv makes.
     """
-    licence, options = require_licence(request.licence), request.options()
+    licence, options = require_licence(request.licence), request
+    counter = None if request.tokenizer is None else token_counter(request.tokenizer)
+    if request.near is None and request.source == REASONING_GYM:
+        options = request.model_copy(update={"near": PUZZLES_NEAR})
     check_replaceable(request.out)
     report, begun = ImportReport(), time.monotonic()
     with Sandbox() as sandbox, imported_source(request, sandbox) as source:
-        options = replace(options, manifests=source.manifests)
         origin = TaskSource(licence, request.origin or source.origin, request.note)
-        task_set = import_set(source.format, source.rows, request.out, origin, report, options)
+        task_set = import_set(source.format, source.rows, request.out, origin, report, options, counter)
     _tell(session, request, task_set, report, round(time.monotonic() - begun, 1))
 
 
@@ -126,7 +131,7 @@ def _reasoning_gym(request: ImportRequest, given: EnvironmentManifest | None) ->
         format_ = from_reasoning_gym.format_of_datasets(names, seed, make_environment(manifest))
         said = "".join(f", {setting}" for setting in request.setting)
         origin = f"reasoning-gym {from_reasoning_gym.VERSION}: {', '.join(names)}, seed {seed}{said}"
-        yield ImportedSource(format_, rows, {manifest.name: manifest}, origin[:2000])
+        yield ImportedSource(replace(format_, manifests={manifest.name: manifest}), rows, origin[:2000])
 
 
 @contextmanager
@@ -149,4 +154,4 @@ def _verifiers(request: ImportRequest, given: EnvironmentManifest | None) -> Ite
         label = re.sub(r"[^a-z0-9._-]", "-", name.lower())[:64]
         format_ = from_verifiers.format_of_taskset(label, mapped, make_environment(manifest))
         origin = f"{request.file.name} through verifiers {from_verifiers.VERSION}"
-        yield ImportedSource(format_, rows, {manifest.name: manifest}, origin[:2000])
+        yield ImportedSource(replace(format_, manifests={manifest.name: manifest}), rows, origin[:2000])

@@ -19,7 +19,6 @@ from muster.authoring.benchmarks.questions import (
     strict_number,
 )
 from muster.authoring.benchmarks.scoring import BenchmarkScorer
-from muster.clients.evaluation import Answer
 from muster.constants import MICRO
 from muster.environments.scoring import Scorers
 from muster.errors import UsageError
@@ -163,9 +162,8 @@ def test_completions_of_the_first_item_score_by_every_rule(name: str, load: Load
     scorer = BenchmarkScorer(BENCHMARKS[name], scorers)
     with load(name, ROWS[name][:1]) as data:
         for text, expected in ANSWERS[name]:
-            scored = scorer.score(data.items[0], data.reference(0), Answer(text, 3, True))
+            scored = scorer.score(data.items[0], data.reference(0), text)
             assert {rule: score == MICRO for rule, score in scored.scores.items()} == expected, text
-            assert (scored.text, scored.tokens, scored.finished) == (text, 3, True)
 
 
 def test_livecodebenchs_own_bounds_hold(load: Loader, scorers: Scorers) -> None:
@@ -180,7 +178,7 @@ def test_livecodebenchs_own_bounds_hold(load: Loader, scorers: Scorers) -> None:
     )
     scorer = BenchmarkScorer(BENCHMARKS["livecodebench"], scorers)
     with load("livecodebench", [{**row, "public_test_cases": json.dumps(tests), "private_test_cases": "[]"}]) as data:
-        scored = scorer.score(data.items[0], data.reference(0), Answer(f"```python\n{program}```", 1, True))
+        scored = scorer.score(data.items[0], data.reference(0), f"```python\n{program}```")
     assert scored.scores == {"passed": MICRO}
 
 
@@ -206,7 +204,7 @@ def test_humanevals_tests_compare_as_their_assertions_do(load: Loader, scorers: 
             ("True, -9999999999999999.0, 0.5", False),
             ("True, -9999999999999999, 0.501", False),
         ):
-            completion = Answer(f"    return ({returned})[n - 1]\n", 1, True)
+            completion = f"    return ({returned})[n - 1]\n"
             scored = scorer.score(data.items[0], data.reference(0), completion)
             assert (scored.scores["passed"] == MICRO) == right, returned
 
@@ -217,7 +215,7 @@ def test_gpqa_is_right_by_the_letter_of_the_right_choice(load: Loader, scorers: 
         for i, item in enumerate(data.items):
             right = data.reference(i)["answer"]
             for letter in "ABCD":
-                scored = scorer.score(item, data.reference(i), Answer(f"The answer is ({letter}).", 3, True))
+                scored = scorer.score(item, data.reference(i), f"The answer is ({letter}).")
                 assert scored.scores == dict.fromkeys(("flexible", "strict"), MICRO * (letter == right))
                 assert scored.answers == {"flexible": letter, "strict": letter}
 

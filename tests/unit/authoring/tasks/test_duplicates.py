@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from muster.authoring.tasks import duplicates
 from muster.authoring.tasks.duplicates import (
-    Overlaps,
+    Benchmarks,
     Signatures,
     clusters,
     exact_key,
@@ -167,7 +167,6 @@ def test_problems_of_a_benchmark_are_recognised(tmp_path: Path) -> None:
     rows = [{"problem": " ".join(long), "answer": "17"}, {"problem": short, "more": [{"deep": ["one two three four"]}]}]
     path.write_text("\n".join(map(json.dumps, rows)) + "\nno json\n")
     benchmarks = read_benchmarks([path])
-    assert len(benchmarks.grams) == 28
     assert benchmarks.contains("Tell me: " + " ".join(long[10:23]).upper() + "!")
     assert not benchmarks.contains("Tell me: " + " ".join(long[10:22]))
     assert benchmarks.contains("is SEVENTEEN a prime number")
@@ -180,14 +179,14 @@ def test_problems_of_a_benchmark_are_recognised(tmp_path: Path) -> None:
 
 def test_problems_of_a_benchmark_are_found_in_training_tasks() -> None:
     long, short, tiny = " ".join(f"word{i}" for i in range(30)), "Add up four numbers", "Yes or no"
-    overlaps = Overlaps([long, short, tiny, long.replace("word20", "other")])
-    assert overlaps.found_in(long) == {0, 3}
-    assert overlaps.found_in("Well, " + " ".join(long.split()[15:28]).upper()) == {0}
-    assert overlaps.found_in(" ".join(long.split()[15:27])) == set()
-    assert overlaps.found_in("Please: ADD up four numbers, quickly.") == {1}
-    assert overlaps.found_in("Yes or no") == set()
-    assert overlaps.found_in("") == set()
-    assert Overlaps([]).found_in(long) == set()
+    benchmarks = Benchmarks([long, short, tiny, long.replace("word20", "other")])
+    assert benchmarks.found_in(long) == {0, 3}
+    assert benchmarks.found_in("Well, " + " ".join(long.split()[15:28]).upper()) == {0}
+    assert benchmarks.found_in(" ".join(long.split()[15:27])) == set()
+    assert benchmarks.found_in("Please: ADD up four numbers, quickly.") == {1}
+    assert benchmarks.found_in("Yes or no") == set()
+    assert benchmarks.found_in("") == set()
+    assert Benchmarks([]).found_in(long) == set()
 
 
 def homoglyph(text: str, draw: Random) -> str:

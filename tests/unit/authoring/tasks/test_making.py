@@ -54,9 +54,9 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     return Session(Options(json=True))
 
 
-def import_stories(path: Path, folder: Path, **options: Any) -> tuple[TaskSet, ImportReport]:
-    report = ImportReport()
-    return import_set(format_of("gsm8k"), path, folder, MIT, report, ImportOptions(**options)), report
+def import_stories(path: Path, folder: Path, counter: Any = None, **options: Any) -> tuple[TaskSet, ImportReport]:
+    report, chosen = ImportReport(), ImportOptions(**options)
+    return import_set(format_of("gsm8k"), path, folder, MIT, report, chosen, count_tokens=counter), report
 
 
 # --- Import
@@ -67,7 +67,7 @@ def test_an_import_leaves_out_doubles_and_benchmarks_and_splits_the_rest(tmp_pat
     texts += [story(3).upper(), story(4, "today"), "Seen in a benchmark. " + story(777)]
     benchmark = write_stories(tmp_path / "bench.jsonl", [story(777)])
     made, report = import_stories(
-        write_stories(tmp_path / "f", texts), tmp_path / "set", held_out=10, benchmarks=[benchmark]
+        write_stories(tmp_path / "f", texts), tmp_path / "set", held_out=10, decontaminate=(benchmark,)
     )
     assert dict(report.left_out) == {
         "equal to an earlier task": 1,
@@ -116,7 +116,7 @@ def test_prompts_that_are_too_long_are_left_out(tmp_path: Path) -> None:
         return len(task.text)
 
     path = write_stories(tmp_path / "f", ["short", "x" * 11, "also short"])
-    made, report = import_stories(path, tmp_path / "set", max_prompt_tokens=10, count_tokens=count)
+    made, report = import_stories(path, tmp_path / "set", count, max_prompt_tokens=10)
     assert [task.text for _, task in made.train] == ["short", "also short"]
     assert report.examples == [(2, "its prompt has too many tokens")]
 

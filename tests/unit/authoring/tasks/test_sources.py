@@ -170,11 +170,12 @@ def test_humaneval_tests_become_what_goes_in_and_comes_out(tmp_path: Path, run: 
     assert task.reference == {
         "kind": "function",
         "entry": "fact",
+        "setup": FACTORIAL,
         "tests": [
             {"input": [3], "output": 6},
             {"input": [0], "output": 1},
             {"input": [1], "output": 1},
-            {"input": [True], "output": 1},
+            {"input": [True], "output": 1, "tolerance": 1e-6},
         ],
         "solution": FACTORIAL + BODY,
     }
@@ -224,38 +225,45 @@ def check(given):
 def test_the_order_of_a_mapping_given_to_a_function_stays(tmp_path: Path, run: RunReference) -> None:
     row = {
         "task_id": 1,
-        "text": "First key.",
-        "code": "def first(m):\n    return next(iter(m))\n",
-        "test_list": ["assert first({'b': {'d': 1, 'c': 2}, 'a': 2}) == 'b'", "assert first({'a': 1, 'b': 2}) == 'a'"],
+        "prompt": "def first(m):\n",
+        "canonical_solution": "    return next(iter(m))\n",
+        "test": "assert first({'b': {'d': 1, 'c': 2}, 'a': 2}) == 'b'\nassert first({'a': 1, 'b': 2}) == 'a'",
+        "entry_point": "first",
     }
-    ((_, task),), _ = take("mbpp", write_lines(tmp_path / "m", [row]), run_reference=run)
+    ((_, task),), _ = take("humaneval", write_lines(tmp_path / "m", [row]), run_reference=run)
     assert [test["input"] for test in Task.from_line(task.to_line()).reference["tests"]] == [
         [{"$dict": [["b", {"$dict": [["d", 1], ["c", 2]]}], ["a", 2]]}],
         [{"a": 1, "b": 2}],
     ]
 
 
-def test_mbpp_tests_that_forgive_an_order_are_left_out(tmp_path: Path, run: RunReference) -> None:
+def test_mbpp_tests_are_what_an_answer_computes_and_what_is_expected(tmp_path: Path, run: RunReference) -> None:
     mbpp = {
         "task_id": 11,
         "text": "Factorial.",
         "code": FACTORIAL + BODY,
-        "test_list": ["assert fact(2) == 2", "assert fact(4) == 24", "assert set([fact(1)]) == {1}"],
+        "test_list": ["assert fact(2) == 2", "assert {fact(1), fact(3)} == {6, 1}"],
         "test_setup_code": "import math",
     }
     bad = [
         {"test_list": ["assert other(1) == 3"]},
-        {"test_list": ["assert set([fact(1)]) == {1}"]},
+        {"test_list": ["assert fact(2) == 3"]},
+        {"test_list": ["assert fact(2)"]},
         {"test_setup_code": "import nothing"},
         {"text": ""},
     ]
     path = write_lines(tmp_path / "m", [mbpp, *(mbpp | one for one in bad)])
-    ((_, task),), report = take("mbpp", path, run_reference=run)
-    assert task.id == "mbpp/11"
-    assert task.reference["tests"] == [{"input": [2], "output": 2}, {"input": [4], "output": 24}]
+    ((environment, task),), report = take("mbpp", path, run_reference=run)
+    assert (environment, task.id) == ("code", "mbpp/11")
+    assert task.text.endswith("```python\nassert fact(2) == 2\n```")
+    assert [test["input"] for test in task.reference["tests"]] == [[0], [1]]
+    assert [test["output"] for test in task.reference["tests"]] == [2, {"$set": [1, 6]}]
+    assert "6, 1" not in task.reference["setup"]
+    make_environment(default_manifest("code", local_component().hash)).check(task)
     assert dict(report.left_out) == {
-        "its tests call none or several of its functions": 1,
-        "all of its tests forgive an order": 1,
+        "the reference solution fails: NameError": 1,
+        "the reference solution fails its test": 1,
+        "a test is not one assertion that two values are equal": 1,
         UNRUNNABLE: 1,
         "neither text nor prompt is a text": 1,
     }

@@ -101,7 +101,9 @@ async def test_a_result_says_what_it_depends_on(
     assert written["data"][0]["rows"] == len(GSM8K)
     records = [json.loads(line) for line in Path("result.items.jsonl").read_text().splitlines()]
     assert [record["id"] for record in records[1:]] == [f"gsm8k/{i + 1}" for i in range(len(GSM8K))]
-    assert records[1]["samples"][1]["scores"] == {"strict": 1_000_000, "flexible": 1_000_000}
+    first = records[1]["samples"][1]
+    assert (first["text"], first["tokens"], first["finished"]) == (f"#### {GOLD[0]}", 5, True)
+    assert first["scores"] == {"strict": 1_000_000, "flexible": 1_000_000}
 
 
 async def test_an_interrupted_evaluation_ends_in_the_same_result(
