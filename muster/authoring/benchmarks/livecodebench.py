@@ -10,15 +10,13 @@ import ast
 from datetime import date
 from typing import Any, Final
 
-from pydantic_core import from_json
-
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem, HubFiles, Rule
 from muster.authoring.benchmarks.pickled_text import read_tests
 from muster.authoring.benchmarks.programs import FENCE, fenced
 from muster.authoring.tasks.formats import text_of
 from muster.authoring.tasks.rows import Row
 from muster.authoring.tasks.sources_code import RunReference, parse
-from muster.authoring.tasks.sources_synthetic import code_reference
+from muster.authoring.tasks.sources_synthetic import code_reference, read_json
 from muster.errors import MalformedError
 
 _STAR: Final = (
@@ -72,15 +70,15 @@ def _item(row: Row, number: int, _: RunReference) -> BenchmarkItem:
     # 1. The tests, public and private.
     tests = [test for column in ("public_test_cases", "private_test_cases") for test in _tests_of(row[column])]
     metadata = row["metadata"]
-    details = _json(metadata, "metadata") if isinstance(metadata, str) else metadata
+    details = read_json(metadata, "metadata") if isinstance(metadata, str) else metadata
     entry = details.get("func_name") if isinstance(details, dict) else None
     inputs: list[Any] = [_text_in(test, "input") for test in tests]
     outputs: list[Any] = [_text_in(test, "output") for test in tests]
     if entry:
         if sum(text.count(mark) for text in (*inputs, *outputs) for mark in "[{,\n") > MAX_VALUES:
             raise MalformedError(f"the inputs and outputs of its tests hold more than {MAX_VALUES} values")
-        inputs = [[_json(line, "an input") for line in one.split("\n")] for one in inputs]
-        outputs = [_json(one, "an output") for one in outputs]
+        inputs = [[read_json(line, "an input") for line in one.split("\n")] for one in inputs]
+        outputs = [read_json(one, "an output") for one in outputs]
     reference = code_reference(inputs, outputs, entry=str(entry or ""))
     reference["setup"] = IMPORTS if entry else IMPORTS + INPUT
 
@@ -148,13 +146,6 @@ def _text_in(test: dict[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise MalformedError("a test whose input or output is no text")
     return value
-
-
-def _json(text: str, what: str) -> Any:
-    try:
-        return from_json(text, allow_inf_nan=False)
-    except ValueError as error:
-        raise MalformedError(f"{what} is no JSON") from error
 
 
 LIVECODEBENCH: Final = Benchmark(

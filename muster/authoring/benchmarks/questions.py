@@ -10,7 +10,8 @@ import hashlib
 import re
 import string
 import unicodedata
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem, HubFiles, Rule, whole
 from muster.authoring.tasks.formats import text_of
@@ -60,8 +61,9 @@ def _gsm8k(row: Row, number: int, _: RunReference) -> BenchmarkItem:
     return BenchmarkItem(f"gsm8k/{number}", text_of(row, "question"), {"answer": gold})
 
 
-def _number_rule(name: str, extract: Any) -> Rule:
-    return Rule(name, "arithmetic", {"answer": "exact"}, extract, extract)
+def _exact(name: str, environment: str, extract: Callable[[str, BenchmarkItem], str | None]) -> Rule:
+    """Return a rule by which the text that is found is the reference, and votes."""
+    return Rule(name, environment, {"answer": "exact"}, extract, extract)
 
 
 # --- Expressions
@@ -175,10 +177,6 @@ def _gpqa(row: Row, number: int, _: RunReference) -> BenchmarkItem:
     )
 
 
-def _letter_rule(name: str, extract: Any) -> Rule:
-    return Rule(name, "choice", {"answer": "exact"}, extract, extract)
-
-
 # --- IFEval
 
 
@@ -211,7 +209,7 @@ BENCHMARKS: Final = (
         "gsm8k",
         ("question", "answer"),
         _gsm8k,
-        (_number_rule("strict", strict_number), _number_rule("flexible", flexible_number)),
+        (_exact("strict", "arithmetic", strict_number), _exact("flexible", "arithmetic", flexible_number)),
         "{question}\n\nReason step by step. End with a line that has #### and then the final number alone.",
         1,
         GREEDY,
@@ -238,7 +236,7 @@ BENCHMARKS: Final = (
         "gpqa_diamond",
         ("Question", "Correct Answer", *WRONG, "Record ID"),
         _gpqa,
-        (_letter_rule("flexible", flexible_letter), _letter_rule("strict", strict_letter)),
+        (_exact("flexible", "choice", flexible_letter), _exact("strict", "choice", strict_letter)),
         "{question}\n\n{choices}\n\nReason step by step. End with this sentence, X being a letter: The answer is (X).",
         8,
         0.6,

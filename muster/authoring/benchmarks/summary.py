@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from muster.authoring.benchmarks.definitions import Benchmark
@@ -71,4 +72,4 @@ def units_of(score: int, units: int) -> int:
 
 
 def _figure(rule: str, measure: str, estimate: Estimate) -> dict[str, Any]:
-    return {"rule": rule, "measure": measure, "value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {"rule": rule, "measure": measure, **asdict(estimate)}

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from muster.authoring.tasks.formats import Format, level_of, make_task, text_of
-from muster.authoring.tasks.rows import MAX_ROW_BYTES, Row
+from muster.authoring.tasks.rows import Row
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
@@ -36,7 +36,7 @@ def _tests(info: dict[str, Any]) -> dict[str, Any]:
         raise MalformedError("not in Python")
     cases = info["test_cases"]
     if isinstance(cases, str):
-        cases = _json(cases, "test_cases")
+        cases = read_json(cases, "test_cases")
     if isinstance(cases, dict):  # of columns
         entry, inputs, outputs = cases.get("fn_name"), cases.get("inputs"), cases.get("outputs")
     elif isinstance(cases, list) and cases and all(isinstance(case, dict) for case in cases):
@@ -85,15 +85,14 @@ def _ordered(value: Any) -> Any:
 
 
 def _object(value: object, what: str) -> dict[str, Any]:
-    parsed = _json(value, what) if isinstance(value, str) else value
+    parsed = read_json(value, what) if isinstance(value, str) else value
     if not isinstance(parsed, dict):
         raise MalformedError(f"{what} is no JSON object")
     return parsed
 
 
-def _json(text: str, what: str) -> Any:
-    if len(text) > MAX_ROW_BYTES:
-        raise MalformedError(f"{what} is too long")
+def read_json(text: str, what: str) -> Any:
+    """Return the value of a text of JSON. Raises MalformedError."""
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,10 +99,9 @@ async def _of_task_set(session: Session, options: EvalOptions) -> None:
 def measured(answers: Sequence[TaskResult], sampling: Sampling, ks: Sequence[int]) -> dict[str, Any]:
     """Return pass@k with its interval, means of tokens and calls of an answer, and how many ended by themselves."""
     right = [one.right for one in answers]
-    estimates = [(k, mean_pass_at_k(right, sampling.samples, k)) for k in ks]
     total = sampling.samples * len(answers)
     return {
-        "pass_at_k": [{"k": k, "value": of.value, "low": of.low, "high": of.high} for k, of in estimates],
+        "pass_at_k": [{"k": k, **asdict(mean_pass_at_k(right, sampling.samples, k))} for k in ks],
         "mean_tokens": round(sum(one.tokens for one in answers) / total, 2),
         "mean_calls": round(sum(one.calls for one in answers) / total, 2),
         "finished": sum(one.finished for one in answers) / total,
