@@ -121,8 +121,9 @@ def request_from_line(line: str) -> EvalRequest:
     """Read a request."""
     document: dict[str, Any] = json.loads(line)
     sampling = TypeAdapter(Sampling).validate_python(document["sampling"])
-    paths = {name: Path(document[name]) for name in ("model", "tasks")}
-    return EvalRequest(**document | paths | {"root": bytes.fromhex(document["root"]), "sampling": sampling})
+    document |= {name: Path(document[name]) for name in ("model", "tasks")}
+    document |= {"root": bytes.fromhex(document["root"]), "sampling": sampling}
+    return EvalRequest(**document)
 
 
 @dataclass(frozen=True)
