@@ -193,6 +193,10 @@ class Benchmarks:
             order = np.argsort(hashes, kind="stable")
             self._grams[length] = (hashes[order], owners[order])
 
+    def __len__(self) -> int:
+        """Return the number of hashes that the problems are known by."""
+        return sum(len(hashes) for hashes, _ in self._grams.values())
+
     def contains(self, text: str) -> bool:
         """Return whether a task is contaminated: it shares 13 words in a row, or is a shorter problem as a whole."""
         words = _PLAIN_WORDS.hashes(normal_text(text))
