@@ -168,6 +168,7 @@ lint: setup
 	ruff check $(PATHS)
 	lint-imports --no-logo
 	python scripts/rooms.py
+	python scripts/mirrors.py --most 79
 	pyright
 
 release: setup
