@@ -46,7 +46,7 @@ def test_an_evaluation_that_is_killed_goes_on_to_the_same_result(tmp_path: Path)
     known = records.read_bytes().count(b"\n") - 1
     assert 1 <= known < len(GSM8K)
     done = subprocess.run(command, cwd=broken, check=True, timeout=BOUND, capture_output=True, text=True)
-    assert f"{known} of 8 items were answered before" in done.stderr
+    assert f"{known} of 8 tasks were answered before" in done.stderr
 
     # 3. Both end alike, to the last token.
     assert records.read_bytes() == (whole / "result.items.jsonl").read_bytes()
