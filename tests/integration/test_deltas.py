@@ -248,6 +248,17 @@ async def test_false_offers_do_not_block_honest_delta(
     assert (fetched.fetched_bytes, fetched.delta_bytes < made[5].total_bytes / 20) == (0, True)
 
 
+async def test_false_sizes_do_not_block_the_differences_to_a_step_that_none_has_whole(
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    async with odd_source(run_fixture / "published") as (loud, shelf, _):
+        honest = await shelf.index()
+        false = [entry.model_copy(update={"size": 1}) for entry in honest.versions if entry.base_step is not None]
+        shelf.advertise = Index(versions=false)
+        fetched = await get_step(made, 3, tmp_path, loud, origin.url)
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
+
+
 async def test_a_difference_that_is_larger_than_was_said_is_not_fetched(
     run_fixture: Path, made: list[Manifest], tmp_path: Path
 ) -> None:

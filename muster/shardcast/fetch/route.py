@@ -14,7 +14,7 @@ version larger than it was offered is fetched: so each wrong route costs less th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from muster.shardcast.delta.difference import TIMES_SMALLER
@@ -39,7 +39,7 @@ class Offer:
     """None: the whole step."""
     size: int
     """In bytes."""
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = field(compare=False)
     """The sources that offer it."""
 
 

@@ -29,7 +29,8 @@ class SourceOffers:
         self._indexes: dict[str, list[Index]] | None = None
         """By source: its index, and the page of the step."""
         self._has_pages = False
-        self._bad_roots: set[bytes] = set()
+        self._failed: set[Offer] = set()
+        self._ignored: set[bytes] = set()
         self._failures: Counter[str] = Counter()
         """By source: its offers that failed."""
 
@@ -59,20 +60,19 @@ class SourceOffers:
 
     def usable(self) -> list[Offer]:
         """Return the offers that have not failed."""
-        indexes = {
-            url: found for url, found in (self._indexes or {}).items() if self._failures[url] < MAX_FAILED_OFFERS
-        }
-        return [offer for offer in offers_of(indexes, self._request.run) if offer.root not in self._bad_roots]
+        all_of = (self._indexes or {}).items()
+        indexes = {url: pages for url, pages in all_of if self._failures[url] < MAX_FAILED_OFFERS}
+        found = offers_of(indexes, self._request.run)
+        return [offer for offer in found if offer not in self._failed and offer.root not in self._ignored]
 
     def mark_failed(self, offers: Collection[Offer]) -> None:
-        """Note that these offers failed, and which sources made them."""
+        """Note that these offers, but not others of their versions, failed, and which sources made them."""
         self._failures += Counter(url for offer in offers for url in offer.urls)
-        for offer in offers:
-            self.ignore(offer.root)
+        self._failed.update(offers)
 
     def ignore(self, root: bytes) -> None:
         """Use no offer of the version with this root any more."""
-        self._bad_roots.add(root)
+        self._ignored.add(root)
 
     def __str__(self) -> str:
         found = []
