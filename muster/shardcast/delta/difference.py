@@ -1,6 +1,6 @@
 """A difference between two steps, as a version that travels like any other.
 
-Two kinds make the same promise: `muster.shardcast.delta.frames`, what changed between any two steps, and
+Two kinds make the same promise: `muster.shardcast.delta.frames`, what changed since the step before, and
 `muster.shardcast.delta.adapter`, the low-rank adapter that a run trains. Either holds
 
     step.json    the manifest of the step that it makes, the one whose root is on chain

@@ -1,4 +1,4 @@
-"""A difference that says what changed, shard by shard: `muster.shardcast.delta.difference` between any two steps.
+"""A difference that says what changed, shard by shard: a `muster.shardcast.delta.difference` to the step before.
 
 step.delta   "MUSTERD1", the number of frames u32, the length of each u32, and one frame
 (`muster.shardcast.delta.codec`)

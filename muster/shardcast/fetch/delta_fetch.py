@@ -161,6 +161,8 @@ class DeltaFetch:
         """Fetch what a route needs and make the shards that it gives. whole: bytes of the step."""
         with ExitStack() as stack:
             stack.callback(prune, self.request.dest / DELTAS, KEPT_DELTAS)  # once they are no longer in use
+            root = route.begin_with.root if route.begin_with else held[route.start].manifest.root
+            stack.enter_context(used(version_path(self.request.dest, root)))  # now: the differences take a while
             # 1. The differences, small as they are: if they are wrong, no whole step is fetched for them.
             async with asyncio.timeout(self.request.settings.fetch_seconds):
                 if route.begin_with is not None:
@@ -169,8 +171,6 @@ class DeltaFetch:
                         raise MismatchError(f"the offered step {route.start} has another root than the chain's")
                 folders = await self._fetch_chain(route, whole, stack)
             # 2. The step to begin with, held here or fetched.
-            root = route.begin_with.root if route.begin_with else held[route.start].manifest.root
-            stack.enter_context(used(version_path(self.request.dest, root)))
             if route.begin_with is None:
                 start = held[route.start]
             else:
