@@ -39,7 +39,7 @@ ENGINE_MODULES: Final = frozenset(
 
 BROWSER: Final = "browser"
 BROWSER_FOLDER: Final = "tests/e2e/"
-"""Where modules are that share a browser and a swarm."""
+"""Where modules are that share a browser."""
 
 LONGEST: Final = (
     BROWSER,
@@ -70,7 +70,7 @@ LONGEST: Final = (
 )
 """Groups by how long they take, the longest first. A stale entry costs time and nothing else.
 
-The swarm that is killed comes last of them: the browser's swarm has ended by then, and both at once take 7 GiB.
+The swarm that is killed comes last of them: the recorded swarm has ended by then, and both at once take 7 GiB.
 """
 
 
