@@ -118,7 +118,7 @@ async def _work_until_convicted(world: World, anvil: Anvil, folder: Path) -> Non
         # 1. Honest work is accepted, and a step is made of it.
         for process in (honest, juror, *validators):
             process.start()
-        await until(lambda: _is_accepted(world), "the honest work is accepted")
+        await until(lambda: _is_accepted(world, honest), "the honest work is accepted")
         await asyncio.to_thread(honest.stop)
         report = await _trained_on_it(world)
         # 2. A cheater is accused of what it committed to first. It is held, so that it commits to no more.
@@ -145,7 +145,8 @@ def _save(anvil: Anvil, path: Path) -> None:
     path.write_text(anvil.request("anvil_dumpState"))
 
 
-async def _is_accepted(world: World) -> bool:
+async def _is_accepted(world: World, honest: Service) -> bool:
+    assert honest.is_running, honest.said
     async with world.run_fixture.client(world.orchestrator.url, None) as client:
         work = await client.accepted(world.run_fixture.run)
     return sum(len(one.verdicts) >= ACCEPTS for one in work) >= COMMITMENTS
