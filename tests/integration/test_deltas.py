@@ -162,6 +162,18 @@ async def test_a_relay_makes_a_step_of_the_difference_that_it_passes_on(
         assert (found.fetched_bytes, contents(found.path)) == (of_step, contents(run_fixture / "checkpoint-5"))
 
 
+async def test_a_relay_that_was_killed_uses_the_difference_that_it_has(
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    published = [read_manifest(version.path) for version in versions(run_fixture / "published")]
+    for manifest in published:
+        if manifest.root == made[4].root or (manifest.step, manifest.base_step) == (5, 4):
+            give(run_fixture, manifest, tmp_path)
+    async with relaying(tmp_path, origin.url, follow=True) as (_, stats):
+        await until(lambda: len(versions(tmp_path)) == 3)
+        assert stats.fetched_bytes == 0
+
+
 # What goes wrong
 
 

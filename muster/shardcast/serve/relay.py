@@ -65,9 +65,9 @@ Anchor = Callable[[Manifest], Awaitable[None]]
 class VersionPull:
     """One version of this relay: on its way, complete, or failed."""
 
-    def __init__(self, download: Download, hold_seconds: float, leads_to: int | None) -> None:
+    def __init__(self, download: Download, hold_seconds: float) -> None:
         self.download = download
-        self.leads_to = leads_to
+        self.leads_to: int | None = None
         """Of a difference that an upstream lists, the step that it makes."""
         self.failure: FileProblem | None = None
         self.task: asyncio.Task[None] | None = None
@@ -204,8 +204,8 @@ class Relay:
         async with Pool(self.upstreams, self.settings) as pool:
             while self.settings.follow:
                 for root, entry in (await self._newest(pool)).items():
-                    if root not in self._pulls:
-                        self._start(root, entry)
+                    pull = self._pulls.get(root) or self._start(root, entry)
+                    pull.leads_to = None if entry.base_step is None else entry.step
                 await asyncio.sleep(self.settings.poll_seconds)
 
     async def _newest(self, pool: Pool) -> dict[bytes, IndexEntry]:
@@ -237,8 +237,7 @@ class Relay:
             progress=lambda _: self._count(pull),
             retry="none",
         )
-        leads_to = None if entry is None or entry.base_step is None else entry.step
-        pull = self._pulls[root] = VersionPull(download, self.settings.hold_seconds, leads_to)
+        pull = self._pulls[root] = VersionPull(download, self.settings.hold_seconds)
         pull.task = asyncio.create_task(self._run(root, pull, pool, entry))
         return pull
 
