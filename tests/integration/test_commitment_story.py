@@ -211,8 +211,8 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World, monkeypat
         await until(all_jailed, "all five are jailed")
     refuted = await world.events(Refuted)
     assert {(event.node, reason_of_flaw(event.flaw)) for event in refuted} == {
-        (world.run_fixture.key("w2").address, kind_of("wrong_draw")),
-        (world.run_fixture.key("w4").address, kind_of("out_of_bounds")),
+        (world.run_fixture.key("w2").address, "wrong_draw"),
+        (world.run_fixture.key("w4").address, "out_of_bounds"),
     }
     opened = {event.case_id: event for event in await world.events(CaseOpened)}
     guilty = [opened[event.case_id] for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY]
