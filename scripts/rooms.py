@@ -2,8 +2,8 @@
 
     python scripts/rooms.py
 
-Ends with 1 where a limit is exceeded. The limits of BUDGET are what the last change left. Who makes the house smaller
-writes the lower figure. Who needs more raises a figure in a commit of its own, whose body says what users get for it.
+Ends with 1 where a limit is exceeded. The limits of BUDGET are what the last change left. A change that needs less
+lowers its figures. One that needs more raises a figure in a commit of its own, whose body says what users get for it.
 
 A module of the library is imported by a process if a module in `orchestrator/`, `worker/`, `validator/` or `trainer/`,
 or the relay's start, leads to it. Imports for type checking do not count. The sandbox's guest, which runs on another

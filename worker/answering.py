@@ -2,7 +2,7 @@
 
 One line of `muster.clients.evaluation.EvalRequest` comes in on stdin. One line of `TaskResult` per task goes out on
 stdout, in order; or a line with the error, before anything is generated. It generates and scores exactly as a worker
-does, whole conversations where an environment has turns. Of prompts, texts go out and nothing is scored.
+does, whole conversations where an environment has turns. For prompts, texts go out and nothing is scored.
 """
 
 from __future__ import annotations

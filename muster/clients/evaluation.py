@@ -75,7 +75,7 @@ class EvalRequest:
     model: Path
     """Checkpoint folder."""
     tasks: Path
-    """Folder of the task set; of prompts the file, one task on each line, without its reference."""
+    """Folder of the task set, or the file of prompts: one task on each line, without its reference."""
     root: bytes
     """What the set's document, or the file, hashes to."""
     part: Part | Literal["prompts"]
@@ -91,7 +91,7 @@ class EvalRequest:
     first: int = 0
     """Tasks that are answered already."""
     show: int = 0
-    """Answers to each task whose text comes back, the first ones; of prompts all."""
+    """Answers to each task whose text comes back: the first ones, or all to a prompt."""
 
     def load(self) -> Sequence[Scored]:
         """Load the tasks of a set from `first` on, each with what scores it.
@@ -148,7 +148,7 @@ class TaskResult:
     task: int
     """Index into the part."""
     right: int
-    """Right answers, of `Sampling.samples`; 0 of a prompt, whose answers are not scored."""
+    """Right answers, of `Sampling.samples`; 0 for a prompt, whose answers are not scored."""
     finished: int
     """Answers that ended before they were cut off."""
     tokens: int

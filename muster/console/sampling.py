@@ -41,7 +41,7 @@ USUAL: Final[Mapping[str, Any]] = {
 
 
 class SamplingOptions(Request):
-    """How a model is asked, as it was typed, or as it is usual; None: as nothing says otherwise."""
+    """How a model is asked: what was typed, or what is usual. None says nothing."""
 
     budgets: Numbers | None = None
     """Thinking budgets in tokens, comma-separated."""

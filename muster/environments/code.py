@@ -40,7 +40,7 @@ class Code(OptionsEnvironment):
     passes, for checking the task. A function's test may also have `identical` (true): only a value of the output's own
     type is right, `True` and not `1`; or `tolerance`, in the place of the option.
 
-    Option `runner` has one value, "component". It stands here because hashes of manifests that were published cover it.
+    Option `runner` has one value, "component". It stays because hashes of published manifests cover it.
 
     Option `tuples`: "lists" compares them as lists, "distinct" as Python does, "outer" takes a returned tuple for a
     list and what is in it as Python does. Option `text`: "words" compares printed lines word by word, "lines" as a

@@ -1,9 +1,9 @@
 """One real swarm, recorded once in a run of pytest, and played again wherever a test only looks at what came of it.
 
-Real are the chain, orchestrator, origin of weights, engines and replays: a worker's commitments are accepted, and a
-cheater is accused, tried and convicted. Kept is what outlives the orchestrator's database: the chain's state during and
-after the trial, and what members sent, as they signed it. `playing` loads the chain, starts an orchestrator with an
-empty database, and sends it all again through the public API.
+The chain, orchestrator, origin of weights, engines and replays are real: a worker's commitments are accepted, and a
+cheater is accused, tried and convicted. The recording keeps what outlives the orchestrator's database: the chain's
+state during and after the trial, and what members sent, as they signed it. `playing` loads the chain, starts an
+orchestrator with an empty database, and sends it all again through the public API.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ async def _is_jailed(world: World, juror: Service) -> bool:
 
 
 async def _end_the_hour(world: World) -> int:
-    """Move the clock to the end of the hour in which the honest worker committed last; which one."""
+    """Move the clock to the end of the hour in which the honest worker committed last. Return that hour."""
     async with world.run_fixture.chain("stranger") as chain:
         hour = (await chain.call(runs.work(world.run_fixture.key(HONEST).address))).last_hour
     async with world.run_fixture.local_chain() as dev:

@@ -124,7 +124,7 @@ async def test_a_newcomer_copies_the_command_and_watches_its_work(
 
 
 async def _joins(swarm: Played) -> int:
-    """Register the newcomer, and publish the step at which it may begin; which one."""
+    """Register the newcomer, and publish the step at which it may begin. Return that step."""
     fixture = swarm.run_fixture
     async with fixture.local_chain() as dev:
         await dev.fund([fixture.key(name).address for name in (NEWCOMER, f"operator of {NEWCOMER}")])

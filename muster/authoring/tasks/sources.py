@@ -23,7 +23,7 @@ from muster.errors import ConfigError, MalformedError, UsageError
 EXAMPLES: Final = 3
 """Rows of a kind that a report names."""
 MAX_UNRUNNABLE: Final = 1_000
-"""Of rows whose reference the sandbox cannot run, which a report names one by one."""
+"""Rows that a report names because the sandbox cannot run their reference."""
 MAPPED: Final = "mapped"
 EXECUTING: Final = ("humaneval", "mbpp")
 
@@ -42,7 +42,7 @@ class ImportReport:
     left_out: Counter[str] = field(default_factory=Counter)
     """Rows by the reason why they are left out."""
     examples: list[tuple[int, str]] = field(default_factory=list)
-    """Number and reason of the first EXAMPLES rows of each reason, and of MAX_UNRUNNABLE of that one."""
+    """Number and reason of the first EXAMPLES rows of each reason; of UNRUNNABLE, of the first MAX_UNRUNNABLE."""
 
     def leave_out(self, number: int, reason: str) -> None:
         """Count a row that is left out."""

@@ -37,7 +37,7 @@ class Subject:
 
     model: Path
     task_set: TaskSet | None
-    """That is asked, or with which a benchmark must have nothing in common."""
+    """The tasks that are asked. A benchmark must have nothing in common with them."""
     usual: SamplingOptions = AS_USUAL
     of_run: Mapping[str, int] = field(default_factory=dict)
 

@@ -55,7 +55,7 @@ class FileRequest:
 
 @dataclass
 class OpenFile:
-    """A file, open. This one is all there; of a relay's some bytes may still be on their way (`relay.IncomingFile`)."""
+    """An open file that is complete. A relay's file may still lack bytes (`relay.IncomingFile`)."""
 
     file: BinaryIO
     size: int
