@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 import numpy as np
 
 from muster.clients.answering import refusal_line
-from muster.clients.evaluation import Answer, EvalRequest, Sampling, TaskResult, request_from_line
+from muster.clients.evaluation import EvalRequest, ModelAnswer, Sampling, TaskResult, request_from_line
 from muster.constants import MICRO
 from muster.environments.answers import THINK_END
 from muster.environments.scoring import Scorers
@@ -103,8 +103,8 @@ def serve_prompts(request: EvalRequest) -> Iterator[TaskResult]:
                     yield TaskResult(i, 0, finished, tokens, shown=answers)
 
 
-def _answer(tokenizer: PreTrainedTokenizerBase, engine: Engine, generation: Generation) -> Answer:
-    return Answer(
+def _answer(tokenizer: PreTrainedTokenizerBase, engine: Engine, generation: Generation) -> ModelAnswer:
+    return ModelAnswer(
         text=completion_text(tokenizer, generation.tokens, engine.stop_tokens),
         tokens=len(generation.tokens),
         finished=generation.finish_reason == "stop",
@@ -179,8 +179,8 @@ class EvalSession:
             shown=tuple(map(self._shown, generations[: self.show], texts, right)),
         )
 
-    def _shown(self, generation: Generation, text: str, right: bool) -> Answer:
-        answer = Answer(text, sampled_length(generation.spans), generation.finish_reason == "stop", right)
+    def _shown(self, generation: Generation, text: str, right: bool) -> ModelAnswer:
+        answer = ModelAnswer(text, sampled_length(generation.spans), generation.finish_reason == "stop", right)
         if len(generation.spans) == 1:
             return answer
         tokens = generation.tokens[:-1] if generation.finish_reason == "stop" else generation.tokens

@@ -127,7 +127,7 @@ def request_from_line(line: str) -> EvalRequest:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """One answer, as the model gave it: any text at all."""
 
     text: str
@@ -157,7 +157,7 @@ class TaskResult:
     """Answers that were to think and never ended it."""
     calls: int = 0
     """Calls of all answers together that a tool, or an error, was the answer to."""
-    shown: tuple[Answer, ...] = ()
+    shown: tuple[ModelAnswer, ...] = ()
     """The first `EvalRequest.show` answers."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from muster.authoring.evaluation.pass_at_k import FEWEST_TASKS, paired_gain
 from muster.clients.answering import ask
-from muster.clients.evaluation import Answer, EvalRequest, Sampling, TaskResult
+from muster.clients.evaluation import EvalRequest, ModelAnswer, Sampling, TaskResult
 from muster.environments.task import Task
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.protocol.turns.pieces import PIECE_NAMES
@@ -110,7 +110,7 @@ def _conversations(
     ]
 
 
-def _shown(answer: Answer) -> dict[str, Any]:
+def _shown(answer: ModelAnswer) -> dict[str, Any]:
     pieces = [
         {"kind": kind, "name": PIECE_NAMES[kind], "text": bounded(text)} for kind, text in answer.pieces[:SHOWN_PIECES]
     ]

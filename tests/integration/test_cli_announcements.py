@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import update
 
 from muster.authoring.benchmarks.catalog import BENCHMARKS
-from muster.clients.evaluation import Answer, EvalRequest, TaskResult
+from muster.clients.evaluation import EvalRequest, ModelAnswer, TaskResult
 from muster.console import sampling
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import recover_signer
@@ -161,7 +161,7 @@ class Oracle:
         self.asked.append(request)
         for number in range(request.first, request.count):
             text = f"#### {number}" if number % 2 else "7 apples"
-            yield TaskResult(number, 0, 1, 5, shown=(Answer(text, 5, True),) * request.sampling.samples)
+            yield TaskResult(number, 0, 1, 5, shown=(ModelAnswer(text, 5, True),) * request.sampling.samples)
 
 
 def questions(path: Path, count: int) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from muster.clients.evaluation import Answer, TaskResult
+from muster.clients.evaluation import ModelAnswer, TaskResult
 from muster.environments.task import ChatMessage, Task
 from muster.swarm.comparison import SHOWN_CHARACTERS, SHOWN_PIECES, SHOWN_TASKS, bounded, comparison_document
 from muster.swarm.report import comparison_sentence, html, terminal_summary
@@ -25,7 +25,7 @@ def asked(number: int) -> Task:
 
 
 def result(task: int, right: int, text: str) -> TaskResult:
-    return TaskResult(task, right, finished=4, tokens=12, shown=(Answer(text, 3, True, right > 0),))
+    return TaskResult(task, right, finished=4, tokens=12, shown=(ModelAnswer(text, 3, True, right > 0),))
 
 
 def document(count: int = 20) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_model_output_is_plain_text_in_the_report() -> None:
 
 def test_conversations_name_what_was_sampled_and_what_was_given() -> None:
     said = [("call", "<tool_call>1+1</tool_call>"), ("given", "<|im_end|>"), ("result", HOSTILE), ("said", "It is 2")]
-    answer = Answer("It is 2", 3, True, True, (*said, *[("given", "more")] * SHOWN_PIECES))  # type: ignore[arg-type]
+    answer = ModelAnswer("It is 2", 3, True, True, (*said, *[("given", "more")] * SHOWN_PIECES))  # type: ignore[arg-type]
     results = [TaskResult(i, 1, finished=4, tokens=12, calls=1, shown=(answer,)) for i in range(20)]
     found = comparison_document({"x": [asked(i) for i in range(20)]}, results, results, samples=4, step=1)
     given = replace(facts(), comparison=found)

@@ -11,7 +11,7 @@ import pytest
 
 from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.authoring.benchmarks.data import fetch_files
-from muster.clients.evaluation import Answer, EvalRequest, TaskResult
+from muster.clients.evaluation import EvalRequest, ModelAnswer, TaskResult
 from muster.console import sampling
 from muster.console.evaluate import eval
 from muster.console.evaluate.eval_options import EvalOptions
@@ -43,7 +43,7 @@ class Oracle:
                 answer for row, answer in zip(GSM8K, GOLD, strict=True) if row["question"] in self.prompts[number]
             )
             texts = [f"#### {gold}" if sample % 2 else "7 apples" for sample in range(request.sampling.samples)]
-            yield TaskResult(number, 0, len(texts), 5, shown=tuple(Answer(text, 5, True) for text in texts))
+            yield TaskResult(number, 0, len(texts), 5, shown=tuple(ModelAnswer(text, 5, True) for text in texts))
 
 
 @pytest.fixture(scope="module")
