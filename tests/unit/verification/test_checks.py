@@ -17,7 +17,7 @@ from muster.errors import ConfigError, UnreachableError
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import one_span
 from muster.tasksets.build import NewPart, write_task_set
-from muster.verification.checks import LOGPROB_SLACK, Finding, check_file
+from muster.verification.checks import LOGPROB_SLACK, ROW_CHECKS, CheckedRow, Finding, check_file
 from muster.verification.rules import ModelFacts
 from testbed.adversaries import claims
 from testbed.samples.commitments import LIMIT, committed, drawn, honest_rows, rules, tokens_of
@@ -243,6 +243,24 @@ def test_a_score_that_another_processor_could_have_come_to_is_not_judged() -> No
     finding = check_file(rows, committed(rows), drawn(), unsure)
     assert finding is not None
     assert (finding.reason, finding.position) == ("wrong_reward", STOPPED)
+
+
+def test_what_accuses_comes_before_what_only_rejects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool's result that another processor could have come to only rejects, although its check runs earlier."""
+
+    def unsure(row: CheckedRow) -> Finding | None:
+        return replace(row.finding("wrong_tool", "unsure"), accuse=False) if row.position == STOPPED else None
+
+    monkeypatch.setitem(ROW_CHECKS, "wrong_tool", unsure)
+    rows = honest_rows()
+    last = len(rows) - 1
+    finding = inspect(rows)
+    assert finding is not None
+    assert (finding.reason, finding.position, finding.accuse) == ("wrong_tool", STOPPED, False)
+    rows = with_row(last, length_reward=rows[last].length_reward + 1)
+    finding = inspect(rows)
+    assert finding is not None
+    assert (finding.reason, finding.position, finding.accuse) == ("wrong_reward", last, True)
 
 
 def test_unscorable_task_is_worth_zero_for_every_node(tmp_path: Path) -> None:
