@@ -41,7 +41,7 @@ BUDGET: Final[dict[str, int]] = {
     "muster/authoring": 6_580,
     "muster/chain": 3_072,
     "muster/clients": 2_310,
-    "muster/console": 11_211,
+    "muster/console": 11_215,
     "muster/contracts": 298,
     "muster/environments": 2_721,
     "muster/grading": 356,
@@ -52,12 +52,12 @@ BUDGET: Final[dict[str, int]] = {
     "muster/runtime": 2_651,
     "muster/sandbox": 2_318,
     "muster/settings": 830,
-    "muster/shardcast": 4_406,
+    "muster/shardcast": 4_405,
     "muster/swarm": 3_309,
     "muster/tasksets": 1_217,
     "muster/verification": 3_261,
     "orchestrator": 15_083,
-    "testbed": 13_458,
+    "testbed": 13_459,
     "trainer": 4_009,
     "validator": 4_895,
     "worker": 2_785,
@@ -70,7 +70,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 78_888, "benchmarks and testbed": 29_100}
+SUMS: Final = {"production": 78_891, "benchmarks and testbed": 29_101}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05

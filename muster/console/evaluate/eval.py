@@ -134,6 +134,7 @@ def _for_publishing(session: Session) -> dict[str, object]:
 async def _of_run(session: Session, run: int, step: int | None) -> Subject:
     """Fetch a step's weights and the run's tasks, both checked against the chain."""
     found = await fetch_run_step(session, run, step, RUN_FOLDER / f"run-{run}", whole=True)
+    assert found.task_set is not None
     usual = SamplingOptions.of_terms(found.terms, found.profile.name)
     return Subject(found.path, found.task_set, usual, {"run": run, "step": found.number})
 

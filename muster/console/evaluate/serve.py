@@ -72,7 +72,7 @@ async def serve(
     else:
         found = await fetch_run_step(session, run, step, RUN_FOLDER / f"run-{run}", whole=False)
         path, about = found.path, {"run": run, "step": found.number}
-        parts = found.task_set.document.parts
+        parts = found.task_set.document.parts if found.task_set is not None else ()
         style = next((one.environment.turns.calls for one in parts if one.environment.turns), None)
         name, computed = f"muster-step-{found.number}", found.profile.dtype
         spec = replace(spec, model=path, name=name, dtype=computed, calls=calls or style)

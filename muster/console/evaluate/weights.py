@@ -19,6 +19,7 @@ from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile
 from muster.console.command import command
 from muster.console.session import EXIT_CHECK, Session
 from muster.contracts import runs
+from muster.environments.tools.registry import NO_TOOLS
 from muster.errors import CheckError
 from muster.protocol.terms import Terms
 from muster.shardcast.fetch.delta_fetch import fetch_step
@@ -143,22 +144,24 @@ class RunStep:
     """Its checkpoint."""
     terms: Terms
     profile: Profile
-    task_set: TaskSet
+    task_set: TaskSet | None
+    """None where it was not asked for and the run has no tools."""
 
 
 async def fetch_run_step(session: Session, run: int, step: int | None, folder: Path, *, whole: bool) -> RunStep:
     """Return a step, the newest without one, fetched into `folder` and checked against the chain.
 
-    whole: with all of its tasks, and not only what the task set says of them. Raises as `checkpoint_of`,
-    `RunTasks.fetch` and `CheckpointFetcher.get`.
+    whole: with all of its tasks. Raises as `checkpoint_of`, `RunTasks.fetch` and `CheckpointFetcher.get`.
     """
+    tasks: RunTasks | None = None
     async with session.chain() as chain, session.orchestrator(chain) as client:
         terms = await chain.terms(run)
-        tasks = await RunTasks.fetch(client, terms, folder)
-        if whole:
+        if whole or terms.tools_root != NO_TOOLS:
+            tasks = await RunTasks.fetch(client, terms, folder)
+        if tasks is not None and whole:
             await tasks.ensure_all()
         profile = await fetch_profile(client, terms, folder)
         checkpoint, relays = await checkpoint_of(chain, run, step), Relays(session.settings.shardcast, client, run)
         session.note(f"fetching the weights of step {checkpoint.step} …")
         path = await CheckpointFetcher(chain, terms, relays, folder / "weights").get(checkpoint.step)
-    return RunStep(checkpoint.step, path, terms, profile, tasks.task_set)
+    return RunStep(checkpoint.step, path, terms, profile, tasks and tasks.task_set)
