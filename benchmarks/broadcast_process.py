@@ -93,12 +93,12 @@ async def fetch_by_aiohttp(folder: Path, source: str) -> None:
     import aiohttp
     from blake3 import blake3
 
-    from muster.settings.schema import ShardcastSettings
+    from muster.shardcast.fetch.bounds import FetchBounds
     from muster.shardcast.format.manifest import MANIFEST_NAME, Shard, parse_manifest
     from muster.shardcast.format.partial import PartialVersion
 
     root = begin()
-    streams = ShardcastSettings().streams
+    streams = FetchBounds().streams
     base = f"{source}/v1/weights/{root}"
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=streams)) as session:
         async with session.get(f"{base}/{MANIFEST_NAME}") as answer:

@@ -34,6 +34,7 @@ from muster.runtime.journal import FolderLock
 from muster.runtime.loop import AGAIN, IDLE, Next, PollLoop
 from muster.runtime.process import STOP_SECONDS, run_process, run_together
 from muster.settings.schema import Settings
+from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.fetch import FetchRequest, fetch_version
 from muster.shardcast.format.store import verify_folder
 from muster.verification.bundles import Inspection
@@ -58,6 +59,8 @@ FILE_BYTES: Final = (2_000, 20_000)
 STEP_BLOCKS: Final = 12
 """Between two steps: more than a reorg replaces, as in a run on a public chain."""
 MODEL_BYTES: Final = 200_000
+BOUNDS: Final = FetchBounds(give_up_seconds=20, stall_seconds=5)
+"""Of a fetch: faults last some seconds."""
 ROWS: Final = 2
 """That a validator says it has replayed."""
 OPERATIONS: Final = {
@@ -152,7 +155,7 @@ async def _work(settings: Settings, session: NodeSession, folder: Path, history:
         context = WorkerContext(settings, session.chain, session.client, terms, CPU_FP32, journal)
         claimer, weights = Claimer(context), Weights(settings, session.chain, folder, history)
         await run_together(
-            PollLoop(log, "make", settings.worker.poll_seconds).run(lambda: _make(context)),
+            PollLoop(log, "make", float(os.environ["MAKE_SECONDS"])).run(lambda: _make(context)),
             PollLoop(log, "commit", PAUSE_SECONDS, fatal=FATAL).run(Committer(context, claimer).poll, context.saved),
             PollLoop(log, "claim", PAUSE_SECONDS).run(claimer.poll),
             PollLoop(log, "weights", PAUSE_SECONDS).run(weights.poll),
@@ -189,9 +192,9 @@ class Weights:
         if step < 1 or step == self._step:  # step 0 was published without weights
             return IDLE
         root = (await self._chain.checkpoint(run, step)).manifest_root
-        given = self._settings.shardcast
         with self._history.request("fetch", step=step, root=hex_hash(root)) as more:
-            fetched = await fetch_version(FetchRequest(root, run, step, given.relays, self._folder, given))
+            relays = self._settings.shardcast.relays
+            fetched = await fetch_version(FetchRequest(root, run, step, relays, self._folder, BOUNDS))
             more["problems"] = list(map(str, (await asyncio.to_thread(verify_folder, fetched.path, root)).problems))
         if self._path is not None:
             await asyncio.to_thread(shutil.rmtree, self._path, ignore_errors=True)

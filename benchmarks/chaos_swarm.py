@@ -329,16 +329,14 @@ def _member(swarm: Swarm, name: str) -> Service:
         "shardcast.relays": [swarm.lines[RELAY].url, origin.url],
         "shardcast.dir": swarm.place.folder / "published",
         "shardcast.kept_hours": KEPT_HOURS,
-        "shardcast.give_up_seconds": 20,
-        "shardcast.stall_seconds": 5,
         "worker.auto_claim_hours": CLAIM_HOURS,
-        "worker.poll_seconds": swarm.make_seconds,
         "worker.state_dir": folder / "state",
         "validator.state_dir": folder / "state",
         "trainer.state_dir": folder / "state",
         "trainer.poll_seconds": 1,
     }
-    return Service("benchmarks.chaos_member", folder, settings, environment={"PYTHONPATH": str(ROOT)})
+    environment = {"PYTHONPATH": str(ROOT), "MAKE_SECONDS": str(swarm.make_seconds)}
+    return Service("benchmarks.chaos_member", folder, settings, environment=environment)
 
 
 async def swarm_end(swarm: Swarm) -> None:

@@ -27,12 +27,12 @@ from safetensors.torch import save_file
 
 from benchmarks import report
 from muster.models.init import ModelShape, make_model, make_tokenizer
-from muster.settings.schema import ShardcastSettings
 from muster.shardcast.delta.difference import TargetStep, made_shard
 from muster.shardcast.delta.kinds import open_difference
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import read_manifest, version_path, versions
 from muster.shardcast.publish import publish
+from muster.shardcast.retention import StepRetention
 from trainer.loss import LossTerms
 from trainer.packing import Sample
 from trainer.policy import Policy
@@ -117,7 +117,7 @@ def _publish(model: torch.nn.Module, folder: Path, step: int) -> TargetStep:
     checkpoint.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in model.named_parameters()}
     save_file(tensors, checkpoint / "model.safetensors")
-    manifest: Manifest = publish(checkpoint, folder, 1, step, deltas=ShardcastSettings(kept_hours=0))
+    manifest: Manifest = publish(checkpoint, folder, 1, step, deltas=StepRetention(kept_hours=0))
     shutil.rmtree(checkpoint)
     return TargetStep(version_path(folder, manifest.root), manifest)
 

@@ -38,7 +38,7 @@ from testbed.chain.emitter import emission
 from testbed.signing import QuickSigner
 
 POLL_SECONDS: Final = 2.0
-"""The default of worker.poll_seconds."""
+"""The chain.poll_seconds of nodes that join by `muster up`."""
 BURST_SECONDS: Final = 1.0
 INTRODUCE_SECONDS: Final = 60.0
 COMMIT_SECONDS: Final = 480.0

@@ -79,6 +79,7 @@ from orchestrator.routing import (
 from orchestrator.service import OrchestratorService
 from orchestrator.summaries import gone_file, gone_work, summary_of
 from orchestrator.tallies import find_commitment
+from orchestrator.upload_slots import FILE_SECONDS
 
 log = telemetry.logger("orchestrator")
 
@@ -214,9 +215,7 @@ async def get_file(service: Here, name: HashPath) -> StoredFileResponse:
 async def post_evidence(request: Request, service: Here, caller: Signed) -> dict[str, str]:
     """Keep an evidence bundle; signed by an active validator. Returns its content hash. Idempotent."""
     await service.verdicts.expect_evidence(caller, announced_bytes(request, MAX_EVIDENCE_BYTES) or MAX_EVIDENCE_BYTES)
-    body = await read_signed(
-        request, caller, limit=MAX_EVIDENCE_BYTES, seconds=service.settings.orchestrator.upload_seconds
-    )
+    body = await read_signed(request, caller, limit=MAX_EVIDENCE_BYTES, seconds=FILE_SECONDS)
     return {"hash": await service.verdicts.evidence.put(body)}
 
 

@@ -36,7 +36,7 @@ from orchestrator.database import Database
 from orchestrator.queries import member_of
 from orchestrator.statements import insert_once, row_of
 from orchestrator.tables import environments
-from orchestrator.upload_slots import UploadSlots
+from orchestrator.upload_slots import FILE_SECONDS, UploadSlots
 
 MAX_OF_AUTHOR: Final = 8
 """Environments of one author that may wait for the owner."""
@@ -72,7 +72,6 @@ class Environments:
         self._owner = owner
         self._database = database
         self._submissions = settings.submissions
-        self._seconds = settings.upload_seconds
         self._slots = UploadSlots(AT_ONCE, AT_ONCE * MAX_PACK_BYTES)
         self.packs = ContentStore(settings.storage_url, "environments")
         self.decisions = ContentStore(settings.storage_url, "decisions")
@@ -98,7 +97,7 @@ class Environments:
             raise refusal
 
         # 2. Read it.
-        async with self._slots.body(request, caller, limit=MAX_PACK_BYTES, seconds=self._seconds) as body:
+        async with self._slots.body(request, caller, limit=MAX_PACK_BYTES, seconds=FILE_SECONDS) as body:
             pack = await asyncio.to_thread(read_pack, body)
             if pack.contribution.author != caller.address:
                 raise problems.not_allowed(

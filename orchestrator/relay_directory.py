@@ -20,7 +20,7 @@ from sqlalchemy import Connection, delete, func, select
 from muster.clients.storage import ContentStore
 from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbehaviourReport
 from muster.runtime import telemetry
-from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.connection import url_problem
 from muster.shardcast.fetch.sources import Pool
 from orchestrator import problems
@@ -134,7 +134,7 @@ class RelayDirectory:
 
     async def _reach(self, url: str) -> None:
         """Ask a URL for its index; refuse it if it does not send one, or is a name for a private address."""
-        async with Pool([url], ShardcastSettings(stall_seconds=CHECK_SECONDS), public=not self._local) as pool:
+        async with Pool([url], FetchBounds(stall_seconds=CHECK_SECONDS), public=not self._local) as pool:
             answered = await pool.indexes(CHECK_SECONDS)
         if not answered:
             where = "" if self._local else " at an address of the public network"

@@ -25,6 +25,10 @@ from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller, announced_bytes, read_body
 
+FILE_SECONDS: Final = 120.0
+"""Longest time for a file to arrive, and besides what a slow connection needs for its bytes. A sender that sends
+nothing holds its slot no longer."""
+
 WAIT_SECONDS: Final = 10.0
 """Longest wait for a slot; clients wait longer for their answer."""
 

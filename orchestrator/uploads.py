@@ -43,7 +43,7 @@ from orchestrator.queries import Queries, next_index_of, upload_of
 from orchestrator.statements import insert_once, row_of
 from orchestrator.summaries import gone_work
 from orchestrator.tables import evidence, uploads
-from orchestrator.upload_slots import UploadSlots
+from orchestrator.upload_slots import FILE_SECONDS, UploadSlots
 
 AHEAD: Final = 8
 """Indices a node may upload for from its next one on: it may prepare work while its commitments are mined."""
@@ -53,6 +53,9 @@ FOOTER_BYTES: Final = 1 << 16
 
 MAX_ROOTS: Final = 16
 """Roots a node may upload for one index before it commits to one of them."""
+
+SPOOL_BYTES: Final = 8 << 30
+"""Room in `state_dir` for the files under way; further ones wait. That is 128 of the largest that a file may be."""
 
 FRESH_SECONDS: Final = 30.0
 """Age of what is known of the chain beyond which no receipt is given: its second would be too early."""
@@ -75,10 +78,9 @@ class Uploads:
         self.records = ContentStore(settings.storage_url, "uploads")
         self.spool = settings.state_dir / "uploads"
         """Folder of the files under way."""
-        self._slots = UploadSlots(settings.uploads_at_once, settings.upload_spool_bytes)
+        self._slots = UploadSlots(settings.uploads_at_once, SPOOL_BYTES)
         self._uploading: set[str] = set()
         """Nodes whose file is on its way."""
-        self._seconds = settings.upload_seconds
         self._key_bytes = settings.room_of_a_key
         self._limit = min(MAX_FILE_BYTES, FileLimits.from_terms(queries.terms).decoded_bytes + FOOTER_BYTES)
 
@@ -158,7 +160,7 @@ class Uploads:
             AsyncExitStack() as stack,
         ):
             spooled = spool_body(
-                request, caller, self.spool, limit=self._limit, seconds=self._seconds, received=transfer.received
+                request, caller, self.spool, limit=self._limit, seconds=FILE_SECONDS, received=transfer.received
             )
             async with transfer.arriving():
                 path, size = await stack.enter_async_context(spooled)

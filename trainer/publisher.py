@@ -31,6 +31,7 @@ from muster.runtime import telemetry
 from muster.settings.schema import Settings
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import difference_to, publish
+from muster.shardcast.retention import StepRetention
 from trainer.checkpoint import CheckpointMetadata
 from trainer.metrics import Metrics
 
@@ -101,9 +102,7 @@ class Publisher:
             chosen.dir,
             self.settings.run,
             step,
-            shard_bytes=chosen.shard_bytes,
-            keep=chosen.published_versions,
-            deltas=chosen if chosen.whole_every else None,
+            deltas=StepRetention(chosen.whole_every, chosen.kept_hours) if chosen.whole_every else None,
             adapter=adapter,
             link=True,  # a step's folder is replaced as a whole, never written into (trainer.checkpoint)
         )
@@ -209,8 +208,7 @@ class Publisher:
         if anchored != root:
             raise MismatchError(
                 f"step {step} on chain has manifest root 0x{anchored.hex()}, this folder's is 0x{root.hex()}",
-                hint="this state folder is not the one the run was trained from so far; or shardcast.shard_bytes was "
-                "another: set it back",
+                hint="this state folder is not the one the run was trained from so far",
             )
 
 

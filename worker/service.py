@@ -75,14 +75,14 @@ async def serve(settings: Settings, engine: type[Engine] = Engine) -> None:
 
 async def _work(context: WorkerContext, engine: type[Engine]) -> None:
     """Produce, commit and defend until one of these fails."""
-    pause = context.settings.worker.poll_seconds
+    pause = context.settings.chain.poll_seconds
     relays = Relays(context.settings.shardcast, context.client, context.run)
     newest = await _prepare(context, relays)
     claimer = Claimer(context)
     producer, committer = Producer(context, newest, engine), Committer(context, claimer)
     try:
         jobs = [
-            PollLoop(log, "weights", context.settings.chain.poll_seconds).run(newest.poll),
+            PollLoop(log, "weights", pause).run(newest.poll),
             PollLoop(log, "defend", POLL_SECONDS).run(Defender(context).dismiss_open),
             PollLoop(log, "claim", CLAIM_SECONDS).run(claimer.poll),
             PollLoop(log, "produce", pause, fatal=FATAL).run(producer.poll, context.delivered),
@@ -116,7 +116,7 @@ async def _prepare(context: WorkerContext, relays: Relays) -> NewestCheckpoint:
         await relays.urls()
 
     settings = context.settings
-    await PollLoop(log, "prepare", settings.worker.poll_seconds, fatal=FATAL).until_done(attempt)
+    await PollLoop(log, "prepare", settings.chain.poll_seconds, fatal=FATAL).until_done(attempt)
     received = context.machine.add_received
     checkpoints = CheckpointFetcher(context.chain, context.terms, relays, context.weights, received)
     return NewestCheckpoint(context.chain, context.run, checkpoints)

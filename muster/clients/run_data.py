@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.files import write_durably
 from muster.sandbox.component import MAX_COMPONENT_BYTES, find_component, keep_component
+from muster.shardcast.fetch.bounds import DEFAULT_BOUNDS, FetchBounds
 from muster.shardcast.fetch.delta_fetch import fetch_step
 from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.fetch import FetchRequest, OnReceived
@@ -165,9 +166,9 @@ class CheckpointFetcher:
 
     Where a source offers it, only the difference to a step that is here is fetched.
 
-    Calls for different steps may run side by side. A path stays valid while fewer than `keep_versions` others are
-    requested, while it is `used`, and while it is one of the newest steps requested. An old step, and what it
-    is made of, replaces other old ones only. So the disk holds at most `keep_versions`, the NEWEST besides, and what is
+    Calls for different steps may run side by side. A path stays valid while fewer than `kept` others are requested,
+    while it is `used`, and while it is one of the newest steps requested. An old step, and what it is made of, replaces
+    other old ones only. So the disk holds at most `kept`, the NEWEST besides, and what is
     in use.
     """
 
@@ -177,6 +178,10 @@ class CheckpointFetcher:
     folder: Path
     on_received: OnReceived | None = None
     """Counts what arrives and is right, by source."""
+    _: KW_ONLY
+    bounds: FetchBounds = DEFAULT_BOUNDS
+    kept: int = 4
+    """Versions that stay on disk, besides the two newest steps and what is in use."""
 
     def __post_init__(self) -> None:
         self._verified: dict[int, tuple[bytes, Path]] = {}
@@ -201,7 +206,7 @@ class CheckpointFetcher:
             await asyncio.to_thread(touch, path)
             self._newest = dict(sorted([*self._newest.items(), (step, root)])[-NEWEST:])
             newest = list(self._newest.values())
-            await asyncio.to_thread(prune, self.folder, self.relays.settings.keep_versions, newest)
+            await asyncio.to_thread(prune, self.folder, self.kept, newest)
         await asyncio.to_thread(check_fixed, path, step, self.terms)
         self._verified[step] = root, path
         return path
@@ -232,7 +237,7 @@ class CheckpointFetcher:
             step,
             urls,
             self.folder,
-            self.relays.settings,
+            replace(self.bounds, download_rate=self.relays.settings.download_rate),
             progress=log_progress,
             on_source=sources.append,
             on_received=self.on_received,

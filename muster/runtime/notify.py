@@ -38,6 +38,9 @@ from muster.settings.schema import NotificationKind, NotifySettings, Settings, c
 QUEUE_LIMIT: Final = 64
 """Notifications that wait to be sent; the oldest makes room for a newer one."""
 
+ANSWER_SECONDS: Final = 10.0
+"""Longest wait for the answer to one attempt: a webhook that needs longer has failed, and is tried again."""
+
 RETRY_PAUSES: Final = (2.0, 10.0, 60.0)
 """Seconds between the attempts to send one notification. After the last it is dropped, and may be queued again in an
 hour."""
@@ -170,9 +173,10 @@ class Notifier:
         run: int = 0,
         history: NotificationHistory | None = None,
         pauses: Sequence[float] = RETRY_PAUSES,
+        timeout: float = ANSWER_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`name` and `run`: whose notifications these are; `pauses`: seconds between attempts."""
+        """`name` and `run`: whose notifications these are; `pauses`: seconds between attempts; `timeout`: of one."""
         settings = settings or NotifySettings()
         self.node = ""
         """Address of the node, once it is known."""
@@ -184,7 +188,7 @@ class Notifier:
         self._host = urlsplit(url).hostname or ""
         self._run = run
         self._kinds = frozenset(settings.events) if url else frozenset[str]()
-        self._timeout = settings.timeout_seconds
+        self._timeout = timeout
         self._pauses = tuple(pauses)
         self._clock = clock
         self.queue: deque[Notification] = deque()

@@ -99,10 +99,6 @@ class OrchestratorSettings(Section):
     """Work is wanted while fewer than this many batches of fresh groups wait for the trainer."""
     uploads_at_once: int = Field(default=256, ge=1, le=1000)
     """Files read at the same time, one of each node; further ones wait, and the slowest give way to them."""
-    upload_spool_bytes: int = Field(default=8 << 30, ge=MAX_FILE_BYTES)
-    """Room in state_dir for the files under way; further ones wait."""
-    upload_seconds: float = Field(default=120, gt=0, le=3600)
-    """Longest time for one body to arrive, and besides a second for every 64 KiB of it."""
     key_bytes: int = Field(default=64 << 30, ge=MAX_FILE_BYTES)
     """With retention = deadlines: bytes of rollouts and evidence that are kept of one node. With more, it is refused
     until some of them go."""
@@ -137,8 +133,6 @@ class OrchestratorSettings(Section):
 class WorkerSettings(Section):
     state_dir: Path = Path(".muster/worker")
     """Journal, lock and weights of this worker."""
-    poll_seconds: float = Field(default=2, gt=0, le=600)
-    """Pause between two polls: of the demand for work, and of whatever else is waited for."""
     auto_claim_hours: float = Field(default=6, ge=0, le=8760)
     """Pay is claimed for the operator once it has been payable for this long; 0: only when the stake covers no more
     commitments, and by muster worker claim."""
@@ -302,19 +296,6 @@ class TrainerSettings(Section):
 class ShardcastSettings(Section):
     relays: list[str] = []
     """Base URLs of relays and origins to fetch from; all are used, each for as much as it delivers."""
-    keep_versions: int = Field(default=4, ge=2, le=10_000)
-    """Fetched versions a worker or validator keeps on its disk, besides the two newest steps and what is in use."""
-    fetch_seconds: float = Field(default=3600, gt=0)
-    """Longest time for one fetch."""
-    give_up_seconds: float = Field(default=120, gt=0)
-    """A fetch gives up after this long without a manifest, or without another good shard; at once where all sources
-    answer, have newer steps, and not this one."""
-    stall_seconds: float = Field(default=20, gt=0)
-    """A source that sends nothing for this long has failed; keep it longer than the relays' hold_seconds."""
-    streams: int = Field(default=2, ge=1, le=16)
-    """Connections to each source."""
-    max_bytes: int = Field(default=1 << 40, ge=1)
-    """Largest version that is fetched."""
     role: Literal["origin", "relay"] = "origin"
     """What `python -m muster.shardcast` is: origin serves what the trainer publishes in dir, relay what it fetches."""
     host: str = "127.0.0.1"
@@ -323,11 +304,6 @@ class ShardcastSettings(Section):
     """0 takes a free one, which the log names."""
     dir: Path = Path(".muster/weights")
     """Folder of versions: where the trainer publishes and the origin serves, or a relay's own."""
-    shard_bytes: int = Field(default=8 * 1024 * 1024, ge=1, le=32 * 1024 * 1024)
-    """Size of a shard of what is published. Leave it as it is while a run lasts: a step that is on chain and is
-    published once more, as after a restart, has the same root only then."""
-    published_versions: int = Field(default=16, ge=1, le=10_000)
-    """Newest steps that are kept at least."""
     kept_hours: float = Field(default=168, ge=0, le=10_000)
     """Published steps that a newer one replaced less than this ago are kept as well. Evidence about a step needs its
     weights until its nodes may withdraw their stakes."""
@@ -335,20 +311,10 @@ class ShardcastSettings(Section):
     """Published steps that this divides are kept whole, the others as differences once they are old; more are kept
     whole where the differences between would be more than 64, or more than 8 times as large as a step. 0 publishes no
     differences and keeps what is newest whole."""
-    whole_versions: int = Field(default=2, ge=1, le=10_000)
-    """Newest published steps that are kept whole besides."""
     upstreams: list[str] = []
     """Base URLs a relay fetches from."""
-    relayed_versions: int = Field(default=8, ge=1, le=10_000)
-    """Versions a relay keeps, differences included, those asked for last."""
     cache_bytes: int = Field(default=64 * 1024**3, ge=1)
     """Disk a relay may use."""
-    follow: bool = True
-    """A relay fetches new versions when they appear upstream; otherwise when first asked for them."""
-    poll_seconds: float = Field(default=1, gt=0, le=3600)
-    """Pause between two polls of the upstreams."""
-    hold_seconds: float = Field(default=10, gt=0, le=300)
-    """How long a relay lets a client wait for a shard that is on its way."""
     check_chain: bool = False
     """A relay relays only what the chain has as a checkpoint of the run."""
     share: bool = True
@@ -362,8 +328,6 @@ class ShardcastSettings(Section):
     """Bytes per second that a fetch receives from all sources together; 0 for no bound."""
     connections: int = Field(default=256, ge=1, le=100_000)
     """Connections served at the same time."""
-    idle_seconds: float = Field(default=20, gt=0, le=3600)
-    """A connection is closed on which no request arrives for this long, or the head of one does not end."""
 
 
 class LogSettings(Section):
@@ -409,8 +373,6 @@ class NotifySettings(Section):
     """File with that URL instead, mode 0600."""
     events: list[NotificationKind] = list(get_args(NotificationKind))
     """What is sent: rejected, accused, fined, low_gas, stopped, claimable, claimed."""
-    timeout_seconds: float = Field(default=10, gt=0, le=60)
-    """Longest wait for the answer to one attempt."""
 
     @field_validator("webhook")
     @classmethod

@@ -24,7 +24,6 @@ from muster.errors import CheckError, StorageError, UsageError
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.files import sync, write_at
-from muster.settings.schema import ShardcastSettings
 from muster.shardcast.delta.adapter import write_adapted
 from muster.shardcast.delta.difference import TargetStep
 from muster.shardcast.delta.frames import write_frames
@@ -44,7 +43,7 @@ from muster.shardcast.format.store import (
     whole_manifest,
     write_index,
 )
-from muster.shardcast.retention import HeldVersion, kept
+from muster.shardcast.retention import HeldVersion, StepRetention, kept
 
 DEFAULT_SHARD_BYTES: Final = 8 * 1024 * 1024
 _BUILD: Final = ".publishing"
@@ -61,7 +60,7 @@ def publish(
     *,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     keep: int = 16,
-    deltas: ShardcastSettings | None = None,
+    deltas: StepRetention | None = None,
     adapter: Path | None = None,
     link: bool = False,
 ) -> Manifest:
@@ -254,7 +253,7 @@ def _leads_to(version: Version, manifest: Manifest) -> bool:
         return False
 
 
-def _remove_unneeded(out_dir: Path, run: int, newest: int, deltas: ShardcastSettings, *, initial: bool) -> None:
+def _remove_unneeded(out_dir: Path, run: int, newest: int, deltas: StepRetention, *, initial: bool) -> None:
     """Remove the versions of a run that are no longer needed. initial: later steps need the first one."""
     held = described(out_dir, run)
     listed = [

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from muster.constants import HOUR_SECONDS
-from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.route import MAX_CHAIN_STEPS
 from muster.shardcast.format.store import MAX_CHAIN
 
@@ -30,8 +29,20 @@ class HeldVersion:
     """Bytes of all files."""
 
 
+@dataclass(frozen=True)
+class StepRetention:
+    """How steps that are not the newest are kept."""
+
+    whole_every: int = 16
+    """Steps that this divides stay whole."""
+    kept_hours: float = 168
+    """Steps that a newer one replaced less than this ago are kept."""
+    whole_newest: int = 2
+    """Newest steps that stay whole besides: the newest, and the one that its difference is to."""
+
+
 def kept(
-    held: Collection[HeldVersion], newest: int, settings: ShardcastSettings, now: float, always: Collection[int] = ()
+    held: Collection[HeldVersion], newest: int, chosen: StepRetention, now: float, always: Collection[int] = ()
 ) -> set[bytes]:
     """Return the roots of one run's versions that must stay.
 
@@ -48,10 +59,10 @@ def kept(
     # 2. The steps that are wanted, and those that stay whole whatever else does.
     steps = sorted(whole.keys() | deltas.keys(), reverse=True)
     replaced = [now, *(max(of[step].published for of in (whole, deltas) if step in of) for step in steps)]
-    since = now - settings.kept_hours * HOUR_SECONDS
+    since = now - chosen.kept_hours * HOUR_SECONDS
     wanted = [step for place, step in enumerate(steps) if place < newest or replaced[place] > since]
-    stays = {*wanted[: settings.whole_versions], *always}
-    anchors = {step for step in whole if step % settings.whole_every == 0 or step in stays}
+    stays = {*wanted[: chosen.whole_newest], *always}
+    anchors = {step for step in whole if step % chosen.whole_every == 0 or step in stays}
     # 3. What makes each of them, newest first, so that one chain serves many.
     needed = {step for step in anchors if step in stays or step in wanted}
     differences: set[int] = set()

@@ -175,7 +175,6 @@ class LocalRun:
                 chosen = {f"validator.{key}": value for key, value in self.validator.items()}
                 return {**shared, "validator.state_dir": state, **chosen}
             case "worker" | "cheater":  # it passes on the weights that it holds
-                own = {"worker.state_dir": state, "worker.poll_seconds": NODE_POLL_SECONDS}
-                return {**shared, **own, "shardcast.port": 0}
+                return {**shared, "worker.state_dir": state, "shardcast.port": 0}
             case _:
                 return shared

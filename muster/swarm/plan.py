@@ -189,9 +189,8 @@ def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
     local, ports, state = request.local, request.ports, request.local.state(name)
     match name:
         case "trainer":
-            # The report compares every checkpoint's files with its root on chain.
-            kept = min(request.steps + 2, 10_000)
-            every = {"shardcast.published_versions": kept, "shardcast.whole_versions": kept}
+            # The report compares every checkpoint's files with its root on chain: a demo's stay whole.
+            kept = {"shardcast.kept_hours": LASTING_KEPT_HOURS} if request.lasting else {"shardcast.whole_every": 1}
             return {
                 "trainer.state_dir": state,
                 "trainer.model": local.model,
@@ -201,7 +200,7 @@ def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
                 **({"trainer.trap_masters": local.trap_masters} if request.has_traps else {}),
                 **{f"trainer.{name}": value for name, value in request.scenario.trainer.items()},
                 "shardcast.dir": local.shards,
-                **({"shardcast.kept_hours": LASTING_KEPT_HOURS} if request.lasting else every),
+                **kept,
             }
         case "orchestrator":
             return {

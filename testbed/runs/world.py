@@ -28,11 +28,12 @@ from muster.protocol.terms import WorkClass
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts
 from muster.rollouts.schema import Rollout
-from muster.settings.schema import ChainSettings, Settings, ShardcastSettings
+from muster.settings.schema import ChainSettings, Settings
 from muster.settings.sources import load_settings
 from muster.settings.toml import to_toml
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import publish
+from muster.shardcast.retention import StepRetention
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import profile_hash
 from testbed.chain.contracts import Deployment
@@ -104,7 +105,7 @@ class ModelRun(RunFixture):
         links = _links(secret)
         return links, keccak(links[0])
 
-    async def publish_model(self, step: int, deltas: ShardcastSettings | None = None) -> Manifest:
+    async def publish_model(self, step: int, deltas: StepRetention | None = None) -> Manifest:
         """Publish a checkpoint, different at each step, and anchor it.
 
         With `deltas` it differs so little that old steps are kept as differences.
@@ -160,8 +161,6 @@ class World:
         }
         if section == "validator":
             settings |= {"validator.stagger_seconds": 1, "validator.data_grace_seconds": 1}
-        else:
-            settings["worker.poll_seconds"] = 0.5
         environment = {"OMP_NUM_THREADS": "1", "MUSTER_FAILPOINT_DIR": str(marks)}
         environment |= {"MUSTER_FAILPOINT": ",".join(failpoints)} if failpoints else {}
         environment |= {"PYTHONPATH": str(ROOT)} if module.startswith("testbed.") else {}

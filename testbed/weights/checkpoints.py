@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from muster.settings.schema import ShardcastSettings
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
 from muster.shardcast.delta.frames import write_frames
 from muster.shardcast.format.manifest import MANIFEST_NAME, File, Manifest, Shard
 from muster.shardcast.format.store import read_manifest, remove_version, version_path, versions, write_index
 from muster.shardcast.publish import publish
+from muster.shardcast.retention import StepRetention
 
 RUN = 1
 SHARD = 64 * 1024
@@ -81,13 +81,13 @@ def safetensors(tensors: dict[str, tuple[str, bytes]]) -> bytes:
     return len(text).to_bytes(8, "little") + text + b"".join(data for _, data in tensors.values())
 
 
-def keeping(whole_every: int = 16, whole: int = 2, seconds: float = 0.0) -> ShardcastSettings:
-    """Return settings by which a publisher keeps steps as differences, and drops those replaced so long ago."""
-    return ShardcastSettings(whole_every=whole_every, whole_versions=whole, kept_hours=seconds / 3600)
+def keeping(whole_every: int = 16, whole: int = 2, seconds: float = 0.0) -> StepRetention:
+    """Return the choice by which a publisher keeps steps as differences, and drops those replaced so long ago."""
+    return StepRetention(whole_every, seconds / 3600, whole)
 
 
 def publish_steps(
-    folder: Path, count: int, *, first: int = 0, deltas: ShardcastSettings | None = None, keep: int = 16
+    folder: Path, count: int, *, first: int = 0, deltas: StepRetention | None = None, keep: int = 16
 ) -> list[Manifest]:
     """Publish steps `first` to `count` - 1 into `folder`/published, with differences."""
     return [

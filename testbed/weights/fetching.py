@@ -9,12 +9,13 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from muster.errors import ChainError, MusterError
 from muster.runtime import telemetry
-from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.delta_fetch import Anchored, fetch_step
 from muster.shardcast.fetch.fetch import FetchedVersion, FetchRequest, OnReceived, fetch_version
 from muster.shardcast.format.manifest import Manifest
@@ -22,14 +23,14 @@ from testbed.processes import Process
 from testbed.waiting import BOUND
 from testbed.weights.checkpoints import RUN
 
-QUICK: Final = ShardcastSettings(fetch_seconds=BOUND, give_up_seconds=120, stall_seconds=30)
+QUICK: Final = FetchBounds(seconds=BOUND, give_up_seconds=120, stall_seconds=30)
 """Bounds in which a machine full of tests still does everything."""
 
 
-async def get(manifest: Manifest, dest: Path, *sources: str, **changes: float) -> FetchedVersion:
+async def get(manifest: Manifest, dest: Path, *sources: str, **changes: Any) -> FetchedVersion:
     """Fetch a version whole, within QUICK bounds, some of them changed."""
-    settings = QUICK.model_copy(update=changes)
-    return await fetch_version(FetchRequest(manifest.root, RUN, manifest.step, sources, dest, settings))
+    bounds = replace(QUICK, **changes)
+    return await fetch_version(FetchRequest(manifest.root, RUN, manifest.step, sources, dest, bounds))
 
 
 async def get_step(
@@ -38,12 +39,12 @@ async def get_step(
     dest: Path,
     *sources: str,
     on_received: OnReceived | None = None,
-    **changes: float,
+    **changes: Any,
 ) -> FetchedVersion:
     """Fetch a step by what is there of others, within QUICK bounds, some of them changed. The chain has those made."""
-    settings = QUICK.model_copy(update=changes)
+    bounds = replace(QUICK, **changes)
     roots = roots_of(made)
-    request = FetchRequest(roots[step], RUN, step, sources, dest, settings, on_received=on_received)
+    request = FetchRequest(roots[step], RUN, step, sources, dest, bounds, on_received=on_received)
     return await fetch_step(request, anchor_of(roots))
 
 

@@ -14,7 +14,7 @@ from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import Index
 from muster.shardcast.serve.http_server import FileProblem, FileRequest, FileServer, Handler, OpenFile
 from muster.shardcast.serve.origin import Origin
-from muster.shardcast.serve.relay import Anchor, Relay
+from muster.shardcast.serve.relay import Relay
 from muster.shardcast.serve.routes import Stats, WeightRoutes
 from testbed.http import connecting, get_json
 from testbed.processes import Service, prefixed
@@ -28,8 +28,7 @@ class Server(Service):
 
     def __init__(self, folder: Path, port: int = 0, run: int = RUN, **settings: object) -> None:
         """Write its settings. settings: of the section `shardcast` unless they name another."""
-        usual = {"port": port, "poll_seconds": 0.05, "hold_seconds": 2, "stall_seconds": 30, "give_up_seconds": 30}
-        super().__init__("muster.shardcast", folder, {"run": run, **prefixed("shardcast", usual | settings)})
+        super().__init__("muster.shardcast", folder, {"run": run, **prefixed("shardcast", {"port": port} | settings)})
 
     def spawn(self) -> Self:
         self.json_log.unlink(missing_ok=True)
@@ -122,21 +121,15 @@ async def odd_source(folder: Path) -> AsyncIterator[tuple[str, OddOrigin, Stats]
         yield url, shelf, stats
 
 
-def relay_settings(folder: Path, *upstreams: str, **changes: Any) -> ShardcastSettings:
-    """Return the settings of a relay with the bounds of QUICK that fetches what it is asked for."""
-    bounds = QUICK.model_dump(exclude_unset=True)
-    quick = {"hold_seconds": 2, "poll_seconds": 0.05, "follow": False}
-    return ShardcastSettings.model_validate({"dir": folder, "upstreams": upstreams, **bounds, **quick, **changes})
-
-
 @asynccontextmanager
 async def relaying(
-    folder: Path, *upstreams: str, run: int | None = None, anchor: Anchor | None = None, **settings: Any
+    folder: Path, *upstreams: str, cache_bytes: int = 1 << 36, **changes: Any
 ) -> AsyncIterator[tuple[str, Stats]]:
-    """Yield a relay in this process: its URL and its statistics."""
-    stats = Stats()
+    """Yield a relay in this process that fetches what it is asked for: its URL and its statistics."""
+    stats, settings = Stats(), ShardcastSettings(dir=folder, upstreams=list(upstreams), cache_bytes=cache_bytes)
+    quick: dict[str, Any] = {"bounds": QUICK, "hold_seconds": 2, "poll_seconds": 0.05, "follow": False}
     async with (
-        Relay(relay_settings(folder, *upstreams, **settings), stats, run=run, anchor=anchor) as relay,
+        Relay(settings, stats, **(quick | changes)) as relay,
         _answering(WeightRoutes("relay", relay, stats).handle) as url,
     ):
         yield url, stats

@@ -24,7 +24,7 @@ from muster.shardcast.format.store import (
 )
 from testbed.waiting import until
 from testbed.weights.checkpoints import RUN, SHARD, contents, forge_difference, give, keeping, publish_steps
-from testbed.weights.fetching import QUICK, fetcher, get_step, outcome
+from testbed.weights.fetching import QUICK, get_step
 from testbed.weights.servers import Server, odd_source, relaying
 
 STEPS = 12
@@ -78,17 +78,21 @@ async def test_an_old_step_is_made_from_the_origins_whole_step_and_differences(
 async def test_an_old_step_comes_by_way_of_a_relay_that_has_none_of_it(
     run_fixture: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
 ) -> None:
-    """The relay has room for three versions, of which two are the newest step's. All are processes."""
-    upstream = {"role": "relay", "dir": tmp_path / "relayed", "upstreams": [origin.url]}
-    with Server(tmp_path / "relay", relayed_versions=3, **upstream) as relay:
-        relay.wait_until(lambda: relay.steps() == [STEPS - 1] * 2, "it has the newest step")
-        result = outcome(fetcher(made, OLD, here, relay.url))
-        assert relay.steps()[:2] == [STEPS - 1] * 2, "the newest steps are not evicted"
-        assert len(versions(tmp_path / "relayed")) <= 3
-        assert relay.stats["fetched_bytes"] < made[0].total_bytes * 2.1, "and the relay does not fetch it again"
+    """The relay has room for three versions, of which two are the newest step's."""
+    folder = tmp_path / "relayed"
+
+    def steps() -> list[int]:
+        return [entry.step for entry in write_index(folder).versions]
+
+    async with relaying(folder, origin.url, most_versions=3, follow=True) as (relay, stats):
+        await until(lambda: len(versions(folder)) == 2 and steps() == [STEPS - 1] * 2, "it has the newest step")
+        fetched = await get_step(made, OLD, here, relay)
+        assert steps()[:2] == [STEPS - 1] * 2, "the newest steps are not evicted"
+        assert len(versions(folder)) <= 3
+        assert stats.fetched_bytes < made[0].total_bytes * 2.1, "and the relay does not fetch it again"
     assert is_step(run_fixture, made, OLD, version_path(here, made[OLD].root))
-    assert result["fetched"] == 0
-    assert result["deltas"] < made[0].total_bytes * 1.05
+    assert fetched.fetched_bytes == 0
+    assert fetched.delta_bytes < made[0].total_bytes * 1.05
 
 
 async def test_relay_lists_upstream_versions_when_not_following(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ async def test_bytes_before_failed_fetch_count_as_received(
         async def anchored(step: int) -> bytes:
             return made[step].root
 
-        settings = QUICK.model_copy(update={"give_up_seconds": 1.0, "stall_seconds": 1.0, "streams": 1})
+        settings = replace(QUICK, give_up_seconds=1.0, stall_seconds=1.0, streams=1)
         request = FetchRequest(made[5].root, RUN, 5, [url], tmp_path / "in", settings, on_received=received.add)
         with pytest.raises(UnreachableError):
             await fetch_step(request, anchored)

@@ -18,6 +18,7 @@ from muster.models.init import make_model, make_tokenizer, save_model
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.format.store import read_manifest, used, versions
 from muster.shardcast.publish import publish
+from muster.shardcast.retention import StepRetention
 from testbed.chain.contracts import Deployment
 from testbed.runs.run_fixture import RunFixture
 from testbed.samples.models import SMALL, write_model
@@ -71,7 +72,7 @@ async def test_a_node_that_has_a_step_gets_the_next_one_as_what_changed(deployme
         relays = Relays(settings, None, run_fixture.run)
         checkpoints = CheckpointFetcher(trainer, terms, relays, tmp_path / "node")
         for step, folder in enumerate(models):
-            manifest = publish(folder, served, run_fixture.run, step, shard_bytes=1 << 16, deltas=settings)
+            manifest = publish(folder, served, run_fixture.run, step, shard_bytes=1 << 16, deltas=StepRetention())
             await dev.advance(2)
             await trainer.send(runs.publish_checkpoint(run_fixture.run, step, manifest.root, bytes(32)))
             before = stats.served_bytes
@@ -93,9 +94,9 @@ async def test_held_checkpoint_survives_newer_steps(deployment: Deployment, tmp_
         run_fixture.local_chain() as dev,
         odd_source(served) as (url, _, _),
     ):
-        terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url], keep_versions=2)
+        terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url])
         relays = Relays(settings, None, run_fixture.run)
-        checkpoints = CheckpointFetcher(trainer, terms, relays, tmp_path / "node")
+        checkpoints = CheckpointFetcher(trainer, terms, relays, tmp_path / "node", kept=2)
 
         async def come(step: int) -> Path:
             manifest = publish(tmp_path / "model", served, run_fixture.run, step, shard_bytes=1 << 20)
@@ -122,8 +123,10 @@ async def test_old_steps_take_the_place_of_old_ones_only(deployment: Deployment,
         run_fixture.local_chain() as dev,
         odd_source(served) as (url, _, _),
     ):
-        terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url], keep_versions=keep)
-        checkpoints = CheckpointFetcher(trainer, terms, Relays(settings, None, run_fixture.run), tmp_path / "node")
+        terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url])
+        checkpoints = CheckpointFetcher(
+            trainer, terms, Relays(settings, None, run_fixture.run), tmp_path / "node", kept=keep
+        )
         for step in range(last + 1):
             deltas = keeping(whole_every=16, whole=1)
             manifest = publish(tmp_path / "model", served, run_fixture.run, step, shard_bytes=1 << 16, deltas=deltas)

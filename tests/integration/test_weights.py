@@ -202,7 +202,7 @@ async def test_a_manifest_of_another_version_drops_its_source(
 async def test_fetch_refuses_unknown_root_and_mismatched_manifest(
     manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
-    hasty, small = (QUICK.model_copy(update=change) for change in ({"give_up_seconds": 0.5}, {"max_bytes": 1000}))
+    hasty, small = replace(QUICK, give_up_seconds=0.5), replace(QUICK, max_bytes=1000)
     with pytest.raises(UnreachableError, match="404") as caught:
         await fetch_version(FetchRequest(bytes(32), RUN, 3, [origin.url], tmp_path, hasty))
     assert "curl" in caught.value.hint
@@ -332,7 +332,7 @@ async def test_a_fetch_has_a_time_out_over_all(run_fixture: Path, manifest: Mani
     async with odd_source(run_fixture / "published") as (url, shelf, _):
         shelf.bend = lambda name, item: Gate(item, 0) if name == "model.safetensors" else item
         with pytest.raises(UnreachableError, match=r"was not complete after 1 s") as caught:
-            await get(manifest, tmp_path / "in", url, fetch_seconds=1)
+            await get(manifest, tmp_path / "in", url, seconds=1)
     assert caught.value.hint == "try again: the fetch resumes"
 
 

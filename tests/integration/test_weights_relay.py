@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from muster.contracts import runs
 from muster.errors import MismatchError, UnreachableError
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.fetch import FetchRequest, fetch_version
 from muster.shardcast.format.manifest import Manifest
@@ -25,7 +27,7 @@ from testbed.runs.run_fixture import RunFixture
 from testbed.waiting import until
 from testbed.weights.checkpoints import RUN, contents, publish_step
 from testbed.weights.fetching import QUICK, fetcher, get
-from testbed.weights.servers import Gate, Server, odd_source, relay_settings, relaying
+from testbed.weights.servers import Gate, Server, odd_source, relaying
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +129,7 @@ async def steps(tmp_path: Path) -> AsyncIterator[tuple[str, list[Manifest]]]:
 async def test_a_relay_follows_upstream_and_keeps_few(steps: tuple[str, list[Manifest]], tmp_path: Path) -> None:
     upstream, made = steps
     folder = tmp_path / "relayed"
-    async with relaying(folder, upstream, relayed_versions=2, follow=True) as (url, _):
+    async with relaying(folder, upstream, most_versions=2, follow=True) as (url, _):
         await until(lambda: [v.root for v in versions(folder)] == [made[1].root])
         for step in (3, 4):
             made.append(publish_step(tmp_path, step, model_bytes=100_000))
@@ -205,11 +207,11 @@ async def test_a_relay_relays_what_the_chain_has(deployment: Any, tmp_path: Path
         await chain.send(runs.publish_checkpoint(run, 0, anchored.root, bytes(32)))
     async with odd_source(tmp_path / "published") as (url, _, _):
         where = {"chain.rpc_url": settings.rpc_url, "chain.addresses": settings.addresses}
-        options = {"role": "relay", "dir": tmp_path / "relayed", "follow": False, "check_chain": True, **where}
+        options = {"role": "relay", "dir": tmp_path / "relayed", "check_chain": True, **where}
         relay = Server(tmp_path / "relay", run=run, upstreams=[url], **options)
         with ended(relay):
             await asyncio.to_thread(relay.start)
-            bounds = QUICK.model_copy(update={"give_up_seconds": 1})
+            bounds = replace(QUICK, give_up_seconds=1)
             for refused, status in ((forged, "502"), (unpublished, "404")):
                 request = FetchRequest(refused.root, run, refused.step, [relay.url], tmp_path / "in", bounds)
                 with pytest.raises(UnreachableError, match=status):
@@ -234,8 +236,8 @@ async def test_an_upstream_that_advertises_what_it_has_not_is_ignored(
 
 async def test_a_relay_is_ready_when_upstream_answers(run_fixture: Path, tmp_path: Path) -> None:
     stats, port = Stats(), free_port()
-    settings = relay_settings(tmp_path / "relayed", f"http://127.0.0.1:{port}", hold_seconds=10, follow=True)
-    async with Relay(settings, stats) as relay:
+    settings = ShardcastSettings(dir=tmp_path / "relayed", upstreams=[f"http://127.0.0.1:{port}"])
+    async with Relay(settings, stats, poll_seconds=0.05) as relay:
         assert await relay.unready() == ["no upstream has answered"]
         late = Server(tmp_path / "late", port=port, dir=run_fixture / "published")
         with ended(late):

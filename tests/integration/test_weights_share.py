@@ -17,6 +17,7 @@ from muster.errors import MusterError, UnreachableError
 from muster.models.files import tokenizer_hash
 from muster.protocol.messages import MisbehaviourReport, RelayOffer
 from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.fetch import FetchRequest, fetch_version
 from muster.shardcast.format.store import version_path
 from testbed.runs.run_fixture import Orchestrator, RunFixture
@@ -87,9 +88,10 @@ async def test_corrupt_relay_is_reported_and_delisted(deployment: Any, tmp_path:
                 await member.offer_relay(RelayOffer(run=run_fixture.run, url=url))
                 for name in ("v1", "v2"):
                     async with run_fixture.client(orchestrator.url, name) as client:
-                        settings, folder = ShardcastSettings(give_up_seconds=20, stall_seconds=20), tmp_path / name
-                        relays = Relays(settings, client, run_fixture.run)
-                        checkpoints = CheckpointFetcher(chain, terms, relays, folder)
+                        folder = tmp_path / name
+                        relays = Relays(ShardcastSettings(), client, run_fixture.run)
+                        hasty = FetchBounds(give_up_seconds=20)
+                        checkpoints = CheckpointFetcher(chain, terms, relays, folder, bounds=hasty)
                         with pytest.raises(MusterError, match="hashes to"):
                             await checkpoints.get(0)
                         assert not version_path(folder, manifest.root).exists()

@@ -22,6 +22,7 @@ from muster.contracts import runs
 from muster.environments.tools.registry import NO_TOOLS
 from muster.errors import CheckError
 from muster.protocol.terms import Terms
+from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.delta_fetch import fetch_step
 from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.format.store import read_manifest, verify_folder
@@ -58,7 +59,7 @@ async def fetch(
                 checkpoint.step,
                 relays,
                 out,
-                session.settings.shardcast,
+                FetchBounds(download_rate=session.settings.shardcast.download_rate),
                 progress=lambda state: show(state.done, state.total),
             )
             fetched = await fetch_step(request, anchored)

@@ -85,7 +85,7 @@ class DeltaFetch:
         urls that are no sources.
         """
         await self.offers.load()
-        deadline = time.monotonic() + self.request.settings.fetch_seconds
+        deadline = time.monotonic() + self.request.bounds.seconds
         for number in range(MAX_FAILED_OFFERS * MAX_SOURCES):
             # 1. Choose the route among the offers that have not failed.
             offers, held = self.offers.usable(), await asyncio.to_thread(self._held)
@@ -154,8 +154,8 @@ class DeltaFetch:
         ours = [step.manifest.total_bytes for step in held.values()]
         theirs = [offer.size for offer in offers if offer.root == self.request.root]
         others = [offer.size for offer in offers if offer.base_step is None]
-        known = self._step_bytes or max(ours or theirs or others, default=self.request.settings.max_bytes)
-        return min(known, self.request.settings.max_bytes)
+        known = self._step_bytes or max(ours or theirs or others, default=self.request.bounds.max_bytes)
+        return min(known, self.request.bounds.max_bytes)
 
     async def _follow(self, route: Route, held: dict[int, TargetStep], whole: int) -> Made:
         """Fetch what a route needs and make the shards that it gives. whole: bytes of the step."""
@@ -164,7 +164,7 @@ class DeltaFetch:
             root = route.begin_with.root if route.begin_with else held[route.start].manifest.root
             stack.enter_context(used(version_path(self.request.dest, root)))  # now: the differences take a while
             # 1. The differences, small as they are: if they are wrong, no whole step is fetched for them.
-            async with asyncio.timeout(self.request.settings.fetch_seconds):
+            async with asyncio.timeout(self.request.bounds.seconds):
                 if route.begin_with is not None:
                     self._suspects = (route.begin_with,)
                     if route.begin_with.root != await self.anchored(route.start):
@@ -181,7 +181,7 @@ class DeltaFetch:
             # 3. The shards.
             self._suspects = route.chain
             await asyncio.to_thread(touch, start.path)
-            async with asyncio.timeout(self.request.settings.fetch_seconds):
+            async with asyncio.timeout(self.request.bounds.seconds):
                 stop = threading.Event()
                 try:
                     return await asyncio.to_thread(self._make, start, folders, stop)
@@ -222,9 +222,9 @@ class DeltaFetch:
 
     async def _fetch_difference(self, offer: Offer, whole: int) -> Path:
         """Fetch a difference and return its folder. whole: bytes of the step, which say how large it may be."""
-        settings, arrived = self.request.settings, self._arrived.setdefault(offer.root, Counter())
-        largest = min(offer.size, whole // TIMES_SMALLER, settings.max_bytes)
-        give_up = min(settings.give_up_seconds, DELTA_IDLE_SECONDS)
+        bounds, arrived = self.request.bounds, self._arrived.setdefault(offer.root, Counter())
+        largest = min(offer.size, whole // TIMES_SMALLER, bounds.max_bytes)
+        give_up = min(bounds.give_up_seconds, DELTA_IDLE_SECONDS)
         request = replace(
             self.request,
             root=offer.root,
@@ -232,7 +232,7 @@ class DeltaFetch:
             base_step=offer.base_step,
             sources=offer.urls,
             dest=self.request.dest / DELTAS,
-            settings=settings.model_copy(update={"give_up_seconds": give_up, "max_bytes": largest}),
+            bounds=replace(bounds, give_up_seconds=give_up, max_bytes=largest),
             on_source=None,
             on_received=lambda url, size: arrived.update({url: size}),
         )
@@ -255,7 +255,7 @@ async def fetch_step(request: FetchRequest, anchored: Anchored) -> FetchedVersio
     delta = DeltaFetch(request, anchored)
     fetch_rest = partial(fetch_version, request, verified=delta.verified)
     try:
-        async with exclusive(dest, root, request.settings.fetch_seconds):
+        async with exclusive(dest, root, request.bounds.seconds):
             # 1. What differences give.
             if not await asyncio.to_thread(version_path(dest, root).is_dir):
                 await delta.run()

@@ -224,17 +224,17 @@ class Download:
     async def _fetch_missing(self, version: PartialVersion) -> None:
         if self._plan.finished:
             return
-        settings = self.pool.settings
+        bounds = self.pool.bounds
         largest = max(shard.size for shard in version.manifest.shards)
         sources = self.pool.live
-        per_source = max(1, min(settings.streams, MEMORY_BYTES // (largest * max(1, len(sources)))))
+        per_source = max(1, min(bounds.streams, MEMORY_BYTES // (largest * max(1, len(sources)))))
         self._last_good = time.monotonic()
         async with asyncio.TaskGroup() as group:
             streams = [
                 group.create_task(self._stream(version, source)) for source in sources for _ in range(per_source)
             ]
-            seconds = shard_seconds(settings, largest) + settings.stall_seconds
-            failure = await self._watch(max(settings.give_up_seconds, seconds))
+            seconds = shard_seconds(bounds, largest) + bounds.stall_seconds
+            failure = await self._watch(max(bounds.give_up_seconds, seconds))
             for stream in streams:
                 stream.cancel()
         if failure is not None:

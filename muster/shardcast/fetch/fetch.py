@@ -13,13 +13,13 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from muster.errors import MalformedError, MismatchError, UnreachableError
 from muster.runtime import telemetry
-from muster.settings.schema import ShardcastSettings
 from muster.shardcast.delta.kinds import check_files
+from muster.shardcast.fetch.bounds import DEFAULT_BOUNDS, FetchBounds
 from muster.shardcast.fetch.download import Download, Progress
 from muster.shardcast.fetch.sources import Pool, Retry, SourceReport
 from muster.shardcast.format.manifest import Manifest
@@ -43,7 +43,7 @@ class FetchRequest:
     sources: Sequence[str]
     """Base URLs."""
     dest: Path
-    settings: ShardcastSettings = field(default_factory=ShardcastSettings)
+    bounds: FetchBounds = DEFAULT_BOUNDS
     progress: Callable[[Progress], None] | None = None
     on_source: Callable[[SourceReport], None] | None = None
     """Called for each source at the end, also of a fetch that fails."""
@@ -65,10 +65,10 @@ class FetchRequest:
             raise MalformedError(f"{manifest.id} is {what}, which was not asked for")
         if self.base_step is not None:
             check_files(manifest)
-        if manifest.total_bytes > (most := self.settings.max_bytes):
+        if manifest.total_bytes > (most := self.bounds.max_bytes):
             raise MalformedError(
                 f"{manifest.id} of step {self.step} has {manifest.total_bytes} bytes; at most {most} are accepted",
-                hint="raise shardcast.max_bytes if that is what you want",
+                hint="ask the run's owner: no model that Muster trains is so large",
             )
 
 
@@ -107,16 +107,16 @@ async def fetch_version(
     Raises one of these:
 
     - MismatchError: every source sent something else, or the root is that of another run or step
-    - MalformedError: the version is a difference, or larger than `settings.max_bytes`
+    - MalformedError: the version is a difference, or larger than `bounds.max_bytes`
     - UnreachableError: no source delivered in time
     - StorageError: the disk is full or refuses
     - ConfigError: `sources` is empty or holds what is no base URL
     """
-    root, dest, seconds = request.root, request.dest, request.settings.fetch_seconds
+    root, dest, seconds = request.root, request.dest, request.bounds.seconds
     started = time.monotonic()
 
     # 1. Fetch within the time-out, alone in this folder.
-    async with Pool(request.sources, request.settings) as pool:
+    async with Pool(request.sources, request.bounds) as pool:
         download = Download(root, dest, pool, accept=request.check, progress=request.progress, retry=retry)
         lock = exclusive(dest, root) if verified is None else nullcontext()
         try:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from itertools import zip_longest
 from typing import Final
 
-from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.sources import Pool
 from muster.shardcast.format.store import MAX_INDEX_ENTRIES, Index, IndexEntry, index_page, page_of
 
@@ -29,10 +29,10 @@ class UpstreamPages:
     So old steps can be had by way of the relay, which fetches a version when it is first asked for.
     """
 
-    def __init__(self, upstreams: Sequence[str], run: int | None, settings: ShardcastSettings) -> None:
+    def __init__(self, upstreams: Sequence[str], run: int | None, bounds: FetchBounds) -> None:
         self._upstreams = upstreams
         self._run = run
-        self._settings = settings
+        self._bounds = bounds
         self.asked: dict[int, tuple[float, asyncio.Task[dict[str, Index]]]] = {}
         """By number of the page: when upstreams were asked, and by which task; the latest MAX_PAGES."""
 
@@ -63,5 +63,5 @@ class UpstreamPages:
         return await asyncio.shield(asking)  # a client that leaves does not end it for the others
 
     async def _ask_now(self, number: int) -> dict[str, Index]:
-        async with Pool(self._upstreams, self._settings) as pool:
+        async with Pool(self._upstreams, self._bounds) as pool:
             return await pool.indexes(PAGE_SECONDS, number)

@@ -21,7 +21,7 @@ from blake3 import blake3
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, MusterError, UnreachableError
 from muster.runtime import telemetry
 from muster.runtime.closing import AsyncClosing
-from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.connection import PIECE_BYTES, Answer, Connection, url_problem
 from muster.shardcast.fetch.rate_limit import TokenBucket
 from muster.shardcast.format.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
@@ -53,10 +53,10 @@ T = TypeVar("T")
 _log = telemetry.logger("shardcast")
 
 
-def shard_seconds(settings: ShardcastSettings, size: int) -> float:
+def shard_seconds(bounds: FetchBounds, size: int) -> float:
     """Return the longest that one shard of so many bytes may take; under a cap, with every stream at work."""
-    capped = settings.download_rate / (MAX_SOURCES * settings.streams) if settings.download_rate else MIN_RATE
-    return settings.stall_seconds + size / min(MIN_RATE, capped)
+    capped = bounds.download_rate / (MAX_SOURCES * bounds.streams) if bounds.download_rate else MIN_RATE
+    return bounds.stall_seconds + size / min(MIN_RATE, capped)
 
 
 @dataclass
@@ -90,14 +90,14 @@ class Source:
     def __init__(
         self,
         url: str,
-        settings: ShardcastSettings,
+        bounds: FetchBounds,
         threads: ThreadPoolExecutor,
         rate_limit: TokenBucket,
         *,
         public: bool = False,
     ) -> None:
         self.url = url
-        self.settings = settings
+        self.bounds = bounds
         self.public = public
         self.report = SourceReport(url)
         self.last_status: int | None = None
@@ -111,7 +111,7 @@ class Source:
 
     def connect(self) -> Connection:
         """Return a new connection to it, which `close` ends with all others."""
-        stall = self.settings.stall_seconds
+        stall = self.bounds.stall_seconds
         connection = Connection(self.url, connect=CONNECT_SECONDS, stall=stall, public=self.public)
         self._connections.add(connection)
         return connection
@@ -175,7 +175,7 @@ class Source:
             return bytes(data)
 
         try:
-            return await self.in_thread(connection, 2 * self.settings.stall_seconds, target, receive)
+            return await self.in_thread(connection, 2 * self.bounds.stall_seconds, target, receive)
         finally:
             connection.close()
             self._connections.discard(connection)
@@ -206,7 +206,7 @@ class Source:
         self.report.failures += 1
         self.report.last_failure = str(error)
         self._in_a_row += 1
-        longest = NOT_YET_SECONDS if self.last_status in NOT_YET else min(5.0, self.settings.give_up_seconds / 4)
+        longest = NOT_YET_SECONDS if self.last_status in NOT_YET else min(5.0, self.bounds.give_up_seconds / 4)
         pause = min(longest, 0.1 * 2 ** min(self._in_a_row, 16))
         self._next_try = time.monotonic() + pause * random.uniform(0.75, 1.25)
         _log.debug("source failed", source=self.url, why=str(error), pause=pause)
@@ -251,7 +251,7 @@ class Stream:
             self._receive(connection, target, shard, file.size, view)
             keep(shard, view)
 
-        seconds = shard_seconds(source.settings, shard.size)
+        seconds = shard_seconds(source.bounds, shard.size)
         try:
             await source.in_thread(connection, seconds, f"shard {shard.index}", work)
         except BaseException:
@@ -302,14 +302,14 @@ class Pool(AsyncClosing):
     public: ask only addresses of the public network. Raises ConfigError as `check_urls`.
     """
 
-    def __init__(self, urls: Sequence[str], settings: ShardcastSettings, *, public: bool = False) -> None:
+    def __init__(self, urls: Sequence[str], bounds: FetchBounds, *, public: bool = False) -> None:
         bases = check_urls(urls)
-        self.settings = settings
+        self.bounds = bounds
         chosen = bases[:MAX_SOURCES]
-        workers = len(chosen) * (settings.streams + 1)
+        workers = len(chosen) * (bounds.streams + 1)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="shardcast")
-        rate_limit = TokenBucket(settings.download_rate)
-        self.sources = [Source(base, settings, self._threads, rate_limit, public=public) for base in chosen]
+        rate_limit = TokenBucket(bounds.download_rate)
+        self.sources = [Source(base, bounds, self._threads, rate_limit, public=public) for base in chosen]
 
     async def close(self) -> None:
         for source in self.sources:
@@ -344,7 +344,7 @@ class Pool(AsyncClosing):
         asking = [asyncio.create_task(self._ask(source, root, retry)) for source in self.live]
         with suppress(TimeoutError):
             try:
-                async with asyncio.timeout(self.settings.give_up_seconds):
+                async with asyncio.timeout(self.bounds.give_up_seconds):
                     for answer in asyncio.as_completed(asking):
                         if (manifest := await answer) is not None:
                             return manifest

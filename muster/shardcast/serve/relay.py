@@ -20,6 +20,7 @@ from muster.runtime.journal import FolderLock
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.delta.difference import TargetStep, make_shards
 from muster.shardcast.delta.kinds import open_difference
+from muster.shardcast.fetch.bounds import DEFAULT_BOUNDS, FetchBounds
 from muster.shardcast.fetch.download import Download
 from muster.shardcast.fetch.indexes import UpstreamPages
 from muster.shardcast.fetch.sources import Pool, check_urls
@@ -51,6 +52,15 @@ first step comes besides, where that difference is an adapter to it."""
 MAKE_SECONDS: Final = 10.0
 MAKE_RATE: Final = 200e6
 """A step is made out of a difference within these seconds, and one more for so many bytes of it; else it is fetched."""
+
+POLL_SECONDS: Final = 1.0
+"""Pause between two polls of the upstreams: what a relay adds to the way of a new step."""
+
+HOLD_SECONDS: Final = 10.0
+"""How long a client waits for a shard that is on its way: half of what a fetch takes for a source's failure."""
+
+MOST_VERSIONS: Final = 8
+"""Versions a relay keeps, differences included, those asked for last: four steps. `cache_bytes` may allow fewer."""
 
 FAILURE_SECONDS: Final = 5.0
 """A version that could not be fetched is not tried again for this long, however often it is asked for."""
@@ -115,8 +125,9 @@ class IncomingFile(OpenFile):
 class Relay:
     """A `VersionStore` over one folder, filled from upstreams. Use as an async context manager.
 
-    settings: names folder and upstreams, and bounds what it takes of its machine and how long it holds a request.
+    settings: names folder and upstreams, and bounds what it takes of its machine.
     run: versions of other runs are refused; None accepts any. anchor: checks a manifest against the chain.
+    follow: fetch new versions when they appear upstream, not only when first asked for them.
     Raises ConfigError when there is no upstream or another process has the folder, StorageError when it cannot be made.
     """
 
@@ -125,6 +136,11 @@ class Relay:
     _: KW_ONLY
     run: int | None = None
     anchor: Anchor | None = None
+    bounds: FetchBounds = DEFAULT_BOUNDS
+    follow: bool = True
+    poll_seconds: float = POLL_SECONDS
+    hold_seconds: float = HOLD_SECONDS
+    most_versions: int = MOST_VERSIONS
 
     def __post_init__(self) -> None:
         self.folder = self.settings.dir
@@ -134,14 +150,14 @@ class Relay:
         self._pulls: dict[bytes, VersionPull] = {}
         self._failed: dict[bytes, tuple[float, FileProblem]] = {}
         """When, and how, a version failed; the latest MAX_FAILURES."""
-        self.upstream_answers = not self.settings.follow
+        self.upstream_answers = not self.follow
         self._room = asyncio.Lock()
         self._making = asyncio.Lock()
         self._indexes: dict[str, Index] = {}
         """The last index of each upstream."""
         self._newest_roots: set[bytes] = set()
         """Of the versions that upstreams listed as newest when last asked; they are removed last."""
-        self._upstream_pages = UpstreamPages(self.upstreams, self.run, self.settings)
+        self._upstream_pages = UpstreamPages(self.upstreams, self.run, self.bounds)
 
     async def __aenter__(self) -> Relay:
         self._lock = FolderLock(self.folder)
@@ -201,12 +217,12 @@ class Relay:
             pull = self._pulls.get(root) or self._start(root)
             if pull.task is not None and root in stored:
                 await asyncio.wait([pull.task])  # one after the other: this hashes what is on disk
-        async with Pool(self.upstreams, self.settings) as pool:
-            while self.settings.follow:
+        async with Pool(self.upstreams, self.bounds) as pool:
+            while self.follow:
                 for root, entry in (await self._newest(pool)).items():
                     pull = self._pulls.get(root) or self._start(root, entry)
                     pull.leads_to = None if entry.base_step is None else entry.step
-                await asyncio.sleep(self.settings.poll_seconds)
+                await asyncio.sleep(self.poll_seconds)
 
     async def _newest(self, pool: Pool) -> dict[bytes, IndexEntry]:
         """Return the newest step of our run that each upstream lists, and its differences, by root.
@@ -228,7 +244,7 @@ class Relay:
 
     def _start(self, root: bytes, entry: IndexEntry | None = None) -> VersionPull:
         """Fetch a version; `entry` is what an upstream says of it."""
-        pool = Pool(self.upstreams, self.settings)
+        pool = Pool(self.upstreams, self.bounds)
         download = Download(
             root,
             self.folder,
@@ -237,7 +253,7 @@ class Relay:
             progress=lambda _: self._count(pull),
             retry="none",
         )
-        pull = self._pulls[root] = VersionPull(download, self.settings.hold_seconds)
+        pull = self._pulls[root] = VersionPull(download, self.hold_seconds)
         pull.task = asyncio.create_task(self._run(root, pull, pool, entry))
         return pull
 
@@ -315,7 +331,7 @@ class Relay:
         """Refuse what is not to be relayed, and make room for the rest."""
         if self.run not in (None, manifest.run):
             raise MalformedError(f"{manifest.id} belongs to run {manifest.run}; this relay serves run {self.run}")
-        if manifest.total_bytes > min(self.settings.cache_bytes, self.settings.max_bytes):
+        if manifest.total_bytes > min(self.settings.cache_bytes, self.bounds.max_bytes):
             raise StorageError(f"{manifest.id} has {manifest.total_bytes} bytes, more than this relay keeps")
         if self.anchor is not None:
             await self.anchor(manifest)
@@ -335,7 +351,7 @@ class Relay:
         coming = [path(self.folder, root) for root in busy - {manifest.root} for path in (partial_path, version_path)]
         used = sum(folder_bytes(path) for path in coming) + sum(folder_bytes(version.path) for version in idle)
         removed = []
-        bytes_left, most = self.settings.cache_bytes - manifest.total_bytes, self.settings.relayed_versions
+        bytes_left, most = self.settings.cache_bytes - manifest.total_bytes, self.most_versions
         while idle and (used > bytes_left or len(idle) + len(busy) > most):
             oldest = idle.pop(0)
             used -= folder_bytes(oldest.path)

@@ -22,7 +22,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from muster.constants import PROTOCOL_VERSION
 from muster.runtime import telemetry
-from muster.runtime.http_limits import ConnectionLimits
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.sources import WEIGHTS_PATH
 from muster.shardcast.format.manifest import MANIFEST_NAME
@@ -181,9 +180,7 @@ async def listening(role: str, store: VersionStore, stats: Stats, settings: Shar
     Raises ConfigError when the port is taken.
     """
     routes = WeightRoutes(role, store, stats)
-    idle = settings.idle_seconds
-    limits = ConnectionLimits(head_seconds=idle, idle_seconds=idle)
-    server = FileServer(routes.handle, limits, connections=settings.connections, rate=settings.upload_rate)
+    server = FileServer(routes.handle, connections=settings.connections, rate=settings.upload_rate)
     routes.connections = lambda: server.connections
     port = await server.start(settings.host, settings.port)
     try:

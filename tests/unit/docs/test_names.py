@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from muster import errors
 from muster.chain.error_messages import MESSAGES
 from muster.settings.schema import Settings
+from muster.settings.sources import known_keys
 from testbed.paths import ROOT
 from testbed.suite.sources import PRODUCTION, sources
-from tests.unit.docs.pages import PAGES, first_cells, label, read, section, ticked
+from tests.unit.docs.pages import DOCS, PAGES, first_cells, label, read, section, ticked
 
 TOP = (*PRODUCTION, "contracts", "tests", "scripts", "testbed", "benchmarks", "examples", "deploy", "docs")
 PATH = re.compile(rf"^(?:{'|'.join(TOP)})/[\w./*<>-]*(?:::\w+)?$")
@@ -85,18 +85,27 @@ def test_the_front_of_verification_says_what_its_tables_say() -> None:
     assert min(map(float, margins)) == float(least)
 
 
-def names_of(model: type[BaseModel], prefix: str = "") -> set[str]:
-    """Return the dotted names of all settings of a model."""
-    found = set()
-    for name, field in model.model_fields.items():
-        found.add(prefix + name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found |= names_of(field.annotation, f"{prefix}{name}.")
+def settings_in(text: str) -> set[str]:
+    """Return what a text may name as settings: what it has in backticks, and the keys of its settings files."""
+    found = {name.partition(" = ")[0] for name in ticked(text)}
+    group = ""
+    for line in text.splitlines():
+        if header := re.match(r" *\[(\w+)\]$", line):
+            group = f"{header[1]}."
+        elif key := re.match(r" *(\w+) = ", line):
+            found.add(group + key[1])
+        elif line.startswith("#"):
+            group = ""
     return found
 
 
+def test_every_setting_has_a_line_for_those_who_set_it() -> None:
+    named = set[str]().union(*(settings_in(read(page)) for page in (DOCS / "use").glob("*.md")))
+    assert sorted(known_keys().keys() - named) == [], "make it a constant, or say in docs/use who sets it and why"
+
+
 def test_every_setting_that_a_page_names_exists() -> None:
-    known = names_of(Settings)
+    known = {*known_keys(), *Settings.model_fields}
     groups = {name.partition(".")[0] for name in known if "." in name}
     named = {name for page in PAGES for name in ticked(read(page)) if SETTING.match(name)}
     settings = {name for name in named if name.partition(".")[0] in groups and not name.endswith((".toml", ".jsonl"))}

@@ -93,9 +93,7 @@ async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
     queries: Any = SimpleNamespace(
         terms=rules().terms, keys_now=KEYS.at(9), chain=ChainState(now=9, read_at=time.monotonic())
     )
-    settings = OrchestratorSettings(
-        storage_url=f"file:{tmp_path}", state_dir=tmp_path, uploads_at_once=8, upload_seconds=60
-    )
+    settings = OrchestratorSettings(storage_url=f"file:{tmp_path}", state_dir=tmp_path)
     uploads = Uploads(WHERE, STORAGE, queries, unused, settings)
     uploads.spool.mkdir()
 

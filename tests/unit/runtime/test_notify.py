@@ -45,10 +45,14 @@ webhook = functools.partial(scripted, path="/services/T0/B0/a-secret-path")
 
 
 def notifier(
-    url: str, clock: Clock | None = None, history: NotificationHistory | None = None, **settings: Any
+    url: str,
+    clock: Clock | None = None,
+    history: NotificationHistory | None = None,
+    timeout: float = 0.5,
+    **settings: Any,
 ) -> Notifier:
-    chosen = NotifySettings(**{"timeout_seconds": 0.5, **settings})
-    made = Notifier(url, chosen, name="worker-1", run=3, history=history, pauses=(0.01, 0.01), clock=clock or Clock())
+    quick: Any = {"pauses": (0.01, 0.01), "timeout": timeout, "clock": clock or Clock()}
+    made = Notifier(url, NotifySettings(**settings), name="worker-1", run=3, history=history, **quick)
     made.node = NODE
     return made
 
@@ -131,7 +135,7 @@ async def test_it_is_sent_again_where_that_may_help_and_the_next_goes_on(
 async def test_an_endless_answer_is_not_read() -> None:
     endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 65536
     async with webhook(Held(endless)) as server:
-        made = notifier(server.url, timeout_seconds=5)
+        made = notifier(server.url, timeout=5)
         await asyncio.wait_for(made.send_test(), 4)
     assert server.posts[0]["kind"] == "test"
 
@@ -245,7 +249,7 @@ async def test_unreachable_webhook_is_no_error_of_the_node() -> None:
 
 
 def settings(server: ScriptedServer, **changes: Any) -> Settings:
-    return Settings(run=3, name="worker-1", notify=NotifySettings(webhook=server.url, timeout_seconds=0.5, **changes))
+    return Settings(run=3, name="worker-1", notify=NotifySettings(webhook=server.url, **changes))
 
 
 async def ends(error: Exception, settings: Settings, folder: Path) -> None:

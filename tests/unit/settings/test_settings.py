@@ -11,10 +11,9 @@ import pytest
 
 from muster.errors import ConfigError
 from muster.settings.recipes import RECIPES
-from muster.settings.schema import Settings, ShardcastSettings, TrainerSettings
+from muster.settings.schema import Settings, TrainerSettings
 from muster.settings.sources import known_keys, load_settings, mask, read_settings, value_of
-from muster.shardcast.format.manifest import MAX_SHARD_BYTES
-from muster.shardcast.publish import DEFAULT_SHARD_BYTES
+from muster.shardcast.retention import StepRetention
 from muster.verification.profiles import BF16, profile_hash
 from trainer.advantages import AdvantageTerms
 from trainer.learner import Recipe
@@ -412,10 +411,7 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
 
 def test_defaults_in_code_equal_the_defaults_of_settings() -> None:
     shardcast, trainer = Settings().shardcast, Settings().trainer
-    assert shardcast.shard_bytes == DEFAULT_SHARD_BYTES
-    assert ShardcastSettings(shard_bytes=MAX_SHARD_BYTES)
-    with pytest.raises(ValueError, match="shard_bytes"):
-        ShardcastSettings(shard_bytes=MAX_SHARD_BYTES + 1)
+    assert StepRetention(shardcast.whole_every, shardcast.kept_hours) == StepRetention()
     terms: Any = SimpleNamespace(
         temperature=1.0, max_completion_tokens=32, async_level=2, profile=profile_hash(BF16.name)
     )

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import MalformedError, MismatchError, StorageError
-from muster.settings.schema import ShardcastSettings
 from muster.shardcast.delta.codec import TypedSpan
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep, made_shard, same_tiling
 from muster.shardcast.delta.frames import FRAMES_NAME, cut, spans_of, write_frames
 from muster.shardcast.delta.kinds import check_files, open_difference
+from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.format.manifest import File, Manifest
 from muster.shardcast.format.store import (
@@ -31,7 +31,7 @@ from muster.shardcast.format.store import (
     versions,
 )
 from muster.shardcast.publish import publish
-from muster.shardcast.retention import HeldVersion, kept
+from muster.shardcast.retention import HeldVersion, StepRetention, kept
 from testbed.weights.checkpoints import RUN, SHARD, contents, flip_bit, keeping, publish_steps, safetensors, write_step
 
 
@@ -147,7 +147,7 @@ def test_a_damaged_step_is_not_what_a_difference_is_made_of(
         write_frames(base, TargetStep(damaged, made[1]), tmp_path)
 
 
-# Retention
+# StepRetention
 
 
 def test_old_steps_are_kept_as_anchors_and_differences(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def shelf(steps: int, missing: set[int] = frozenset()) -> list[HeldVersion]:  # 
 
 
 def chosen(
-    held: list[HeldVersion], newest: int, deltas: ShardcastSettings, now: float = 1000
+    held: list[HeldVersion], newest: int, deltas: StepRetention, now: float = 1000
 ) -> tuple[list[int], list[int]]:
     """Return steps kept whole, and steps whose difference is kept."""
     roots = kept(held, newest, deltas, now)
@@ -322,8 +322,8 @@ async def test_a_difference_is_what_was_offered(run_fixture: tuple[Path, list[Ma
     manifest = read_manifest(differences(folder / "published")[0, 1])
 
     async def check(manifest: Manifest, run: int, step: int, base: int | None, limit: int) -> None:
-        settings = ShardcastSettings(max_bytes=limit)
-        await FetchRequest(manifest.root, run, step, (), tmp_path, settings, base_step=base).check(manifest)
+        bounds = FetchBounds(max_bytes=limit)
+        await FetchRequest(manifest.root, run, step, (), tmp_path, bounds, base_step=base).check(manifest)
 
     await check(manifest, RUN, 1, 0, manifest.total_bytes)
     for run, step in ((2, 1), (RUN, 2)):

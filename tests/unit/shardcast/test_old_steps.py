@@ -5,13 +5,12 @@ The histories use the real retention, the real index pages and the real choice o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.route import MAX_CHAIN_STEPS, Route, offers_of, route_to
 from muster.shardcast.format.store import (
     MAX_CHAIN,
@@ -22,7 +21,7 @@ from muster.shardcast.format.store import (
     index_page,
     page_of,
 )
-from muster.shardcast.retention import HeldVersion, kept
+from muster.shardcast.retention import HeldVersion, StepRetention, kept
 from testbed.suite.examples import up_to
 from testbed.weights.checkpoints import keeping
 
@@ -51,7 +50,7 @@ class Update:
 class Publisher:
     """The served folder of a trainer, as `muster.shardcast.publish` keeps it."""
 
-    deltas: ShardcastSettings
+    deltas: StepRetention
     newest: int
     held: list[HeldVersion] = field(default_factory=list)
     now: float = 0.0
@@ -133,7 +132,7 @@ def histories(draw: st.DrawFn) -> tuple[Publisher, int]:
     for step in range(steps):
         if step == change:
             later = draw(deltas)
-            publisher.deltas = later.model_copy(update={"kept_hours": publisher.deltas.kept_hours})
+            publisher.deltas = replace(later, kept_hours=publisher.deltas.kept_hours)
         update = pattern[step % len(pattern)]
         publisher.publish(step, update if adapters else Update(update.hours, update.size))
     return publisher, steps - 1

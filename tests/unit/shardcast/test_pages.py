@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.indexes import MAX_PAGES, PAGE_SECONDS, UpstreamPages
 from muster.shardcast.format.store import PAGE_STEPS, Index, IndexEntry
 from testbed.http import connecting
@@ -42,7 +42,7 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 def pages_of(upstream: Upstream) -> UpstreamPages:
-    return UpstreamPages([upstream.url], 1, ShardcastSettings())
+    return UpstreamPages([upstream.url], 1, FetchBounds())
 
 
 async def test_a_page_waits_for_no_other(upstream: Upstream) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.rate_limit import TokenBucket
 from muster.shardcast.fetch.sources import MAX_SOURCES, shard_seconds
 
@@ -38,7 +38,7 @@ def test_no_rate_is_no_bound() -> None:
 
 
 def test_a_shard_has_the_time_that_the_cap_makes_it_take() -> None:
-    assert shard_seconds(ShardcastSettings(stall_seconds=20), 128 * 1024) == 21
-    capped = ShardcastSettings(stall_seconds=20, streams=2, download_rate=MAX_SOURCES * 2 * 1024)
+    assert shard_seconds(FetchBounds(stall_seconds=20), 128 * 1024) == 21
+    capped = FetchBounds(stall_seconds=20, streams=2, download_rate=MAX_SOURCES * 2 * 1024)
     assert shard_seconds(capped, 128 * 1024) == 20 + 128
-    assert shard_seconds(ShardcastSettings(stall_seconds=20, download_rate=1 << 40), 128 * 1024) == 21
+    assert shard_seconds(FetchBounds(stall_seconds=20, download_rate=1 << 40), 128 * 1024) == 21

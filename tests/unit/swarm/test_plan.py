@@ -148,14 +148,14 @@ def test_a_swarm_that_lasts_never_runs_out_of_commitments_or_pay(
     )
     assert settings_of(lasting, "orchestrator", 1)["orchestrator.demand_batches"] == 1
     assert trainer["shardcast.kept_hours"] == 6
-    assert "shardcast.whole_versions" not in trainer
+    assert "shardcast.whole_every" not in trainer
 
 
 def test_a_demo_is_short_and_keeps_every_step(request_: SwarmRequest) -> None:
     assert local_terms(request_) == {**LOCAL_TERMS, "groups_per_commitment": 16}
     assert {name: LOCAL_TERMS[name] for name in LOCAL_DEFAULTS} == LOCAL_DEFAULTS
     trainer = settings_of(request_, "trainer", 1)
-    assert (trainer["trainer.max_files"], trainer["shardcast.whole_versions"]) == (4, 47)
+    assert (trainer["trainer.max_files"], trainer["shardcast.whole_every"]) == (4, 1)
 
 
 def test_a_swarm_of_language_fetches_its_model_and_fits_its_tasks(request_: SwarmRequest, tmp_path: Path) -> None:
@@ -301,10 +301,10 @@ def test_lasting_swarm_drops_old_weights_and_demo_keeps_all(
 ) -> None:
     write_settings(request_, 3, names(request_))
     demo = load_settings(request_.local.config("trainer")).shardcast
-    assert (demo.published_versions, demo.whole_versions) == (47, 47)
+    assert (demo.kept_hours, demo.whole_every) == (168, 1)
     write_settings(replace(request_, lasting=True), 3, ["trainer"])
     lasting = load_settings(request_.local.config("trainer")).shardcast
-    assert (lasting.published_versions, lasting.whole_versions) == (16, 2)
+    assert (lasting.kept_hours, lasting.whole_every) == (6, 16)
 
 
 def test_interrupted_swarm_keeps_logs_and_settings(tmp_path: Path) -> None:
