@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from muster.environments.base import Environment, ScorerCall
 from muster.environments.manifest import EnvironmentManifest, Score
@@ -13,7 +14,7 @@ from muster.environments.task import Task
 from muster.errors import MalformedError
 from muster.runtime.closing import Closing
 from muster.sandbox.client import Sandbox
-from muster.sandbox.scorer import Outcome
+from muster.sandbox.scorer import Outcome, ScorerManifest
 
 
 class Scorers(Closing):
@@ -49,13 +50,8 @@ class Scorers(Closing):
         return score_by(environment, task, completion, self.call_of(manifest))
 
     def call_of(self, manifest: EnvironmentManifest) -> ScorerCall:
-        """Return what a manifest's environment calls its scorer by."""
-
-        def call(payload: Any) -> Outcome:
-            assert manifest.scorer is not None, f"{manifest.name} has no scorer to call"
-            return self.sandbox.call(manifest.scorer, payload)
-
-        return call
+        """Return what a manifest's environment calls its scorer by. An environment without one never does."""
+        return partial(self.sandbox.call, cast(ScorerManifest, manifest.scorer))
 
 
 def worthless(manifest: EnvironmentManifest, error: MalformedError) -> Score:
@@ -68,7 +64,7 @@ def score_by(environment: Environment, task: Task, completion: str, call: Scorer
     outcomes: list[bool] = []
 
     def noted(payload: Any) -> Outcome:
-        outcome = call(payload=payload)
+        outcome = call(payload)
         outcomes.append(outcome.unsure)
         return outcome
 

@@ -63,7 +63,7 @@ def find_component(name: str, folder: Path) -> Component:
 
     Raises CheckError when neither is here, MismatchError when what is here is damaged.
     """
-    candidates = [component_path(name, folder)]
+    candidates = [folder / name]
     if (BUILT / HASH_NAME).exists() and (built := local_component()).hash == name:
         candidates.insert(0, built.path)
     present = [path for path in candidates if path.exists()]
@@ -81,14 +81,9 @@ def keep_component(name: str, data: bytes, folder: Path) -> Component:
         raise MalformedError(f"a component of {len(data)} bytes; at most {MAX_COMPONENT_BYTES}")
     if (actual := "0x" + hashlib.sha256(data).hexdigest()) != name:
         raise MismatchError(f"a component {actual} came instead of {name}")
-    path = component_path(name, folder)
+    path = folder / name
     write_durably(path, data)
     return Component(name, path)
-
-
-def component_path(name: str, folder: Path) -> Path:
-    """Return where a run's component is kept."""
-    return folder / name
 
 
 # --- Compiled

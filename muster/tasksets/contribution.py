@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from muster.environments.authored import MAX_SOURCE_BYTES, Authored
-from muster.environments.manifest import EnvironmentManifest
+from muster.environments.manifest import MAX_PARTS, EnvironmentManifest
 from muster.environments.task import Task
 from muster.errors import MalformedError
+from muster.runtime.documents import few
 from muster.sandbox.scorer import ScorerManifest
 
 MAX_TASKS: Final = 10_000
@@ -37,8 +38,8 @@ _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Contribution:
-    """An environment of one author. Raises MalformedError when a field is out of its bounds, naming it."""
+class About:
+    """What an author says of an environment. Raises MalformedError when a field is out of its bounds, naming it."""
 
     name: str
     version: int
@@ -51,11 +52,8 @@ class Contribution:
     thinking: str
     fuel: int
     """Most of one score."""
-    weights: Mapping[str, int]
+    weights: Annotated[Mapping[str, int], few(MAX_PARTS)]
     """Of the parts that the source returns, in millionths; they add up to a million."""
-    source: str
-    readme: str
-    tasks: tuple[Task, ...]
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -74,6 +72,18 @@ class Contribution:
             raise MalformedError(f"the author is {self.author[:60]!r}, no address")
         if not 1 <= self.fuel <= MAX_FUEL:
             raise MalformedError(f"limits.fuel is {self.fuel}", hint=f"1 to {MAX_FUEL}: about a second of a core")
+
+
+@dataclass(frozen=True)
+class Contribution(About):
+    """An environment of one author. Raises MalformedError as `About`."""
+
+    source: str
+    readme: str
+    tasks: tuple[Task, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= len(self.source.encode()) <= MAX_SOURCE_BYTES:
             raise MalformedError(f"the scorer has {len(self.source.encode())} bytes; 1 to {MAX_SOURCE_BYTES}")
         if len(self.readme.encode()) > MAX_README_BYTES:

@@ -13,20 +13,18 @@ The signature is for no chain: who made an environment is the same everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from muster.environments.manifest import MAX_PARTS
 from muster.environments.task import Task
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, recover_signer, sign_message
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import EnvironmentClaim, Hash
-from muster.runtime.documents import StrictDocument, few
-from muster.tasksets.contribution import MAX_TASKS, Contribution
+from muster.runtime.documents import StrictDocument
+from muster.tasksets.contribution import MAX_TASKS, About, Contribution
 
 MAGIC: Final = b"muster.env.v1\n"
 MAX_PACK_BYTES: Final = 8 * 1024**2
@@ -36,8 +34,6 @@ SIGNATURE_BYTES: Final = 65
 ANYWHERE: Final = Domain(0, "0x" + "0" * 40)
 """The domain of an author's signature."""
 
-_PLAIN: Final = ("author", "credit", "description", "fuel", "licence", "name", "thinking", "version", "weights")
-"""Fields of a contribution that the header holds as they are."""
 _TEXTS: Final = ("scorer", "readme", "tasks")
 
 
@@ -50,19 +46,10 @@ class _HashedText:
 
 
 @dataclass(frozen=True)
-class _Header(StrictDocument):
+class _Header(About, StrictDocument):
     what: ClassVar = "the environment's header"
     max_bytes: ClassVar = MAX_HEADER_BYTES
 
-    author: str
-    credit: str
-    description: str
-    fuel: int
-    licence: str
-    name: str
-    thinking: str
-    version: int
-    weights: Annotated[Mapping[str, int], few(MAX_PARTS)]
     scorer: _HashedText
     readme: _HashedText
     tasks: _HashedText
@@ -122,7 +109,7 @@ def read_pack(data: bytes) -> Pack:
     if texts["tasks"].count(b"\n") >= MAX_TASKS:
         raise MalformedError(f"the environment has more than {MAX_TASKS} tasks")
     contribution = Contribution(
-        **{name: getattr(header, name) for name in _PLAIN},
+        **_about(header),
         source=_text(texts["scorer"], "scorer"),
         readme=_text(texts["readme"], "readme"),
         tasks=tuple(Task.from_line(line) for line in texts["tasks"].split(b"\n")),
@@ -143,15 +130,18 @@ def _content(contribution: Contribution) -> bytes:
         "readme": contribution.readme.encode(),
         "tasks": b"\n".join(task.to_line() for task in contribution.tasks),
     }
-    fields: dict[str, Any] = {name: getattr(contribution, name) for name in _PLAIN}
-    fields |= {name: _HashedText(len(text), content_hash(text)) for name, text in texts.items()}
-    content = b"".join([MAGIC, _Header(**fields).to_bytes(), b"\n", *texts.values()])
+    hashed: dict[str, Any] = {name: _HashedText(len(text), content_hash(text)) for name, text in texts.items()}
+    content = b"".join([MAGIC, _Header(**_about(contribution), **hashed).to_bytes(), b"\n", *texts.values()])
     if len(content) + SIGNATURE_BYTES > MAX_PACK_BYTES:
         raise MalformedError(
             f"the environment has {len(content)} bytes; at most {MAX_PACK_BYTES - SIGNATURE_BYTES}",
             hint="leave tasks out, or make two environments of it",
         )
     return content
+
+
+def _about(one: About) -> dict[str, Any]:
+    return {field.name: getattr(one, field.name) for field in fields(About)}
 
 
 def _claim(contribution: Contribution, content: bytes, signature: str) -> EnvironmentClaim:

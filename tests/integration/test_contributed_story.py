@@ -209,7 +209,7 @@ async def work(run_fixture: RunFixture, orchestrator: Orchestrator, worker: str,
     ("body", "status", "detail"),
     [
         (b"", 422, "this is no environment"),
-        (b"muster.env.v1\n{}\n", 422, "not the environment's header: author: Field required"),
+        (b"muster.env.v1\n{}\n", 422, "not the environment's header: name: Field required"),
         (b"muster.env.v1\n" + b"x" * (9 << 20), 413, "the body is larger than 8388608 bytes"),
     ],
 )

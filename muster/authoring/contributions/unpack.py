@@ -7,23 +7,17 @@ from pathlib import Path
 from muster.authoring.tasks.duplicates import Signatures, clusters, split_clusters
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.contribution import Contribution
-from muster.tasksets.contribution_pack import Pack
 from muster.tasksets.document import TaskSource
 from muster.tasksets.taskset import TaskSet
 
 
-def unpack(pack: Pack, folder: Path, component: str, held_out: int = 0, seed: int = 0) -> TaskSet:
-    """Write a task set of the pack's tasks, of which some are held out, scored by the component of that hash.
-
-    Raises ConfigError when so many cannot be held out, and as `write_task_set`.
-    """
-    return write_contribution(pack.contribution, pack.hash, folder, component, held_out, seed)
-
-
-def write_contribution(
+def unpack(
     contribution: Contribution, name: str, folder: Path, component: str, held_out: int = 0, seed: int = 0
 ) -> TaskSet:
-    """Write a task set of an environment, whose pack has the hash `name`. The rest as in `unpack`."""
+    """Write a task set of an environment's tasks, of which some are held out, scored by the component of that hash.
+
+    `name`: the hash of its pack. Raises ConfigError when so many cannot be held out, and as `write_task_set`.
+    """
     # 1. Whole clusters of nearly equal tasks are held out, so that none is like a training task.
     signatures = Signatures()
     for task in contribution.tasks:

@@ -189,7 +189,7 @@ def unpack(
     from muster.sandbox.component import local_component
 
     packed = read_pack_file(file)
-    task_set = unpack(packed, out, local_component().hash, held_out, seed)
+    task_set = unpack(packed.contribution, packed.hash, out, local_component().hash, held_out, seed)
     counts = {"train": task_set.document.train_count, "held_out": task_set.document.held_out_count}
     session.result({"path": str(out), "root": task_set.root, **counts, **_about(packed)})
 

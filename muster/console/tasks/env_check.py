@@ -101,14 +101,14 @@ async def _pass_rates(
 ) -> CheckResult:
     """Ask the run's model each task, and return how often it is right."""
     from muster.authoring.contributions.checks import CheckResult, pass_rates
-    from muster.authoring.contributions.unpack import write_contribution
+    from muster.authoring.contributions.unpack import unpack
     from muster.sandbox.component import local_component
 
     if model is None:
         return CheckResult("pass rates", "not measured: give the run's --model", skipped=True)
     with tempfile.TemporaryDirectory(prefix="muster-env-") as temporary:
         folder = Path(temporary) / "tasks"
-        task_set = write_contribution(contribution, "not packed", folder, local_component().hash)
+        task_set = unpack(contribution, "not packed", folder, local_component().hash)
         request = EvalRequest(model, folder, task_set.root, "train", task_set.document.train_count, sampling)
         async with aclosing(sample_tasks(session, request)) as answers:
             right = [one.right async for one in answers]

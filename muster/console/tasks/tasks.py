@@ -86,7 +86,8 @@ def _open_or_unpack(path: Path, folder: Path) -> TaskSet:
     from muster.console.tasks.env_check import read_pack_file
     from muster.sandbox.component import local_component
 
-    return unpack(read_pack_file(path), folder, local_component().hash)
+    pack = read_pack_file(path)
+    return unpack(pack.contribution, pack.hash, folder, local_component().hash)
 
 
 @command(app, "seal")

@@ -22,7 +22,6 @@ from muster.sandbox.component import (
     HASH_NAME,
     Component,
     compiled,
-    component_path,
     find_component,
     keep_component,
     local_component,
@@ -172,7 +171,7 @@ def test_a_component_is_what_its_hash_names_or_refused(tmp_path: Path):
         find_component(name, tmp_path)
     with pytest.raises(MismatchError, match="came instead"):
         keep_component(name, b"other", tmp_path)
-    component_path(name, tmp_path).write_bytes(b"damaged")
+    (tmp_path / name).write_bytes(b"damaged")
     with pytest.raises(MismatchError, match="is not the component"):
         find_component(name, tmp_path)
     assert find_component(local_component().hash, tmp_path).path == local_component().path

@@ -25,6 +25,8 @@ from testbed.suite.examples import up_to
 
 DATA = write_pack(contribution(), AUTHOR).data
 OTHER = Signer.from_key("b2" * 32)
+PUBLISHED = "0x4c09419488d7d76ecf02f61a00af0dcb403ef290b528709db8642863f8c7f680"
+"""The pack's hash, which is its name in runs: no change of the code may change it."""
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 lines = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=30).filter(str.isprintable)
@@ -62,6 +64,10 @@ def contributions(draw: st.DrawFn) -> Contribution:
         readme=draw(texts),
         tasks=tasks,
     )
+
+
+def test_pack_keeps_its_published_hash() -> None:
+    assert content_hash(DATA) == read_pack(DATA).hash == PUBLISHED
 
 
 @given(contributions())

@@ -287,7 +287,7 @@ class Exact:
             raise MalformedError("no answer")
 
     def score(self, task: Task, completion: str, call: Callable[..., Outcome]) -> Score:
-        fuel = call(payload=completion).fuel
+        fuel = call(completion).fuel
         return Score((MICRO if completion == task.reference["answer"] else 0,), fuel, "wrong")
 
     def reference_completion(self, task: Task) -> str | None:
@@ -308,7 +308,7 @@ def test_each_task_is_scored_by_its_environment(tmp_path: Path) -> None:
     held = [Task("h", (ChatMessage("user", " 1? "),), {"answer": "1"})]
     made = write_task_set(tmp_path / "set", [NewPart("p", SORTING, tasks)], [NewPart("p", SORTING, held)])
 
-    def call(*, payload: Any) -> Outcome:
+    def call(payload: Any) -> Outcome:
         if payload == "down":
             raise UnreachableError("no sandbox")
         return Outcome(None, 10 * len(payload))
