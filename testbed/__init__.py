@@ -4,5 +4,5 @@
 `machine` and `terminal` type commands, `browser` and `page_checks` look at the page. `chain` has local chains,
 `weights` small checkpoints and who serves them, `servers` PostgreSQL and S3, `runs` whole runs with processes,
 `samples` data made by hand, `adversaries` workers that do one thing wrong, `escapes` programs that attack the
-sandboxes, `economy` and `big_run` simulated runs, `suite` what pytest needs: scheduling, forks, durations.
+sandbox, `economy` and `big_run` simulated runs, `suite` what pytest needs: scheduling, forks, durations.
 """

@@ -1,1 +1,1 @@
-"""Programs that attack the sandboxes, and who looks at what they reached."""
+"""Programs that attack the sandbox, and who looks at what they reached."""
