@@ -168,7 +168,7 @@ lint: setup
 	ruff check $(PATHS)
 	lint-imports --no-logo
 	python scripts/rooms.py
-	python scripts/mirrors.py --most 79
+	python scripts/mirrors.py --most 75
 	pyright
 
 release: setup

@@ -23,6 +23,8 @@ def figures() -> dict[str, rooms.Figure]:
 
 def test_start_reaches_its_imports_and_their_packages() -> None:
     graph = graph_of(("worker.start", "muster.a"), ("muster.a", "muster.b.c"), ("muster.d", "muster.a"))
+    for package in ("worker", "muster", "muster.b"):
+        graph.add_module(package)
     assert rooms.reached(graph, {"worker.start"}) == {
         *("worker.start", "worker", "muster.a", "muster", "muster.b.c"),
         "muster.b",
