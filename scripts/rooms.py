@@ -40,7 +40,7 @@ BUDGET: Final[dict[str, int]] = {
     MODULES: 207,
     "muster/authoring": 6_574,
     "muster/chain": 3_072,
-    "muster/clients": 2_315,
+    "muster/clients": 2_314,
     "muster/console": 11_217,
     "muster/contracts": 298,
     "muster/environments": 2_717,
@@ -70,7 +70,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 78_900, "benchmarks and testbed": 29_095}
+SUMS: Final = {"production": 78_899, "benchmarks and testbed": 29_095}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05
@@ -88,7 +88,7 @@ class Figure(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether there is a limit, and the figure is within it."""
+        """Return whether there is a limit and the figure is within it."""
         return self.limit is not None and self.value <= self.limit
 
     def __str__(self) -> str:

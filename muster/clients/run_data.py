@@ -168,8 +168,7 @@ class CheckpointFetcher:
 
     Calls for different steps may run side by side. A path stays valid while fewer than `kept` others are requested,
     while it is `used`, and while it is one of the newest steps requested. An old step, and what it is made of, replaces
-    other old ones only. So the disk holds at most `kept`, the NEWEST besides, and what is
-    in use.
+    other old ones only. So the disk holds at most `kept`, the NEWEST besides, and what is in use.
     """
 
     chain: ChainReader
