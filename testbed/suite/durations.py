@@ -199,7 +199,7 @@ class Durations:
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Whether a run is the whole of `make test`'s, in the process that adds up, without coverage's burden."""
+    """Return whether a run is the whole of `make test`, in the process that adds up, and not under coverage."""
     options = config.option
     chosen = options.markexpr == "not slow" and not options.keyword and not getattr(options, "cov_source", None)
     return chosen and config.args_source == config.ArgsSource.TESTPATHS and not hasattr(config, "workeroutput")
