@@ -57,7 +57,7 @@ BUDGET: Final[dict[str, int]] = {
     "muster/tasksets": 1_217,
     "muster/verification": 3_261,
     "orchestrator": 15_087,
-    "testbed": 13_452,
+    "testbed": 13_458,
     "trainer": 4_007,
     "validator": 4_895,
     "worker": 2_785,
@@ -70,7 +70,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 78_899, "benchmarks and testbed": 29_095}
+SUMS: Final = {"production": 78_899, "benchmarks and testbed": 29_101}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05

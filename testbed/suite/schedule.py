@@ -44,7 +44,13 @@ BROWSER_FOLDER: Final = "tests/e2e/"
 LONGEST: Final = (
     BROWSER,
     ENGINE,
+    "tests/integration/test_full_length.py",
     "tests/integration/test_demo.py",
+    "tests/integration/test_printed.py",
+    "tests/integration/test_demo_traps.py",
+    "tests/integration/test_chain_lost.py",
+    "tests/integration/test_tools_swarm.py",
+    "tests/integration/test_demo_own_tasks.py",
     "tests/integration/test_commitment_story.py",
     "tests/integration/test_mixture_story.py",
     "tests/engine/test_calibration.py",
