@@ -19,7 +19,7 @@ from benchmarks.report import alternate
 from muster.models.init import load_model
 from muster.models.matmul import choose_matmul
 from muster.models.numerics import device_kind, pin_numerics
-from muster.proofs.codecs import CODECS
+from muster.proofs.projection import make_proofs
 from muster.proofs.seeded_sampling import choose, scale
 from muster.rollouts.spans import one_span
 from muster.verification.profiles import Profile
@@ -35,7 +35,6 @@ class PlainSampler:
         self.device = torch.device(device_kind())
         matmul = choose_matmul("auto", self.device.type)
         self.model = load_model(model_dir, getattr(torch, profile.dtype), matmul).to(self.device).eval()
-        self.codec = CODECS[profile.codec]
         self.temperature = temperature
         self.stop_tokens = sorted(ModelFacts.read(model_dir).stop_tokens)
 
@@ -73,7 +72,7 @@ class PlainSampler:
         ends = torch.isin(tokens, stops.cpu())
         stopped = [int(row.nonzero()[0]) + 1 if row.any() else len(row) + 1 for row in ends]
         counts = [min(stop, request.max_tokens) for stop, request in zip(stopped, requests, strict=True)]
-        proofs = self.codec.encode_batch([row[:count] for row, count in zip(states, counts, strict=True)], seeds)
+        proofs = make_proofs([row[:count] for row, count in zip(states, counts, strict=True)], seeds)
         return [
             Generation(
                 tokens[row, :count].numpy().astype(np.int32),

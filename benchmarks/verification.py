@@ -35,7 +35,7 @@ class Part:
 
 
 PARTS = {
-    "codecs": Part("benchmarks.verification_codecs", 7),
+    "proofs": Part("benchmarks.verification_proofs", 7),
     "engine": Part("benchmarks.verification_engine", 40),
     "matmul": Part("benchmarks.verification_matmul", 1),
     "adversaries": Part("benchmarks.adversaries", 1, tables=True),

@@ -29,8 +29,7 @@ from muster.models.init import load_model
 from muster.models.matmul import choose_matmul
 from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
-from muster.proofs.codec import Comparison
-from muster.proofs.codecs import CODECS
+from muster.proofs.projection import Comparison, compare_proofs, make_proofs
 from muster.proofs.seeded_sampling import chosen_logprobs, gumbel, measure, scale
 from muster.protocol.reasons import ROW_STATISTICS
 from muster.rollouts.schema import Rollout
@@ -99,7 +98,6 @@ class Replayer:
         self.profile = profile
         self.temperature = temperature
         self.threads = threads
-        self._codec = CODECS[profile.codec]
         self._dtype: torch.dtype = getattr(torch, profile.dtype)
         self.model = load_model(model_dir, self._dtype, choose_matmul(matmul)).eval()
         check_device(profile, self.model.device.type)
@@ -192,7 +190,7 @@ class Replayer:
 
         # 2. The proofs against the states.
         ends = np.cumsum(lengths)
-        comparisons = self._codec.compare_batch(
+        comparisons = compare_proofs(
             [rollout.proof for rollout in rollouts],
             states.tensor_split(ends[:-1].tolist()),
             [rollout.seed for rollout in rollouts],
@@ -221,7 +219,7 @@ class Replayer:
         ends = np.cumsum(list(map(len, places)))[:-1]
         seeds = [rollout.seed for rollout in rollouts]
         states = others.masked_fill(~sound[:, None], 0.0).tensor_split(ends.tolist())
-        proofs = self._codec.encode_batch(states, seeds)
+        proofs = make_proofs(states, seeds)
         rivals, logprobs, flipped, apart = self._rivals(own, others, seeds, places)
         apart[~sound.numpy()] = np.inf
         claims = zip(rollouts, places, proofs, np.split(rivals, ends), np.split(logprobs, ends), strict=True)
@@ -312,12 +310,11 @@ def _row(rollout: Rollout, comparison: Comparison, scores: TokenScores, tokens: 
     errors = TokenErrors(
         **said,
         claimed=rollout.logprobs if len(rollout.logprobs) == len(logprobs) else np.full_like(logprobs, np.nan),
-        states=np.zeros_like(logprobs) if comparison.tokens is None else comparison.tokens,
-        distance=comparison.error if comparison.tokens is None else None,
+        states=comparison.distances,
     )
     if not all(np.isfinite(values).all() for values in said.values()):
         errors = _no_numbers(errors)
-    return RowErrors(errors, rollout.position, comparison.problem or "")
+    return RowErrors(errors, rollout.position, comparison.problem)
 
 
 def _no_numbers(errors: TokenErrors) -> TokenErrors:

@@ -215,7 +215,7 @@ class Engine:
         done = self._run(requests)
         spans = [talk.ends.tolist() for talk, _ in done]
         seeds = [request.seed for request in requests]
-        collecting = (self.profile.codec, seeds, spans)
+        collecting = (seeds, spans)
         proofs, logprobs, columns = self.llm.collective_rpc("muster_collect", args=collecting)[0]
         return [
             Generation(

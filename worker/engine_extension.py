@@ -19,7 +19,7 @@ from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS
 
 from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
-from muster.proofs.codecs import CODECS
+from muster.proofs.projection import make_proofs
 from muster.proofs.seeded_sampling import choose_portable
 from muster.rollouts.spans import sampled_mask
 from muster.shardcast.delta.contents import Fingerprint, fingerprints
@@ -54,9 +54,7 @@ class CaptureExtension:
             self._muster_logits: list[torch.Tensor] = []
             self._muster_kept = head.register_forward_hook(lambda *call: self._muster_logits.append(call[-1].clone()))
 
-    def muster_collect(
-        self, codec: str, seeds: list[int], spans: list[list[int]]
-    ) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    def muster_collect(self, seeds: list[int], spans: list[list[int]]) -> tuple[list[bytes], list[bytes], list[bytes]]:
         """Return proofs and float32 log-probabilities (as bytes) of what was sampled in the finished call.
 
         And the columns of its runners-up, likewise; none where they were not recorded.
@@ -69,7 +67,7 @@ class CaptureExtension:
         ends = np.cumsum([mask.sum() for mask in masks])[:-1].tolist()
         logprobs = torch.cat(capture.logprobs).cpu()[rows].numpy()  # first: by then the states are on the host
         states = torch.cat(capture.states)[rows].tensor_split(ends)
-        proofs = CODECS[codec].encode_batch(states, seeds)
+        proofs = make_proofs(states, seeds)
         rivals = [] if capture.rivals is None else torch.cat(capture.rivals, dim=1).cpu()[:, rows].tensor_split(ends, 1)
         return (
             proofs,

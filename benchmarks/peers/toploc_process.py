@@ -1,8 +1,8 @@
 """Run the `toploc` package in a separate environment (`make bench-peers`), never imported by Muster.
 
-Started by benchmarks/verification_codecs.py with the number of sequences, tokens each, and the hidden size. Says
-"ready", reads one JSON request a line from stdin and answers each with "done" and JSON. One thread, but for what the
-package itself starts.
+Started by benchmarks/verification_proofs.py with the number of sequences, tokens each, and the hidden size. Finds its
+own proofs honest, says "ready", and answers each line of stdin, `build` or `verify`, with "done" and the seconds that
+took. One thread, but for what the package itself starts.
 """
 
 from __future__ import annotations
@@ -38,24 +38,19 @@ def main() -> None:
     torch.set_num_threads(1)
     states = gaussian_states(*map(int, sys.argv[1:]))
     proofs = build(states)
+    if mismatches := max(chunk.exp_mismatches for results in verify(states, proofs) for chunk in results):
+        raise SystemExit(f"the package reads its own proofs with {mismatches} mismatches in a chunk")
     print("ready", flush=True)
     for line in sys.stdin:
-        request = json.loads(line)
-        match request["do"]:
-            case "build" | "verify" as work:
-                started = time.perf_counter()
-                build(states) if work == "build" else verify(states, proofs)
-                answer: Any = time.perf_counter() - started
-            case "show":
-                answer = [b"".join(parts).hex() for parts in proofs]
-            case "read":
-                theirs = [bytes.fromhex(text) for text in request["proofs"]]
-                size = len(proofs[0][0])
-                parts = [[proof[i : i + size] for i in range(0, len(proof), size)] for proof in theirs]
-                answer = max(chunk.exp_mismatches for results in verify(states, parts) for chunk in results)
+        started = time.perf_counter()
+        match line.strip():
+            case "build":
+                build(states)
+            case "verify":
+                verify(states, proofs)
             case other:
                 raise SystemExit(f"{other!r} is no request")
-        print("done", json.dumps(answer), flush=True)
+        print("done", json.dumps(time.perf_counter() - started), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The `projection` codec: each state's products with four seeded sign vectors, as float16; 8 bytes a token.
+"""Activation proofs: each state's products with four seeded sign vectors, as float16; 8 bytes a token.
 
 For a state h of H entries, the k-th number is sum_i sign[i, k] * h[i] / sqrt(H), whose size is that of an entry of h.
 The signs follow from the completion's seed, so a proof fits one position of one commitment only:
@@ -7,10 +7,10 @@ The signs follow from the completion's seed, so a proof fits one position of one
     sign[i, k] = -1 where bit n mod 32 of word n div 32 is set, n = k * H + i; else 1
 
 Four random signs per entry preserve relative distances on average (Johnson-Lindenstrauss); over a completion of 20
-tokens the distance is measured by 80 numbers. It is relative to their size, or to the size that the states let expect
-where that is larger. Sums are float32 whatever the states are. Building reads each state once, in the kernel
-muster/proofs/native/projection.c or, where there is none and on a GPU, in one [4, H] x [H, T] product per completion;
-the two differ by no more than the order of float32 additions does.
+tokens the distance is measured by 80 numbers. It is relative to the size that the states let expect: a token's own
+numbers may all be small by chance. Sums are float32 whatever the states are. Building reads each state once, in the
+kernel muster/proofs/native/projection.c or, where there is none and on a GPU, in one [4, H] x [H, T] product per
+completion; the two differ by no more than the order of float32 additions does.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from muster.proofs.codec import Comparison
 from muster.proofs.kernel import address, addresses
 from muster.proofs.native import load
 from muster.proofs.seeded_sampling import noise_bits
@@ -57,24 +56,32 @@ def _sign_words(seeds: Sequence[int], hidden: int, device: torch.device | str) -
 
 
 @dataclass(frozen=True)
-class Projection:
-    name: str = "projection"
+class Comparison:
+    """How far a proof is from the states it claims to be of."""
 
-    def encode_batch(self, states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[bytes]:
-        numbers = _project(states, seeds)
-        if not all(np.isfinite(values).all() for values in numbers):
-            raise ValueError("states are not finite")
-        return [values.astype("<f2").tobytes() for values in numbers]
-
-    def compare_batch(
-        self, proofs: Sequence[bytes], states: Sequence[torch.Tensor], seeds: Sequence[int]
-    ) -> list[Comparison]:
-        numbers = _project(states, seeds)
-        sizes = [PROJECTIONS * rows.float().square().mean(dim=1).cpu().numpy() for rows in states]
-        return [_distance(*one) for one in zip(proofs, numbers, sizes, strict=True)]
+    distances: np.ndarray = field(compare=False)
+    """Squared relative distance of each token's state, beyond what rounding to float16 makes: float32 [T]. 0 for the
+    same states, about 1 or more for unrelated ones, infinite where there is a `problem`."""
+    problem: str = ""
+    """Why the proof cannot be compared at all, if so."""
 
 
-PROJECTION = Projection()
+def make_proofs(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[bytes]:
+    """Make the proofs of completions of different lengths, in order. Raises ValueError on states not finite.
+
+    `states` are float32 or bfloat16 [T, H], on any device; a seed is 0 ≤ seed < 2^63.
+    """
+    numbers = _project(states, seeds)
+    if not all(np.isfinite(values).all() for values in numbers):
+        raise ValueError("states are not finite")
+    return [values.astype("<f2").tobytes() for values in numbers]
+
+
+def compare_proofs(proofs: Sequence[bytes], states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[Comparison]:
+    """Compare strangers' proofs with recomputed states, one by one. Never raises on any proof."""
+    numbers = _project(states, seeds)
+    sizes = [PROJECTIONS * rows.float().square().mean(dim=1).cpu().numpy() for rows in states]
+    return [_compare(*one) for one in zip(proofs, numbers, sizes, strict=True)]
 
 
 def _project(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[np.ndarray]:
@@ -119,30 +126,18 @@ def sums_by_torch(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> np.nd
     return torch.cat(products).cpu().numpy()
 
 
-def _distance(proof: bytes, expected: np.ndarray, sizes: np.ndarray) -> Comparison:
-    """Compare a proof's numbers with those expected, float32 [T, 4], by their relative distance.
+def _compare(proof: bytes, expected: np.ndarray, sizes: np.ndarray) -> Comparison:
+    """Compare a proof's numbers with those expected, float32 [T, 4].
 
-    `sizes` [T] is how large each token's four squares are together, on average over all signs. One or two tokens'
-    numbers may all be small by chance: relative to these alone, honest work would have a large distance.
+    `sizes` [T] is how large each token's four squares are together, on average over all signs.
     """
+    none = np.full(len(expected), np.inf, dtype=np.float32)
     if len(proof) != expected.size * 2:
-        return Comparison.malformed(f"{len(proof)} bytes for {len(expected)} tokens, {expected.size * 2} expected")
+        return Comparison(none, f"{len(proof)} bytes for {len(expected)} tokens, {expected.size * 2} expected")
     claimed = np.frombuffer(proof, dtype="<f2").astype(np.float32).reshape(expected.shape)
     if not np.isfinite(claimed).all():
-        return Comparison.malformed("a number is not finite")
-    if not len(expected):
-        return Comparison(error=0.0, worst=0.0, tokens=np.zeros(0, dtype=np.float32))
-    # 1. Over the completion, and the worst token.
+        return Comparison(none, "a number is not finite")
     apart = np.abs(claimed.astype(np.float64) - expected)
-    off = np.square(apart).sum(axis=1)
-    size = np.square(expected.astype(np.float64)).sum(axis=1)
-    floor = max(size.mean(), float(sizes.mean()), _SMALLEST_SIZE)
-
-    # 2. Token by token, without what rounding to float16 explains.
     beyond = np.maximum(apart - _ROUNDING * np.abs(expected) - _SMALLEST_STEP, 0.0)
-    tokens = np.square(beyond).sum(axis=1) / np.maximum(sizes, _SMALLEST_SIZE)
-    return Comparison(
-        error=math.sqrt(off.sum() / (floor * len(off))),
-        worst=math.sqrt(off.max() / floor),
-        tokens=tokens.astype(np.float32),
-    )
+    distances = np.square(beyond).sum(axis=1) / np.maximum(sizes, _SMALLEST_SIZE)
+    return Comparison(distances.astype(np.float32))

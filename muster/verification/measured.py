@@ -63,11 +63,10 @@ def count_distinct(rollouts: Iterable[Rollout]) -> int:
 def write_cell(cell: MeasuredCell, path: Path) -> None:
     """Write a cell; a file under this name is there as a whole or not at all."""
     about = {name: getattr(cell, name) for name in _NAMES} | {"large": cell.large, "distinct": cell.distinct}
-    distances = np.array([np.nan if row.distance is None else row.distance for row in cell.rows])
     arrays = {name: np.concatenate([getattr(row, name) for row in cell.rows]) for name in _ARRAYS}
     lengths = np.array([len(row.gaps) for row in cell.rows], dtype=np.int64)
     file = io.BytesIO()
-    parts = {"about": np.array(json.dumps(about)), "lengths": lengths, "distances": distances, **arrays}
+    parts = {"about": np.array(json.dumps(about)), "lengths": lengths, **arrays}
     np.savez_compressed(file, **parts)  # type: ignore[arg-type]
     write_durably(path, file.getvalue())
 
@@ -77,17 +76,14 @@ def read_cell(path: Path) -> MeasuredCell:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
-            lengths, distances = file["lengths"], file["distances"].tolist()
+            lengths = file["lengths"]
             whole = {name: file[name] for name in _ARRAYS}
-        if len(lengths) != len(distances) or not len(lengths) or lengths.min() < 1:
-            raise ValueError(f"{len(lengths)} lengths for {len(distances)} rows, or an empty row")
+        if not len(lengths) or lengths.min() < 1:
+            raise ValueError("no rows, or an empty one")
         if any(array.shape != (lengths.sum(),) for array in whole.values()):
             raise ValueError("arrays of other lengths than its rows'")
         parts = {name: np.split(array, np.cumsum(lengths)[:-1]) for name, array in whole.items()}
-        rows = [
-            TokenErrors(**{name: parts[name][i] for name in _ARRAYS}, distance=None if np.isnan(one) else one)
-            for i, one in enumerate(distances)
-        ]
+        rows = [TokenErrors(**{name: parts[name][i] for name in _ARRAYS}) for i in range(len(lengths))]
         return MeasuredCell(**about, rows=rows)
     except _BROKEN as error:
         raise MalformedError(f"{path} holds no measured cell: {error}", hint="remove it, and measure again") from error

@@ -1,7 +1,7 @@
 """Verification profiles: how a run's work is measured, and how far off honest work can be.
 
-A run's terms name its profile by hash; worker and validators then compute in the profile's dtype, prove with its codec
-and judge by its limits. The limits are protocol constants with a calibration behind them. Changing one changes who is
+A run's terms name its profile by hash; worker and validators then compute in the profile's dtype and judge by its
+limits. The limits are protocol constants with a calibration behind them. Changing one changes who is
 rejected, so a changed profile gets a new name, never new numbers.
 
 What honest work measures under each profile, how far beyond that the limits are, and what every known cheat measures
@@ -11,7 +11,7 @@ that accuses is at least twice as far out as the worst honest value there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from pydantic import Field, FiniteFloat
@@ -49,8 +49,6 @@ class Profile:
     """One way to verify. The limits are for `muster.verification.statistics.RowStatistics`."""
 
     name: str
-    codec: str
-    """Key of `muster.proofs.CODECS`."""
     dtype: str
     """What worker and validator compute in: `float32` or `bfloat16`."""
     devices: tuple[str, ...]
@@ -78,7 +76,6 @@ STATISTICS: Final = tuple(ROW_STATISTICS)
 
 CPU_FP32: Final = Profile(
     name="cpu-fp32-projection-v3",
-    codec="projection",
     dtype="float32",
     devices=("cpu",),
     # A hundred times what two kernels of one machine differ by: room for other processors' order of summation.
@@ -93,7 +90,6 @@ CPU_FP32: Final = Profile(
 
 BF16: Final = Profile(
     name="bf16-projection-v3",
-    codec="projection",
     dtype="bfloat16",
     devices=("cpu", "cuda"),
     state_error=1e-2,
@@ -106,19 +102,7 @@ BF16: Final = Profile(
     pool=PoolLimits(gap_mean=0.08, activation=0.07, logprob_rms=2.2, logprob_mean=0.26),
 )
 
-# With TOPLOC's published form instead. Its distance jumps: an entry that only one side keeps, at a tie, costs a
-# completion of one chunk up to 0.07, however close the states are. So the limits leave room for one of these before
-# they reject and for two before they accuse, and less is seen of cheaper weights (docs/understand/verification.md).
-CPU_FP32_TOPLOC: Final = replace(
-    CPU_FP32,
-    name="cpu-fp32-toploc-v3",
-    codec="toploc",
-    licence=0.0,  # its distance is of whole rows
-    activation=Limit(reject=0.1, accuse=0.2),
-    pool=CPU_FP32.pool.model_copy(update={"activation": 0.01}),
-)
-
-PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU_FP32, BF16, CPU_FP32_TOPLOC)}
+PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU_FP32, BF16)}
 
 
 def profile_for(dtype: str) -> str:

@@ -91,9 +91,7 @@ class TokenErrors(TokenScores):
     claimed: np.ndarray
     """Claimed log-probabilities."""
     states: np.ndarray
-    """Squared relative distance of each state by the activation proof, beyond the proof's own rounding."""
-    distance: float | None = None
-    """The whole row's distance, by a codec that cannot tell tokens apart."""
+    """Squared relative distance of each state by the activation proof; infinite where that cannot be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +150,7 @@ class ScaledErrors:
     logprobs: np.ndarray
     """Signed; not finite where a claim is no number."""
     states: np.ndarray
-    """Squared relative distances, each at most the square of the profile's cap."""
-    distance: float | None
-    """As in `TokenErrors`."""
+    """Squared relative distances, each at most the square of the profile's cap; infinite where there is none."""
 
     def statistics(self) -> RowStatistics:
         """Return the row's statistics."""
@@ -165,20 +161,19 @@ class ScaledErrors:
         return RowStatistics(
             gap_mean=_sum(np.minimum(self.gaps, CLIP)) / outliers,
             gap_worst=float(self.gaps.max()),
-            activation=math.sqrt(_sum(self.states) / outliers) if self.distance is None else self.distance,
+            activation=math.sqrt(_sum(self.states) / outliers),
             logprob_rms=math.sqrt(_sum(np.square(clipped)) / tokens) if sound else math.inf,
             logprob_worst=float(np.abs(self.logprobs).max()) if sound else math.inf,
             logprob_drift=drift,
         )
 
     def sums(self, profile: Profile) -> RowSums:
-        """Return the row's sums. A claim that is no number counts as one that is CLIP too high."""
+        """Return the row's sums. A claim that is no number counts as one that is CLIP too high, a proof as 1 off."""
         clipped = np.clip(np.nan_to_num(self.logprobs, nan=CLIP), -CLIP, CLIP)
-        distance = 1.0 if self.distance is None else min(self.distance, 1.0)
         return RowSums(
             tokens=len(self.gaps),
             gaps=_sum(np.minimum(self.gaps, CLIP)),
-            states=_sum(self.states) if self.distance is None else len(self.gaps) * distance**2,
+            states=_sum(np.nan_to_num(self.states, posinf=1.0)),
             squares=_sum(np.square(clipped)),
             signed=_sum(clipped),
             gaps_beyond=int(not self.gaps.max() <= profile.gap_worst.reject),
@@ -190,19 +185,21 @@ class ScaledErrors:
 def scaled_errors(errors: TokenErrors, profile: Profile) -> ScaledErrors:
     """Divide the errors of one row of T ≥ 1 tokens by those to expect of it."""
     # 1. How far the states are off, by the proof: each token's share is bounded, so that one outlier decides nothing.
-    states = np.minimum(errors.states.astype(np.float64), profile.activation_cap**2)
+    states = errors.states.astype(np.float64)
+    states = np.where(np.isfinite(states), np.minimum(states, profile.activation_cap**2), np.inf)
 
     # 2. Errors in units of those that this lets expect.
     expected_gaps, expected_odds = expected_errors(errors, profile)
     least = LEAST + FLOAT32 * errors.magnitudes
     logprobs = (log_odds(errors.claimed, least) - log_odds(errors.logprobs, least)) / expected_odds
     logprobs[~np.isfinite(errors.claimed)] = np.nan
-    return ScaledErrors(errors.gaps / expected_gaps, logprobs, states, errors.distance)
+    return ScaledErrors(errors.gaps / expected_gaps, logprobs, states)
 
 
 def expected_errors(errors: TokenErrors, profile: Profile) -> tuple[np.ndarray, np.ndarray]:
     """Return the errors to expect of each token's gap and of its log-odds, by its row's others: float64 [T] each."""
-    own = np.minimum(errors.states.astype(np.float64), profile.licence**2)
+    states = errors.states.astype(np.float64)
+    own = np.where(np.isfinite(states), np.minimum(states, profile.licence**2), 0.0)  # without a proof no licence
     level = (own.sum() - own) / (len(own) - 1 + PRIOR_STATES)
     most = level + profile.licence**2 * PRIOR_STATES / (len(own) - 1 + PRIOR_STATES)
     licences = (np.minimum(OTHERS * level, profile.licence**2), np.clip(own, level, LICENCE**2 * most))

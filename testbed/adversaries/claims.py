@@ -9,7 +9,6 @@ import numpy as np
 
 from muster.constants import MICRO
 from muster.proofs.projection import PROJECTIONS
-from muster.proofs.toploc import CHUNK_BYTES
 from muster.rollouts.schema import Rollout
 
 
@@ -66,7 +65,7 @@ def shift_one_logprob(rows: Sequence[Rollout]) -> list[Rollout]:
     return shifted
 
 
-# Proofs; where it is not said, of the `projection` codec: float16 numbers, four a token
+# Proofs: float16 numbers, four a token
 
 
 def zero_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
@@ -85,19 +84,10 @@ def random_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
 
 
 def shuffled_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
-    """Put the numbers of each completion's proof in another order.
-
-    Moved on by a token, or in TOPLOC's form, where each chunk is a modulus and its coefficients, by a coefficient.
-    """
+    """Move the numbers of each completion's proof on by a token."""
     shuffled = []
     for row in rows:
-        tokens = len(row.completion_tokens)
-        if len(row.proof) == 2 * PROJECTIONS * tokens:
-            moved = np.roll(np.frombuffer(row.proof, "<f2").reshape(tokens, -1), 1, axis=0)
-        else:
-            moved = np.frombuffer(row.proof, ">u2").reshape(-1, CHUNK_BYTES // 2).copy()
-            moved[:, 1:] = np.roll(moved[:, 1:], 1, axis=1)
-        proof = moved.tobytes()
+        proof = np.roll(np.frombuffer(row.proof, "<f2").reshape(-1, PROJECTIONS), 1, axis=0).tobytes()
         shuffled.append(row if proof == row.proof else replace(row, proof=proof))
     return shuffled
 

@@ -20,7 +20,7 @@ from muster.environments.rewards import length_reward
 from muster.environments.scoring import Scorers
 from muster.models.files import load_tokenizer
 from muster.models.init import init_model, load_model, save_model
-from muster.proofs.codecs import CODECS
+from muster.proofs.projection import make_proofs
 from muster.proofs.seeded_sampling import chosen_logprobs, scale
 from muster.protocol.draws import Draw, DrawSource
 from muster.rollouts.schema import Rollout
@@ -206,7 +206,7 @@ class AdversaryLab:
         logits = cast(torch.nn.Module, replayer.model.get_output_embeddings())(states)
         logprobs = chosen_logprobs(scale(logits, self.rules.terms.temperature), tokens).numpy()
         ends = np.cumsum(list(map(len, places)))[:-1]
-        proofs = CODECS[self.profile.codec].encode_batch(states.tensor_split(ends.tolist()), [row.seed for row in rows])
+        proofs = make_proofs(states.tensor_split(ends.tolist()), [row.seed for row in rows])
         claimed = zip(rows, proofs, np.split(logprobs, ends), strict=True)
         return self.reward([replace(row, proof=proof, logprobs=values) for row, proof, values in claimed])
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from muster.models.numerics import pin_numerics
-from muster.proofs.projection import PROJECTION
+from muster.proofs.projection import compare_proofs, make_proofs
 from muster.proofs.seeded_sampling import choose, gumbel, measure, noise_bits
-from muster.proofs.toploc import TOPLOC
 from testbed.suite.gpu import needs_gpu
 
 pytestmark = needs_gpu
@@ -70,18 +69,10 @@ def test_proofs_of_states_on_the_gpu_are_those_of_the_same_states_on_the_process
     generator = torch.Generator().manual_seed(hidden)
     states = [torch.randn(length, hidden, generator=generator).to(dtype) for length in (1, 20, 256)]
     seeds = [0, 2**63 - 1, 12345]
-    here = PROJECTION.encode_batch(states, seeds)
-    there = PROJECTION.encode_batch([rows.cuda() for rows in states], seeds)
+    here = make_proofs(states, seeds)
+    there = make_proofs([rows.cuda() for rows in states], seeds)
     numbers, others = (np.frombuffer(b"".join(proofs), "<f2").astype(np.float64) for proofs in (here, there))
     assert np.all(np.abs(numbers - others) <= FLOAT16_STEP * np.abs(numbers) + 1e-6)
     assert (numbers != others).mean() < 0.01
-    for comparison in PROJECTION.compare_batch(there, states, seeds):
-        assert comparison.tokens is not None
-        assert comparison.tokens.max() < 1e-9
-
-
-def test_toploc_proofs_have_the_same_bytes() -> None:
-    rows = [torch.randn(70, 4096, generator=torch.Generator().manual_seed(0))]
-    there = [part.cuda() for part in rows]
-    assert TOPLOC.encode_batch(there, [0]) == TOPLOC.encode_batch(rows, [0])
-    assert TOPLOC.compare_batch(TOPLOC.encode_batch(rows, [0]), there, [0])[0].error == 0
+    for comparison in compare_proofs(there, states, seeds):
+        assert comparison.distances.max() < 1e-9

@@ -1,4 +1,4 @@
-/* The products of states with four vectors of signs, see muster/toploc/projection.py.
+/* The products of states with four vectors of signs, see muster/proofs/projection.py.
 
 Reading the states once is most of the work: every value is taken into a register and added four times, multiplied by 1
 or -1, for two tokens at a time so that the signs are read half as often. Sums are float32 in LANES parts that are added

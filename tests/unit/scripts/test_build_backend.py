@@ -92,6 +92,6 @@ def test_a_wheel_of_a_folder_that_is_set_up_is_whole(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(ROOT / name)
     wheel = call_backend(tmp_path, "build_wheel('.', {'--build-option': '--compression=stored'})")
     names = set(zipfile.ZipFile(tmp_path / wheel).namelist())
-    assert names >= GENERATED | {"muster/proofs/native/toploc.c", "orchestrator/page/templates/base.html"}
+    assert names >= GENERATED | {"muster/proofs/native/projection.c", "orchestrator/page/templates/base.html"}
     assert {name.split("/")[0] for name in names} == {*PACKAGES, DIST_INFO}
     assert "scripts/build_backend.py" in (tmp_path / "muster.egg-info" / "SOURCES.txt").read_text().splitlines()

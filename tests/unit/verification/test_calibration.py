@@ -129,8 +129,8 @@ def test_a_calibration_of_exact_work_has_a_margin_of_a_trillion_at_most() -> Non
 
 
 def test_a_row_that_is_near_a_limit_that_accuses_is_a_thin_margin() -> None:
-    """A third below what rejects it, and 1.6 times below what accuses: under TOPLOC's kind of distance."""
-    far = replace(EXACT, distance=0.00099)
+    """It is just below what rejects it, and 1.6 times below what accuses: 256 tokens stand beside 32 exact ones."""
+    far = errors(distance=0.00099 * math.sqrt(288 / 256))
     profile = replace(CPU_FP32, activation=replace(CPU_FP32.activation, accuse=0.0016))
     with pytest.raises(MarginError) as at:
         derived(cell([EXACT] * 400 + [far], "AVX2"), profile=profile)

@@ -18,15 +18,15 @@ from muster.verification.profiles import BF16
 from muster.verification.statistics import TokenErrors
 from testbed.samples.rollouts import make_row
 
-NAMES = [field.name for field in fields(TokenErrors) if field.name != "distance"]
+NAMES = [field.name for field in fields(TokenErrors)]
 
 
-def row(seed: int, tokens: int, distance: float | None = None) -> TokenErrors:
+def row(seed: int, tokens: int) -> TokenErrors:
     draw = np.random.default_rng(seed)
-    return TokenErrors(**{name: draw.standard_normal(tokens, dtype=np.float32) for name in NAMES}, distance=distance)
+    return TokenErrors(**{name: draw.standard_normal(tokens, dtype=np.float32) for name in NAMES})
 
 
-CELL = MeasuredCell(BF16.name, "logits × 2", "four at once", True, [row(1, 3), row(2, 1, 0.1), row(3, 70, 0.0)], 2)
+CELL = MeasuredCell(BF16.name, "logits × 2", "four at once", True, [row(1, 3), row(2, 1), row(3, 70)], 2)
 
 
 def test_a_cell_is_read_exactly_as_it_was_written(tmp_path: Path) -> None:
@@ -35,7 +35,6 @@ def test_a_cell_is_read_exactly_as_it_was_written(tmp_path: Path) -> None:
     found = read_cell(path)
     assert (found.profile, found.model, found.cell, found.large) == (BF16.name, "logits × 2", "four at once", True)
     assert (found.distinct, found.tokens) == (2, 74)
-    assert [one.distance for one in found.rows] == [None, 0.1, 0.0]
     for mine, other in zip(CELL.rows, found.rows, strict=True):
         for name in NAMES:
             assert getattr(other, name).dtype == np.float32
@@ -45,10 +44,10 @@ def test_a_cell_is_read_exactly_as_it_was_written(tmp_path: Path) -> None:
 
 def test_claims_that_are_no_numbers_stay_what_they_are(tmp_path: Path) -> None:
     odd = np.array([np.nan, np.inf, -np.inf], dtype=np.float32)
-    write_cell(replace(CELL, rows=[replace(row(1, 3), claimed=odd, distance=np.inf)]), tmp_path / "a.npz")
+    write_cell(replace(CELL, rows=[replace(row(1, 3), claimed=odd, states=np.abs(odd))]), tmp_path / "a.npz")
     [found] = read_cell(tmp_path / "a.npz").rows
     np.testing.assert_array_equal(found.claimed, odd)
-    assert found.distance == np.inf
+    np.testing.assert_array_equal(found.states, np.abs(odd))
 
 
 def test_an_interrupted_cell_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +103,7 @@ def test_measured_file_is_never_unpickled(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(Hostile(touched)))
     assert "pickle" in refused(path)
     hidden = np.array([Hostile(touched)], dtype=object)
-    np.savez(path, **dict.fromkeys((*NAMES, "about", "lengths", "distances"), hidden), allow_pickle=True)
+    np.savez(path, **dict.fromkeys((*NAMES, "about", "lengths"), hidden), allow_pickle=True)
     assert "allow_pickle" in refused(path)
     assert not touched.exists()
 
@@ -115,10 +114,9 @@ def test_measured_file_is_never_unpickled(tmp_path: Path) -> None:
         {"lengths": np.array([3, 1])},
         {"lengths": np.array([3, 1, 71])},
         {"lengths": np.array([75, -1, 0])},
-        {"lengths": np.array([], dtype=np.int64), "distances": np.array([])},
+        {"lengths": np.array([], dtype=np.int64)},
         {"gaps": np.zeros(73, dtype=np.float32)},
         {"gaps": np.zeros((74, 1), dtype=np.float32)},
-        {"distances": np.zeros(4)},
         {"about": np.array("{")},
         {"about": np.array("[]")},
         {"about": np.array(json.dumps({"profile": "p"}))},

@@ -6,14 +6,12 @@ import pytest
 from eth_utils.crypto import keccak
 
 from muster.errors import ConfigError
-from muster.proofs.codecs import CODECS
 from muster.verification.profiles import PROFILES, STATISTICS, Profile, profile_by_hash, profile_hash
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_accusing_is_stricter_than_rejecting(profile: Profile) -> None:
     """How far out both are of what honest work does is on docs/understand/verification.md, and held by its test."""
-    assert profile.codec in CODECS
     for statistic in STATISTICS:
         limit = getattr(profile, statistic)
         assert 0 < limit.reject < limit.accuse

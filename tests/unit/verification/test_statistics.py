@@ -216,6 +216,19 @@ def test_claims_that_are_no_numbers_are_infinitely_wrong(value: float) -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_proof_that_cannot_be_compared_is_infinitely_wrong_and_licenses_nothing(
+    profile: Profile, value: float
+) -> None:
+    edited = replace(row(4), gaps=at(np.zeros(4, dtype=np.float32), 1, 3.0))
+    unproven = replace(edited, states=np.full(4, value, dtype=np.float32))
+    found = scaled_errors(unproven, profile)
+    assert found.statistics().activation == math.inf
+    assert found.statistics().gap_worst == row_statistics(edited, profile).gap_worst
+    assert found.sums(profile).states == 4, "in a pool it is as far off as unrelated states"
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 @pytest.mark.parametrize("lie", [0.05, 0.5, 3.0])
 def test_a_token_that_is_sure_cannot_be_claimed_to_be_less_sure(profile: Profile, lie: float) -> None:
     """Where the model is sure to the last bit, honest claims are as well, whatever their last bits: a lie is seen."""

@@ -12,11 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.proofs.codecs import CODECS
 from muster.proofs.kernel import address
 from muster.proofs.native import compiler, load
-from muster.proofs.projection import PROJECTION, PROJECTIONS, signs, sums_by_kernel, sums_by_torch
-from testbed.samples.proofs import compare, encode
+from muster.proofs.projection import (
+    PROJECTIONS,
+    Comparison,
+    compare_proofs,
+    make_proofs,
+    signs,
+    sums_by_kernel,
+    sums_by_torch,
+)
 from testbed.suite.examples import up_to
 
 needs_kernel = pytest.mark.skipif(
@@ -28,11 +34,17 @@ def some_states(tokens: int, hidden: int = 96, seed: int = 0) -> torch.Tensor:
     return torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(seed))
 
 
-def test_registry_names_its_codecs() -> None:
-    assert {name: codec.name for name, codec in CODECS.items()} == {
-        "projection": "projection",
-        "toploc": "toploc",
-    }
+def prove(states: torch.Tensor, seed: int) -> bytes:
+    return make_proofs([states], [seed])[0]
+
+
+def compare(proof: bytes, states: torch.Tensor, seed: int) -> Comparison:
+    return compare_proofs([proof], [states], [seed])[0]
+
+
+def error(proof: bytes, states: torch.Tensor, seed: int) -> float:
+    """Return the relative distance over the whole completion."""
+    return math.sqrt(compare(proof, states, seed).distances.mean())
 
 
 def test_signs_are_fixed_for_ever() -> None:
@@ -53,7 +65,7 @@ def test_signs_are_balanced_and_differ_between_seeds_and_projections() -> None:
 def test_a_proof_is_the_projection_in_float16() -> None:
     states = some_states(5)
     expected = (states @ signs([9], 96)[0].t() / math.sqrt(96)).numpy().astype("<f2")
-    proof = encode(PROJECTION, states, 9)
+    proof = prove(states, 9)
     assert len(proof) == 5 * 2 * PROJECTIONS
     assert np.abs(np.frombuffer(proof, "<f2").reshape(5, 4).astype(float) - expected).max() < 2e-3
 
@@ -61,108 +73,98 @@ def test_a_proof_is_the_projection_in_float16() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_honest_states_are_no_further_than_the_rounding(dtype: torch.dtype) -> None:
     states = some_states(40).to(dtype)
-    comparison = compare(PROJECTION, encode(PROJECTION, states, 5), states, 5)
-    assert comparison.problem is None
-    assert comparison.error < 5e-4
+    assert compare(prove(states, 5), states, 5) == Comparison(np.zeros(40), problem="")
+    assert error(prove(states, 5), states, 5) < 1e-6
 
 
 @pytest.mark.parametrize("level", [0.01, 0.1])
 def test_error_measures_the_relative_distance(level: float) -> None:
     states = some_states(500)
     moved = states + level * some_states(500, seed=1)
-    assert compare(PROJECTION, encode(PROJECTION, moved, 5), states, 5).error == pytest.approx(level, rel=0.1)
+    assert error(prove(moved, 5), states, 5) == pytest.approx(level, rel=0.1)
 
 
 def test_wrong_state_is_distinguished_from_rounding() -> None:
     states = some_states(200)
     moved = states.clone()
     moved[70] += 0.1 * some_states(1, seed=3)[0]
-    tokens = compare(PROJECTION, encode(PROJECTION, moved, 5), states, 5).tokens
-    assert tokens is not None
-    assert 0.03 < math.sqrt(tokens[70]) < 0.25, "four numbers show a tenth within about a factor of two"
-    assert np.delete(tokens, 70).max() < 1e-9
-
-
-def test_worst_finds_the_one_token_that_is_off() -> None:
-    states = some_states(200)
-    moved = states.clone()
-    moved[70] = some_states(1, seed=3)
-    comparison = compare(PROJECTION, encode(PROJECTION, moved, 5), states, 5)
-    assert comparison.error < 0.2
-    assert comparison.worst > 0.5
+    distances = compare(prove(moved, 5), states, 5).distances
+    assert 0.03 < math.sqrt(distances[70]) < 0.25, "four numbers show a tenth within about a factor of two"
+    assert np.delete(distances, 70).max() < 1e-9
 
 
 def test_a_proof_of_other_states_another_seed_or_nothing_is_far_away() -> None:
     states = some_states(30)
-    proof = encode(PROJECTION, states, 5)
-    assert compare(PROJECTION, proof, some_states(30, seed=1), 5).error > 0.8
-    assert compare(PROJECTION, proof, states, 6).error > 0.8
-    assert compare(PROJECTION, bytes(len(proof)), states, 5).error == pytest.approx(1.0, abs=0.05)
-    assert compare(PROJECTION, np.full(120, 1.0, "<f2").tobytes(), states, 5).error > 0.8
+    proof = prove(states, 5)
+    assert error(proof, some_states(30, seed=1), 5) > 0.8
+    assert error(proof, states, 6) > 0.8
+    assert error(bytes(len(proof)), states, 5) == pytest.approx(1.0, abs=0.05)
+    assert error(np.full(120, 1.0, "<f2").tobytes(), states, 5) > 0.8
     shuffled = np.frombuffer(proof, "<f2").reshape(30, 4)[::-1].tobytes()
-    assert compare(PROJECTION, shuffled, states, 5).error > 0.8
+    assert error(shuffled, states, 5) > 0.8
 
 
 def test_one_token_whose_numbers_are_small_by_chance_is_measured_against_its_state() -> None:
     """Noise of 1 % stays 1 % or so for the seed whose four numbers are the smallest of a thousand."""
     states = some_states(1)
-    smallest = min(range(1000), key=lambda seed: np.abs(np.frombuffer(encode(PROJECTION, states, seed), "<f2")).max())
-    assert np.abs(np.frombuffer(encode(PROJECTION, states, smallest), "<f2")).max() < 0.3
+    smallest = min(range(1000), key=lambda seed: np.abs(np.frombuffer(prove(states, seed), "<f2")).max())
+    assert np.abs(np.frombuffer(prove(states, smallest), "<f2")).max() < 0.3
     noisy = states + 0.01 * states.square().mean().sqrt() * some_states(1, seed=1)
-    assert compare(PROJECTION, encode(PROJECTION, noisy, smallest), states, smallest).error < 0.03
+    assert error(prove(noisy, smallest), states, smallest) < 0.03
 
 
 def test_batches_equal_single_proofs() -> None:
     states = [some_states(length, seed=length) for length in (1, 7, 64)]
     seeds = [3, 2**63 - 1, 0]
-    proofs = PROJECTION.encode_batch(states, seeds)
-    assert proofs == [encode(PROJECTION, rows, seed) for rows, seed in zip(states, seeds, strict=True)]
-    assert [c.error < 5e-4 for c in PROJECTION.compare_batch(proofs, states, seeds)] == [True] * 3
-    assert PROJECTION.encode_batch([], []) == []
+    proofs = make_proofs(states, seeds)
+    assert proofs == [prove(rows, seed) for rows, seed in zip(states, seeds, strict=True)]
+    assert [c.distances.max() < 1e-9 for c in compare_proofs(proofs, states, seeds)] == [True] * 3
+    assert make_proofs([], []) == []
 
 
 @pytest.mark.parametrize("size", [0, 1, 79, 81, 88, 258])
 def test_the_wrong_length_is_a_finding(size: int) -> None:
-    comparison = compare(PROJECTION, bytes(size), some_states(10), 5)
-    assert comparison.error == math.inf
+    comparison = compare(bytes(size), some_states(10), 5)
+    assert comparison.distances.tolist() == [math.inf] * 10
     assert comparison.problem == f"{size} bytes for 10 tokens, 80 expected"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_not_finite_are_a_finding(value: float) -> None:
-    numbers = np.frombuffer(encode(PROJECTION, some_states(10), 5), "<f2").copy()
+    numbers = np.frombuffer(prove(some_states(10), 5), "<f2").copy()
     numbers[17] = value
-    comparison = compare(PROJECTION, numbers.tobytes(), some_states(10), 5)
-    assert comparison.error == math.inf
+    comparison = compare(numbers.tobytes(), some_states(10), 5)
+    assert comparison.distances.tolist() == [math.inf] * 10
     assert comparison.problem == "a number is not finite"
 
 
 @settings(max_examples=up_to(300), deadline=None)
 @given(proof=st.one_of(st.binary(max_size=100), st.binary(min_size=24, max_size=24)))
 def test_no_bytes_break_a_comparison(proof: bytes) -> None:
-    comparison = compare(PROJECTION, proof, some_states(3), 5)
-    assert comparison.error >= 0
-    assert (comparison.problem is None) == math.isfinite(comparison.error)
+    comparison = compare(proof, some_states(3), 5)
+    assert len(comparison.distances) == 3
+    assert (comparison.distances >= 0).all()
+    assert (not comparison.problem) == np.isfinite(comparison.distances).all()
 
 
 def test_huge_states_saturate_instead_of_overflowing() -> None:
     states = some_states(4) * 1e7
-    proof = encode(PROJECTION, states, 5)
+    proof = prove(states, 5)
     assert np.isfinite(np.frombuffer(proof, "<f2")).all()
-    assert compare(PROJECTION, proof, states, 5).error < 1e-3
+    assert error(proof, states, 5) < 1e-3
 
 
 def test_states_of_zero_compare_without_dividing_by_zero() -> None:
     states = torch.zeros(3, 96)
-    assert compare(PROJECTION, encode(PROJECTION, states, 5), states, 5).error == 0
-    assert compare(PROJECTION, encode(PROJECTION, some_states(3), 5), states, 5).error > 1e6
+    assert error(prove(states, 5), states, 5) == 0
+    assert error(prove(some_states(3), 5), states, 5) > 1e6
 
 
 def test_a_worker_does_not_prove_states_that_are_not_finite() -> None:
     states = some_states(3)
     states[1, 5] = math.nan
     with pytest.raises(ValueError, match="not finite"):
-        encode(PROJECTION, states, 5)
+        prove(states, 5)
 
 
 @needs_kernel
@@ -186,6 +188,14 @@ def test_kernel_loads_when_a_compiler_exists() -> None:
     assert load("projection") is not None
 
 
+def test_proofs_do_not_depend_on_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = some_states(70, 512)
+    proof = prove(states, 5)
+    monkeypatch.setattr("muster.proofs.projection.load", lambda name: None)
+    assert compare(prove(states, 5), states, 5).distances.max() < 1e-12
+    assert compare(proof, states, 5).distances.max() < 1e-9
+
+
 @needs_kernel
 def test_the_kernel_reads_rows_that_are_apart_in_memory() -> None:
     apart = some_states(6, 64)[:, ::2]
@@ -195,7 +205,7 @@ def test_the_kernel_reads_rows_that_are_apart_in_memory() -> None:
 def test_bfloat16_states_lose_nothing_but_the_rounding_of_the_proof() -> None:
     states = some_states(20, 4096).bfloat16()
     exact = (states.double() @ signs([5], 4096)[0].double().t() / 64).numpy()
-    numbers = np.frombuffer(encode(PROJECTION, states, 5), "<f2").reshape(20, 4)
+    numbers = np.frombuffer(prove(states, 5), "<f2").reshape(20, 4)
     assert np.allclose(numbers, exact, rtol=6e-4, atol=1e-6)
 
 
