@@ -42,10 +42,6 @@ WORDS = {
     "logprob_drift": "signed difference of the log-probabilities",
 }
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
-TOKENS = 1_000_000
-"""Honest tokens over the whole grid, at least."""
-LARGE_TOKENS = 200_000
-"""Of models of 200M parameters and more, in bfloat16."""
 SAMPLE = 16
 """Rows of a commitment that the default policy replays."""
 DAY = 24
@@ -153,7 +149,6 @@ def figures_of(cells: Sequence[HonestCell]) -> list[report.Figure]:
     large = [cell for cell in cells if cell.large and PROFILES[cell.profile].dtype == "bfloat16"]
     collapsed = [cell for cell in cells if cell.model.startswith("collapsed")]
     large_rejected, large_rollouts = sum(cell.rejected for cell in large), count_rollouts(large)
-    tokens, large_tokens = (sum(cell.tokens for cell in some) for some in (cells, large))
     least = min(margins(cells), key=lambda one: one.times)
     pools = [one for profile in PROFILES.values() for one in pool_margins(cells, profile)]
     pool = min(pools, key=lambda one: one.times)
@@ -161,8 +156,6 @@ def figures_of(cells: Sequence[HonestCell]) -> list[report.Figure]:
     honest, of_collapsed = "accused honest rollouts", "accused rollouts of collapsed models"
     return [
         report.none("false_accusations", rejected, "rejected honest rollouts", rollouts=rollouts, upper_bound_95=bound),
-        report.figure("honest_tokens", tokens, target=TOKENS, unit="tokens"),
-        report.figure("honest_large_tokens", large_tokens, target=LARGE_TOKENS, unit="tokens"),
         report.figure(
             "honest_large_rejected",
             large_rejected,

@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,15 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.calibration import PEAKED, requests_of
+from benchmarks.real_model_days import Day, day_of
 from benchmarks.report import DOCS, rewrite, table
 from muster.models.arithmetic import HONEST, computing
 from muster.models.files import load_tokenizer
 from muster.protocol.prompts import end_token
-from muster.verification.calibration import MarginError, beyond, calibrate
+from muster.verification.calibration import MarginError, calibrate
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
-from muster.verification.pools import PooledRow, Unit, judge_pool, take_rows
 from muster.verification.profiles import BF16, Profile
-from muster.verification.statistics import scaled_errors
 from testbed.adversaries.subtle import cheats
 from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits
@@ -43,7 +41,6 @@ COMMITMENTS, ROWS, TOKENS = 24, 8, 96
 """Of a day, of a commitment in the pool, and of a completion."""
 CALIBRATED = 96
 """Honest rows that the limits come from."""
-VALIDATORS, OWN_ROWS = 2, 8
 HONEST_DAY, LIMITS = "honest", "limits"
 
 
@@ -69,58 +66,6 @@ def measure(name: str, model: Path, save: Path) -> None:
 
 
 # --- Results of a day
-
-
-@dataclass(frozen=True)
-class Day:
-    """What became of one worker within a day. Numbers of commitments count from 1; None: not within the day."""
-
-    name: str
-    tokens: int
-    row_rejected: float
-    """Share of its rows that are rejected by themselves."""
-    row_accused: float
-    pool_rejects: int | None
-    pool_accuses: int | None
-    statistic: str
-    """Which one the pool shows it by."""
-
-    @property
-    def accused_by_rows(self) -> float:
-        """Return the chance that a single row accuses it within the day."""
-        rows = COMMITMENTS * (ROWS + VALIDATORS * OWN_ROWS)
-        return 1 - (1 - self.row_accused) ** rows
-
-    @property
-    def caught(self) -> bool:
-        return self.pool_accuses is not None or self.accused_by_rows >= 0.99
-
-
-def day_of(cell: MeasuredCell, profile: Profile) -> Day:
-    """Judge a day's commitments one after the other."""
-    scaled = [scaled_errors(row, profile) for row in cell.rows]
-    verdicts = [beyond(row.statistics(), profile) for row in scaled]
-    units: list[Unit] = []
-    rejects, accuses, statistic = None, None, ""
-    for index in range(COMMITMENTS):
-        found = judge_pool(units, profile, about=index)
-        rows = [PooledRow(bytes([index, n]), scaled[index * ROWS + n].sums(profile)) for n in range(ROWS)]
-        counted = take_rows(rows, lambda row: row.sums.tokens)
-        units.append(Unit(index, index, index, tuple(counted)))  # a step each, which counts once the next one begins
-        if found is not None:
-            rejects = rejects or index + 1
-            statistic = statistic or found.statistic
-            if found.accuse:
-                accuses = accuses or index + 1
-    return Day(
-        name=cell.cell,
-        tokens=cell.tokens,
-        row_rejected=sum(rejected for rejected, _ in verdicts) / len(verdicts),
-        row_accused=sum(accused for _, accused in verdicts) / len(verdicts),
-        pool_rejects=rejects,
-        pool_accuses=accuses,
-        statistic=statistic,
-    )
 
 
 def days(save: Path) -> tuple[Profile, list[Day]]:
@@ -151,7 +96,7 @@ def figures(runs: int, *, write: bool = False, save: Path | None = None) -> list
     if write:
         rewrite(DOCS / "understand" / "verification.md", "day", page(profile, found))
     caught = [day for day in others if day.caught]
-    wrong = (honest.pool_rejects is not None) + (honest.row_rejected > 0)
+    wrong = (honest.pool_rejects is not None) + (honest.rejected > 0)
     missed = ", ".join(day.name for day in others if not day.caught) or "none"
     unit = f"of {len(others)} subtle cheats are accused within a day; not: {missed}"
     return [
@@ -166,8 +111,8 @@ def page(profile: Profile, found: Sequence[Day]) -> str:
     lines = [
         (
             day.name,
-            f"{day.row_rejected:.1%}",
-            f"{day.row_accused:.1%}",
+            f"{day.rejected:.1%}",
+            f"{day.accused:.1%}",
             day.pool_rejects or "no",
             day.pool_accuses or "no",
             day.statistic.replace("_", " ") or "nothing",
@@ -179,8 +124,8 @@ def page(profile: Profile, found: Sequence[Day]) -> str:
     tokens = sum(day.tokens for day in found)
     return (
         f"{COMMITMENTS} commitments of each, {ROWS} rows of up to {TOKENS} tokens in the pool of each, {tokens:,} "
-        f"tokens in all. Pool limits of this model: {limits}. *Pool rejects* and *accuses* give the number of the "
-        "commitment.\n\n" + table(heads, lines)
+        f"tokens in all. Pool limits of this model: {limits}. *Pool rejects* and *accuses* give the commitment "
+        "whose rows decide.\n\n" + table(heads, lines)
     )
 
 

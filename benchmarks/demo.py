@@ -1,13 +1,12 @@
-"""What demos cost and what their models learn: `make demo`, beside another checkout's, and the language scenario.
+"""What demos cost and what their models learn: `make demo`, and the language scenario.
 
-    python benchmarks/demo.py [--json] [--seeds 0 11] [--steps N] [--peer CHECKOUT]
+    python benchmarks/demo.py [--json] [--seeds 0 11] [--steps N]
     python benchmarks/demo.py --cheated [--json] [--seeds 0 … 7] [--steps N]
     python benchmarks/demo.py --scenario language [--json] [--seeds 0 1 2] [--steps N] [--folder FOLDER]
 
-One `muster swarm demo` per seed, one after another. With --peer, another checkout that is set up, the two take turns.
-CPU seconds are read from /proc five times a second: what a process used after the last look is not counted.
+One `muster swarm demo` per seed, one after another. CPU seconds, which stand beside the figures, are read from /proc
+five times a second: what a process used after the last look is not counted.
 
-    demo_cpu        CPU seconds of all processes: ours over the peer's, medians
     demo_seconds    from an empty folder to the report, the longest
     demo_gain       held-out score after training minus before, the least over the seeds; `mean` beside it
     demo_convicted  share of the demos in which the cheater was convicted, and nothing went wrong
@@ -56,7 +55,7 @@ from testbed.paths import ROOT
 from testbed.processes import Process
 from testbed.samples.packaged_model import packaged_model
 
-CPU_TARGET, SECONDS_TARGET, GAIN_TARGET = 0.9, 290.0, 0.27
+SECONDS_TARGET, GAIN_TARGET = 290.0, 0.27
 LANGUAGE_GAIN, LANGUAGE_MINUTES = 0.15, 45.0
 CHEATED_CURVE = -0.08
 SIDES = {"cheated": (2, 1), "honest": (3, 0)}
@@ -112,25 +111,22 @@ def role_in(command: Sequence[str], parent: str) -> str:
     return "chain" if "/anvil " in text else parent
 
 
-def run(
-    checkout: Path, scenario: str, seed: int, steps: int | None, folder: Path, more: Sequence[object] = ()
-) -> DemoRun:
-    """Run one demo of a checkout, with more options if there are any; its report stays in `folder`.
+def run(scenario: str, seed: int, steps: int | None, folder: Path, more: Sequence[object] = ()) -> DemoRun:
+    """Run one demo, with more options if there are any; its report stays in `folder`.
 
     Raises SystemExit when it has no summary.
     """
-    programs = [str(checkout / name) for name in (".venv/bin", "node_modules/.bin")]
+    programs = [str(ROOT / name) for name in (".venv/bin", "node_modules/.bin")]
     path = os.pathsep.join([*programs, os.environ["PATH"]])
-    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout), "PATH": path}
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": path}
     command = [programs[0] + "/muster", "swarm", "demo", "--json", "--seed", seed]
     command += ["--report", folder / f"{scenario}-{seed}.html"]
     command += [] if steps is None else ["--steps", steps]
-    command += [] if scenario == DIGITS.name else ["--scenario", scenario]  # an older peer knows no other
-    command += more
+    command += ["--scenario", scenario, *more]
     with tempfile.TemporaryDirectory(prefix="muster-demo-") as name:
         command += ["--folder", f"{name}/swarm"]
         files = {"log": Path(name, "errors"), "output": Path(name, "summary.json")}
-        demo = Process(command, **files, folder=checkout, environment=environment)
+        demo = Process(command, **files, folder=ROOT, environment=environment)
         demo.ends_at = signal.SIGINT  # as Ctrl-C, which ends the whole swarm
         loads, times, begun = list[float](), dict[tuple[int, float], tuple[str, float]](), time.monotonic()
         with demo:
@@ -141,7 +137,7 @@ def run(
                 time.sleep(SAMPLE_SECONDS)
         seconds, said = time.monotonic() - begun, demo.said
         if not files["output"].stat().st_size:
-            raise SystemExit(f"the demo in {checkout} failed with status {demo.process.returncode}:\n{said[-2_000:]}")
+            raise SystemExit(f"the demo failed with status {demo.process.returncode}:\n{said[-2_000:]}")
         summary, problems = demo.document, re.findall(r"check failed: (.*)", said)
     cpu: Counter[str] = Counter()
     for role, used in times.values():
@@ -149,27 +145,22 @@ def run(
     return DemoRun(seconds, {role: round(used, 2) for role, used in cpu.most_common()}, loads, summary, problems)
 
 
-def figures(ours: Sequence[DemoRun], peers: Sequence[DemoRun]) -> list[report.Figure]:
-    """Return the figures of our demos, beside those of the peer's with the same seeds if there are any."""
-    gains, wrong = [one.gain for one in ours], ["; ".join(one.problems) for one in ours]
-    totals, theirs = ([sum(one.cpu.values()) for one in runs] for runs in (ours, peers))
+def figures(runs: Sequence[DemoRun]) -> list[report.Figure]:
+    """Return the figures of demos of the small model."""
+    gains, wrong = [one.gain for one in runs], ["; ".join(one.problems) for one in runs]
     about = [
         {"seed": one.summary["seed"], "updates": one.summary["steps"], **one.summary["held_out"]}
         | {"load": statistics.mean(one.loads)}
-        for one in ours
+        for one in runs
     ]
     gained = {"mean": round(statistics.mean(gains), 4), "each": about}
-    seconds, roles = [one.seconds for one in ours], [one.cpu for one in ours]
+    seconds, roles = [one.seconds for one in runs], [one.cpu for one in runs]
     timed = {"ratio": max, "target": SECONDS_TARGET, "unit": "s", "at_most": True}
-    found = [
+    return [
         report.figure("demo_seconds", seconds, roles=roles, **timed),
         report.figure("demo_gain", gains, ratio=min, target=GAIN_TARGET, unit="score", **gained),
-        report.figure("demo_convicted", [one.well for one in ours], ratio=min, target=1.0, unit="demos", wrong=wrong),
+        report.figure("demo_convicted", [one.well for one in runs], ratio=min, target=1.0, unit="demos", wrong=wrong),
     ]
-    if theirs:
-        more = {"unit": "CPU s", "at_most": True, "peer_roles": [one.cpu for one in peers]}
-        found.append(report.relative("demo_cpu", totals, peer=theirs, target=CPU_TARGET, **more))
-    return found
 
 
 def cheated_figures(pairs: Sequence[Sequence[DemoRun]]) -> list[report.Figure]:
@@ -232,17 +223,15 @@ def main() -> int:
     parser.add_argument("--scenario", choices=SEEDS, default=DIGITS.name)
     parser.add_argument("--seeds", type=int, nargs="+", help="0 and 11; of the language scenario 0, 1 and 2")
     parser.add_argument("--steps", type=int, help="policy updates, instead of the demo's own number")
-    parser.add_argument("--peer", type=Path, help="another checkout, set up, that takes turns with this one")
     parser.add_argument("--cheated", action="store_true", help="with a cheater among five workers, and without")
     parser.add_argument("--folder", type=Path, help="keep the reports here")
     options = parser.parse_args()
 
-    # 1. What takes turns: checkouts, or swarms with a cheater and without.
-    checkouts = [ROOT, *([options.peer.absolute()] if options.peer else [])]
+    # 1. The swarm, or two that take turns: with a cheater and without.
     model = ("--model", packaged_model()) if options.scenario == LANGUAGE.name else ()
-    sides: list[tuple[str, Path, tuple[object, ...]]] = [(path.name, path, model) for path in checkouts]
+    sides: dict[str, tuple[object, ...]] = {options.scenario: model}
     if options.cheated:
-        sides = [(name, ROOT, ("--workers", few[0], "--cheaters", few[1])) for name, few in SIDES.items()]
+        sides = {name: ("--workers", few[0], "--cheaters", few[1]) for name, few in SIDES.items()}
 
     # 2. A demo of each side, seed by seed.
     seeds = options.seeds or (list(range(8)) if options.cheated else SEEDS[options.scenario])
@@ -250,8 +239,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="muster-demo-") as scratch:
         folder = (options.folder or Path(scratch)).absolute()
         for seed in seeds:
-            for name, checkout, more in sides:
-                one = run(checkout, options.scenario, seed, options.steps, folder, more)
+            for name, more in sides.items():
+                one = run(options.scenario, seed, options.steps, folder, more)
                 runs.append(one)
                 cost = f"{one.seconds:.0f} s, {sum(one.cpu.values()):.0f} CPU s, held out {one.summary['held_out']}"
                 print(f"{name}  seed {seed}  {cost}  {one.cpu}  {one.problems}", file=sys.stderr, flush=True)
@@ -262,7 +251,7 @@ def main() -> int:
     elif options.scenario == LANGUAGE.name:
         found = language_figures(runs)
     else:
-        found = figures(runs[:: len(sides)], runs[1::2] if len(sides) == 2 else [])
+        found = figures(runs)
     return report.show(found, as_json=options.json)
 
 

@@ -1,4 +1,4 @@
-"""Figures of a real model's cheats and honest work under a profile; `real_model.py` measures them."""
+"""What becomes of a node within a day; figures of a real model's cheats, which `real_model.py` measures."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ MODULES: Final = "muster/*.py"
 WEB: Final = "JS, CSS and HTML"
 BUDGET: Final[dict[str, int]] = {
     "adversary": 137,
-    "benchmarks": 15_619,
+    "benchmarks": 15_546,
     MODULES: 207,
     "muster/authoring": 6_574,
     "muster/chain": 3_072,
@@ -70,7 +70,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 78_459, "benchmarks and testbed": 29_052}
+SUMS: Final = {"production": 78_459, "benchmarks and testbed": 28_979}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05

@@ -28,12 +28,11 @@ def run(cpu: float, after: float, *problems: str) -> DemoRun:
     return DemoRun(100.0, {"trainer": cpu, "worker": cpu}, [1.0], summary, list(problems))
 
 
-def test_figures_name_the_least_gain_and_compare_medians() -> None:
-    found = {one["name"]: one for one in figures([run(100, 0.8), run(110, 0.9, "no")], [run(140, 0.8), run(140, 0.8)])}
-    assert (found["demo_cpu"]["ratio"], found["demo_cpu"]["holds"]) == (0.75, True)
+def test_figures_name_the_least_gain() -> None:
+    found = {one["name"]: one for one in figures([run(100, 0.8), run(110, 0.9, "no")])}
+    assert list(found) == ["demo_seconds", "demo_gain", "demo_convicted"]
     assert (found["demo_gain"]["ratio"], found["demo_gain"]["mean"], found["demo_gain"]["holds"]) == (0.3, 0.35, True)
     assert (found["demo_convicted"]["ratio"], found["demo_convicted"]["holds"]) == (0.0, False)
-    assert [one["name"] for one in figures([run(100, 0.8)], [])] == ["demo_seconds", "demo_gain", "demo_convicted"]
 
 
 def test_a_cheater_is_held_to_the_lower_end_over_pairs_of_demos() -> None:
