@@ -1,14 +1,11 @@
 """Serve one run until SIGTERM or SIGINT: python -m orchestrator --config FILE.
 
-python -m orchestrator --config FILE usage   say what is kept where, and until when
-
 Ends with 0 after a signal, 78 when the settings cannot work (an occupied port included), 5 when the chain does not
 answer, 1 otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import errno
@@ -29,15 +26,13 @@ from muster.errors import ConfigError
 from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable, connection_budget
 from muster.runtime.http_limits import ConnectionLimits, bounded_config
-from muster.runtime.process import add_settings_options, quick_loop, run_process
+from muster.runtime.process import quick_loop, run_process
 from muster.settings.schema import Settings
 from orchestrator.admission import Admission, Listener, measure
 from orchestrator.app import create_asgi
 from orchestrator.request_ids import RequestIds
 from orchestrator.service import serving
-from orchestrator.usage import show_usage
 
-WHAT = "serve one run"
 GRACE_SECONDS = 10
 """Time that requests under way have to end after SIGTERM."""
 
@@ -82,17 +77,9 @@ def _ending(servers: Sequence[Server], on_exit: Callable[[], object]) -> Iterato
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal stops it, or until what was asked for is shown; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m orchestrator", description=WHAT)
-    add_settings_options(parser)
-    shown = parser.add_subparsers(dest="command").add_parser("usage", help="say what is kept where, and until when")
-    shown.add_argument("--json", action="store_true", help="print one JSON document")
-    options = parser.parse_args(arguments)
-    job, tool = _serve, options.command is not None
-    if tool:
-        job = partial(show_usage, as_json=options.json)
-    shared = ["--config", str(options.config), "--wait", str(options.wait)]
-    return run_process("orchestrator", WHAT, job, shared, metrics=False, tool=tool, loop_factory=quick_loop)
+    """Run until a signal stops it; return the exit code."""
+    what = "serve one run"
+    return run_process("orchestrator", what, _serve, arguments, metrics=False, loop_factory=quick_loop)
 
 
 async def _serve(settings: Settings) -> None:

@@ -23,9 +23,7 @@ from muster.runtime.documents import canonical_json
 from orchestrator.retention import KINDS
 from orchestrator.summaries import date_of, read_day
 from orchestrator.tables import evidence, tallies
-from orchestrator.usage import LASTING
 from testbed.chain.anvil import Anvil
-from testbed.processes import run_to_end
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.runs.story import Story
 from testbed.samples.terms import keys_of
@@ -90,14 +88,6 @@ class DayStory(Story):
             return {kind: files[kind] for kind in expected} == expected
 
         await until(found)
-
-    async def usage(self) -> str:
-        """Return what `muster orchestrator usage` prints."""
-        code, said, why = await run_to_end(
-            *self.orchestrator.command, "usage", folder=None, **self.orchestrator.environment
-        )
-        assert code == 0, why
-        return said
 
     async def has_dated_evidence(self) -> bool:
         return [hour > 0 for (hour,) in await self.orchestrator.rows(evidence, "hour")] == [True, True]
@@ -185,19 +175,6 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
                 story.run_fixture.verdict("v1", "w2", 1, some_hash("w2 root 1"), content_hash(b"w2 1" * 100))
             )
     url = str(orchestrator.settings["orchestrator.storage_url"])
-    said = await story.usage()
-    dated, never = f"until {date_of(day + 9)}, the last until {date_of(day + 9)}", "as long as the run"
-    ends = {"evidence": f"until {date_of(day + 16)}, the last until {date_of(day + 16)}"}
-    sizes = {kind: [n async for _, n in ContentStore(url, kind).sizes()] for kind in (*KINDS, *LASTING)}
-    lines = [("rollouts", 1, 400, "files", dated), ("run files", 0, 0, "files", never)]
-    lines += [
-        (kind, len(sizes[kind]), sum(sizes[kind]), kind, never if kind in LASTING else ends.get(kind, dated))
-        for kind in ("uploads", "verdicts", "grades", "evidence", *LASTING)
-    ]
-    assert said == "".join(
-        f"{kind:13} run {run} {files:9,} files {size:18,} bytes  {url}/{folder}  {until}\n"
-        for kind, files, size, folder, until in lines
-    )
     store = ContentStore(url, "summaries")
     (name,) = [name async for name in store.names()]
     work = read_day(story.run_fixture.domain, keys_of(story.run_fixture.key("storage").address), await store.get(name))

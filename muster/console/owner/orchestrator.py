@@ -14,9 +14,3 @@ app = typer.Typer()
 def run(session: Session) -> None:
     """Serve until interrupted. Its database can be deleted: it is rebuilt from chain and storage."""
     session.become("orchestrator")
-
-
-@command(app, "usage")
-def usage(session: Session) -> None:
-    """Say what is kept of the run, where, and until when (orchestrator.retention)."""
-    session.become("orchestrator", "usage", *(["--json"] if session.options.json else []))
