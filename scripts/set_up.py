@@ -55,7 +55,7 @@ IMPORTED = (
     "worker.service",
 )
 """Modules that import nearly everything that Muster's processes do."""
-IMPORTED_BY_TESTS = ("hypothesis", "playwright.async_api", "psycopg", "pytest", "schemathesis", "wandb", "xdist")
+IMPORTED_BY_TESTS = ("hypothesis", "playwright.async_api", "psycopg", "pytest", "schemathesis", "xdist")
 
 
 NEWS_SECONDS = 20.0

@@ -62,7 +62,7 @@ class Publisher:
         self.chain = chain
         self.client = client
         self.terms = terms
-        self.metrics = Metrics(settings.trainer, settings.run)
+        self.metrics = Metrics(settings.trainer.state_dir)
         self._last_report: StepReport | None = None
         self._anchored: tuple[int, bytes, bytes] | None = None
         """The newest step that was put on chain, with its roots."""

@@ -133,7 +133,6 @@ class Trainer:
         self._thread.shutdown(wait=True, cancel_futures=True)
         if self._learner is not None:
             self._learner.close()
-        self.publisher.metrics.close()
 
     async def run(self) -> None:
         """Train until the last step is published and reported."""

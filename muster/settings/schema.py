@@ -265,8 +265,6 @@ class TrainerSettings(Section):
     """Divide the length part by its own."""
     add_rewards_first: bool = False
     """Add the length part to the task part before anything is divided, as INTELLECT-2 did."""
-    wandb_project: str = ""
-    """Weights & Biases project that a step's numbers go to as well, if wandb is installed; empty: none."""
     eval_every: int = Field(default=10, ge=0)
     """Updates between two held-out scores; the last three are scored besides. 0: no score is taken."""
     eval_tasks: int = Field(default=0, ge=0)

@@ -1,7 +1,7 @@
 """One temporary folder for a whole run of pytest, its processes included, which goes when the run ends.
 
-What others leave where they are ended at once goes with it: vLLM's and wandb's sockets, torchrun's logs, a browser's
-files. Ours must leave nothing: what begins with OURS and is still there when all processes have ended fails the run.
+What others leave where they are ended at once goes with it: vLLM's sockets, torchrun's logs, a browser's files. Ours
+must leave nothing: what begins with OURS and is still there when all processes have ended fails the run.
 """
 
 from __future__ import annotations
