@@ -257,7 +257,7 @@ def _remove_unneeded(out_dir: Path, run: int, newest: int, deltas: StepRetention
     """Remove the versions of a run that are no longer needed. initial: later steps need the first one."""
     held = described(out_dir, run)
     listed = [
-        HeldVersion(version.root, made.step, made.base_step, version.used / 1e9, made.total_bytes)
+        HeldVersion(version.root, made.step, made.base_step, made.total_bytes, version.used / 1e9)
         for version, made in held
     ]
     needed = kept(listed, newest, deltas, time.time(), always=[0] if initial else [])

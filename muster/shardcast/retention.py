@@ -11,22 +11,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from muster.constants import HOUR_SECONDS
-from muster.shardcast.fetch.route import MAX_CHAIN_STEPS
+from muster.shardcast.fetch.route import MAX_CHAIN_STEPS, NamedVersion
 from muster.shardcast.format.store import MAX_CHAIN
 
 
 @dataclass(frozen=True)
-class HeldVersion:
+class HeldVersion(NamedVersion):
     """A version in the publisher's folder."""
 
-    root: bytes
-    step: int
-    base_step: int | None
-    """None for a whole step."""
     published: float
     """When, in seconds since the epoch."""
-    size: int
-    """Bytes of all files."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +46,14 @@ def kept(
     A step that can be made of `held` within the limits of a route can be made of what stays, as long as it is wanted:
     called after each publication, nothing that was published is out of reach before its time.
     """
-    # 1. The versions of each step; of two of a kind the later one counts.
+    # 1. The versions of each step that routes use; of two of a kind the later one counts.
     whole, deltas = dict[int, HeldVersion](), dict[int, HeldVersion]()
+    largest = max((version.size for version in held if version.base_step is None), default=0)
     for version in sorted(held, key=lambda version: version.published):
-        (whole if version.base_step is None else deltas)[version.step] = version
+        if version.base_step is None:
+            whole[version.step] = version
+        elif version.is_difference(largest):
+            deltas[version.step] = version
     # 2. The steps that are wanted, and those that stay whole whatever else does.
     steps = sorted(whole.keys() | deltas.keys(), reverse=True)
     replaced = [now, *(max(of[step].published for of in (whole, deltas) if step in of) for step in steps)]
@@ -67,7 +65,7 @@ def kept(
     needed = {step for step in anchors if step in stays or step in wanted}
     differences: set[int] = set()
     for step in wanted:
-        chain = _chain(step, whole, deltas, anchors | needed)
+        chain = _chain(step, whole, deltas, anchors | needed, MAX_CHAIN_STEPS * largest)
         if step in needed:
             differences.update(chain[:1])
         else:
@@ -77,13 +75,12 @@ def kept(
 
 
 def _chain(
-    step: int, whole: Mapping[int, HeldVersion], deltas: Mapping[int, HeldVersion], anchors: Collection[int]
+    step: int, whole: Mapping[int, HeldVersion], deltas: Mapping[int, HeldVersion], anchors: Collection[int], limit: int
 ) -> list[int]:
     """Return the steps whose differences make a step, its own first; none where no whole step is within reach.
 
-    They begin at an anchor, or else at the oldest whole step within reach.
+    They begin at an anchor, or else at the oldest whole step within reach. limit: bytes of all of them.
     """
-    limit = MAX_CHAIN_STEPS * max((version.size for version in whole.values()), default=0)
     chain: list[int] = []
     best = cost = 0
     while (delta := deltas.get(step)) is not None:

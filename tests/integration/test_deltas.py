@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from muster.errors import ChainError, UnreachableError
+from muster.shardcast.fetch import delta_fetch
 from muster.shardcast.fetch.delta_fetch import DELTAS
 from muster.shardcast.format import partial, store
 from muster.shardcast.format.manifest import Manifest, Shard
@@ -189,6 +191,25 @@ async def test_a_base_that_was_damaged_on_disk_costs_the_damaged_shards(
     fetched = await get_step(made, 5, tmp_path, origin.url)
     assert fetched.fetched_bytes == (SHARD if damage == "a bit" else made[5].files[1].size)
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
+
+
+async def test_a_start_that_lost_a_file_is_avoided_and_its_differences_are_not(
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruning: list[bool] = []
+
+    def prune(folder: Path, keep: int) -> list[bytes]:
+        pruning.append(threading.current_thread() is threading.main_thread())
+        return store.prune(folder, keep)
+
+    monkeypatch.setattr(delta_fetch, "prune", prune)
+    start = (await get_step(made, 2, tmp_path, origin.url)).path
+    store.remove_version(version_path(tmp_path, made[0].root))
+    (start / "model.safetensors").unlink()
+    fetched = await get_step(made, 3, tmp_path, origin.url)
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
+    assert made[0].total_bytes < fetched.delta_bytes < made[0].total_bytes * 1.05, "from step 0"
+    assert pruning == [False] * 3, "it blocks, so it is kept off the event loop"
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ def fingerprints(version: Path) -> dict[str, Fingerprint]:
     found: dict[str, Fingerprint] = {}
     try:
         manifest = read_manifest(version)
-        files = [(number, file) for number, file in enumerate(manifest.files) if file.name.endswith(".safetensors")]
-        for number, file in files:
-            covering = [shard for shard in manifest.shards if shard.file == number]
+        for file in [file for file in manifest.files if file.name.endswith(".safetensors")]:
+            covering = manifest.shards_of(file.name)
             starts = [shard.offset for shard in covering]
             for tensor in tensors_of(version / file.name):
                 first, stop = bisect_right(starts, tensor.start) - 1, bisect_right(starts, tensor.stop - 1)

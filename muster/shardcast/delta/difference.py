@@ -46,10 +46,10 @@ class TargetStep:
     manifest: Manifest
 
     def read(self, shard: Shard) -> bytearray:
-        """Read the bytes that are there now; zeros where a damaged file has none. Raises StorageError."""
+        """Read the bytes that are there now; zeros where a file is damaged, or lost."""
         data, got = bytearray(shard.size), 0
         path = self.path / self.manifest.files[shard.file].name
-        with disk_errors("cannot read", path), path.open("rb", buffering=0) as file:
+        with suppress(OSError), path.open("rb", buffering=0) as file:
             file.seek(shard.offset)
             while got < shard.size and (count := file.readinto(memoryview(data)[got:])):
                 got += count
@@ -57,18 +57,15 @@ class TargetStep:
 
     @cached_property
     def tensors(self) -> list[list[Tensor]]:
-        """Return the tensors that each file says to hold, in the manifest's order; none where it is not safetensors.
+        """Return the tensors of each file, in the manifest's order."""
+        return [tensors_in(self.path / file.name) for file in self.manifest.files]
 
-        Raises StorageError.
-        """
-        return [self._tensors(file.name) for file in self.manifest.files]
 
-    def _tensors(self, name: str) -> list[Tensor]:
-        if not name.endswith(".safetensors"):
-            return []
-        with disk_errors("cannot read", self.path / name), suppress(ValueError):
-            return tensors_of(self.path / name)
-        return []
+def tensors_in(path: Path) -> list[Tensor]:
+    """Return the tensors that a file says to hold; none where it is not safetensors, or lost."""
+    with suppress(OSError, ValueError):
+        return tensors_of(path) if path.suffix == ".safetensors" else []
+    return []
 
 
 class Difference(Protocol):

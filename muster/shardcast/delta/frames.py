@@ -16,9 +16,16 @@ from typing import Final
 from blake3 import blake3
 
 from muster.errors import MalformedError, StorageError
-from muster.models.safetensors import WIDTHS, Tensor, tensors_of
+from muster.models.safetensors import WIDTHS
 from muster.shardcast.delta.codec import TypedSpan, apply, encode, max_frame_bytes
-from muster.shardcast.delta.difference import TARGET_NAME, TIMES_SMALLER, TargetStep, read_target, same_tiling
+from muster.shardcast.delta.difference import (
+    TARGET_NAME,
+    TIMES_SMALLER,
+    TargetStep,
+    read_target,
+    same_tiling,
+    tensors_in,
+)
 from muster.shardcast.format.manifest import Shard
 from muster.shardcast.format.store import disk_errors
 
@@ -110,15 +117,9 @@ def _head(lengths: Sequence[int]) -> bytes:
 def spans_of(path: Path) -> list[TypedSpan]:
     """Return the spans of a whole file: numbers where it is safetensors, bytes otherwise."""
     size = path.stat().st_size
-    tensors: list[Tensor] = []
-    if path.suffix == ".safetensors":
-        try:
-            tensors = tensors_of(path)
-        except ValueError:  # it is something else, and travels all the same
-            tensors = []
     found: list[TypedSpan] = []
     at = 0
-    for tensor in sorted(tensors, key=lambda tensor: tensor.start):
+    for tensor in sorted(tensors_in(path), key=lambda tensor: tensor.start):
         start, stop, width = tensor.start, tensor.stop, WIDTHS.get(tensor.dtype, 1)
         if at <= start <= stop <= size and not (stop - start) % width:
             _add(found, 1, start - at)

@@ -131,6 +131,8 @@ class DeltaFetch:
             why = f"{made.bad} shards came out wrong"
             self._bad_starts |= {route.start} if -1 in made.blamed else set()
             self.offers.mark_failed([route.chain[place] for place in made.blamed if place >= 0])
+        finally:
+            await asyncio.to_thread(prune, self.request.dest / DELTAS, KEPT_DELTAS)  # they are no longer in use
         self.tried.append(f"{len(route.chain)} differences from step {route.start} ({', '.join(urls)}): {why}")
         return False
 
@@ -160,7 +162,6 @@ class DeltaFetch:
     async def _follow(self, route: Route, held: dict[int, TargetStep], whole: int) -> Made:
         """Fetch what a route needs and make the shards that it gives. whole: bytes of the step."""
         with ExitStack() as stack:
-            stack.callback(prune, self.request.dest / DELTAS, KEPT_DELTAS)  # once they are no longer in use
             root = route.begin_with.root if route.begin_with else held[route.start].manifest.root
             stack.enter_context(used(version_path(self.request.dest, root)))  # now: the differences take a while
             # 1. The differences, small as they are: if they are wrong, no whole step is fetched for them.

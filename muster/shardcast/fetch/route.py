@@ -30,15 +30,25 @@ step: without that base every later step would be fetched whole."""
 
 
 @dataclass(frozen=True)
-class Offer:
-    """A version that sources list as available."""
+class NamedVersion:
+    """A version that somebody has, by its manifest."""
 
     root: bytes
     step: int
     base_step: int | None
     """None: the whole step."""
     size: int
-    """In bytes."""
+    """Bytes of all files."""
+
+    def is_difference(self, whole: int) -> bool:
+        """Return whether routes may use this as a difference. whole: bytes of a whole step."""
+        return self.base_step in (self.step - 1, 0) and self.size * TIMES_SMALLER <= whole
+
+
+@dataclass(frozen=True)
+class Offer(NamedVersion):
+    """A version that sources list as available."""
+
     urls: tuple[str, ...] = field(compare=False)
     """The sources that offer it."""
 
@@ -65,15 +75,13 @@ class Route:
 
 def offers_of(indexes: Mapping[str, Iterable[Index]], run: int) -> list[Offer]:
     """Return what the indexes of some sources, by URL, offer of a run."""
-    urls_of: dict[tuple[str, int, int | None, int], dict[str, None]] = {}
+    urls_of: dict[tuple[bytes, int, int | None, int], dict[str, None]] = {}
     for url, pages in indexes.items():
         for entry in (entry for index in pages for entry in index.versions):
             if entry.run == run and entry.size:
-                urls_of.setdefault((entry.root, entry.step, entry.base_step, entry.size), {})[url] = None
-    return [
-        Offer(bytes.fromhex(root[2:]), step, base_step, size, tuple(urls))
-        for (root, step, base_step, size), urls in urls_of.items()
-    ]
+                named = bytes.fromhex(entry.root[2:]), entry.step, entry.base_step, entry.size
+                urls_of.setdefault(named, {})[url] = None
+    return [Offer(*named, tuple(urls)) for named, urls in urls_of.items()]
 
 
 def route_to(step: int, root: bytes, offers: Collection[Offer], held: Collection[int], whole: int) -> Route | None:
@@ -84,8 +92,8 @@ def route_to(step: int, root: bytes, offers: Collection[Offer], held: Collection
     # 1. The smallest offer of each step and base; of the step itself only what has its root.
     best: dict[tuple[int, int | None], Offer] = {}
     for offer in sorted(offers, key=lambda offer: offer.size, reverse=True):
-        too_large = offer.base_step is not None and offer.size * TIMES_SMALLER > whole
-        if not too_large and (offer.base_step is not None or offer.step != step or offer.root == root):
+        may_begin = offer.base_step is None and (offer.step != step or offer.root == root)
+        if may_begin or offer.is_difference(whole):
             best[offer.step, offer.base_step] = offer
     # 2. Back from the step, difference by difference: a route may begin at every whole step on the way.
     routes: list[Route] = []

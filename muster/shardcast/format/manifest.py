@@ -156,10 +156,9 @@ class Manifest(StrictDocument, _Frozen):
         """Return the root as 0x-hex: the name of the version's folder and the middle of its URLs."""
         return "0x" + self.root.hex()
 
-    def covering(self, name: str, start: int, stop: int) -> tuple[Shard, ...]:
-        """Return the shards that hold bytes `start` to `stop` of a file; none for no bytes."""
-        file = next((i for i, file in enumerate(self.files) if file.name == name), -1)
-        return tuple(s for s in self.shards if s.file == file and max(start, s.offset) < min(stop, s.end))
+    def shards_of(self, name: str) -> tuple[Shard, ...]:
+        """Return the shards of a file, in order."""
+        return tuple(shard for shard in self.shards if self.files[shard.file].name == name)
 
 
 def parse_manifest(data: bytes, root: bytes | None = None) -> Manifest:

@@ -174,12 +174,13 @@ def prune(folder: Path, keep: int, protect: Collection[bytes] = ()) -> list[byte
     what was removed.
     """
     protect = {*protect, *(bytes.fromhex(path.name[2:]) for path in list(_in_use) if path.parent == folder)}
-    old = versions(folder)[:-keep] if keep else versions(folder)
-    removed = [version for version in old if version.root not in protect]
-    for version in removed:
-        remove_version(version.path)
+    removed: list[bytes] = []
+    for version in versions(folder)[:-keep] if keep else versions(folder):
+        if version.root not in protect and version.path not in _in_use:  # which may have changed since
+            remove_version(version.path)
+            removed.append(version.root)
     remove_leftovers(folder, protect)
-    return [version.root for version in removed]
+    return removed
 
 
 def remove_leftovers(folder: Path, protect: Collection[bytes] = ()) -> None:

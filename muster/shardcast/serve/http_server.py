@@ -36,9 +36,6 @@ PIECE_BYTES: Final = 1 << 20
 READERS: Final = 16
 """Threads that read files, so that a slow disk holds up nothing else."""
 
-CONNECTIONS: Final = 256
-"""Open at the same time, where the settings do not say."""
-
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _CLOSE: Final = {"Connection": "close"}
 RETRY_SOON: Final = {"Retry-After": "1"}
@@ -158,7 +155,7 @@ class FileServer:
         handler: Handler,
         limits: ConnectionLimits | None = None,
         *,
-        connections: int = CONNECTIONS,
+        connections: int = 256,
         rate: int = 0,
     ) -> None:
         self.handler = handler

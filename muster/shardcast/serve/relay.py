@@ -191,7 +191,7 @@ class Relay:
             await asyncio.to_thread(touch, version.path)
             return open_file(version.path, name)  # a version that became complete meanwhile has moved
         opened = open_file(version.path, name)
-        return IncomingFile(opened, version.manifest.covering(name, 0, opened.size), pull)
+        return IncomingFile(opened, version.manifest.shards_of(name), pull)
 
     async def index(self, page: int | None = None) -> Index:
         """Return the index of what is here, or a page of that and of what upstreams list.

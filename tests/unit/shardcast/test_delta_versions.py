@@ -164,8 +164,8 @@ def test_old_steps_are_kept_as_anchors_and_differences(tmp_path: Path) -> None:
 
 def shelf(steps: int, missing: set[int] = frozenset()) -> list[HeldVersion]:  # type: ignore[assignment]
     """Return a whole version of each step, and a difference of most; published at the second of the step."""
-    whole = [HeldVersion(bytes([0, step]), step, None, step, 1000) for step in range(steps)]
-    return whole + [HeldVersion(bytes([1, s]), s, s - 1, s, 10) for s in range(1, steps) if s not in missing]
+    whole = [HeldVersion(bytes([0, step]), step, None, 1000, step) for step in range(steps)]
+    return whole + [HeldVersion(bytes([1, s]), s, s - 1, 10, s) for s in range(1, steps) if s not in missing]
 
 
 def chosen(
@@ -183,10 +183,17 @@ def test_versions_that_wanted_steps_need_are_kept() -> None:
     assert chosen(shelf(10, missing=set(range(10))), 3, keeping(4, 1)) == ([7, 8, 9], [])
 
 
+@pytest.mark.parametrize(("base_step", "size"), [(4, 10), (8, 501)], ids=["another base", "too large"])
+def test_a_difference_that_no_route_uses_replaces_no_whole_step(base_step: int, size: int) -> None:
+    odd = HeldVersion(bytes([1, 9]), 9, base_step, size, 9)
+    kept_whole, kept_deltas = chosen([*shelf(11, missing={9}), odd], 11, keeping(20, 1))
+    assert (kept_whole, kept_deltas) == ([0, 9, 10], [1, 2, 3, 4, 5, 6, 7, 8, 10])
+
+
 def test_steps_that_were_replaced_a_short_while_ago_are_kept_however_many_they_are() -> None:
     assert chosen(shelf(10), 1, keeping(100, 1, seconds=5.5), now=10) == ([0, 9], list(range(1, 10)))
     assert chosen(shelf(10), 1, keeping(2, 1, seconds=4.5), now=10) == ([4, 6, 8, 9], [5, 6, 7, 8, 9])
-    old = [HeldVersion(bytes([0, s]), s, None, when, 1000) for s, when in enumerate((0, 1, 900, 901))]
+    old = [HeldVersion(bytes([0, s]), s, None, 1000, when) for s, when in enumerate((0, 1, 900, 901))]
     assert chosen(old, 1, keeping(1, 1, seconds=100), now=950) == ([1, 2, 3], []), "there was work on 1 until 900"
 
 

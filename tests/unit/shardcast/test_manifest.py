@@ -157,14 +157,12 @@ def test_a_truncated_manifest_is_malformed(manifest: Manifest, data: st.DataObje
 
 
 @unhurried
-@given(manifests, st.integers(-100, 2_100), st.integers(0, 2_100))
-def test_covering_finds_the_shards_that_hold_a_range(manifest: Manifest, start: int, length: int) -> None:
-    file = manifest.files[0]
-    wanted = range(start, start + length)
-    found = manifest.covering(file.name, wanted.start, wanted.stop)
-    by_hand = [s for s in manifest.shards if s.file == 0 and set(range(s.offset, s.end)) & set(wanted)]
-    assert list(found) == by_hand
-    assert manifest.covering("missing.json", 0, 1) == ()
+@given(manifests)
+def test_the_shards_of_each_file_are_its_bytes(manifest: Manifest) -> None:
+    for number, file in enumerate(manifest.files):
+        assert list(manifest.shards_of(file.name)) == [s for s in manifest.shards if s.file == number]
+        assert sum(shard.size for shard in manifest.shards_of(file.name)) == file.size
+    assert manifest.shards_of("missing.json") == ()
 
 
 def change(path: str, value: object) -> Document:

@@ -61,10 +61,10 @@ class Publisher:
         self.now += update.hours * HOUR
         self.replaced[step - 1] = self.now
         whole = {version.step for version in self.held if version.base_step is None}
-        self.held.append(HeldVersion(root_of(step, None), step, None, self.now, WHOLE))
+        self.held.append(HeldVersion(root_of(step, None), step, None, WHOLE, self.now))
         if step and update.size <= WHOLE // 2:
             base = 0 if update.adapter and 0 in whole else max(whole)
-            self.held.append(HeldVersion(root_of(step, base), step, base, self.now, update.size))
+            self.held.append(HeldVersion(root_of(step, base), step, base, update.size, self.now))
         always = [0] if update.adapter else []
         roots = kept(self.held, self.newest, self.deltas, self.now, always)
         self.held = [version for version in self.held if version.root in roots]
@@ -166,9 +166,9 @@ def test_a_week_of_a_step_a_minute_is_on_pages_of_bounded_size() -> None:
     """No single index names so many."""
     publisher = Publisher(keeping(seconds=168 * HOUR), newest=16)
     for step in range(1, 3001):  # what stays after a week of these, without the week
-        publisher.held.append(HeldVersion(root_of(step, step - 1), step, step - 1, 0, 30))
+        publisher.held.append(HeldVersion(root_of(step, step - 1), step, step - 1, 30, 0))
         if step % 16 == 0 or step > 2998:
-            publisher.held.append(HeldVersion(root_of(step, None), step, None, 0, WHOLE))
+            publisher.held.append(HeldVersion(root_of(step, None), step, None, WHOLE, 0))
     origin = publisher.entries()
     assert len(index_of(origin).versions) == MAX_INDEX_ENTRIES
     pages = {page: offers_of({"origin": [index_page(origin, page)]}, RUN) for page in {page_of(s) for s in range(3001)}}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
 
 from muster.errors import MalformedError, MismatchError, StorageError, UsageError
+from muster.protocol.hashes import hex_hash
+from muster.shardcast.format import store
 from muster.shardcast.format.manifest import MAX_SHARDS, Manifest
 from muster.shardcast.format.partial import PartialVersion
 from muster.shardcast.format.store import (
@@ -23,6 +26,7 @@ from muster.shardcast.format.store import (
     prune,
     read_manifest,
     touch,
+    used,
     verify_folder,
     version_path,
     versions,
@@ -176,6 +180,22 @@ def test_pruning_keeps_what_was_used_last_and_what_is_being_fetched(checkpoint: 
     assert {version.root for version in versions(out)} == {made[i].root for i in (0, 1, 3)}
     assert sorted(incomplete(out)) == [b"\1" * 32, b"\2" * 32]
     assert not (out / ".removed-0x00").exists()
+
+
+def test_a_version_that_comes_into_use_while_others_are_removed_stays(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = [version_path(tmp_path, published(checkpoint, tmp_path, step).root) for step in (1, 2)]
+    remove = store.remove_version
+    with ExitStack() as using:
+
+        def removing(path: Path) -> None:
+            using.enter_context(used(second))
+            remove(path)
+
+        monkeypatch.setattr(store, "remove_version", removing)
+        assert [hex_hash(root) for root in prune(tmp_path, 0)] == [first.name]
+    assert (first.exists(), second.exists()) == (False, True)
 
 
 def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path: Path) -> None:
