@@ -247,10 +247,9 @@ async def _operators(chain: Chain, run: int, nodes: Sequence[str]) -> list[str]:
 
 async def _check_storage(url: str) -> None:
     """Raise StorageError when the store at `url` cannot be trusted with files; warn of a clock that is wrong."""
-    found = await probe(url)
-    if found.skewed:
+    if skew := await probe(url):
         log.warning(
             "the clocks of this machine and of storage differ",
-            seconds=round(found.skew_seconds),
+            seconds=round(skew),
             hint="set this machine's clock (NTP): S3 refuses requests that are 15 minutes off",
         )

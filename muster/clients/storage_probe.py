@@ -10,7 +10,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import obstore
@@ -35,20 +34,11 @@ _NOT_PARTIAL: Final = "non-partial response"
 _HINT: Final = 'use another store, such as AWS S3, MinIO or Ceph, or a folder: orchestrator.storage_url = "file:FOLDER"'
 
 
-@dataclass(frozen=True)
-class ProbeResult:
-    """Findings of a probe. `skew_seconds`: how far its clock is ahead of ours."""
-
-    skew_seconds: float
-
-    @property
-    def skewed(self) -> bool:
-        """Return whether the clocks differ so much that requests will be refused sooner or later."""
-        return abs(self.skew_seconds) > MAX_SKEW_SECONDS
-
-
-async def probe(url: str, clock: Callable[[], float] = time.time) -> ProbeResult:
+async def probe(url: str, clock: Callable[[], float] = time.time) -> float:
     """Check the store at `url`: create, create again, range read, list, delete.
+
+    Returns how many seconds its clock is ahead of ours, or 0 within MAX_SKEW_SECONDS: beyond, requests are refused
+    sooner or later.
 
     Raises ConfigError when the url is none, StorageConfigError when an operation does not do what it must or the store
     refuses the settings, StorageError when it does not answer. Each of its eight waits ends after
@@ -71,7 +61,7 @@ async def probe(url: str, clock: Callable[[], float] = time.time) -> ProbeResult
                 (folder / _KIND).rmdir()
     if faults:
         raise StorageConfigError(f"{url} cannot be trusted with files: {'; '.join(faults)}", hint=_HINT)
-    return ProbeResult(skew)
+    return skew if abs(skew) > MAX_SKEW_SECONDS else 0.0
 
 
 async def _create(store: ObjectStore, url: str, key: str) -> None:

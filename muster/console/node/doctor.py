@@ -293,9 +293,8 @@ async def storage(session: Session) -> Check:
     if not _is_orchestrator(session):
         return Check("storage", "skip", "no orchestrator.storage_url in the settings; only an orchestrator needs it")
     url = session.settings.orchestrator.storage_url
-    found = await probe(url)
-    if found.skewed:
-        text = f"its clock and this machine's differ by {abs(found.skew_seconds):.0f} s"
+    if skew := await probe(url):
+        text = f"its clock and this machine's differ by {abs(skew):.0f} s"
         return Check("storage", "fail", text, "set this machine's clock (NTP)")
     return Check("storage", "ok", url)
 
