@@ -96,10 +96,11 @@ class EvalRequest:
     def load(self) -> Sequence[Scored]:
         """Load the tasks of a set from `first` on, each with what scores it.
 
-        Raises as `TaskSet.open` and `TaskSet.task`.
+        Raises UsageError for prompts, which nothing scores, and as `TaskSet.open` and `TaskSet.task`.
         """
-        part: Part = "train" if self.part == "train" else "held-out"
-        return part_of(TaskSet.open(self.tasks, self.root), part)[self.first : self.count]
+        if self.part == "prompts":
+            raise UsageError(f"{self.tasks} holds prompts, which have no scores")
+        return part_of(TaskSet.open(self.tasks, self.root), self.part)[self.first : self.count]
 
     def load_prompts(self) -> list[Task]:
         """Load all prompts of a file. Raises StorageError, and MismatchError or MalformedError for another file."""

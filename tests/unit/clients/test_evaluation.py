@@ -134,6 +134,8 @@ def test_questions_are_the_tasks_that_are_left_of_the_right_set(tasks_folder: Pa
     assert replace(questions, part="held-out", count=5).load() == task_set.held_out[:5]
     with pytest.raises(MismatchError):
         replace(questions, root=bytes(32)).load()
+    with pytest.raises(UsageError, match="holds prompts, which have no scores"):
+        replace(questions, part="prompts").load()
 
 
 async def test_engine_is_not_started_when_all_tasks_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
