@@ -14,7 +14,11 @@ from sqlalchemy import update
 
 from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.clients.evaluation import EvalRequest, ModelAnswer, TaskResult
+from muster.clients.run_data import task_set_path
 from muster.console import sampling
+from muster.console.evaluate.weights import fetch_run_step
+from muster.console.session import Options, Session
+from muster.models.files import model_hash
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import recover_signer
 from muster.settings.toml import to_toml
@@ -180,14 +184,26 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     return found
 
 
-def test_a_score_of_a_step_is_published(deployment: Deployment, oracle: Oracle, tmp_path: Path) -> None:
-    with published(deployment, tmp_path, "published score") as world:
-        machine = machine_of(world.run_fixture, world.settings_file, tmp_path / "machine")
-        publishing(world, machine, oracle)
+@pytest.fixture(scope="module")
+def world(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with published(deployment, tmp_path_factory.mktemp("run"), "published score") as running:
+        yield running
 
 
-def publishing(world: World, machine: Machine, oracle: Oracle) -> None:
-    run = world.run_fixture.run
+async def test_a_step_to_serve_of_a_run_without_tools_comes_without_its_tasks(world: World, tmp_path: Path) -> None:
+    """Whoever evaluates gets them all."""
+    run, session = world.run_fixture.run, Session(Options(config=world.run_fixture.folder / "muster.toml"))
+    served = await fetch_run_step(session, run, 0, tmp_path / "served", whole=False)
+    assert (served.number, served.task_set) == (0, None)
+    assert model_hash(served.path) == model_hash(world.run_fixture.checkpoint(0))
+    assert not task_set_path(served.terms, tmp_path / "served").exists()
+    measured = await fetch_run_step(session, run, 0, tmp_path / "measured", whole=True)
+    assert measured.task_set is not None
+    assert (measured.task_set.root, measured.task_set.missing()) == (served.terms.task_root, [])
+
+
+def test_a_score_of_a_step_is_published(world: World, oracle: Oracle, tmp_path: Path) -> None:
+    machine, run = machine_of(world.run_fixture, world.settings_file, tmp_path / "machine"), world.run_fixture.run
     size = BENCHMARKS["gsm8k"].size
     whole, part = questions(machine.folder / "gsm8k.jsonl", size), questions(machine.folder / "part.jsonl", size - 1)
     trainer, owner = (world.run_fixture.key(name).address for name in ("trainer", "owner"))
