@@ -253,7 +253,7 @@ class OrchestratorClient(SignedClient):
         return (await self.run_info(run)).relays
 
     async def summary(self, run: int) -> dict[str, Any]:
-        """Return everything a live view shows. Schema: the orchestrator's OpenAPI document."""
+        """Return a run in one bounded document. Schema: the orchestrator's OpenAPI document."""
         return await self._get(dict[str, Any], f"/v1/runs/{run}/summary")
 
     async def events(self, run: int, after: int = 0) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from muster.swarm.running import POLL_SECONDS, RunningSwarm, supervised
 from muster.swarm.state import check_free
 from muster.swarm.summary import Participant, SwarmFacts, summarise
 from muster.swarm.supervisor import ProcessEvent, check_ports
-from muster.swarm.watch import PlainView
+from muster.swarm.watch import SwarmView
 
 CASE_SECONDS: Final = 600.0
 """Longest wait, after the trainer has finished, for every cheater to be convicted."""
@@ -256,7 +256,7 @@ class Swarm(RunningSwarm):
 
 async def run_demo(
     request: SwarmRequest,
-    view: PlainView,
+    view: SwarmView,
     *,
     report: Path,
     picture: Path | None = None,
@@ -270,8 +270,7 @@ async def run_demo(
     """
     begun = time.monotonic()
     async with _open_swarm(request, view, keep) as swarm:
-        with view:
-            collected = await swarm.supervisor.guard(_run_to_end(swarm, begun))
+        collected = await swarm.supervisor.guard(_run_to_end(swarm, begun))
         summary = summarise(collected)
         await asyncio.to_thread(write_report, summary, collected, report, picture)
         if stay is not None:
@@ -304,14 +303,13 @@ async def _run_to_end(swarm: Swarm, begun: float) -> SwarmFacts:
         return await swarm.collect(chain, document, comparison, time.monotonic() - begun)
 
 
-async def run_up(request: SwarmRequest, view: PlainView, *, keep: bool = False) -> None:
+async def run_up(request: SwarmRequest, view: SwarmView, *, keep: bool = False) -> None:
     """Keep a swarm running until the task is cancelled, also when its trainer has done its steps.
 
     Then only logs and settings stay in its folder; with `keep`, or after a failure, everything does.
     """
-    with view:
-        async with _open_swarm(request, view, keep) as swarm:
-            await swarm.supervisor.guard(_run_until_cancelled(swarm))
+    async with _open_swarm(request, view, keep) as swarm:
+        await swarm.supervisor.guard(_run_until_cancelled(swarm))
 
 
 async def _run_until_cancelled(swarm: Swarm) -> None:
@@ -323,7 +321,7 @@ async def _run_until_cancelled(swarm: Swarm) -> None:
 
 
 @asynccontextmanager
-async def _open_swarm(request: SwarmRequest, view: PlainView, keep: bool) -> AsyncIterator[Swarm]:
+async def _open_swarm(request: SwarmRequest, view: SwarmView, keep: bool) -> AsyncIterator[Swarm]:
     """Yield a swarm in a fresh folder; at the end, end everything that was started.
 
     Where it is interrupted, all but logs and settings is deleted in the folder, unless `keep` is set.

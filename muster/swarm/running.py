@@ -25,7 +25,7 @@ from muster.swarm.launch import LocalRun, operator_of
 from muster.swarm.opening import ensure_joined
 from muster.swarm.summary import Participant
 from muster.swarm.supervisor import ProcessEvent, Supervisor
-from muster.swarm.watch import PlainView
+from muster.swarm.watch import SwarmView
 
 POLL_SECONDS: Final = 1.0
 
@@ -34,7 +34,7 @@ SAVE_PAUSE: Final = 20
 
 
 @asynccontextmanager
-async def supervised(folder: Path, view: PlainView) -> AsyncIterator[Supervisor]:
+async def supervised(folder: Path, view: SwarmView) -> AsyncIterator[Supervisor]:
     """Yield what starts processes and notes them in a folder; at the end, end everything that it started."""
     async with Supervisor(folder, view.process_event) as supervisor:
         try:
@@ -49,7 +49,7 @@ class RunningSwarm:
 
     local: LocalRun
     supervisor: Supervisor
-    view: PlainView
+    view: SwarmView
     run: int = 0
     keys: Mapping[str, Signer] = field(default_factory=dict)
     """Of nodes and their operators, by name."""
@@ -128,7 +128,7 @@ class RunningSwarm:
                 except MusterError as error:
                     # A restarted orchestrator does not answer for a moment; the bound below holds for it too.
                     self.view.process_event(ProcessEvent("unreachable", "orchestrator", {"error": error}))
-                self.view.summary(document, self.participants)
+                self.view.blocked(document.get("blocked", ""))
                 progress = document.get("step"), self.last_event, sum(self.supervisor.restarts.values())
                 if progress != known:
                     known, since = progress, time.monotonic()

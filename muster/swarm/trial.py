@@ -21,7 +21,7 @@ from muster.swarm.launch import LocalRun, operator_of
 from muster.swarm.opening import ensure_admitted, give_gas, require_faucet
 from muster.swarm.running import RunningSwarm, supervised
 from muster.swarm.supervisor import check_ports
-from muster.swarm.watch import PlainView
+from muster.swarm.watch import SwarmView
 
 VALIDATORS: Final = 4
 """As many as a run needs before it takes work."""
@@ -73,7 +73,7 @@ async def prepare_operators(swarm: RunningSwarm, admitter: Signer | None) -> Non
 
 async def run_trial(
     local: TrialRun,
-    view: PlainView,
+    view: SwarmView,
     open_run: Callable[[], Awaitable[int]],
     admitter: Signer | None,
     started: Callable[[int], None],
@@ -84,10 +84,9 @@ async def run_trial(
     the validators' operators, where the terms name somebody. started: called with that number when every process runs.
     """
     check_ports(list(local.ports.values()))
-    with view:
-        async with supervised(local.folder, view) as supervisor:
-            swarm = RunningSwarm(local, supervisor, view)
-            await supervisor.guard(_run_until_cancelled(swarm, open_run, admitter, started))
+    async with supervised(local.folder, view) as supervisor:
+        swarm = RunningSwarm(local, supervisor, view)
+        await supervisor.guard(_run_until_cancelled(swarm, open_run, admitter, started))
 
 
 async def _run_until_cancelled(

@@ -1,4 +1,4 @@
-"""Summarise a run in one bounded document, which live view, report and status page show."""
+"""Summarise a run in one bounded document, which report and status page show."""
 
 from __future__ import annotations
 

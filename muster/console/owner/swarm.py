@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -24,7 +23,7 @@ from muster.swarm.scenarios import SCENARIOS, own_scenario
 from muster.swarm.state import end_swarm, read_state
 from muster.swarm.summary import problems
 from muster.swarm.supervisor import free_ports, interruptible
-from muster.swarm.watch import watcher
+from muster.swarm.watch import SwarmView
 from muster.tasksets.taskset import TaskSet
 
 app = typer.Typer()
@@ -110,7 +109,7 @@ def demo(session: Session, options: DemoOptions) -> None:
     Exit code 3 when something did not go as it must.
     """
     request = options.plan()
-    view = watcher(session.stderr, plain=session.options.json or not sys.stdout.isatty())
+    view = SwarmView(session.stderr)
     from muster.swarm.demo import run_demo  # imports the chain's libraries, which `status` and `down` do without
 
     def show(summary: dict[str, Any]) -> None:
@@ -140,7 +139,7 @@ def up(session: Session, options: SwarmOptions = LASTING) -> None:
     At the end logs and settings stay in its folder.
     """
     request = options.plan(lasting=True)
-    view = watcher(session.stderr, plain=not sys.stdout.isatty())
+    view = SwarmView(session.stderr)
     from muster.swarm.demo import run_up
 
     asyncio.run(interruptible(run_up(request, view, keep=options.keep)))

@@ -39,7 +39,7 @@ from muster.settings.sources import load_settings
 from muster.swarm.launch import participants
 from muster.swarm.supervisor import interruptible
 from muster.swarm.trial import VALIDATORS, TrialRun, run_trial
-from muster.swarm.watch import watcher
+from muster.swarm.watch import SwarmView
 
 LARGE_MODEL_VALIDATOR = {"stagger_seconds": 30.0}
 """Of a trial's validators where the model is not made here: longer than one takes to verify its evidence again."""
@@ -291,7 +291,7 @@ class RunInit:
             saved=folder.chain,
             services={role: folder.settings(name) for role, name in names.items()},
         )
-        view = watcher(self.session.stderr, plain=self.session.options.json or not sys.stdout.isatty())
+        view = SwarmView(self.session.stderr)
 
         def started(run: int) -> None:
             status = ChainStatus(run=run, funded=folder.progress.funded, deployed=True)

@@ -45,7 +45,7 @@ async def test_news_of_any_kind_are_waited_for(kind: str, tmp_path: Path, monkey
     monkeypatch.setattr("muster.swarm.running.POLL_SECONDS", 0.01)
     quiet = Quiet(kind, 40)
     monkeypatch.setattr(RunningSwarm, "client", lambda *_: quiet)
-    view = SimpleNamespace(run_events=lambda *_: None, summary=lambda *_: None)
+    view = SimpleNamespace(run_events=lambda *_: None, blocked=lambda _: None)
     local = SimpleNamespace(folder=tmp_path, ports={})
     swarm = RunningSwarm(cast(Any, local), cast(Any, quiet), cast(Any, view))
     with pytest.raises(UnreachableError, match=r"nothing new for 0 s after step \d+"):
