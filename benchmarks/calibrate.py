@@ -14,6 +14,7 @@ them over rows of 4,096 tokens; --scale makes it shorter.
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -278,23 +279,22 @@ def plot(cells: Sequence[HonestCell], profile: Profile) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from muster.swarm.plots import BAD, GOOD, GRID, QUIET, STYLE, svg_text
-
-    with rc_context(STYLE):
+    drawn = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "muster", "font.size": 9, "axes.grid": True}):
         drawing = Figure(figsize=(9.6, 7.2), layout="constrained", facecolor="white")
         for axes, statistic in zip(drawing.subplots(3, 2).flat, STATISTICS, strict=True):
             values, limit = honest_values(cells, profile, statistic), getattr(profile, statistic)
             floor = limit.reject * 1e-4
             shares = np.geomspace(1, 1 / max(1, len(values)), 80)
             points = np.maximum(np.quantile(values, 1 - shares, method="higher"), floor)
-            axes.plot(points, shares, color=GOOD, linewidth=1.6, label="honest")
-            axes.axvline(limit.reject, color=QUIET, linestyle="--", linewidth=1.2, label="rejects")
-            axes.axvline(limit.accuse, color=BAD, linestyle="--", linewidth=1.2, label="accuses")
+            axes.plot(points, shares, color="teal", linewidth=1.6, label="honest")
+            axes.axvline(limit.reject, color="gray", linestyle="--", linewidth=1.2, label="rejects")
+            axes.axvline(limit.accuse, color="firebrick", linestyle="--", linewidth=1.2, label="accuses")
             axes.set(xscale="log", yscale="log", xlim=(floor, limit.accuse * 3), ylabel="share beyond")
-            axes.grid(color=GRID, linewidth=0.6)
             axes.set_title(WORDS[statistic], loc="left", fontsize=10, fontweight="bold")
         drawing.axes[0].legend(frameon=False, fontsize=8)
-        return svg_text(drawing)
+        drawing.savefig(drawn, format="svg", metadata={"Date": None, "Creator": "muster"})
+    return drawn.getvalue()
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ from validator.replay import Measurement, Replayer, judge
 from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
 from worker.planter import head_rows, plant
 from worker.rollouts import bare_rows
-from worker.weights import CurrentWeights, FetchedStep, Stopwatch
+from worker.weights import CurrentWeights, FetchedStep
 
 POSITIONS, SAMPLE = 128, 12
 """Rows of a commitment, and how many of them a validator's own sample has."""
@@ -85,7 +85,7 @@ def measure_seen(model: str, profile: str) -> tuple[int, list[int], int, float]:
     And the largest share of an accusing limit that anything but gaps comes to in a false row.
     """
     with running(model, profile) as (source, engine, replayer, requests_of):
-        weights = CurrentWeights(lambda _: engine, Stopwatch())
+        weights = CurrentWeights(lambda _: engine)
         step = cast(FetchedStep, SimpleNamespace(checkpoint=SimpleNamespace(step=0), path=source))
 
         async def made(seed: int) -> tuple[list[GenerationRequest], list[Generation], set[int]] | None:

@@ -42,7 +42,7 @@ class Producer:
         limits = EngineLimits.from_terms(
             context.terms, ranks=options.tensor_parallel, cache_bytes=options.cache_bytes, matmul=matmul
         )
-        self.weights = CurrentWeights(lambda path: engine(path, context.profile, limits), newest.generating)
+        self.weights = CurrentWeights(lambda path: engine(path, context.profile, limits))
         self._check = StepCheck(context)
         self._tasks: RunTasks | None = None
         self._rules: Rules | None = None

@@ -41,26 +41,6 @@ class FetchedStep:
     path: Path
 
 
-class Stopwatch:
-    """Sums the time that something has been running."""
-
-    def __init__(self) -> None:
-        self._before = 0.0
-        self._since: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        return self._before + (time.monotonic() - self._since if self._since is not None else 0.0)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self._since = time.monotonic()
-        try:
-            yield
-        finally:
-            self._before, self._since = self.seconds, None
-
-
 class NewestCheckpoint:
     """Keeps the newest checkpoint on disk."""
 
@@ -69,8 +49,6 @@ class NewestCheckpoint:
         self._run = run
         self._checkpoints = checkpoints
         self._newest: FetchedStep | None = None
-        self.generating = Stopwatch()
-        """Time spent generating, for the log of a fetch."""
 
     @contextmanager
     def held(self) -> Iterator[FetchedStep | None]:
@@ -88,21 +66,19 @@ class NewestCheckpoint:
         latest = await self._chain.latest_checkpoint(self._run, known)
         if latest is None or (self._newest and self._newest.checkpoint == latest):
             return IDLE
-        begun, generated = time.monotonic(), self.generating.seconds
+        begun = time.monotonic()
         with self.held():  # until another one stands in its place, an engine may start from it
             path = await self._checkpoints.get(latest.step)
             self._newest = FetchedStep(latest, path)
-        seconds, meanwhile = time.monotonic() - begun, self.generating.seconds - generated
-        log.info(telemetry.WEIGHTS_ARRIVED, step=latest.step, seconds=round(seconds, 3), generating=round(meanwhile, 3))
+        log.info(telemetry.WEIGHTS_ARRIVED, step=latest.step, seconds=round(time.monotonic() - begun, 3))
         return IDLE
 
 
 class CurrentWeights:
     """The engine, in a separate thread, and the checkpoint it runs."""
 
-    def __init__(self, make_engine: Callable[[Path], Engine], generating: Stopwatch) -> None:
+    def __init__(self, make_engine: Callable[[Path], Engine]) -> None:
         self._make_engine = make_engine
-        self._generating = generating
         self._engine: Engine | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self.loaded: FetchedStep | None = None
@@ -129,8 +105,7 @@ class CurrentWeights:
         """Complete all requests, in order, as `Engine.generate`."""
         assert self._engine is not None, "load a checkpoint first"
         generate = partial(self._engine.generate, rivals=True) if rivals else self._engine.generate
-        with self._generating.running():
-            return await self._do(generate, requests)
+        return await self._do(generate, requests)
 
     async def close(self) -> None:
         """Stop what the engine generates. Close an engine that has its own processes.

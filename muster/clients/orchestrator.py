@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from muster.clients.transport import SignedClient, parse_answer
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
-from muster.errors import MalformedError, MismatchError, RefusedError
+from muster.errors import MalformedError, MismatchError
 from muster.grading.envelope import KeyExchange, about_master, open_master
 from muster.protocol.announcements import BenchmarkScore, DayEarnings, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, sign_message
@@ -235,14 +235,9 @@ class OrchestratorClient(SignedClient):
         """Return where the orchestrator's run is. Check it with `muster.clients.join.check_run`."""
         return await self._get(JoinDocument, "/v1/join")
 
-    async def earnings(self, run: int) -> DayEarnings | None:
-        """Return what the workers of a run made in the last day; None where the orchestrator does not serve it."""
-        try:
-            return await self._get(DayEarnings, f"/v1/runs/{run}/earnings")
-        except RefusedError as error:
-            if error.status == 404:
-                return None
-            raise
+    async def earnings(self, run: int) -> DayEarnings:
+        """Return what the workers of a run made in the last day."""
+        return await self._get(DayEarnings, f"/v1/runs/{run}/earnings")
 
     async def run_info(self, run: int) -> RunDescription:
         """Return terms, addresses, relays and files of a run: all a newcomer needs."""
@@ -255,6 +250,10 @@ class OrchestratorClient(SignedClient):
     async def summary(self, run: int) -> dict[str, Any]:
         """Return a run in one bounded document. Schema: the orchestrator's OpenAPI document."""
         return await self._get(dict[str, Any], f"/v1/runs/{run}/summary")
+
+    async def chart(self, run: int, metric: str) -> str:
+        """Return a chart of a metric over the run's steps, as SVG."""
+        return (await self._call("GET", f"/v1/runs/{run}/charts/{metric}.svg")).decode()
 
     async def events(self, run: int, after: int = 0) -> dict[str, Any]:
         """Return events after number `after`, oldest first: {"events": [...], "cursor": number to go on from}."""

@@ -53,7 +53,6 @@ INSTALL: Final = {
 
 PACKAGES: Final = {
     **dict.fromkeys(("torch", "transformers", "safetensors", "tokenizers"), INSTALL["validator"]),
-    "matplotlib": INSTALL["trainer"],
     "vllm": INSTALL["worker"],
 }
 """What brings each package that commands import only when they need it."""

@@ -62,8 +62,6 @@ _QUIET_ENVIRONMENT: Final = {
 
 WEIGHTS_ARRIVED: Final = "weights arrived"
 WEIGHTS_LOADED: Final = "weights loaded"
-"""Events of a worker's log that a swarm's report reads: how long weights travelled (`seconds`), how much of that the
-engine generated (`generating`), and how long it paused to take them."""
 ENGINE_STARTS: Final = "starting the engine"
 ENGINE_STARTED: Final = "engine started"
 GENERATED: Final = "generated"

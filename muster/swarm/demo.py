@@ -225,17 +225,18 @@ class Swarm(RunningSwarm):
     ) -> SwarmFacts:
         """Collect everything that the summary needs, while chain and services still run."""
         events = await chain.events(facts.KINDS, chain.addresses.from_block, (await chain.head()).number)
-        times = await chain.block_times(event.at.block for event in events)
+        updates = facts.updates(document)
         async with self.client(chain) as client:
             relays = await client.relays(self.run)
+            charts = {name: await client.chart(self.run, name) for name in facts.drawn(updates)}
         agreed, info = await chain.terms(self.run), await chain.call(runs.run_info(self.run))
         return SwarmFacts(
             participants=self.participants,
             positions=agreed.positions,
-            committed=facts.committed(events, times, agreed.pay_of(0)),
-            settled=facts.settled(events, times),
+            committed=facts.committed(events, agreed.pay_of(0)),
+            settled=facts.settled(events),
             case_results=facts.case_results(events),
-            updates=facts.updates(document),
+            updates=updates,
             lines={line["address"]: line for line in document["nodes"]},
             solvency=await chain.solvency(),
             checkpoints=await facts.checkpoints(events, self.request.local.shards),
@@ -246,11 +247,9 @@ class Swarm(RunningSwarm):
             run=self.run,
             seed=self.request.seed,
             restarts=self.supervisor.restarts,
-            weights=facts.weight_fetches(
-                {who.name: self.local.log(who.name) for who in self.participants if who.role == "worker"}
-            ),
             looking=await facts.looking(chain, events, self.participants) if self.request.has_traps else (),
             comparison=comparison,
+            charts=charts,
         )
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import httpx2
@@ -22,7 +20,7 @@ from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkComm
 from muster.contracts.traps import TrapFound
 from muster.errors import CheckError, StorageError
 from muster.protocol.kinds import reason_of, reason_of_flaw
-from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
+from muster.protocol.metric_names import HELD_OUT, LENGTH, LENGTH_ERROR, REWARD
 from muster.runtime.tls import tls_context
 from muster.shardcast.format.store import verify_folder, version_path
 from muster.swarm.summary import CaseResult, Participant, Payment, StepMetrics
@@ -43,6 +41,9 @@ KINDS = (
 )
 """Events that the summary reads."""
 
+CHARTS = (REWARD, HELD_OUT, LENGTH, LENGTH_ERROR)
+"""Metrics whose charts a report has, as the run's page draws them."""
+
 NOT_SERVED = "not served"
 """Root of files of a step that the origin no longer has."""
 
@@ -60,19 +61,19 @@ async def looking(chain: Chain, events: Sequence[Event], participants: Sequence[
     return rows
 
 
-def committed(events: Sequence[Event], times: Mapping[int, int], pay: int) -> list[Payment]:
+def committed(events: Sequence[Event], pay: int) -> list[Payment]:
     """Return the commitments in order; `pay` is that of each."""
-    return [Payment(one.node, pay, times[one.at.block]) for one in events if isinstance(one, WorkCommitted)]
+    return [Payment(one.node, pay) for one in events if isinstance(one, WorkCommitted)]
 
 
-def settled(events: Sequence[Event], times: Mapping[int, int]) -> list[Payment]:
+def settled(events: Sequence[Event]) -> list[Payment]:
     """Return pay that left the window: claimed, or voided by a conviction."""
     found: list[Payment] = []
     for one in events:
         if isinstance(one, Claimed):
-            found.append(Payment(one.node, one.paid, times[one.at.block]))
+            found.append(Payment(one.node, one.paid))
         elif isinstance(one, Voided):
-            found.append(Payment(one.node, one.amount, times[one.at.block], voided=True))
+            found.append(Payment(one.node, one.amount, voided=True))
     return found
 
 
@@ -125,6 +126,11 @@ def updates(document: Mapping[str, Any]) -> list[StepMetrics]:
     ]
 
 
+def drawn(updates: Sequence[StepMetrics]) -> list[str]:
+    """Return the metrics of CHARTS that the trainer reported."""
+    return [name for name in CHARTS if any(name in one.metrics for one in updates)]
+
+
 async def checkpoints(events: Sequence[Event], shards: Path) -> list[dict[str, Any]]:
     """Return every checkpoint's root on chain, and the root computed from the bytes that the origin serves."""
     found = []
@@ -144,29 +150,6 @@ def root_of_files(version: Path) -> str:
     except CheckError as error:
         return f"unreadable: {error}"
     return verification.problems[0] if verification.problems else "0x" + verification.manifest.root.hex()
-
-
-def weight_fetches(logs: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """Return, from each worker's log, its seconds of fetching, the share in which it generated, and its median pause.
-
-    Its first fetch does not count: before it there is nothing to generate with.
-    """
-    found = []
-    for name, path in logs.items():
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        arrived = [line for line in lines if line["event"] == WEIGHTS_ARRIVED][1:]
-        pauses = [line["seconds"] for line in lines if line["event"] == WEIGHTS_LOADED]
-        seconds, generating = (sum(line[key] for line in arrived) for key in ("seconds", "generating"))
-        found.append(
-            {
-                "node": name,
-                "fetches": len(arrived),
-                "seconds": round(seconds, 2),
-                "generating": round(generating / seconds, 3) if seconds else None,
-                "pause_seconds": round(median(pauses), 3) if pauses else None,
-            }
-        )
-    return found
 
 
 async def bytes_served(urls: Sequence[str]) -> int:

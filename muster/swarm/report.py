@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -105,16 +107,6 @@ TABLES: Final[dict[str, tuple[str, dict[str, Callable[[Row], object]]]]] = {
         "times",
         {"stage": lambda row: row["stage"].replace("_", " "), "seconds": lambda row: f"{row['seconds']:.1f}"},
     ),
-    "Weights": (
-        "weights",
-        {
-            "weights to": lambda row: row["node"],
-            "fetches": lambda row: row["fetches"],
-            "seconds": lambda row: f"{row['seconds']:.2f}",
-            "generating meanwhile": lambda row: f"{row['generating']:.0%}" if row["generating"] is not None else "",
-            "median pause": lambda row: f"{row['pause_seconds']:.3f} s" if row["pause_seconds"] is not None else "",
-        },
-    ),
 }
 """By title: the part of the summary that a table shows, and its columns, by heading."""
 
@@ -158,15 +150,13 @@ def html(summary: Mapping[str, Any], facts: SwarmFacts) -> str:
     """Render the report as one HTML page that loads nothing. Texts of a model are hostile: Jinja escapes them."""
     from jinja2 import Environment, StrictUndefined
 
-    from muster.swarm.plots import PLOTS, svg
-
     comparison, page = summary["comparison"], Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     return (
         Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
         .from_string(page)
         .render(
             lead=lead(summary),
-            plots=[svg(facts, name) for name in PLOTS],
+            charts={name: b64encode(svg.encode()).decode() for name, svg in facts.charts.items()},
             comparison=comparison,
             gain="" if comparison is None else comparison_sentence(comparison),
             tables={title: table_of(summary, title) for title in titles(summary)},
@@ -185,10 +175,19 @@ def checkpoint_sentence(summary: Mapping[str, Any]) -> str:
     return f"The files of all {len(rows)} checkpoints hash to the roots on chain; {sent:.1f} MB were broadcast."
 
 
-def write_report(summary: Mapping[str, Any], facts: SwarmFacts, path: Path, picture: Path | None = None) -> None:
-    """Write the page, and the plots as one SVG file if `picture` names one."""
-    from muster.swarm.plots import picture as draw
+def side_by_side(charts: Sequence[str]) -> str:
+    """Return charts of one size as one SVG, two in a row."""
+    size = re.search(r'width="(\d+)" height="(\d+)"', charts[0]) if charts else None
+    width, height = (int(size[1]), int(size[2])) if size else (0, 0)
+    placed = (
+        chart.replace("<svg ", f'<svg x="{i % 2 * width}" y="{i // 2 * height}" ', 1) for i, chart in enumerate(charts)
+    )
+    whole = f'width="{2 * width}" height="{(len(charts) + 1) // 2 * height}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {whole}>{"".join(placed)}</svg>\n'
 
+
+def write_report(summary: Mapping[str, Any], facts: SwarmFacts, path: Path, picture: Path | None = None) -> None:
+    """Write the page, and the charts as one SVG file if `picture` names one."""
     path.write_text(html(summary, facts), encoding="utf-8")
     if picture is not None:
-        picture.write_text(draw(facts), encoding="utf-8")
+        picture.write_text(side_by_side(list(facts.charts.values())), encoding="utf-8")

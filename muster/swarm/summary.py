@@ -39,8 +39,6 @@ class Payment:
 
     node: str
     amount: int
-    time: int
-    """Seconds since the epoch, by the chain's clock."""
     voided: bool = False
 
 
@@ -96,12 +94,12 @@ class SwarmFacts:
     run: int = 1
     seed: int = 0
     restarts: Mapping[str, int] = field(default_factory=dict)
-    weights: Sequence[Mapping[str, Any]] = ()
-    """How each worker fetched weights."""
     looking: Sequence[Mapping[str, Any]] = ()
     """What it brought each validator of a run with traps."""
     comparison: Mapping[str, Any] | None = None
     """The first model and the last one on held-out tasks: `muster.swarm.comparison`."""
+    charts: Mapping[str, str] = field(default_factory=dict)
+    """Of metrics over the steps, as SVG."""
 
 
 def summarise(facts: SwarmFacts) -> dict[str, Any]:
@@ -141,7 +139,6 @@ def summarise(facts: SwarmFacts) -> dict[str, Any]:
         "contracts": [{"contract": name, "balance": tokens, "owed": books} for name, tokens, books in contracts],
         "checkpoints": list(facts.checkpoints),
         "bytes_broadcast": facts.bytes_broadcast,
-        "weights": list(facts.weights),
         "restarts": dict(facts.restarts),
         "looking": list(facts.looking),
         "comparison": None if facts.comparison is None else dict(facts.comparison),

@@ -41,12 +41,8 @@ def facts(**changes: object) -> SwarmFacts:
             Participant("owner", "owner", "0x" + "a4" * 20, "0x" + "a4" * 20),
         ],
         "positions": 128,
-        "committed": [Payment(HONEST, PAY, 100 + i) for i in range(3)]
-        + [Payment(CHEAT, PAY, 105 + i) for i in range(2)],
-        "settled": [
-            Payment(CHEAT, 2 * PAY, 200, voided=True),
-            Payment(HONEST, 3 * PAY, 90_000),
-        ],
+        "committed": [Payment(HONEST, PAY)] * 3 + [Payment(CHEAT, PAY)] * 2,
+        "settled": [Payment(CHEAT, 2 * PAY, voided=True), Payment(HONEST, 3 * PAY)],
         "case_results": [
             CaseResult(1, CHEAT, "activation_mismatch", "guilty", "0x" + "0f" * 32, 100, 50, 10, votes(2, 1), JUDGE),
             CaseResult(2, CHEAT, "activation_mismatch", "moot", "0x" + "0e" * 32, 50, 50, 0, votes(0, 0), JUDGE),
@@ -62,9 +58,6 @@ def facts(**changes: object) -> SwarmFacts:
         "wall_seconds": 123.456,
         "stage_seconds": {"prepare": 10.04, "train": 100.0},
         "escrow_kept": 2 * PAY,
-        "weights": [
-            {"node": "worker-1", "fetches": 2, "seconds": 2.0, "generating": 0.75, "pause_seconds": 0.04},
-            {"node": "cheater", "fetches": 0, "seconds": 0, "generating": None, "pause_seconds": None},
-        ],
+        "charts": {name: f'<svg width="640" height="280"><title>{name}</title></svg>' for name in ("reward", "length")},
     }
     return SwarmFacts(**(values | changes))  # type: ignore[arg-type]

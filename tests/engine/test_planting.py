@@ -21,14 +21,14 @@ from validator.replay import Replayer, judge
 from worker.engine import Engine, Generation, GenerationRequest
 from worker.planter import plant
 from worker.rollouts import bare_rows
-from worker.weights import CurrentWeights, Stopwatch
+from worker.weights import CurrentWeights
 
 COUNT = 16
 
 
 @pytest.fixture
 async def weights(engine: Engine, model_dir: Path) -> CurrentWeights:
-    current = CurrentWeights(lambda _: engine, Stopwatch())
+    current = CurrentWeights(lambda _: engine)
     await current.load(SimpleNamespace(checkpoint=SimpleNamespace(step=1), path=model_dir))  # type: ignore[arg-type]
     return current
 

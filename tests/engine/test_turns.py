@@ -39,7 +39,7 @@ from worker.journal import WorkJournal
 from worker.planter import plant
 from worker.producer import Producer
 from worker.rollouts import Assignment, make_requests, make_rollouts
-from worker.weights import CurrentWeights, NewestCheckpoint, Stopwatch
+from worker.weights import CurrentWeights, NewestCheckpoint
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ async def test_a_trap_plants_sampled_tokens_of_any_turn_and_all_that_follows_is_
     tool_run: tuple[Path, Rules], talking: Engine, work: tuple, draw: Draw
 ) -> None:
     model, rules = tool_run
-    weights = CurrentWeights(lambda _: talking, Stopwatch())
+    weights = CurrentWeights(lambda _: talking)
     await weights.load(SimpleNamespace(checkpoint=SimpleNamespace(step=1), path=model))  # type: ignore[arg-type]
     before = await weights.generate(work[1], rivals=True)
     made = await plant(weights, model, CPU_FP32, work[1], before, 12)
@@ -188,7 +188,7 @@ async def test_a_worker_counts_what_it_sampled_and_not_what_tools_gave(
         unused: Any = None  # a run without traps asks nothing, and the checkpoint is here
         context = WorkerContext(of, chain, unused, rules.terms, CPU_FP32, journal)
         producer = Producer(context, NewestCheckpoint(chain, 1, unused), Engine)
-        producer.weights = CurrentWeights(lambda _: talking, Stopwatch())
+        producer.weights = CurrentWeights(lambda _: talking)
         fetched: Any = SimpleNamespace(checkpoint=SimpleNamespace(step=1, anchor=bytes(32)), path=model)
         await producer.weights.load(fetched)
         before = telemetry.REGISTRY.get_sample_value("muster_worker_tokens_total") or 0.0

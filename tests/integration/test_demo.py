@@ -13,7 +13,6 @@ import pytest
 
 from muster.constants import TOKEN
 from muster.protocol.terms_file import LOCAL_DEFAULTS
-from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
 from muster.swarm.scenarios import DIGITS
 from muster.swarm.stage import KEPT, MARKER
@@ -116,21 +115,10 @@ def test_the_books_are_covered_and_the_weights_are_those_on_chain(summary: dict[
 
 
 @pytest.mark.slow
-def test_weights_travelled_while_the_engines_generated(summary: dict[str, Any]) -> None:
-    honest = [row for row in summary["weights"] if row["node"].startswith("worker-")]
-    assert len(honest) == 2
-    for row in honest:
-        assert row["fetches"] >= STEPS / 2
-        assert 0 <= row["generating"] <= 1
-        assert row["pause_seconds"] > 0
-    assert any(row["generating"] > 0 for row in honest)
-
-
-@pytest.mark.slow
 def test_the_report_and_the_picture(finished: tuple[Path, dict[str, Any], str]) -> None:
     folder, summary, _ = finished
     page = (folder / "report.html").read_text()
-    assert page.count("<svg") == len(PLOTS)
+    assert page.count("data:image/svg+xml;base64,") == 4
     assert html.escape(lead(summary)) in page
     assert summary["slashes"][0]["transaction"] in page
     assert (folder / "run.svg").read_text().startswith("<svg")

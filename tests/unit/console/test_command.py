@@ -52,7 +52,6 @@ def test_part_of_an_address_names_no_node(machine: Machine, named: str) -> None:
     [
         ("torch", "pip install 'muster[verify]'"),
         ("vllm.entrypoints", "muster setup worker"),
-        ("matplotlib", "pip install 'muster[compute]'"),
     ],
 )
 def test_a_package_that_an_install_left_out_is_named_with_what_brings_it(

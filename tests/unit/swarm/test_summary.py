@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
+from base64 import b64decode
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +12,12 @@ from rich.console import Console
 
 from muster.chain.types import Solvency
 from muster.protocol.metric_names import CALLS
-from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
 from muster.runtime.units import Tokens
-from muster.swarm.facts import weight_fetches
-from muster.swarm.plots import PLOTS, picture, svg, window
-from muster.swarm.report import html, lead, terminal_summary
+from muster.swarm.facts import drawn
+from muster.swarm.report import html, lead, side_by_side, terminal_summary
 from muster.swarm.summary import (
     CaseResult,
     Participant,
-    SwarmFacts,
     held_out,
     problems,
     summarise,
@@ -111,10 +107,6 @@ DOCUMENT = {
         {"step": 1, "root_on_chain": "0x02", "root_of_files": "0x02"},
     ],
     "bytes_broadcast": 12_345,
-    "weights": [
-        {"node": "worker-1", "fetches": 2, "seconds": 2.0, "generating": 0.75, "pause_seconds": 0.04},
-        {"node": "cheater", "fetches": 0, "seconds": 0, "generating": None, "pause_seconds": None},
-    ],
     "restarts": {},
     "looking": [],
     "comparison": None,
@@ -124,20 +116,6 @@ DOCUMENT = {
 
 def test_the_whole_document() -> None:
     assert summarise(facts()) == DOCUMENT
-
-
-def test_fetches_of_weights_are_counted_in_a_log_from_the_second_on(tmp_path: Path) -> None:
-    arrived = [(9.0, 0.0), (0.5, 0.25), (1.5, 1.25)]
-    lines: list[dict[str, object]] = [
-        {"event": WEIGHTS_ARRIVED, "seconds": seconds, "generating": generating} for seconds, generating in arrived
-    ]
-    lines += [{"event": WEIGHTS_LOADED, "seconds": seconds} for seconds in (0.02, 0.08, 0.04)]
-    log = tmp_path / "log.jsonl"
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert weight_fetches({"worker-1": log, "cheater": tmp_path / "absent"}) == [
-        {"node": "worker-1", "fetches": 2, "seconds": 2.0, "generating": 0.75, "pause_seconds": 0.04},
-        {"node": "cheater", "fetches": 0, "seconds": 0, "generating": None, "pause_seconds": None},
-    ]
 
 
 def test_all_is_well() -> None:
@@ -218,13 +196,12 @@ def test_one_short_contract_is_insolvency_even_if_the_sums_agree() -> None:
 # --- The report
 
 
-def test_the_page_has_every_plot_and_loads_nothing() -> None:
+def test_the_page_has_every_chart_and_loads_nothing() -> None:
     given = facts()
     page = html(summarise(given), given)
-    assert page.count("<svg") == len(PLOTS)
-    assert all(name in page for name in PLOTS)
-    # Namespaces and the licence metadata of SVG are names, not requests.
-    assert not re.search(r"(src|href)=[\"']https?:", re.sub(r"<metadata>.*?</metadata>", "", page, flags=re.DOTALL))
+    charts = dict(re.findall(r'<img alt="(\S+) by step" src="data:image/svg\+xml;base64,([^"]+)">', page))
+    assert {name: b64decode(chart).decode() for name, chart in charts.items()} == given.charts
+    assert not re.search(r"(src|href)=[\"']https?:", page)
     assert "<script" not in page
 
 
@@ -250,18 +227,17 @@ def test_the_lead_says_what_happened() -> None:
     assert "never trained on; calls of tools per answer from 0.25 to 0.75; slashed: cheater" in lead(document)
 
 
-def test_the_window_rises_with_commitments_and_falls_with_settlements() -> None:
-    points = window(facts())
-    assert [value for _, value in points] == [2.0, 4.0, 6.0, 8.0, 10.0, 6.0, 0.0]
-    assert points[0][0] == 0.0
-    assert window(facts(committed=[], settled=[])) == []
+def test_only_reported_metrics_have_a_chart() -> None:
+    assert drawn(facts().updates) == ["reward", "held_out/reward", "completions/mean_length"]
+    assert drawn([]) == []
 
 
-def test_empty_facts_draw_too() -> None:
-    empty: SwarmFacts = facts(committed=[], settled=[], updates=[], case_results=[], participants=[])
-    assert all(svg(empty, name).startswith("<svg") for name in PLOTS)
-
-
-def test_the_picture_is_one_svg() -> None:
-    assert picture(facts()).count("<svg") == 1
-    assert CHEAT not in picture(facts())
+def test_the_picture_has_charts_side_by_side() -> None:
+    parts = [f'<svg width="640" height="280"><title>{i}</title></svg>' for i in range(3)]
+    assert side_by_side(parts) == (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="1280" height="560">'
+        '<svg x="0" y="0" width="640" height="280"><title>0</title></svg>'
+        '<svg x="640" y="0" width="640" height="280"><title>1</title></svg>'
+        '<svg x="0" y="280" width="640" height="280"><title>2</title></svg></svg>\n'
+    )
+    assert side_by_side([]).startswith("<svg")
