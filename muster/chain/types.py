@@ -46,7 +46,7 @@ class AddressBook:
             book = cls(**json.loads(path.read_text(encoding="utf-8")))
             return replace(book, **{name: to_checksum_address(getattr(book, name)) for name in CONTRACTS})
         except FileNotFoundError as error:
-            hint = "muster run follow writes that of a run; muster chain deploy makes a new one"
+            hint = "muster config init --join URL writes that of a run; muster chain deploy makes a new one"
             raise ConfigError(f"no address book at {path}", hint=hint) from error
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"{path} is no address book: {error}", hint="set chain.addresses") from error

@@ -21,14 +21,8 @@ Network = Literal["local", "base-sepolia"]
 
 
 @command(app, "show")
-def show(
-    session: Session,
-    key: Annotated[str | None, typer.Option("--key", help="Only this setting, e.g. chain.rpc_url.")] = None,
-) -> None:
-    """Show every setting: its value, its source, and what it means. Paths are resolved, secrets masked."""
-    fields = known_keys()
-    if key is not None and key not in fields:
-        raise UsageError(f"no setting is called {key}", hint="muster config show")
+def show(session: Session) -> None:
+    """Show every setting: its value and its source; with --json what it means. Paths are resolved, secrets masked."""
     loaded = session.loaded
     rows = [
         {
@@ -36,11 +30,10 @@ def show(
             "value": mask_setting(name, _resolved(name, value_of(loaded.settings, name))),
             "source": loaded.source(name),
         }
-        | ({"help": info.description or ""} if key or session.options.json else {})
-        for name, info in fields.items()
-        if key in (None, name)
+        | ({"help": info.description or ""} if session.options.json else {})
+        for name, info in known_keys().items()
     ]
-    session.result(rows[0] if key else rows)
+    session.result(rows)
 
 
 def _resolved(key: str, value: object) -> object:
@@ -74,7 +67,7 @@ async def init(
         if rpc_url is not None:
             raise UsageError("--rpc-url belongs to --join", hint="set chain.rpc_url in the file instead")
         values, document = PRESETS[network or "local"], {"network": network or "local"}
-        todo = "set run, keys.keystore and orchestrator.url in it, then muster run follow"
+        todo = "set run, keys.keystore and orchestrator.url in it"
     elif network is not None:
         raise UsageError("--join names the chain itself", hint="leave out --network")
     else:

@@ -6,14 +6,17 @@ from __future__ import annotations
 import asyncio
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.chain.types import AddressBook
 from muster.clients.join import check_run, endpoint_of
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA
+from muster.contracts.abi import CONTRACTS
 from muster.errors import ConfigError, MalformedError, MismatchError
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.messages import JoinDocument
@@ -55,6 +58,16 @@ def test_a_url_is_enough_for_settings_that_work(place: tuple[RunFixture, Orchest
     alone = machine.json("config", "init", "--rpc-url", "http://127.0.0.1:9", "--force", status=2)
     assert alone["error"] == "--rpc-url belongs to --join"
     assert tomllib.loads((tmp_path / "muster.toml").read_text()) == written
+    book = tmp_path / written["chain"]["addresses"]
+    names = ("chain_id", *CONTRACTS, "from_block")
+    assert [getattr(AddressBook.load(book), name) for name in names] == [
+        getattr(run_fixture.book, name) for name in names
+    ]
+    other = replace(AddressBook.load(book), runs=run_fixture.book.token)
+    other.save(book)
+    kept = machine.json("config", "init", "--join", running.url, "--force", status=78)
+    assert kept["error"].endswith("is the address book of another deployment")
+    assert AddressBook.load(book) == other
 
 
 async def test_join_document_is_checked_on_chain(place: tuple[RunFixture, Orchestrator]) -> None:

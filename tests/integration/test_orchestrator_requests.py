@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from muster.chain.types import AddressBook
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
-from muster.contracts.abi import CONTRACTS
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import StepReport
@@ -396,35 +391,3 @@ def test_large_uploads_arrive_whole(sender):
     assert back == body
     spool = Path(sender.orchestrator.folder) / "state" / "uploads"
     assert list(spool.rglob("upload-*")) == []
-
-
-def test_a_newcomer_gets_the_address_book_and_loses_none(
-    place: tuple[RunFixture, Orchestrator], tmp_path: Path
-) -> None:
-    run_fixture, orchestrator = place
-    book = tmp_path / "book.json"
-    config = tmp_path / "muster.toml"
-    config.write_text(
-        f"""run = {run_fixture.run}
-[chain]
-rpc_url = "{run_fixture.settings.rpc_url}"
-addresses = "{book}"
-[orchestrator]
-url = "{orchestrator.url}"
-"""
-    )
-
-    def follow(status: int) -> dict[str, Any]:
-        command = [sys.executable, "-m", "muster", "run", "follow", "--config", str(config), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
-        assert done.returncode == status, done.stdout + done.stderr
-        return json.loads(done.stdout)
-
-    assert follow(0)["runs"] == run_fixture.book.runs
-    written = AddressBook.load(book)
-    names = ("chain_id", *CONTRACTS, "from_block")
-    assert [getattr(written, name) for name in names] == [getattr(run_fixture.book, name) for name in names]
-    follow(0)
-    replace(written, runs=run_fixture.book.token).save(book)
-    assert follow(78)["error"] == f"{book} is the address book of another deployment"
-    assert AddressBook.load(book).runs == run_fixture.book.token

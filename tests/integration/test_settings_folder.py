@@ -52,9 +52,10 @@ def test_a_first_file_says_the_same_from_every_folder(tmp_path: Path) -> None:
     assert 'addresses = "addresses.json"' in text
     assert '# state_dir = ".muster/worker"' in text
     assert "# Relative paths, the defaults below included, begin at the folder of this file." in text
-    shown = typed(elsewhere, "config", "show", "--json", "--config", "../node/muster.toml", "--key", "chain.addresses")
-    assert Path(json.loads(shown.stdout)["value"]).resolve() == node / "addresses.json"
-    assert json.loads(shown.stdout)["source"] == "../node/muster.toml"
+    shown = typed(elsewhere, "config", "show", "--json", "--config", "../node/muster.toml")
+    (addresses,) = (row for row in json.loads(shown.stdout) if row["key"] == "chain.addresses")
+    assert Path(addresses["value"]).resolve() == node / "addresses.json"
+    assert addresses["source"] == "../node/muster.toml"
 
 
 def test_an_orchestrator_keeps_its_files_beside_its_settings(deployment: Any, tmp_path: Path) -> None:

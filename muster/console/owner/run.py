@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,10 +13,6 @@ from muster.authoring.calibration_grid import grid_of
 from muster.authoring.models.door import check_checkpoint
 from muster.authoring.terms import calibration_of, check_model, check_profile
 from muster.chain.client import event_of
-from muster.chain.connection import connected
-from muster.chain.deploy import verify_deployment
-from muster.chain.types import AddressBook
-from muster.clients.orchestrator import OrchestratorClient
 from muster.console.command import command
 from muster.console.owner.escrow import close, fund, masters, reveal_master, withdraw
 from muster.console.owner.keys import keys as keys_
@@ -25,9 +21,7 @@ from muster.console.run_init.command import init
 from muster.console.session import RunArgument, Session, as_table, parse_numbers
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import run_terms
-from muster.contracts.abi import CONTRACTS
 from muster.contracts.run_terms import RunCreated
-from muster.errors import MismatchError
 from muster.models.files import context_of, model_hash, tokenizer_hash
 from muster.protocol.hashes import hex_hash
 from muster.protocol.keys import ZERO_ADDRESS, Keys
@@ -123,30 +117,6 @@ async def calibrate(
     session.note(f"wrote {out}; next: muster run template --calibration {out}, and put it into orchestrator.run_folder")
     document = found.model_dump(mode="json") | {"hash": hex_hash(found.hash), "file": str(out)}
     return session.result(document, as_table(cheat_lines(found)))
-
-
-@command(app, "follow")
-async def follow(session: Session) -> None:
-    """Write the address book of a run's contracts, named by its orchestrator and checked on chain."""
-    chain, url = session.settings.chain, session.settings.orchestrator.url
-    async with OrchestratorClient(
-        url, chain_id=chain.chain_id, registry=ZERO_ADDRESS, timeout=chain.timeout_seconds
-    ) as client:
-        info = await client.run_info(session.settings.run)
-    if info.chain_id != chain.chain_id or set(info.addresses) != set(CONTRACTS):
-        raise MismatchError(
-            f"{url} names {', '.join(info.addresses) or 'no contracts'} on chain {info.chain_id}",
-            hint="set chain.chain_id and chain.rpc_url to those of the run's chain",
-        )
-    addresses: dict[str, Any] = dict(info.addresses)
-    book = AddressBook(info.chain_id, from_block=info.from_block, **addresses)
-    async with connected(chain) as web3:
-        await verify_deployment(web3, book)
-    book.keep(chain.addresses)
-    session.result(
-        {"addresses": str(chain.addresses), "run": info.run, **info.addresses},
-        f"wrote {chain.addresses}; next: muster run show {info.run}",
-    )
 
 
 @command(app, "create", operator=True)
