@@ -189,7 +189,7 @@ def grid_of(
     temperature: float,
     tokens: int,
     max_tokens: int,
-    sharpened: str,
+    sharpened: tuple[int, ...],
     folder: Path,
     *,
     cheats: bool,
@@ -202,17 +202,8 @@ def grid_of(
     from muster.verification.profiles import PROFILES, profile_hash
 
     profile_hash(profile)  # raises ConfigError for a name that is none
-    try:
-        times = tuple(dict.fromkeys(float(one) for one in sharpened.split(",") if one.strip()))
-    except ValueError as error:
-        raise UsageError(f"{sharpened!r} are no numbers", hint="--sharpened 2,4") from error
-    if len(times) > MAX_SHARPENED:
-        raise UsageError(
-            f"{len(times)} values; each takes a whole grid, and at most {MAX_SHARPENED} are taken",
-            hint="--sharpened 2,4",
-        )
-    if any(not 0 < one <= 1000 for one in times):
-        raise UsageError(f"{sharpened!r}: each is above 0 and at most 1,000", hint="--sharpened 2,4")
+    if len(sharpened) > MAX_SHARPENED or any(not 0 < one <= 1000 for one in sharpened):
+        raise UsageError(f"--sharpened takes {MAX_SHARPENED} numbers at most, from 1 to 1,000", hint="--sharpened 2,4")
     if not (model / "config.json").is_file():
         raise ConfigError(f"{model} is no model's folder", hint="muster model init")
     folder.mkdir(parents=True, exist_ok=True)
@@ -224,7 +215,7 @@ def grid_of(
         temperature=temperature,
         tokens=tokens,
         max_tokens=max_tokens,
-        sharpened=times,
+        sharpened=sharpened,
         folder=folder,
         tasks=sample_of(0) if task_set is None else task_set.train,
         task_root=bytes(32) if task_set is None else task_set.root,

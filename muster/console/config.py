@@ -56,7 +56,6 @@ async def init(
     rpc_url: Annotated[
         str | None, typer.Option("--rpc-url", help="With --join: the endpoint to check it by, and to use.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Every setting, its default and what it means.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Write a settings file with what must be set (to --config, else muster.toml)."""
@@ -74,7 +73,7 @@ async def init(
         values, document = await _joining(join, rpc_url, path)
         todo = "set keys.keystore in it, then muster run show"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text((template if full else short_template)(values), encoding="utf-8")
+    path.write_text(template(values), encoding="utf-8")
     session.result({"config": str(path), **document}, f"wrote {path}\n  next: {todo}")
 
 
@@ -89,14 +88,14 @@ async def _joining(url: str, rpc_url: str | None, config: Path) -> tuple[dict[st
     return run_settings(found, addresses), document
 
 
-def short_template(values: dict[str, object]) -> str:
+def template(values: dict[str, object]) -> str:
     """Return a TOML file of what a node must set, and of what is different on this network."""
     defaults = Settings()
     run, url = values.get("run", defaults.run), values.get("orchestrator.url", defaults.orchestrator.url)
     values = {key: value for key, value in values.items() if key.startswith("chain.")}
     chain = [f"{key.removeprefix('chain.')} = {toml_value(value)}" for key, value in values.items()]
     lines = [
-        "# What must be set. muster config init --full writes every setting; muster config show prints those in force.",
+        "# What must be set. muster config show prints every setting; with --json, what it means.",
         "# Flags and MUSTER_SECTION__KEY in the environment come before this file.",
         "",
         "# Number of the run that this machine takes part in.",
@@ -113,24 +112,4 @@ def short_template(values: dict[str, object]) -> str:
         "# URL of the run's orchestrator; the run's owner tells it.",
         f"url = {toml_value(url)}",
     ]
-    return "\n".join(lines) + "\n"
-
-
-def template(values: dict[str, object]) -> str:
-    """Return a TOML file of every setting: set if it is in `values`, else commented out with its default."""
-    defaults = Settings()
-    lines = [
-        "# Settings of Muster. Flags and MUSTER_SECTION__KEY in the environment come before this file.",
-        "# Relative paths, the defaults below included, begin at the folder of this file.",
-    ]
-    section = ""
-    for key, info in known_keys().items():
-        name = key.rpartition(".")[2]
-        if (head := key.rpartition(".")[0]) != section:
-            section = head
-            lines += ["", f"[{section}]"]
-        if info.description:
-            lines.append(f"# {' '.join(info.description.split())}")
-        value = values.get(key, value_of(defaults, key))
-        lines.append(f"{'' if key in values else '# '}{name} = {toml_value(value)}")
     return "\n".join(lines) + "\n"

@@ -260,5 +260,5 @@ def _explain(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
     given = mask_setting(key, first["input"]) if not isinstance(first["input"], dict) else "a table"
     return ConfigError(
         f"setting {key} = {given!r} (from {sources.get(key, 'default')}): {first['msg']}",
-        hint="muster config init --full --config NEW-FILE writes each setting with what it means",
+        hint="correct it there, or leave it out for the default",
     )

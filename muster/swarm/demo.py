@@ -227,7 +227,6 @@ class Swarm(RunningSwarm):
         events = await chain.events(facts.KINDS, chain.addresses.from_block, (await chain.head()).number)
         updates = facts.updates(document)
         async with self.client(chain) as client:
-            relays = await client.relays(self.run)
             charts = {name: await client.chart(self.run, name) for name in facts.drawn(updates)}
         agreed, info = await chain.terms(self.run), await chain.call(runs.run_info(self.run))
         return SwarmFacts(
@@ -240,7 +239,6 @@ class Swarm(RunningSwarm):
             lines={line["address"]: line for line in document["nodes"]},
             solvency=await chain.solvency(),
             checkpoints=await facts.checkpoints(events, self.request.local.shards),
-            bytes_broadcast=await facts.bytes_served(relays),
             wall_seconds=wall_seconds,
             stage_seconds=self.seconds,
             escrow_kept=info.kept,

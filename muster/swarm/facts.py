@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import httpx2
 
 from muster.chain.client import Chain
 from muster.contracts import runs, traps
@@ -21,7 +18,6 @@ from muster.contracts.traps import TrapFound
 from muster.errors import CheckError, StorageError
 from muster.protocol.kinds import reason_of, reason_of_flaw
 from muster.protocol.metric_names import HELD_OUT, LENGTH, LENGTH_ERROR, REWARD
-from muster.runtime.tls import tls_context
 from muster.shardcast.format.store import verify_folder, version_path
 from muster.swarm.summary import CaseResult, Participant, Payment, StepMetrics
 
@@ -150,13 +146,3 @@ def root_of_files(version: Path) -> str:
     except CheckError as error:
         return f"unreadable: {error}"
     return verification.problems[0] if verification.problems else "0x" + verification.manifest.root.hex()
-
-
-async def bytes_served(urls: Sequence[str]) -> int:
-    """Return the bytes of weights that these sources count as sent; sources that have left do not count."""
-    total = 0
-    async with httpx2.AsyncClient(timeout=5, trust_env=False, verify=tls_context(trust_env=False)) as client:
-        for url in urls:
-            with suppress(httpx2.TransportError):
-                total += (await client.get(f"{url}/v1/stats")).json()["served_bytes"]
-    return total

@@ -169,10 +169,9 @@ def checkpoint_sentence(summary: Mapping[str, Any]) -> str:
     """Say whether every checkpoint's files hash to the root on chain."""
     rows: Sequence[Mapping[str, Any]] = summary["checkpoints"]
     wrong = [row["step"] for row in rows if row["root_on_chain"] != row["root_of_files"]]
-    sent = summary["bytes_broadcast"] / 1e6
     if wrong:
-        return f"Files of steps {wrong} do not hash to the roots on chain; {sent:.1f} MB were broadcast."
-    return f"The files of all {len(rows)} checkpoints hash to the roots on chain; {sent:.1f} MB were broadcast."
+        return f"Files of steps {wrong} do not hash to the roots on chain."
+    return f"The files of all {len(rows)} checkpoints hash to the roots on chain."
 
 
 def side_by_side(charts: Sequence[str]) -> str:

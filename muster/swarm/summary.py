@@ -86,7 +86,6 @@ class SwarmFacts:
     solvency: Solvency
     checkpoints: Sequence[Mapping[str, Any]]
     """Each one's root on chain, and the root computed from the files that were served."""
-    bytes_broadcast: int
     wall_seconds: float
     stage_seconds: Mapping[str, float]
     escrow_kept: int = 0
@@ -138,7 +137,6 @@ def summarise(facts: SwarmFacts) -> dict[str, Any]:
         "owed": held.registry_books + held.runs_books,
         "contracts": [{"contract": name, "balance": tokens, "owed": books} for name, tokens, books in contracts],
         "checkpoints": list(facts.checkpoints),
-        "bytes_broadcast": facts.bytes_broadcast,
         "restarts": dict(facts.restarts),
         "looking": list(facts.looking),
         "comparison": None if facts.comparison is None else dict(facts.comparison),

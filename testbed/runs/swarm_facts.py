@@ -54,7 +54,6 @@ def facts(**changes: object) -> SwarmFacts:
         },
         "solvency": Solvency(500, 500, 1_000, 990),
         "checkpoints": [published(0, "0x01", "0x01"), published(1, "0x02", "0x02")],
-        "bytes_broadcast": 12_345,
         "wall_seconds": 123.456,
         "stage_seconds": {"prepare": 10.04, "train": 100.0},
         "escrow_kept": 2 * PAY,

@@ -79,7 +79,7 @@ def test_ctrl_c_at_a_question_ends_the_command(machine: Machine) -> None:
         terminal.types("\x04")
         assert terminal.ends() == 78
         assert "nothing was typed" in terminal.said
-    assert machine.json("wallet", "show", "./asked.json", "--offline")["keystore"] == "asked.json"
+    assert machine.json("wallet", "show", "./asked.json")["keystore"] == "asked.json"
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])

@@ -112,7 +112,7 @@ def test_from_an_empty_folder_to_the_leaderboard(place: Place, tmp_path: Path) -
     assert data == (author.folder / "letters.env").read_bytes()
     assert read_pack(data).claim.author == address
     alone = ("--operator", "ada", "--password-file", author.password, "--yes", *place.where)
-    refused = author.json("env", "admit", packed["hash"], "--unchecked", *alone, status=3)
+    refused = author.json("env", "admit", packed["hash"], *alone, status=3)
     assert "is not the owner of run" in refused["error"]
     assert owner.json("env", "admit", packed["hash"], *place.owners())["state"] == "admitted"
     (listed,) = owner.json("env", "list", *place.where)

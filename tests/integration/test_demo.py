@@ -111,7 +111,6 @@ def test_the_books_are_covered_and_the_weights_are_those_on_chain(summary: dict[
     assert [row["step"] for row in summary["checkpoints"]] == list(range(STEPS + 1))
     assert all(row["root_of_files"] == row["root_on_chain"] for row in summary["checkpoints"])
     assert len({row["root_on_chain"] for row in summary["checkpoints"]}) == STEPS + 1
-    assert summary["bytes_broadcast"] > 1_000_000
 
 
 @pytest.mark.slow

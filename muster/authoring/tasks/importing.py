@@ -24,7 +24,6 @@ from muster.authoring.tasks.duplicates import (
     split_clusters,
 )
 from muster.authoring.tasks.formats import Format
-from muster.authoring.tasks.rows import MAX_ROWS
 from muster.authoring.tasks.sources import ImportReport, import_tasks, without_task_name
 from muster.environments.answers import THINK_END
 from muster.environments.base import Environment
@@ -58,12 +57,8 @@ class ImportOptions(BaseModel):
     """Benchmark whose problems are left out: JSON Lines or Parquet."""
     near: float | None = Field(default=None, ge=0.5, le=1)
     """Likeness from which two problems are one: 0.8, of reasoning-gym 1."""
-    keep_near: bool = False
-    """Keep problems that are nearly equal."""
     max_prompt_tokens: int | None = Field(default=None, ge=1)
     """Leave out longer prompts; needs --tokenizer."""
-    max_rows: int = Field(default=MAX_ROWS, ge=1)
-    """Refuse files with more rows."""
 
 
 @dataclass
@@ -113,14 +108,12 @@ def import_set(
 
         # 2. Find nearly equal ones; keep the first of each cluster.
         leaders = clusters(spool.signatures.matrix(), options.near or NEAR)
-        used = np.ones(len(leaders), bool)
-        if not options.keep_near:
-            used = leaders == np.arange(len(leaders))
-            for i in np.flatnonzero(~used):
-                report.taken -= 1
-                report.leave_out(spool.rows[i], NEARLY_EQUAL)
+        used = leaders == np.arange(len(leaders))
+        for i in np.flatnonzero(~used):
+            report.taken -= 1
+            report.leave_out(spool.rows[i], NEARLY_EQUAL)
 
-        # 3. Hold whole clusters out.
+        # 3. Hold some out.
         held = np.zeros(len(leaders), bool)
         held[used] = split_clusters(leaders[used], options.held_out, options.seed)
 
@@ -157,7 +150,7 @@ def _take(
     benchmarks = read_benchmarks(options.decontaminate) if options.decontaminate else None
     seen: set[bytes] = set()
     environments: dict[str, Environment] = {}
-    for environment, task in import_tasks(source, path, report, max_rows=options.max_rows):
+    for environment, task in import_tasks(source, path, report):
         name, key = hashlib.sha256(task.id.encode()).digest()[:16], exact_key(task.text)
         if environment not in environments:
             environments[environment] = make_environment(source.manifest(environment))

@@ -39,14 +39,12 @@ class BadRow:
     reason: str
 
 
-def read_rows(
-    path: Path, columns: Sequence[str], optional: Sequence[str] = (), *, max_rows: int = MAX_ROWS
-) -> Iterator[tuple[int, Row | BadRow]]:
+def read_rows(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[int, Row | BadRow]]:
     """Yield the number of each row, counted from 1, and the row: its `columns`, and the `optional` ones it has.
 
     A name in `optional` that ends with * stands for all that begin so. Of JSON Lines, rows are numbered as lines.
     Raises ConfigError when the file is absent or lacks a column, MalformedError when it is no such file or has more
-    than `max_rows` rows.
+    than MAX_ROWS rows.
     """
     if not path.is_file():
         raise ConfigError(f"there is no file {path}", hint="download it first: nothing is fetched here")
@@ -55,8 +53,8 @@ def read_rows(
             parquet = file.read(4) == b"PAR1"
         rows = _parquet_rows(path, columns, optional) if parquet else _text_rows(path, columns, optional)
         for number, row in rows:
-            if number > max_rows:
-                raise MalformedError(f"{path} has more than {max_rows} rows", hint="cut it into several files")
+            if number > MAX_ROWS:
+                raise MalformedError(f"{path} has more than {MAX_ROWS} rows", hint="cut it into several files")
             yield number, row
     except (OSError, EOFError, zlib.error) as error:  # pyarrow's own are of the first kind or of ValueError
         raise MalformedError(f"{path} cannot be read: {error}") from error

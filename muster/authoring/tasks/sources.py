@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from muster.authoring.tasks import sources_code, sources_math, sources_synthetic
 from muster.authoring.tasks.formats import Format, level_of, make_task, text_of
-from muster.authoring.tasks.rows import MAX_ROWS, BadRow, Row, read_rows
+from muster.authoring.tasks.rows import BadRow, Row, read_rows
 from muster.authoring.tasks.sources_code import UNRUNNABLE, RunReference, check_imports
 from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError, UsageError
@@ -118,14 +118,12 @@ def mapped_format(
     return Format(name, tuple(dict.fromkeys(fields.values())), convert, (), (environment,))
 
 
-def import_tasks(
-    source: Format, path: Path, report: ImportReport, *, max_rows: int = MAX_ROWS
-) -> Iterator[tuple[str, Task]]:
+def import_tasks(source: Format, path: Path, report: ImportReport) -> Iterator[tuple[str, Task]]:
     """Yield the environment's name and the task of each row that can be one; the report says what became of the others.
 
     Raises as `read_rows`. Rows are never an error, whatever they hold.
     """
-    for number, row in read_rows(path, source.columns, source.optional, max_rows=max_rows):
+    for number, row in read_rows(path, source.columns, source.optional):
         report.rows, report.last = report.rows + 1, number
         if isinstance(row, BadRow):
             report.leave_out(number, row.reason)

@@ -69,16 +69,15 @@ def import_(session: Session, wallet: Wallet, password_file: PasswordFile = None
 async def show(
     session: Session,
     wallet: Annotated[str | None, typer.Argument(help="A path or a name; without one, all in ~/.muster/keys.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the chain for balances.")] = False,
 ) -> None:
     """Show addresses and what they hold. Needs no password."""
     paths = [wallet_path(wallet)] if wallet else sorted(wallet_folder().glob("*.json"))
     rows = [{"wallet": path.stem, "address": read_address(path), "keystore": str(path)} for path in paths]
-    if not offline and rows:
+    if rows:
         try:
             rows = await _with_balances(session, rows)
         except (UnreachableError, ConfigError) as error:
-            session.note(f"no balances: {error} (muster wallet show --offline does not ask)")
+            session.note(f"no balances: {error}")
     session.result(rows[0] if wallet else rows)
 
 

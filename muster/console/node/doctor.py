@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -76,7 +75,7 @@ async def doctor(
         return
     if model is not None or profile is not None:
         raise UsageError("--model and --profile say what --engine generates", hint="add --engine")
-    checks = [python(), packages(), await guarded("contracts", contracts, session), foundry(), disk(), memory()]
+    checks = [packages(), await guarded("contracts", contracts, session), foundry(), disk(), memory()]
     checks += [await guarded("scorer", scorer, session), await asyncio.to_thread(kernels)]
     checks.append(await guarded("settings", settings, session))
     if checks[-1].state == "ok":
@@ -125,11 +124,6 @@ def _table(checks: list[Check]) -> Table:
 
 
 # --- This machine
-
-
-def python() -> Check:
-    text = ".".join(map(str, sys.version_info[:3]))
-    return Check("python", "ok" if sys.version_info >= (3, 11) else "fail", text)
 
 
 def packages() -> Check:

@@ -29,7 +29,7 @@ async def check_machine(session: Session, state: Path) -> list[Check]:
 
     What the run needs is fetched into `state`, where the node's process finds it.
     """
-    checks = [doctor.python(), doctor.packages(), doctor.disk(state.parent), doctor.memory()]
+    checks = [doctor.packages(), doctor.disk(state.parent), doctor.memory()]
     probes: dict[str, Callable[[Session], Awaitable[Check]]] = {
         "contracts": doctor.contracts,
         "scorer": doctor.scorer,

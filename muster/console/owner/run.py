@@ -104,7 +104,16 @@ async def calibrate(
 ) -> None:
     """Measure honest work on a model and derive the limits of a run that trains it. Exit code 3 where none hold."""
     grid = grid_of(
-        *(model, profile, tasks, temperature, tokens, max_tokens, sharpened, folder),
+        *(
+            model,
+            profile,
+            tasks,
+            temperature,
+            tokens,
+            max_tokens,
+            parse_numbers(sharpened) if sharpened else (),
+            folder,
+        ),
         cheats=against is None,
         note=session.note,
     )

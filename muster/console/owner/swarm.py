@@ -17,7 +17,6 @@ from muster.console.session import EXIT_CHECK, Session
 from muster.errors import UsageError
 from muster.settings.sources import load_settings
 from muster.swarm.plan import Ports, SwarmRequest
-from muster.swarm.processes import is_alive, session_members
 from muster.swarm.report import terminal_summary
 from muster.swarm.scenarios import SCENARIOS, own_scenario
 from muster.swarm.state import end_swarm, read_state
@@ -92,7 +91,7 @@ class DemoOptions(SwarmOptions):
     report: Path = Path("report.html")
     """Page to write at the end."""
     picture: Path | None = None
-    """Write the plots as one SVG file, too."""
+    """Write the charts as one SVG file, too."""
     stay: bool = False
     """Keep the run's page open at the end, until Ctrl-C."""
 
@@ -175,20 +174,3 @@ def reorg(
     done = asyncio.run(replace())
     counts = f"{len(done.replayed)} transactions replayed, {len(done.dropped)} dropped"
     session.result(asdict(done), f"replaced {depth} blocks: head {done.old_head} is now {done.new_head}; {counts}")
-
-
-@command(app, "status")
-def status(session: Session, folder: FolderOption = DEFAULT_FOLDER) -> None:
-    """Show which processes of a swarm are running. Exit code 3 when none is."""
-    state = read_state(folder.absolute())
-    if state is None:
-        session.result([], "no swarm is running")
-        raise typer.Exit(EXIT_CHECK)
-    rows = [{"process": "supervisor", "pid": state.supervisor.pid, "running": is_alive(state.supervisor)}]
-    rows += [
-        {"process": name, "pid": who.pid, "running": bool(session_members(who))}
-        for name, who in state.processes.items()
-    ]
-    session.result(rows)
-    if not any(row["running"] for row in rows):
-        raise typer.Exit(EXIT_CHECK)

@@ -24,7 +24,6 @@ from muster.console.run_init.questions import ask_all
 from muster.console.session import Options, Session
 from muster.errors import UsageError
 from muster.runtime.journal import FolderLock
-from muster.runtime.secret_files import read_small
 from muster.runtime.terminal import asking
 from muster.swarm.state import check_free
 from muster.swarm.supervisor import free_ports
@@ -35,8 +34,6 @@ class InitRequest(TypedChoices):
 
     folder: Annotated[Path, typer.Argument()]
     """Folder of the run. Everything goes there."""
-    about_file: Path | None = None
-    """File with the text of --about."""
     calibration: Path | None = None
     """Calibration of the model that was made elsewhere (muster run calibrate)."""
     addresses: Path | None = None
@@ -53,15 +50,11 @@ class InitRequest(TypedChoices):
     """First of three ports of a local run; 0 takes free ones."""
 
     def choices(self, wallet: Options, known: RunChoices) -> RunChoices:
-        """Return what was typed as choices. Raises UsageError for a text that cannot be read.
+        """Return what was typed as choices.
 
         known: what the folder has, of which free ports are kept.
         """
         values = self.model_dump(include=set(TypedChoices.model_fields), exclude_none=True)
-        if self.about_file is not None:
-            if "about" in values:
-                raise UsageError("--about and --about-file say the same", hint="leave out one of them")
-            values["about"] = _read_about(self.about_file)
         if (first := self.port) is not None:
             kept = known.ports if first == 0 else None
             values["ports"] = kept or tuple(range(first, first + 3) if first else free_ports(3))
@@ -105,13 +98,6 @@ async def init(session: Session, request: InitRequest) -> None:
             place.reset_chain()
         await plan.prepare(request.calibration, request.addresses, unmeasured=request.unmeasured)
         await open_and_start(plan, start=request.start, send=request.send)
-
-
-def _read_about(path: Path) -> str:
-    try:
-        return read_small(path).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read as text: {error}", hint="--about-file FILE") from error
 
 
 def _ask(text: str, default: str) -> str:

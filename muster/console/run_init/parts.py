@@ -224,7 +224,7 @@ async def _limits(
     length = min(CALIBRATION_LENGTH, design.max_completion_tokens)
     grid = await asyncio.to_thread(
         grid_of,
-        *(model, profile, folder.tasks, 1.0, CALIBRATION_TOKENS, length, "2,4", folder.measured),
+        *(model, profile, folder.tasks, 1.0, CALIBRATION_TOKENS, length, (2, 4), folder.measured),
         cheats=True,
         note=session.note,
     )

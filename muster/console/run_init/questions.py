@@ -79,7 +79,7 @@ QUESTIONS: Final[Sequence[Question]] = (
         _says(f"a folder (muster tasks make, import, filter), or kinds of made tasks: {', '.join(FAMILY_NAMES)}"),
     ),
     Question("title", "Title", _says("what the run is called on its page, in 80 letters")),
-    Question("about", "What it trains, and why", _says("text for its page; --about-file takes a longer one")),
+    Question("about", "What it trains, and why", _says('text for its page; --about "$(cat FILE)" takes a longer one')),
     Question(
         "budgets",
         "Thinking budgets",

@@ -152,7 +152,6 @@ async def fetch(
 async def admit(
     session: Session,
     environment: HashArgument,
-    unchecked: Annotated[bool, typer.Option("--unchecked", help="Do not check it again: you have.")] = False,
     url: UrlOption = None,
     run: RunOption = None,
 ) -> None:
@@ -161,7 +160,7 @@ async def admit(
     Tokens, pass rates and benchmarks are checked by muster env check. To train on it, mix it into the task set of your
     next run: muster tasks mix.
     """
-    await _decide(session, environment, url, run, admitted=True, unchecked=unchecked)
+    await _decide(session, environment, url, run, admitted=True)
 
 
 @command(app, "refuse", operator=True)
@@ -251,7 +250,6 @@ async def _decide(
     *,
     admitted: bool,
     reason: str = "",
-    unchecked: bool = False,
 ) -> None:
     from muster.protocol.eip712 import UNSIGNED, sign_message
     from muster.protocol.messages import EnvironmentDecision
@@ -261,7 +259,7 @@ async def _decide(
     async with _orchestrator(session, url, run, signer) as client:
         number = session.settings.run
         packed, listed = await _fetched(client, environment), await _listed(client, number, environment)
-        if admitted and not unchecked:
+        if admitted:
             results = await asyncio.to_thread(check, session, packed.contribution, CheckRequest())
             if failures(session, results):
                 name = f"{packed.claim.name} {packed.claim.version}"

@@ -28,7 +28,6 @@ print("imported:", *sorted({"web3", "eth_account"} & set(sys.modules)), file=sys
         ["config", "show"],
         ["config", "init", "--config", "muster.toml"],
         ["tasks", "make", "tasks.json", "--levels", "3", "--train", "4", "--held-out", "2"],
-        ["swarm", "status"],
         ["swarm", "down"],
     ],
     ids=" ".join,

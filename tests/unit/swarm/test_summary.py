@@ -106,7 +106,6 @@ DOCUMENT = {
         {"step": 0, "root_on_chain": "0x01", "root_of_files": "0x01"},
         {"step": 1, "root_on_chain": "0x02", "root_of_files": "0x02"},
     ],
-    "bytes_broadcast": 12_345,
     "restarts": {},
     "looking": [],
     "comparison": None,

@@ -99,17 +99,6 @@ def test_an_import_has_the_committed_roots(tmp_path: Path) -> None:
     }
 
 
-def test_near_duplicates_that_are_kept_are_in_the_same_half(tmp_path: Path) -> None:
-    texts = [story(i, words) for i in range(30) for words in ("", "today", "now")]
-    made, report = import_stories(write_stories(tmp_path / "f", texts), tmp_path / "set", held_out=30, keep_near=True)
-    assert not report.left_out
-    held = {task.text for _, task in made.held_out}
-    assert len(held) == 30
-    assert all(len({story(i, words) in held for words in ("", "today", "now")}) == 1 for i in range(30))
-    with pytest.raises(ConfigError, match="cannot be held out"):
-        import_stories(tmp_path / "f", tmp_path / "other", held_out=31, keep_near=True)
-
-
 def test_prompts_that_are_too_long_are_left_out(tmp_path: Path) -> None:
     def count(manifest: EnvironmentManifest, task: Task) -> int:
         assert manifest.name == "math"

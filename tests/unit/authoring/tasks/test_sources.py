@@ -385,10 +385,11 @@ def test_columns_of_other_types_leave_rows_out(tmp_path: Path) -> None:
     assert (tasks, report.rows, sum(report.left_out.values())) == ([], 2, 2)
 
 
-def test_files_with_too_many_rows_are_refused(tmp_path: Path) -> None:
+def test_files_with_too_many_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.authoring.tasks.rows.MAX_ROWS", 4)
     path = write_lines(tmp_path / "f", [{"question": "a?", "answer": "#### 1"}] * 5)
     with pytest.raises(MalformedError, match="more than 4 rows"):
-        list(import_tasks(format_of("gsm8k"), path, ImportReport(), max_rows=4))
+        list(import_tasks(format_of("gsm8k"), path, ImportReport()))
 
 
 @given(st.binary(max_size=200))
