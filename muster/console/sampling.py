@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Self
 
 import typer
 from pydantic import Field
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from muster.authoring.evaluation.records import RecordFile
 from muster.clients.answering import ask
@@ -138,27 +138,27 @@ async def record_tasks(
 @contextmanager
 def progress(session: Session, total: int, begun: int) -> Iterator[Callable[[int], None]]:
     """Show a bar on a terminal's stderr, elsewhere a line now and then; yield a function that takes the tasks done."""
-    console = session.stderr
     shown_percent = begun * 100 // total
-    with Progress(
-        TextColumn("tasks"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as shown:
-        bar = shown.add_task("tasks", total=total, completed=begun)
+    with bar(session, "tasks", MofNCompleteColumn()) as draw:
+        draw(begun, total)
 
         def show(done: int) -> None:
             nonlocal shown_percent
-            shown.update(bar, completed=done)
-            if not console.is_terminal and done * 100 // total >= shown_percent + NOTE_PERCENT:
+            draw(done, total)
+            if not session.stderr.is_terminal and done * 100 // total >= shown_percent + NOTE_PERCENT:
                 shown_percent = done * 100 // total
                 session.note(f"{done} of {total} tasks")
 
         yield show
+
+
+@contextmanager
+def bar(session: Session, what: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on a terminal's stderr; yield a function that takes what is done, and in all."""
+    console, parts = session.stderr, (TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn())
+    with Progress(*parts, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
 def sampling_document(sampling: Sampling) -> dict[str, Any]:

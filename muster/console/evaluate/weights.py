@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from muster.chain.client import Chain
 from muster.chain.types import PolicyStep
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile
 from muster.console.command import command
+from muster.console.sampling import bar
 from muster.console.session import EXIT_CHECK, Session
 from muster.contracts import runs
 from muster.environments.tools.registry import NO_TOOLS
@@ -52,7 +51,7 @@ async def fetch(
             return (await chain.checkpoint(run, step)).manifest_root
 
         # 2. The weights, checked against the root.
-        with bar(session, f"step {checkpoint.step}") as show:
+        with bar(session, f"step {checkpoint.step}", DownloadColumn(binary_units=True), TransferSpeedColumn()) as show:
             request = FetchRequest(
                 checkpoint.manifest_root,
                 run,
@@ -96,7 +95,7 @@ async def verify(
     hashed = 0
     try:
         total = (await asyncio.to_thread(read_manifest, folder, checkpoint.manifest_root)).total_bytes
-        with bar(session, f"step {checkpoint.step}") as show:
+        with bar(session, f"step {checkpoint.step}", DownloadColumn(binary_units=True), TransferSpeedColumn()) as show:
 
             def count(size: int) -> None:
                 nonlocal hashed
@@ -110,18 +109,6 @@ async def verify(
     session.result({"step": checkpoint.step, "root": checkpoint.manifest_root, "good": good, "problems": problems})
     if not good:
         raise typer.Exit(EXIT_CHECK)
-
-
-@contextmanager
-def bar(session: Session, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on a terminal's stderr; yield a function that takes bytes done and in all."""
-    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-    console = session.stderr
-    with Progress(
-        TextColumn("{task.description}"), *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as shown:
-        task = shown.add_task(what, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
 async def checkpoint_of(chain: Chain, run: int, step: int | None) -> PolicyStep:

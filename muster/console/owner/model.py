@@ -21,9 +21,6 @@ def init(
     directory: Annotated[Path, typer.Argument(help="Folder to write: weights, configuration, tokenizer.")],
     tasks: Annotated[Path, typer.Option(help="Task set to warm up on (muster tasks make).")],
     seed: Annotated[int, typer.Option(help="Equal seeds give equal weights on one machine.")] = 0,
-    target: Annotated[
-        float | None, typer.Option(help="Held-out accuracy at which warming up ends; a little under a half by itself.")
-    ] = None,
     budgets: Annotated[str, typer.Option(help="Thinking budgets in tokens, comma-separated.")] = "8,12,16",
 ) -> None:
     """Make a small Qwen2 model and tokenizer, warmed up until it solves part of the held-out tasks."""
@@ -35,9 +32,8 @@ def init(
 
     torch.set_num_threads(1)
     task_set = TaskSet.open(tasks)
-    target = WarmUp.target if target is None else target
-    session.note(f"warming up to {target:g} held out …")
-    report = init_model(directory, task_set, seed=seed, target=target, budgets=parse_numbers(budgets))
+    session.note(f"warming up to {WarmUp.target:g} held out …")
+    report = init_model(directory, task_set, seed=seed, budgets=parse_numbers(budgets))
     session.result(
         {
             "directory": str(directory),

@@ -6,15 +6,16 @@ import io
 from typing import Any
 
 from rich.console import Console
+from rich.progress import DownloadColumn
 
-from muster.console.evaluate.weights import bar
+from muster.console.sampling import bar
 from muster.console.session import Options, Session
 
 
 def drawn(**console: Any) -> str:
     output = io.StringIO()
     session = Session(Options(), stderr=Console(file=output, width=100, **console))
-    with bar(session, "step 3") as show:
+    with bar(session, "step 3", DownloadColumn(binary_units=True)) as show:
         show(5 << 20, 10 << 20)
     return output.getvalue()
 
