@@ -16,6 +16,7 @@ from muster.contracts import registry
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteRevealed
 from muster.contracts.registry import Status
 from muster.rollouts.parquet import write_rollouts
+from muster.shardcast.fetch.delta_fetch import DELTAS
 from muster.shardcast.format.store import read_manifest, version_path, versions
 from testbed.processes import run_to_end
 from testbed.runs.world import World, commit_bytes, rows_of
@@ -23,7 +24,7 @@ from testbed.waiting import until
 from testbed.weights.checkpoints import keeping
 
 OLD, NEWEST = 1, 6
-DELTAS = keeping(whole_every=16, whole=1)
+KEPT = keeping(whole_every=16, whole=1)
 
 
 async def verify(world: World, *arguments: str) -> tuple[int, dict[str, Any], str]:
@@ -38,11 +39,11 @@ async def verify(world: World, *arguments: str) -> tuple[int, dict[str, Any], st
 async def test_a_jury_convicts_on_a_step_that_all_have_dropped(world: World) -> None:
     run_fixture = world.run_fixture
     torch.set_num_threads(1)
-    old = await run_fixture.publish_model(OLD, DELTAS)
+    old = await run_fixture.publish_model(OLD, KEPT)
     cheat = run_fixture.key("w1").address
     await commit_bytes(world, "w1", write_rollouts(await rows_of(world, "w1", lambda _: {}, OLD)), OLD)
     for step in range(OLD + 1, NEWEST + 1):
-        newest = await run_fixture.publish_model(step, DELTAS)
+        newest = await run_fixture.publish_model(step, KEPT)
     assert not version_path(run_fixture.folder / "published", old.root).exists()
 
     world.settings("v4")
@@ -62,7 +63,9 @@ async def test_a_jury_convicts_on_a_step_that_all_have_dropped(world: World) -> 
     for name in jurors:
         held = versions(run_fixture.state(name) / "weights")
         assert {read_manifest(version.path).step for version in held} == {0, OLD, NEWEST}
-        assert newest.root in {version.root for version in held}
+        assert {old.root, newest.root} < {version.root for version in held}
+        fetched = [read_manifest(one.path) for one in versions(run_fixture.state(name) / "weights" / DELTAS)]
+        assert (OLD, 0) in {(one.step, one.base_step) for one in fetched}, "the step came as a difference"
     ended, *_ = await world.events(CaseResolved)  # each validator may have opened one
     (opened,) = [event for event in await world.events(CaseOpened) if event.case_id == ended.case_id]
     assert (ended.outcome, opened.node, opened.step) == (Outcome.GUILTY, cheat, OLD)
