@@ -168,7 +168,7 @@ lint: setup
 	ruff check $(PATHS)
 	lint-imports --no-logo
 	python scripts/rooms.py
-	python scripts/mirrors.py --most 75
+	python scripts/mirrors.py --most 73
 	pyright
 
 release: setup
