@@ -168,7 +168,7 @@ lint: setup
 	ruff check $(PATHS)
 	lint-imports --no-logo
 	python scripts/rooms.py
-	python scripts/mirrors.py --most 73
+	python scripts/mirrors.py --most 72
 	pyright
 
 release: setup

@@ -187,17 +187,19 @@ def judged(plan: Plan, spec: ProbeSpec, rows: Path, *, generate_seconds: float) 
     """Return what a validator makes of these rows."""
     from muster.authoring.probe_process import run_probe
     from muster.console.node.engine_check import VALIDATOR, assess
-    from muster.verification.probes import read_report, write_document
+    from muster.verification.judging import measurements
+    from muster.verification.measured import read_cell
+    from muster.verification.probes import write_document
 
-    files = rows.with_suffix(".json"), rows, rows.with_suffix(".report")
+    files = rows.with_suffix(".json"), rows, rows.with_suffix(".npz")
     write_document(spec.model_copy(update={"threads": torch.get_num_threads()}), files[0])
     seconds = {
         "generate_seconds": generate_seconds,
         "replay_seconds": asyncio.run(run_probe(VALIDATOR, *files)),
     }
-    report = read_report(files[2])
-    checked = assess(report, plan.profile, {"processor": []}, seconds)
-    return checked | {"activation": max(row.statistics["activation"] for row in report.rows)}
+    measured = measurements(read_cell(files[2]), plan.profile)
+    checked = assess(measured, plan.profile, {"processor": []}, seconds, {})
+    return checked | {"activation": max(row.activation for row in measured)}
 
 
 def trainer(_: Plan, folder: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from benchmarks.real_model_days import NAME as SMOLLM2
 from benchmarks.real_model_days import TOKENS
 from muster.models.weights import read_head
 from muster.protocol.traps import FIRST_COMMITMENTS, planted_rows
+from muster.verification.judging import Measurement, judge
 from muster.verification.planting import (
     HeadRows,
     Rivals,
@@ -37,7 +38,7 @@ from muster.verification.planting import (
 )
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, STATISTICS, Profile
 from muster.verification.sample_policy import detection
-from validator.replay import Measurement, Replayer, judge
+from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
 from worker.planter import head_rows, plant
 from worker.rollouts import bare_rows

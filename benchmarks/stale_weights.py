@@ -30,12 +30,13 @@ from muster.models.files import load_tokenizer
 from muster.models.init import init_model, load_model, save_model
 from muster.proofs.projection import PROJECTIONS
 from muster.rollouts.schema import Rollout
+from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32
 from testbed.samples.task_sets import generated
 from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
-from validator.replay import Replayer, judge
+from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits
 from worker.rollouts import bare_rows
 

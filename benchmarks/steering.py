@@ -32,6 +32,7 @@ from muster.models.init import load_model
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import TrainerSettings
 from muster.swarm.plan import LOCAL_TERMS
+from muster.verification.judging import judge
 from muster.verification.profiles import BF16, CPU_FP32, Profile
 from testbed.adversaries.lab import AdversaryLab, Job, open_lab, taught
 from testbed.adversaries.steering import LIES, UNLIMITED, LiedRow, claim, distort, expected_units
@@ -40,7 +41,6 @@ from trainer.old_logprobs import recomputes
 from trainer.packing import Sample, collate
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, update
-from validator.replay import judge
 
 ROWS: Final = 336
 """Twice 168: one row in so many may be rejected all day and be found with less than 99 %."""

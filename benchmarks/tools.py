@@ -32,6 +32,7 @@ from muster.protocol.turns.calls import ToolCall, parse_turn
 from muster.protocol.turns.conversation import Conversation, TurnRules, conversation_error
 from muster.protocol.turns.results import cut, escape
 from muster.verification.checks import check_rows
+from muster.verification.judging import judge
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES
 from testbed.adversaries.kinds import Adversary
 from testbed.adversaries.lab import AdversaryLab
@@ -42,7 +43,6 @@ from testbed.samples.calls import STOP, decode, ids_of, rules_of, turn_of, vecto
 from testbed.samples.chat_templates import FAMILIES, family_template
 from testbed.samples.tool_model import call_text, tool_tokenizer
 from testbed.samples.vllm_calls import COMPARED, unexplained
-from validator.replay import judge
 from worker.engine import Engine, EngineLimits, GenerationRequest
 
 SURE: Final = 0.99

@@ -37,9 +37,10 @@ from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import ValidatorSettings
+from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32
 from muster.verification.sample_policy import sample_size
-from validator.replay import Replayer, judge
+from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm
 from worker.rollouts import bare_rows
 

@@ -115,7 +115,8 @@ def spec_of(model: Path) -> ProbeSpec:
 
 def replay(folder: Path, matmul: Any) -> dict[str, Any]:
     """Replay all rows as a validator does; return speed, memory and findings."""
-    from validator.replay import Replayer, judge
+    from muster.verification.judging import judge
+    from validator.replay import Replayer
 
     spec, rows = read_spec(folder / "spec.json"), read_rollouts((folder / "rows.parquet").read_bytes())
     before = memory_of("self", "VmHWM")

@@ -17,13 +17,7 @@ from muster.models.matmul import choose_matmul
 from muster.models.numerics import pin_numerics
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import finite
-from muster.verification.probes import (
-    AgreedRow,
-    AgreementReport,
-    ProbeSpec,
-    check_probe_rows,
-    run_comparison,
-)
+from muster.verification.probes import AgreedRow, AgreementReport, ProbeSpec, check_probe_rows, run_comparison
 from muster.verification.profiles import PROFILES
 from trainer.packing import Sample, collate
 from trainer.policy import Policy
@@ -71,9 +65,13 @@ def _largest(values: np.ndarray, reference: np.ndarray) -> float:
     return found
 
 
+def _report(spec: ProbeSpec, rows: Sequence[Rollout]) -> bytes:
+    return compare(spec, rows).model_dump_json().encode()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare and write the report; return the exit code."""
-    return run_comparison("trainer.probe", "compare a probe's rows", compare, arguments)
+    return run_comparison("trainer.probe", "compare a probe's rows", _report, arguments)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,11 @@ from muster.runtime import telemetry
 from muster.verification.bundles import MAX_ROWS, ReplayedRow
 from muster.verification.checks import Finding
 from muster.verification.devices import check_device
+from muster.verification.judging import judge
 from muster.verification.pools import HONEST_DRAWS
 from muster.verification.profiles import Profile
 from muster.verification.statistics import RowSums
-from validator.replay import DEVICE, Replayer, judge, spread_share
+from validator.replay import DEVICE, Replayer, spread_share
 
 _log = telemetry.logger("validator")
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
@@ -31,14 +31,13 @@ from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
 from muster.proofs.projection import Comparison, compare_proofs, make_proofs
 from muster.proofs.seeded_sampling import chosen_logprobs, gumbel, measure, scale
-from muster.protocol.reasons import ROW_STATISTICS
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import sampled_mask
 from muster.settings.schema import MatmulSetting
-from muster.verification.checks import Finding
 from muster.verification.devices import check_device
-from muster.verification.profiles import STATISTICS, Limit, Profile
-from muster.verification.statistics import NOTHING, RowStatistics, RowSums, TokenErrors, TokenScores, scaled_errors
+from muster.verification.judging import Measurement
+from muster.verification.profiles import STATISTICS, Profile
+from muster.verification.statistics import RowStatistics, TokenErrors, TokenScores
 
 _set_threads = torch.set_num_threads
 """Kept from before vLLM, should it be in the same process, replaces it by something that does nothing."""
@@ -63,17 +62,6 @@ class RowErrors:
 
     errors: TokenErrors
     position: int
-    detail: str = ""
-    """Why the proof cannot be compared, if so."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement(RowStatistics):
-    """What one rollout claims against what the model says. All are at least 0, and small for honest work."""
-
-    position: int
-    sums: RowSums = NOTHING
-    """What pools add up."""
     detail: str = ""
     """Why the proof cannot be compared, if so."""
 
@@ -161,9 +149,7 @@ class Replayer:
         return self._batched(rollouts, self._errors)
 
     def _measured(self, row: RowErrors) -> Measurement:
-        scaled = scaled_errors(row.errors, self.profile)
-        statistics = asdict(scaled.statistics())
-        return Measurement(**statistics, position=row.position, sums=scaled.sums(self.profile), detail=row.detail)
+        return Measurement.of(row.errors, self.profile, row.position, row.detail)
 
     @torch.inference_mode()
     def _batched(self, rollouts: Sequence[Rollout], work: Callable[[list[Rollout]], list[T]]) -> list[T]:
@@ -321,20 +307,6 @@ def _no_numbers(errors: TokenErrors) -> TokenErrors:
     """Return the errors of a row on which the model computes no numbers: infinite gaps, and nothing to compare."""
     nothing, infinite = np.zeros_like(errors.gaps), np.full_like(errors.gaps, np.inf)
     return TokenErrors(infinite, nothing - 1, nothing, nothing, nothing, claimed=nothing - 1, states=nothing)
-
-
-def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:
-    """Return what is wrong with these rollouts: accusing before rejecting findings, then in the order of the checks."""
-    for accuse in (True, False):
-        for statistic, (reason, words) in ROW_STATISTICS.items():
-            limit: Limit = getattr(profile, statistic)
-            threshold = limit.accuse if accuse else limit.reject
-            for measurement in measurements:
-                value: float = getattr(measurement, statistic)
-                if not value <= threshold:
-                    detail = words if math.isfinite(value) else measurement.detail or words
-                    return Finding(reason, measurement.position, value, threshold, accuse=accuse, detail=detail)
-    return None
 
 
 def spread_share(spread: RowStatistics, profile: Profile) -> float:

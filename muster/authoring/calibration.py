@@ -145,7 +145,8 @@ async def _measured(
             for cell in missing:
                 grid.note(f"measuring {cell.model}, {cell.name}")
                 await _measure(grid.folder, cell, model, replayed or model)
-    return [await asyncio.to_thread(read_cell, cell.path(grid.folder, ".npz")) for cell in cells]
+    found = [await asyncio.to_thread(read_cell, cell.path(grid.folder, ".npz")) for cell in cells]
+    return [replace(one, model=cell.model, cell=cell.name) for one, cell in zip(found, cells, strict=True)]
 
 
 @asynccontextmanager
@@ -172,9 +173,9 @@ async def _measure(folder: Path, cell: Cell, generated: Path, replayed: Path) ->
     if not rows.exists():
         await asyncio.to_thread(write_document, cell.spec.model_copy(update={"model": generated}), spec)
         await run_probe(WORKER, spec, rows, environment=cell.generated_in)
-    await asyncio.to_thread(write_document, cell.spec.model_copy(update={"model": replayed}), spec)
-    options = ["--model", cell.model, "--name", cell.name, "--arithmetic", cell.arithmetic]
-    await run_probe(VALIDATOR, spec, rows, cell.path(folder, ".npz"), *options, environment=cell.environment)
+    changes = {"model": replayed, "arithmetic": cell.arithmetic}
+    await asyncio.to_thread(write_document, cell.spec.model_copy(update=changes), spec)
+    await run_probe(VALIDATOR, spec, rows, cell.path(folder, ".npz"), environment=cell.environment)
 
 
 async def derive(grid: Grid) -> Calibration:

@@ -17,7 +17,7 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -190,6 +190,27 @@ def check_against(cells: Sequence[MeasuredCell], calibration: Calibration) -> fl
     """
     profile = calibration.to_profile()
     return _check_margins([_cell_report(*one, profile) for one in _measured(cells, profile)], profile)
+
+
+def has_own_limits(profile: Profile, tokens: int) -> bool:
+    """Return whether pool limits are of a run's owner, and so many measured tokens enough to say something of them."""
+    return profile.pool != PROFILES[profile.name].pool and tokens >= UNIT_TOKENS
+
+
+def narrow_limit(profile: Profile, cells: Mapping[str, Mapping[str, float]]) -> str:
+    """Return which pool limit of a run's owner is too near to what honest machines measure, or "".
+
+    A calibration keeps twice the mean of its worst honest cell. `cells`: units by name, which its owner may not have
+    measured.
+    """
+    for cell, unit in cells.items():
+        for name, value in unit.items():
+            if MARGIN * value > (limit := getattr(profile.pool, name, math.inf)):
+                return (
+                    f"the run's pool limit of {name} is {limit:g}, less than {MARGIN:g} times what honest work "
+                    f"measures here in the cell {cell!r}: {value:.4g}"
+                )
+    return ""
 
 
 def _measured(cells: Sequence[MeasuredCell], profile: Profile) -> list[tuple[MeasuredCell, list[dict[str, float]]]]:

@@ -54,6 +54,16 @@ class MeasuredCell:
     def tokens(self) -> int:
         return sum(len(row.gaps) for row in self.rows)
 
+    def to_bytes(self) -> bytes:
+        """Return the cell's file."""
+        about = {name: getattr(self, name) for name in _NAMES} | {"large": self.large, "distinct": self.distinct}
+        arrays = {name: np.concatenate([getattr(row, name) for row in self.rows]) for name in _ARRAYS}
+        lengths = np.array([len(row.gaps) for row in self.rows], dtype=np.int64)
+        file = io.BytesIO()
+        parts = {"about": np.array(json.dumps(about)), "lengths": lengths, **arrays}
+        np.savez_compressed(file, **parts)  # type: ignore[arg-type]
+        return file.getvalue()
+
 
 def count_distinct(rollouts: Iterable[Rollout]) -> int:
     """Return how many rollouts differ in prompt or completion."""
@@ -62,13 +72,7 @@ def count_distinct(rollouts: Iterable[Rollout]) -> int:
 
 def write_cell(cell: MeasuredCell, path: Path) -> None:
     """Write a cell; a file under this name is there as a whole or not at all."""
-    about = {name: getattr(cell, name) for name in _NAMES} | {"large": cell.large, "distinct": cell.distinct}
-    arrays = {name: np.concatenate([getattr(row, name) for row in cell.rows]) for name in _ARRAYS}
-    lengths = np.array([len(row.gaps) for row in cell.rows], dtype=np.int64)
-    file = io.BytesIO()
-    parts = {"about": np.array(json.dumps(about)), "lengths": lengths, **arrays}
-    np.savez_compressed(file, **parts)  # type: ignore[arg-type]
-    write_durably(path, file.getvalue())
+    write_durably(path, cell.to_bytes())
 
 
 def read_cell(path: Path) -> MeasuredCell:

@@ -1,17 +1,17 @@
 """A probe: rows that a node's engine generates and a replay judges, outside of any run. The files that carry it.
 
 `python -m worker.probe SPEC ROWS` generates what a spec asks for and writes a rollout file;
-`python -m validator.probe SPEC ROWS REPORT` replays that file and writes a report. Their caller (`muster doctor
---engine`, a calibration) writes the spec and reads the report; the two may run on different machines.
+`python -m validator.measure SPEC ROWS CELL` replays that file and writes every token's errors
+(`muster.verification.measured`). Their caller (`muster doctor --engine`, `muster model check`, a calibration) writes
+the spec and reads the cell; the two may run on different machines.
 
-Spec and report are JSON. A relative `model` of a spec begins at the folder of the spec's own file.
+A spec is JSON. A relative `model` of a spec begins at the folder of the spec's own file.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -21,14 +21,13 @@ from pydantic import Field, FiniteFloat, model_validator
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.draws import DrawSource
 from muster.protocol.messages import Many, Message, UInt32
-from muster.protocol.reasons import Reason
 from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.documents import parse_json
 from muster.runtime.files import write_durably
 from muster.runtime.process import run_tool
 from muster.settings.schema import MatmulSetting
-from muster.verification.profiles import PROFILES, STATISTICS, Limit, Profile
+from muster.verification.profiles import PROFILES
 from muster.verification.rules import Rules
 
 MAX_FILE_BYTES: Final = 256 << 20
@@ -83,6 +82,8 @@ class ProbeSpec(Message):
     calls: Annotated[Many[Many[ProbeRequest]], Field(min_length=1, max_length=MAX_ROWS)]
     """Requests by call of the engine: those of one call are generated side by side, the calls one after the other."""
     engine: EngineOptions = EngineOptions()
+    arithmetic: str = ""
+    """Of the replay, as another machine would compute: its name in `muster.models.arithmetic`."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """CPU threads of the replay."""
     matmul: MatmulSetting = "auto"
@@ -112,70 +113,6 @@ class ProbeSpec(Message):
         """Return the length of the longest prompt and of the longest completion, in tokens."""
         prompts = max(len(request.prompt_tokens) for request in self.requests)
         return prompts, max(request.max_tokens for request in self.requests)
-
-
-class ProbeFinding(Message):
-    """What is wrong with a row: `muster.verification.checks.Finding`."""
-
-    reason: Reason
-    measured: FiniteFloat
-    """The largest float where the measured value is no number."""
-    threshold: FiniteFloat
-    accuse: bool
-    detail: str
-
-
-class ProbedRow(Message):
-    """What the replay measured of one row."""
-
-    position: UInt32
-    tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-    """Of the completion."""
-    statistics: dict[str, FiniteFloat]
-    """By name, those of `STATISTICS`; the largest float for what is no number."""
-    finding: ProbeFinding | None
-
-    @model_validator(mode="after")
-    def _check(self) -> ProbedRow:
-        if tuple(self.statistics) != STATISTICS:
-            raise ValueError(f"the statistics are not {', '.join(STATISTICS)}")
-        return self
-
-
-class ProbeReport(Message):
-    """What the replay measured of all rows, in the order of their positions."""
-
-    profile: str
-    rows: Annotated[Many[ProbedRow], Field(min_length=1, max_length=MAX_ROWS)]
-    unit: dict[str, FiniteFloat]
-    """Statistics of all rows as one unit of a pool (`muster.verification.pools`), by name."""
-    cells: dict[str, dict[str, FiniteFloat]] = Field(default_factory=dict)
-    """The same where the replay computes as other honest machines do, by their names in `muster.models.arithmetic`."""
-
-
-@dataclass(frozen=True)
-class WorstStatistic:
-    """The measured value that is nearest to its limit, or farthest beyond it."""
-
-    name: str
-    position: int
-    value: float
-    limit: Limit
-
-    @property
-    def share(self) -> float:
-        """Return the value as a share of the limit that rejects."""
-        return self.value / self.limit.reject
-
-
-def worst_statistic(rows: Sequence[ProbedRow], profile: Profile) -> WorstStatistic:
-    """Return the statistic of the row that has the largest share of its limit. There is at least one row."""
-    measured = [
-        WorstStatistic(name, row.position, row.statistics[name], getattr(profile, name))
-        for row in rows
-        for name in STATISTICS
-    ]
-    return max(measured, key=lambda one: one.share)
 
 
 def run_requests(rules: Rules, *, entropy: bytes, count: int) -> list[ProbeRequest]:
@@ -237,32 +174,27 @@ def read_spec(path: Path) -> ProbeSpec:
     return spec.model_copy(update={"model": path.resolve().parent / spec.model})
 
 
-def read_report(path: Path) -> ProbeReport:
-    """Read a report. Raises MalformedError."""
-    return _read(path, ProbeReport)
-
-
 def read_agreement(path: Path) -> AgreementReport:
     """Read what the trainer's probe found. Raises MalformedError."""
     return _read(path, AgreementReport)
 
 
 def write_document(document: Message, path: Path) -> None:
-    """Write a spec or a report: a file under this name is there as a whole or not at all. Raises StorageError."""
+    """Write a spec: a file under this name is there as a whole or not at all. Raises StorageError."""
     write_durably(path, document.model_dump_json().encode())
 
 
 def run_comparison(
     module: str,
     purpose: str,
-    compare: Callable[[ProbeSpec, Sequence[Rollout]], Message],
+    compare: Callable[[ProbeSpec, Sequence[Rollout]], bytes],
     arguments: Sequence[str] | None = None,
 ) -> int:
     """Read SPEC and ROWS of a command line, compare the rows, write REPORT; return the exit code."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=purpose)
     parser.add_argument("spec", type=Path, metavar="SPEC", help="what was asked for (JSON)")
     parser.add_argument("rows", type=Path, metavar="ROWS", help="rollout file that worker.probe wrote")
-    parser.add_argument("report", type=Path, metavar="REPORT", help="JSON file to write")
+    parser.add_argument("report", type=Path, metavar="REPORT", help="file to write")
     options = parser.parse_args(arguments)
 
     def run() -> None:
@@ -271,7 +203,7 @@ def run_comparison(
         except OSError as error:
             hint = "run worker.probe first"
             raise MalformedError(f"{options.rows} cannot be read: {error.strerror}", hint=hint) from error
-        write_document(compare(read_spec(options.spec), read_rollouts(data)), options.report)
+        write_durably(options.report, compare(read_spec(options.spec), read_rollouts(data)))
 
     return run_tool(run)
 

@@ -44,7 +44,7 @@ class Adversary:
     reasons: tuple[Reason, ...]
     """What it may be caught for, in the order of how often it is."""
     statistic: str = ""
-    """What is measured of it: a field of `validator.replay.Measurement`; "" where it is not a matter of degree."""
+    """What is measured of it: a field of `RowStatistics`; "" where it is not a matter of degree."""
     step: int | None = None
     """The step it works on; None for the newest."""
     pack: Pack = write_rollouts

@@ -27,6 +27,7 @@ from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import last_turn, one_span, sampled_length
 from muster.swarm.plan import LOCAL_TERMS
 from muster.tasksets.taskset import TaskSet
+from muster.verification.judging import Measurement
 from muster.verification.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
 from muster.verification.rules import CommittedWork, ModelFacts, Rules
 from testbed.samples.task_sets import generated
@@ -36,7 +37,7 @@ from trainer.batches import FileRef, WorkFile, samples_of
 from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
-from validator.replay import Measurement, Replayer, sampled_places, sampled_tokens
+from validator.replay import Replayer, sampled_places, sampled_tokens
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import Assignment, make_requests, make_rollouts
 

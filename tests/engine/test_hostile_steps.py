@@ -14,13 +14,14 @@ from muster.models.arithmetic import computing
 from muster.models.files import load_tokenizer
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings, WorkerSettings
+from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32, STATISTICS
 from muster.verification.step_checks import StepAnswer
 from testbed.adversaries.lab import AdversaryLab
 from testbed.hostile_steps import Maker, broken, hostile_steps, save_hostile
 from testbed.suite.engine_types import Requests, UsingWeights
 from validator.model import honest_share, replay_rows
-from validator.replay import Replayer, judge
+from validator.replay import Replayer
 from validator.step_check import check
 from worker.context import WorkerContext
 from worker.engine import Engine

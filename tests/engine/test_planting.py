@@ -13,11 +13,12 @@ import torch
 
 from muster.proofs.seeded_sampling import noise_at
 from muster.rollouts.schema import Rollout
+from muster.verification.judging import judge
 from muster.verification.planting import LOWEST, Plant
 from muster.verification.profiles import CPU_FP32
 from muster.verification.statistics import scaled_errors
 from testbed.suite.engine_types import Requests
-from validator.replay import Replayer, judge
+from validator.replay import Replayer
 from worker.engine import Engine, Generation, GenerationRequest
 from worker.planter import plant
 from worker.rollouts import bare_rows

@@ -14,10 +14,11 @@ import pytest
 from muster.console.node import engine_check
 from muster.models.numerics import device_kind
 from muster.rollouts.parquet import read_rollouts
-from muster.verification.probes import EngineOptions, read_report, write_document
+from muster.verification.judging import judge, measurements
+from muster.verification.measured import read_cell
+from muster.verification.probes import EngineOptions, read_spec, write_document
 from muster.verification.profiles import BF16, CPU_FP32, STATISTICS
 from testbed.machine import Machine
-from testbed.paths import ROOT
 from testbed.samples.models import DEMO, write_model
 from testbed.samples.probes import small_spec
 from testbed.waiting import BOUND
@@ -31,7 +32,7 @@ def run(module: str, *paths: Path) -> subprocess.CompletedProcess[str]:
 
 def test_replay_accepts_engine_rows(tmp_path: Path) -> None:
     write_model(tmp_path / "model", DEMO)
-    spec, rows, report = tmp_path / "spec.json", tmp_path / "rows.parquet", tmp_path / "report.json"
+    spec, rows, report = tmp_path / "spec.json", tmp_path / "rows.parquet", tmp_path / "cell.npz"
     options = EngineOptions(prefix_caching=False, max_sequences=2, cache_bytes=64 << 20)
     wanted = small_spec(Path("model"), BF16, calls=(4, 2), engine=options)
     write_document(wanted, spec)
@@ -41,19 +42,18 @@ def test_replay_accepts_engine_rows(tmp_path: Path) -> None:
     made = read_rollouts(rows.read_bytes())
     assert [row.seed for row in made] == [request.seed for request in wanted.requests]
 
-    done = run("validator.probe", spec, rows, report)
+    done = run("validator.measure", spec, rows, report)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
-    found = read_report(report)
-    assert [(row.position, row.finding) for row in found.rows] == [(position, None) for position in range(6)]
-    assert [row.tokens for row in found.rows] == [len(row.completion_tokens) for row in made]
-    assert all(0 <= row.statistics[name] <= getattr(BF16, name).reject for row in found.rows for name in STATISTICS)
+    found = measurements(read_cell(report), BF16)
+    assert [judge([row], BF16) for row in found] == [None] * 6
+    assert [row.sums.tokens for row in found] == [len(row.completion_tokens) for row in made]
+    assert all(0 <= getattr(row, name) <= getattr(BF16, name).reject for row in found for name in STATISTICS)
 
     # The same rows under other weights: each is found, with what was measured against which limit.
     write_model(tmp_path / "model", DEMO, seed=2)
-    assert run("validator.probe", spec, rows, report).returncode == 0
-    findings = [row.finding for row in read_report(report).rows]
+    assert run("validator.measure", spec, rows, report).returncode == 0
+    findings = [judge([row], BF16) for row in measurements(read_cell(report), BF16)]
     assert all(finding is not None and finding.accuse for finding in findings)
-    assert all(finding.measured > finding.threshold for finding in findings if finding is not None)
 
 
 def test_probe_names_unreadable_spec(tmp_path: Path) -> None:
@@ -81,10 +81,12 @@ def test_doctor_measures_engine_and_fails_when_rows_are_rejected(
     generate, kept = engine_check.run_probe, tmp_path / "kept"
 
     async def generate_once(module: str, *paths: Path) -> float:
-        """The second time, the rows of the first."""
+        """The second time the rows of the first, replayed under another model."""
         if module == engine_check.WORKER and kept.exists():
             shutil.copytree(kept, paths[0].parent, dirs_exist_ok=True)
             return 0.0
+        if kept.exists() and (kept / "other").exists():
+            write_document(read_spec(paths[0]).model_copy(update={"model": kept / "other"}), paths[0])
         seconds = await generate(module, *paths)
         if module == engine_check.WORKER:
             shutil.copytree(paths[0].parent, kept)
@@ -95,8 +97,7 @@ def test_doctor_measures_engine_and_fails_when_rows_are_rejected(
     assert (found["rows"], found["rejected"], found["accused"], found["device"]) == (8, 0, 0, device_kind())
     assert found["worst_value"] <= found["rejected_above"]
 
-    monkeypatch.setattr(engine_check, "VALIDATOR", "testbed.runs.other_model_probe")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    write_model(kept / "other", DEMO, seed=2)
     done = machine.type(*words, "--json")
     assert done.returncode == 3
     assert json.loads(done.stdout)["rejected"] == json.loads(done.stdout)["accused"] == 8

@@ -24,6 +24,7 @@ from muster.rollouts.spans import sampled_length, sampled_mask
 from muster.runtime import telemetry
 from muster.settings.schema import WorkerSettings
 from muster.verification.checks import check_rows
+from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import Rules
 from muster.verification.statistics import scaled_errors
@@ -31,7 +32,7 @@ from testbed.adversaries.lab import AdversaryLab
 from testbed.adversaries.turns import TURN_ADVERSARIES, open_tool_lab
 from testbed.samples.tool_model import MAX_COMPLETION
 from testbed.waiting import BOUND
-from validator.replay import Replayer, judge
+from validator.replay import Replayer
 from worker.answering import EvalSession
 from worker.context import WorkerContext
 from worker.engine import Engine, EngineError, GenerationRequest

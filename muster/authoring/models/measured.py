@@ -26,14 +26,14 @@ from muster.rollouts.parquet import read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.documents import parse_json
 from muster.runtime.files import write_durably
+from muster.verification.judging import Measurement, judge, measurements
+from muster.verification.measured import read_cell
 from muster.verification.probes import (
     AgreementReport,
     EngineOptions,
-    ProbeReport,
     ProbeRequest,
     ProbeSpec,
     read_agreement,
-    read_report,
     write_document,
 )
 from muster.verification.profiles import PROFILES, profile_for
@@ -46,7 +46,7 @@ LONGEST: Final = 512
 """Where nothing else is said, in tokens."""
 LIMITS: Final = {"float32": 1e-3, "bfloat16": 0.5}
 """Largest difference of two honest ways to compute one log-probability, in nats, by the run's dtype."""
-MODULES: Final = ("worker.probe", "validator.probe", "trainer.probe")
+MODULES: Final = ("worker.probe", "validator.measure", "trainer.probe")
 
 
 class MeasuredRow(Message):
@@ -89,7 +89,7 @@ async def measure(model: Path, longest: int = LONGEST, note: Callable[[str], Non
     check_checkpoint(model)
     spec = spec_of(model, longest)
     with tempfile.TemporaryDirectory(prefix="muster-model-") as name:
-        paths = [Path(name) / file for file in ("spec.json", "rows.parquet", "replay.json", "trainer.json")]
+        paths = [Path(name) / file for file in ("spec.json", "rows.parquet", "replay.npz", "trainer.json")]
         write_document(spec, paths[0])
         note(f"generating {len(spec.requests)} rows of up to {sum(spec.longest)} tokens with the engine")
         await run_probe(MODULES[0], *paths[:2])
@@ -98,7 +98,8 @@ async def measure(model: Path, longest: int = LONGEST, note: Callable[[str], Non
         note("computing them as a trainer does")
         await run_probe(MODULES[2], *paths[:2], paths[3])
         made = read_rollouts(paths[1].read_bytes())
-        found = assess(model_hash(model).hex(), spec, made, read_report(paths[2]), read_agreement(paths[3]))
+        replayed = measurements(read_cell(paths[2]), PROFILES[spec.profile])
+        found = assess(model_hash(model).hex(), spec, made, replayed, read_agreement(paths[3]))
     write_durably(place_of(model), found.model_dump_json(indent=1).encode())
     return found
 
@@ -146,14 +147,14 @@ def lengths_of(config: object, longest: int) -> list[int]:
 
 
 def assess(
-    digest: str, spec: ProbeSpec, made: Sequence[Rollout], replay: ProbeReport, trainer: AgreementReport
+    digest: str, spec: ProbeSpec, made: Sequence[Rollout], replay: Sequence[Measurement], trainer: AgreementReport
 ) -> ModelCheck:
     """Bring together what three processes say of the rows. Pure. made: the rows that the engine made, by position."""
-    count = len(spec.calls) - 1
+    count, profile = len(spec.calls) - 1, PROFILES[spec.profile]
     rows = []
     for place in range(count):
         pair = trainer.rows[place], trainer.rows[count + place]
-        findings = [one.finding for one in (replay.rows[place], replay.rows[count + place]) if one.finding is not None]
+        finding = judge([replay[place]], profile) or judge([replay[count + place]], profile)
         alone, among = made[place], made[count + place]
         same = np.array_equal(alone.completion_tokens, among.completion_tokens)
         rows.append(
@@ -162,7 +163,7 @@ def assess(
                 engine=max(one.engine for one in pair),
                 neighbour=float(np.abs(alone.logprobs - among.logprobs).max()) if same else 0.0,
                 trainer=max(value for one in pair for value in (one.alone, one.packed)),
-                rejected=f"{findings[0].reason}, {findings[0].measured:.4g}" if findings else "",
+                rejected="" if finding is None else f"{finding.reason}, {finding.measured:.4g}",
             )
         )
-    return ModelCheck(model_hash=digest, profile=spec.profile, limit=LIMITS[PROFILES[spec.profile].dtype], rows=rows)
+    return ModelCheck(model_hash=digest, profile=spec.profile, limit=LIMITS[profile.dtype], rows=rows)

@@ -7,9 +7,9 @@ validator would, in two separate processes. Writes nothing on chain and needs no
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +18,11 @@ from muster.errors import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from muster.console.session import Session
-    from muster.verification.probes import ProbeReport, ProbeSpec
+    from muster.verification.judging import Measurement
+    from muster.verification.probes import ProbeSpec
     from muster.verification.profiles import Profile
 
-WORKER, VALIDATOR = "worker.probe", "validator.probe"
+WORKER, VALIDATOR = "worker.probe", "validator.measure"
 """Modules that are started; the command line never imports them."""
 
 MODEL_TOKENS: Final = 128
@@ -42,10 +43,14 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
     Raises UnreachableError when the run cannot be read, ConfigError when the engine cannot serve its model or profile,
     CheckError when a process ends otherwise.
     """
+    from muster.models.arithmetic import HONEST
     from muster.models.matmul import choose_matmul
     from muster.models.numerics import device_kind
     from muster.runtime.processor import used_features
-    from muster.verification.probes import read_report, write_document
+    from muster.verification.calibration import has_own_limits
+    from muster.verification.judging import measurements, unit_of
+    from muster.verification.measured import read_cell
+    from muster.verification.probes import write_document
     from muster.verification.profiles import PROFILES
 
     # 1. What to generate.
@@ -60,13 +65,25 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
 
     # 2. Generate and replay.
     with tempfile.TemporaryDirectory(prefix="muster-doctor-") as name:
-        paths = [Path(name) / file for file in ("spec.json", "rows.parquet", "report.json")]
+        paths = [Path(name) / file for file in ("spec.json", "rows.parquet", "cell.npz")]
+
+        async def replay(arithmetic: str = "") -> tuple[float, list[Measurement]]:
+            """Return the seconds it took, and what it came to."""
+            await asyncio.to_thread(write_document, spec.model_copy(update={"arithmetic": arithmetic}), paths[0])
+            return await run_probe(VALIDATOR, *paths), measurements(
+                await asyncio.to_thread(read_cell, paths[2]), judged
+            )
+
         await asyncio.to_thread(write_document, spec, paths[0])
         session.note(f"generating {rows} rows with this machine's engine ({source}, {spec.profile})")
         generating = await run_probe(WORKER, *paths[:2])
         session.note("replaying them as a validator does")
-        replaying = await run_probe(VALIDATOR, *paths)
-        report = await asyncio.to_thread(read_report, paths[2])
+        replaying, measured = await replay()
+        cells: dict[str, dict[str, float]] = {}
+        if has_own_limits(judged, sum(row.sums.tokens for row in measured)):
+            session.note("replaying them as other honest machines do, against the limits of the run's owner")
+            others = {arithmetic: (await replay(arithmetic))[1] for arithmetic in HONEST[judged.dtype]}
+            cells = {name: unit_of(rows) for name, rows in ({"this machine": measured} | others).items()}
 
     # 3. What came of it.
     device = await asyncio.to_thread(device_kind)
@@ -74,71 +91,59 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
     if judged.dtype == "bfloat16":
         about["matmul"] = choose_matmul(spec.matmul, device)
     seconds = {"generate_seconds": round(generating, 1), "replay_seconds": round(replaying, 1)}
-    return assess(report, judged, about, seconds)
+    return assess(measured, judged, about, seconds, cells)
 
 
-def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
-    """Return what a report means for the node that generated its rows, under the profile of its run. Pure.
+def assess(
+    rows: Sequence[Measurement],
+    profile: Profile,
+    about: dict[str, Any],
+    seconds: dict[str, float],
+    cells: Mapping[str, Mapping[str, float]],
+) -> dict[str, Any]:
+    """Return what measured rows mean for the node that generated them, under the profile of its run. Pure.
 
-    With an `error` and a `hint` where this node must not join.
+    With an `error` and a `hint` where this node must not join. `cells`: what honest machines measure of the rows as one
+    unit of a pool, by name, where limits are of the run's owner.
     """
-    from muster.verification.probes import worst_statistic
+    from muster.verification.bundles import finite
+    from muster.verification.calibration import narrow_limit
+    from muster.verification.judging import judge, unit_of, worst_statistic
 
-    worst = worst_statistic(report.rows, profile)
-    findings = [(row.position, row.finding) for row in report.rows if row.finding is not None]
-    accused = sum(finding.accuse for _, finding in findings)
+    worst, value = worst_statistic(rows, profile)
+    findings = [finding for row in rows if (finding := judge([row], profile)) is not None]
+    accused, unit = sum(finding.accuse for finding in findings), unit_of(rows)
     document: dict[str, Any] = about | {
         "profile": profile.name,
-        "rows": len(report.rows),
-        "tokens": sum(row.tokens for row in report.rows),
+        "rows": len(rows),
+        "tokens": sum(row.sums.tokens for row in rows),
         "rejected": len(findings),
         "accused": accused,
-        "worst_statistic": worst.name,
-        "worst_value": worst.value,
-        "rejected_above": worst.limit.reject,
-        "accused_above": worst.limit.accuse,
+        "worst_statistic": worst,
+        "worst_value": finite(value),
+        "rejected_above": getattr(profile, worst).reject,
+        "accused_above": getattr(profile, worst).accuse,
         **seconds,
     }
-    limits = {name: getattr(profile.pool, name) for name in report.unit if hasattr(profile.pool, name)}
-    document["pool"] = {name: {"measured": report.unit[name], "limit": limit} for name, limit in limits.items()}
-    leaning = [name for name, limit in limits.items() if report.unit[name] > limit]
+    limits = profile.pool.model_dump()
+    document["pool"] = {name: {"measured": unit[name], "limit": limit} for name, limit in limits.items()}
+    leaning = [name for name, limit in limits.items() if unit[name] > limit]
     hint = ADVICE
     if findings:
-        position, first = findings[0]
+        first = findings[0]
         error = (
-            f"validators would reject {len(findings)} of {len(report.rows)} rows of this engine and accuse it for "
-            f"{accused}; first row {position}: {first.reason}, measured {first.measured:.4g} above {first.threshold:g}"
+            f"validators would reject {len(findings)} of {len(rows)} rows of this engine and accuse it for {accused}; "
+            f"first row {first.position}: {first.reason}, measured {first.measured:.4g} above {first.threshold:g}"
         )
     elif leaning:
         name = leaning[0]
         error = (
             f"no row of this engine is rejected, but together they are above the run's pool limit of {name}: measured "
-            f"{report.unit[name]:.4g} above {limits[name]:g}; after some commitments validators would accuse it"
+            f"{unit[name]:.4g} above {limits[name]:g}; after some commitments validators would accuse it"
         )
     else:
-        error, hint = narrow_limit(report, profile), NARROW
+        error, hint = narrow_limit(profile, cells), NARROW
     return document | ({"error": error, "hint": hint} if error else {})
-
-
-def narrow_limit(report: ProbeReport, profile: Profile) -> str:
-    """Return which pool limit of the run's owner is too near to what honest machines measure here, or "". Pure.
-
-    A calibration keeps twice the mean of its worst honest cell; these are cells that its owner may not have measured.
-    """
-    from muster.verification.calibration import MARGIN
-    from muster.verification.pools import UNIT_TOKENS
-    from muster.verification.profiles import PROFILES
-
-    if profile.pool == PROFILES[profile.name].pool or sum(row.tokens for row in report.rows) < UNIT_TOKENS:
-        return ""
-    for cell, unit in {"this machine": report.unit, **report.cells}.items():
-        for name, value in unit.items():
-            if MARGIN * value > (limit := getattr(profile.pool, name, math.inf)):
-                return (
-                    f"the run's pool limit of {name} is {limit:g}, less than {MARGIN:g} times what honest work "
-                    f"measures here in the cell {cell!r}: {value:.4g}"
-                )
-    return ""
 
 
 async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profile]:

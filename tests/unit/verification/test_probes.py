@@ -1,4 +1,4 @@
-"""Probes' files: bounded, checked, read back as they were written; and which statistic is the worst."""
+"""Probes' files: bounded, checked, and read back as they were written."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from muster.errors import MalformedError, MismatchError
 from muster.rollouts.spans import one_span
 from muster.verification import probes
 from muster.verification.probes import (
+    AgreedRow,
+    AgreementReport,
     EngineOptions,
-    ProbedRow,
-    ProbeReport,
     ProbeSpec,
     check_probe_rows,
-    read_report,
+    read_agreement,
     read_spec,
-    worst_statistic,
     write_document,
 )
-from muster.verification.profiles import CPU_FP32, STATISTICS
 from testbed.samples.probes import small_spec
 from worker.engine import Generation, GenerationRequest
 from worker.probe import limits_of
@@ -40,11 +38,6 @@ def rows_of(spec: ProbeSpec) -> list[Any]:
     return bare_rows(requests, [made] * len(requests))
 
 
-def probed(position: int, **statistics: float) -> ProbedRow:
-    values = dict.fromkeys(STATISTICS, 0.0) | statistics
-    return ProbedRow(position=position, tokens=4, statistics=values, finding=None)
-
-
 def test_a_spec_is_read_as_written_and_its_model_begins_at_its_folder(tmp_path: Path) -> None:
     write_document(SPEC, tmp_path / "spec.json")
     assert read_spec(tmp_path / "spec.json") == SPEC.model_copy(update={"model": tmp_path / "model"})
@@ -54,9 +47,9 @@ def test_a_spec_is_read_as_written_and_its_model_begins_at_its_folder(tmp_path: 
 
 
 def test_a_report_is_read_as_written(tmp_path: Path) -> None:
-    report = ProbeReport(profile=CPU_FP32.name, rows=[probed(0), probed(1, gap_worst=3.0)], unit={"gap_mean": 0.25})
-    write_document(report, tmp_path / "report.json")
-    assert read_report(tmp_path / "report.json") == report
+    row = AgreedRow(position=0, length=2, engine=0.25, alone=0.5, packed=1.0)
+    write_document(report := AgreementReport(rows=[row]), tmp_path / "report.json")
+    assert read_agreement(tmp_path / "report.json") == report
 
 
 @pytest.mark.parametrize(
@@ -121,10 +114,3 @@ def test_only_rows_of_the_spec_are_replayed() -> None:
             check_probe_rows([rows[0], row, *rows[2:]], SPEC, vocabulary=128)
     with pytest.raises(MismatchError, match="5 rows for 6 requests"):
         check_probe_rows(rows[:5], SPEC, vocabulary=128)
-
-
-def test_the_worst_statistic_is_the_nearest_to_its_limit() -> None:
-    rows = [probed(0, gap_worst=4.0), probed(1, logprob_worst=3.0), probed(2, activation=0.0004)]
-    worst = worst_statistic(rows, CPU_FP32)
-    assert (worst.name, worst.position, worst.value) == ("gap_worst", 0, 4.0)
-    assert worst.share == 4.0 / CPU_FP32.gap_worst.reject

@@ -1,59 +1,60 @@
-"""What a report means for the node that generated its rows, and how a probe's process fails."""
+"""What measured rows mean for the node that generated its rows, and how a probe's process fails."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from muster.authoring.probe_process import failure
 from muster.console.node.engine_check import assess
 from muster.errors import CheckError, ConfigError
-from muster.verification.probes import ProbedRow, ProbeFinding, ProbeReport
-from muster.verification.profiles import BF16, STATISTICS
+from muster.verification.calibration import has_own_limits
+from muster.verification.judging import Measurement, worst_statistic
+from muster.verification.pools import LEAST_TOKENS, UNIT_TOKENS
+from muster.verification.profiles import BF16, CPU_FP32, Profile
+from testbed.samples.cells import errors
 
 ABOUT = {"probed": "run 1, step 4", "device": "cpu", "processor": ["avx2"], "matmul": "float32"}
 
 
-def row(position: int, gap_worst: float) -> ProbedRow:
-    limit, finding = BF16.gap_worst, None
-    if gap_worst > limit.reject:
-        accuse = gap_worst > limit.accuse
-        threshold = limit.accuse if accuse else limit.reject
-        finding = ProbeFinding(
-            reason="sampling_mismatch", measured=gap_worst, threshold=threshold, accuse=accuse, detail="gap"
-        )
-    statistics = dict.fromkeys(STATISTICS, 0.0) | {"gap_worst": gap_worst}
-    return ProbedRow(position=position, tokens=10, statistics=statistics, finding=finding)
+def row(position: int = 0, profile: Profile = BF16, tokens: int = 10, **off: float) -> Measurement:
+    """Return a row whose every token is so far off: `distance`, `gap` or `error` of `errors`."""
+    return Measurement.of(errors(tokens, **off), profile, position)
 
 
 def test_an_engine_whose_rows_are_accepted_may_join() -> None:
-    limit = BF16.gap_worst
-    report = ProbeReport(profile=BF16.name, rows=[row(0, 0.0), row(1, limit.reject / 2)], unit={})
-    found = assess(report, BF16, ABOUT, {"generate_seconds": 1.0})
+    rows = [row(), row(1, gap=0.5 * BF16.gap_worst.reject * 0.1)]
+    found = assess(rows, BF16, ABOUT, {"generate_seconds": 1.0}, {})
+    pool = found.pop("pool")
+    assert pool["gap_mean"] == {"measured": rows[1].sums.gaps / LEAST_TOKENS, "limit": BF16.pool.gap_mean}
     assert found == ABOUT | {
         "profile": BF16.name,
         "rows": 2,
         "tokens": 20,
         "rejected": 0,
         "accused": 0,
-        "worst_statistic": "gap_worst",
-        "worst_value": limit.reject / 2,
-        "rejected_above": limit.reject,
-        "accused_above": limit.accuse,
+        "worst_statistic": "gap_mean",
+        "worst_value": rows[1].gap_mean,
+        "rejected_above": BF16.gap_mean.reject,
+        "accused_above": BF16.gap_mean.accuse,
         "generate_seconds": 1.0,
-        "pool": {},
     }
 
 
 def test_one_rejected_row_is_enough_to_stay_away() -> None:
     limit = BF16.gap_worst
-    report = ProbeReport(
-        profile=BF16.name, rows=[row(0, 0), row(1, limit.reject * 1.5), row(2, limit.accuse * 2)], unit={}
-    )
-    found = assess(report, BF16, ABOUT, {})
+    rows = [row(0, tokens=1), row(1, tokens=1, gap=limit.reject * 1.5), row(2, tokens=1, gap=limit.accuse * 2)]
+    found = assess(rows, BF16, ABOUT, {}, {})
     assert (found["rejected"], found["accused"]) == (2, 1)
-    said = "would reject 2 of 3 rows of this engine and accuse it for 1; first row 1: sampling_mismatch"
+    said = "would reject 2 of 3 rows of this engine and accuse it for 1; first row 1: sampling_mismatch, measured 12 "
     assert said in found["error"]
     assert "do not join with this engine" in found["hint"]
+
+
+def test_the_worst_statistic_is_the_nearest_to_its_limit() -> None:
+    gap, error = row(0, CPU_FP32, gap=4.0, tokens=1), row(1, CPU_FP32, error=3.0, tokens=1)
+    assert worst_statistic([gap, error], CPU_FP32) == ("gap_worst", gap.gap_worst)
 
 
 def test_a_process_s_own_error_is_passed_on() -> None:
@@ -69,22 +70,24 @@ def test_a_process_s_own_error_is_passed_on() -> None:
 def test_rows_that_pass_one_by_one_may_be_too_far_off_together() -> None:
     """Under the limits of the run's own calibration, which are tighter than the profile's."""
     judged = replace(BF16, pool=BF16.pool.model_copy(update={"activation": 0.03}))
-    unit = {"gap_mean": 0.01, "activation": 0.031, "logprob_rms": 1.0, "logprob_mean": 0.0, "gaps_beyond": 0.0}
-    report = ProbeReport(profile=BF16.name, rows=[row(0, 0.0)], unit=unit)
-    found = assess(report, judged, ABOUT, {})
+    rows = [row(tokens=UNIT_TOKENS, distance=0.031)]
+    found = assess(rows, judged, ABOUT, {}, {})
     assert "together they are above the run's pool limit of activation: measured 0.031 above 0.03" in found["error"]
-    assert found["pool"]["activation"] == {"measured": 0.031, "limit": 0.03}
-    assert "error" not in assess(report, BF16, ABOUT, {})
+    assert found["pool"]["activation"] == {"measured": pytest.approx(0.031), "limit": 0.03}
+    assert "error" not in assess(rows, BF16, ABOUT, {}, {})
 
 
 def test_an_owner_s_limit_near_to_an_honest_cell_of_this_node_is_refused_with_the_cell_named() -> None:
     judged = replace(BF16, pool=BF16.pool.model_copy(update={"activation": 0.03}))
     cells = {"split sums": {"activation": 0.0149}, "sums in float32": {"activation": 0.0151, "gaps_beyond": 0.0}}
-    rows = [row(position, 0.0) for position in range(26)]
-    report = ProbeReport(profile=BF16.name, rows=rows, unit={"activation": 0.01}, cells=cells)
-    found = assess(report, judged, ABOUT, {})
+    found = assess([row()], judged, ABOUT, {}, cells)
     assert "pool limit of activation is 0.03, less than 2 times what honest work measures here" in found["error"]
     assert found["error"].endswith("in the cell 'sums in float32': 0.0151")
-    assert "error" not in assess(report, BF16, ABOUT, {}), "the profile's own limits are no owner's"
-    few = report.model_copy(update={"rows": rows[:25]})
-    assert "error" not in assess(few, judged, ABOUT, {}), "a mean over 250 tokens says too little"
+    assert "error" not in assess([row()], judged, ABOUT, {}, {"split sums": cells["split sums"]})
+
+
+def test_only_an_owner_s_limits_are_measured_against_and_only_by_enough_tokens() -> None:
+    judged = replace(BF16, pool=BF16.pool.model_copy(update={"activation": 0.03}))
+    assert has_own_limits(judged, UNIT_TOKENS)
+    assert not has_own_limits(judged, UNIT_TOKENS - 1), "their mean says too little"
+    assert not has_own_limits(BF16, UNIT_TOKENS), "the profile's own limits are no owner's"
