@@ -14,13 +14,11 @@ from muster.protocol.messages import StepReport
 from orchestrator.page.render import number
 from testbed import page_checks
 from testbed.big_run.process import BigRun
-from testbed.browser import HEIGHT, WIDTHS, evaluate, measured, visiting
-from testbed.paths import ROOT
+from testbed.browser import WIDTHS, evaluate, measured, visiting
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SLOW = pytest.mark.slow
 
-PICTURES = ROOT / "cache" / "e2e"
 SAME = re.compile(r"0x[0-9a-f]+|[0-9]+")
 """What differs in links of one kind."""
 
@@ -48,20 +46,6 @@ async def test_a_page_passes_axe_in_the_dark_and_further_down(browser: Browser, 
         assert await page_checks.keyboard(page) == []
         background = await evaluate(page, "getComputedStyle(document.body).backgroundColor")
         assert sum(map(int, re.findall(r"\d+", background)[:3])) < 200, background
-
-
-@SLOW
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-async def test_screenshots_are_kept_at_three_widths(browser: Browser, big: BigRun, dark: bool) -> None:
-    async with visiting(browser, big.host, dark=dark) as visitor:
-        for name, path in pages_of(big).items():
-            page = await visitor.open(path)
-            for width in WIDTHS:
-                await page.set_viewport_size({"width": width, "height": HEIGHT})
-                file = PICTURES / f"{name}-{width}-{'dark' if dark else 'light'}.png"
-                await page_checks.picture(page, file)
-                assert file.read_bytes().startswith(b"\x89PNG")
-            await page.close()
 
 
 @pytest.mark.parametrize("most", [pytest.param(3, id="some of each kind"), pytest.param(None, id="all", marks=SLOW)])
