@@ -1,8 +1,8 @@
 """Verification profiles: how a run's work is measured, and how far off honest work can be.
 
 A run's terms name its profile by hash; worker and validators then compute in the profile's dtype and judge by its
-limits. The limits are protocol constants with a calibration behind them. Changing one changes who is
-rejected, so a changed profile gets a new name, never new numbers.
+limits. The limits are protocol constants with a calibration behind them. Changing one changes who is rejected, so a
+changed profile gets a new name, never new numbers.
 
 What honest work measures under each profile, how far beyond that the limits are, and what every known cheat measures
 is in docs/understand/verification.md, which `benchmarks/calibrate.py` and `benchmarks/adversaries.py` write. A limit
