@@ -46,7 +46,7 @@ NEEDS: Final = {"validator": ("torch", "transformers"), "trainer": ("torch", "tr
 
 INSTALL: Final = {
     "validator": "pip install 'muster[verify]'",
-    "trainer": "pip install 'muster[compute]'",
+    "trainer": "pip install 'muster[verify]'",
     "worker": "muster setup worker",
 }
 """What brings them."""

@@ -279,7 +279,7 @@ def test_constraints_pin_exactly_and_name_no_host() -> None:
 
 def test_everything_the_project_asks_for_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *(one for extra in ("compute", "cpu", "dev") for one in _extra(project, extra))]
+    asked = [*project["dependencies"], *(one for extra in ("verify", "cpu", "dev") for one in _extra(project, extra))]
     names = {re.match(r"[A-Za-z0-9_.-]+", one).group().lower().replace("_", "-") for one in asked}  # type: ignore[union-attr]
     pinned = {
         line.partition("==")[0] for line in (ROOT / "muster/console/pins/constraints.txt").read_text().splitlines()
