@@ -44,7 +44,6 @@ BROWSER_FOLDER: Final = "tests/e2e/"
 LONGEST: Final = (
     BROWSER,
     ENGINE,
-    "tests/integration/test_full_length.py",
     "tests/integration/test_demo.py",
     "tests/integration/test_printed.py",
     "tests/integration/test_demo_traps.py",

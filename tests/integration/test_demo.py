@@ -1,4 +1,7 @@
-"""The whole swarm, as a person starts it: a few steps to the summary, and Ctrl-C at awkward moments."""
+"""The whole swarm, as a person starts it: to the summary at its full length, and Ctrl-C at awkward moments.
+
+`benchmarks/demo.py` repeats the first with other seeds.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +23,30 @@ from testbed.decoys import place_decoys, was_imported
 from testbed.runs.swarms import demo, processes_of, to_the_end
 from testbed.waiting import BOUND, wait_until
 
-STEPS = 3
+UPDATES = 40
+"""A run has at least so many."""
+
+GAIN = 0.2
+"""Rise of the held-out score, absolute. `benchmarks/demo.py` asks for more; here no timing of the nodes may fail it:
+at a load of 30 one seed rose by 0.23, and by more than 0.25 on an idle machine."""
+
 FILES_OF_A_STEP = DIGITS.groups_per_batch // DIGITS.groups_per_commitment
 STAKE = 1_000 * TOKEN
-DEMO_SECONDS = 900
+DEMO_SECONDS = 1800
 
 
-# --- To the end. `make test` asserts most of it on a swarm in which processes are killed (test_kill.py).
+# --- To the end. test_kill.py asserts most of it on a short run in which processes are killed.
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
-    """A demo of a few steps: its folder, its document, and what it said on stderr.
+    """A demo of its default length: its folder, its document, and what it said on stderr. No other test has its seed.
 
     Its user stands in a folder with files that are called like our modules.
     """
     folder = tmp_path_factory.mktemp("demo")
     place_decoys(folder)
-    words = ("--steps", str(STEPS), "--seed", "1", "--json", "--picture", str(folder / "run.svg"))
+    words = ("--seed", "2", "--json", "--picture", str(folder / "run.svg"))
     return folder, *to_the_end(demo(folder, *words, forked=False), DEMO_SECONDS)
 
 
@@ -48,13 +57,14 @@ def summary(finished: tuple[Path, dict[str, Any], str]) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(DEMO_SECONDS + 200)
-def test_every_step_was_trained_on_rewards_and_measured(summary: dict[str, Any]) -> None:
-    assert (summary["steps"], summary["seed"]) == (STEPS, 1)
-    assert len(summary["reward"]) == len(summary["length"]) == STEPS
+def test_the_model_learnt_from_rewards_and_was_measured(summary: dict[str, Any]) -> None:
+    assert summary["steps"] >= UPDATES
+    assert summary["seed"] == 2
+    assert len(summary["reward"]) == len(summary["length"]) == summary["steps"]
     assert all(0 < reward < 1 for reward in summary["reward"])
     assert summary["held_out"]["tasks"] >= 500
     assert 0.4 < summary["held_out"]["before"] < 0.7
-    assert 0.3 < summary["held_out"]["after"] < 1
+    assert GAIN <= summary["held_out"]["after"] - summary["held_out"]["before"] < 0.6
     assert set(summary["stage_seconds"]) >= {"prepare", "start", "train", "judge", "claim", "trainer_update"}
 
 
@@ -93,13 +103,14 @@ def test_cheater_commitments_are_neither_accepted_nor_paid(summary: dict[str, An
 def test_the_honest_were_paid_for_everything_and_never_rejected(summary: dict[str, Any]) -> None:
     nodes = {node["name"]: node for node in summary["nodes"]}
     claims = {claim["name"]: claim for claim in summary["claims"]}
+    assert all(node["honest"] == (node["rejected"] == {}) for node in nodes.values())
     for name in ("worker-1", "worker-2"):
         node = nodes[name]
         assert node["rejected"] == {}
         assert node["rollouts"] == node["commitments"] * DIGITS.groups_per_commitment * LOCAL_DEFAULTS["group_size"]
         assert node["earned"] == claims[name]["paid"] == node["commitments"] * LOCAL_DEFAULTS["pay"]
         assert claims[name]["voided"] == 0
-    assert sum(nodes[name]["used"] for name in ("worker-1", "worker-2")) == STEPS * FILES_OF_A_STEP
+    assert sum(nodes[name]["used"] for name in ("worker-1", "worker-2")) == summary["steps"] * FILES_OF_A_STEP
     assert {node["role"] for node in summary["nodes"]} == {"worker", "validator"}
     assert sum(node["role"] == "validator" for node in summary["nodes"]) == 4
 
@@ -108,9 +119,9 @@ def test_the_honest_were_paid_for_everything_and_never_rejected(summary: dict[st
 def test_the_books_are_covered_and_the_weights_are_those_on_chain(summary: dict[str, Any]) -> None:
     assert summary["solvent"] is True
     assert summary["balances"] == summary["owed"]
-    assert [row["step"] for row in summary["checkpoints"]] == list(range(STEPS + 1))
+    assert [row["step"] for row in summary["checkpoints"]] == list(range(summary["steps"] + 1))
     assert all(row["root_of_files"] == row["root_on_chain"] for row in summary["checkpoints"])
-    assert len({row["root_on_chain"] for row in summary["checkpoints"]}) == STEPS + 1
+    assert len({row["root_on_chain"] for row in summary["checkpoints"]}) == summary["steps"] + 1
 
 
 @pytest.mark.slow
@@ -130,7 +141,7 @@ def test_demo_leaves_no_processes_or_swarm_folder(finished: tuple[Path, dict[str
     assert not (folder / "swarm").exists()
     lines = said.splitlines()
     for event in ("cheater convicted", "trained step=1", "measured step=0", "worker-1 claimed"):
-        assert sum(event in line for line in lines) == 1, event
+        assert sum(f"{event} " in line for line in lines) == 1, event
 
 
 # --- Interrupted
