@@ -82,12 +82,6 @@ async def _tabbed(page: Page, most: int) -> list[str]:
     return found + [f"the Tab key does not reach {element}" for element in (await _ask(page, f"missed({wanted})"))[:10]]
 
 
-async def picture(page: Page, path: Path) -> None:
-    """Take a picture of the whole page."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    await page.screenshot(path=path, full_page=True)
-
-
 async def _ask(page: Page, question: str) -> Any:
     """Return what a function of page_checks.js says of the page."""
     if not await evaluate(page, '"musterChecks" in window'):
