@@ -40,7 +40,7 @@ DEMO_SECONDS = 1800
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
-    """A demo of its default length: its folder, its document, and what it said on stderr. No other test has its seed.
+    """A demo of its default length: its folder, its document, and what it said on stderr.
 
     Its user stands in a folder with files that are called like our modules.
     """
@@ -64,7 +64,7 @@ def test_the_model_learnt_from_rewards_and_was_measured(summary: dict[str, Any])
     assert all(0 < reward < 1 for reward in summary["reward"])
     assert summary["held_out"]["tasks"] >= 500
     assert 0.4 < summary["held_out"]["before"] < 0.7
-    assert GAIN <= summary["held_out"]["after"] - summary["held_out"]["before"] < 0.6
+    assert summary["held_out"]["before"] + GAIN <= summary["held_out"]["after"] < 1
     assert set(summary["stage_seconds"]) >= {"prepare", "start", "train", "judge", "claim", "trainer_update"}
 
 
@@ -103,10 +103,10 @@ def test_cheater_commitments_are_neither_accepted_nor_paid(summary: dict[str, An
 def test_the_honest_were_paid_for_everything_and_never_rejected(summary: dict[str, Any]) -> None:
     nodes = {node["name"]: node for node in summary["nodes"]}
     claims = {claim["name"]: claim for claim in summary["claims"]}
-    assert all(node["honest"] == (node["rejected"] == {}) for node in nodes.values())
+    assert {name for name, node in nodes.items() if node["rejected"]} == {"cheater"}
+    assert [name for name, node in nodes.items() if not node["honest"]] == ["cheater"]
     for name in ("worker-1", "worker-2"):
         node = nodes[name]
-        assert node["rejected"] == {}
         assert node["rollouts"] == node["commitments"] * DIGITS.groups_per_commitment * LOCAL_DEFAULTS["group_size"]
         assert node["earned"] == claims[name]["paid"] == node["commitments"] * LOCAL_DEFAULTS["pay"]
         assert claims[name]["voided"] == 0
