@@ -41,8 +41,10 @@ contract SlashCourt is Juries {
     uint256 public caseCount;
 
     mapping(address challenger => mapping(address node => mapping(bool missing => uint256 caseId))) private _openCases;
-    /// @dev The latest case against a node, ended or not.
-    mapping(address node => uint256 caseId) private _latestCase;
+    /// @dev The latest open case against a node. From it `Case.earlier` leads through all that are open.
+    mapping(address node => uint256 caseId) private _latestOpen;
+    /// @dev The next later open case against the same node, of a case that is open.
+    mapping(uint256 caseId => uint256) private _later;
     /// @dev Whether a node was fined for a file that came late.
     mapping(address node => bool) private _fined;
     mapping(uint256 caseId => Bounty) private _bounties;
@@ -142,8 +144,7 @@ contract SlashCourt is Juries {
 
         // Effect and interaction.
         outcome = moot ? Outcome.Moot : _verdict(case_);
-        uint256 earlier = outcome == Outcome.Guilty ? _openUpTo(case_.earlier) : 0;
-        require(earlier == 0, EarlierCaseOpen(caseId, earlier));
+        require(outcome != Outcome.Guilty || case_.earlier == 0, EarlierCaseOpen(caseId, case_.earlier));
         _end(caseId, case_, outcome, address(0));
     }
 
@@ -228,7 +229,7 @@ contract SlashCourt is Juries {
         Case storage case_ = _cases[caseId];
         if (case_.node == address(0) || case_.outcome != Outcome.Open) return false;
         if (_isJailed(case_.node)) return true;
-        return _votingOver(case_) && (_verdict(case_) != Outcome.Guilty || _openUpTo(case_.earlier) == 0);
+        return _votingOver(case_) && (_verdict(case_) != Outcome.Guilty || case_.earlier == 0);
     }
 
     /// @inheritdoc ISlashCourt
@@ -289,8 +290,7 @@ contract SlashCourt is Juries {
         case_.position = accusation.position;
         case_.evidenceHash = accusation.evidenceHash;
         case_.charge = accusation.charge;
-        case_.earlier = uint40(_openUpTo(_latestCase[accusation.node]));
-        _latestCase[accusation.node] = caseId;
+        _link(caseId, case_);
         address payer = _empanel(case_, accusation.accused, committedAt);
         _announce(caseId, target.step, target.root);
 
@@ -360,11 +360,20 @@ contract SlashCourt is Juries {
         );
     }
 
-    /// @dev The latest case that is still open, of `caseId` and those against the node before it. Each was open when
-    /// the next was opened, so they are no more than validators can have open at a time.
-    function _openUpTo(uint256 caseId) private view returns (uint256) {
-        while (caseId != 0 && _cases[caseId].outcome != Outcome.Open) caseId = _cases[caseId].earlier;
-        return caseId;
+    /// @dev Puts a new case behind the open ones against its node.
+    function _link(uint256 caseId, Case storage case_) private {
+        uint256 earlier = _latestOpen[case_.node];
+        case_.earlier = uint40(earlier);
+        if (earlier != 0) _later[earlier] = caseId;
+        _latestOpen[case_.node] = caseId;
+    }
+
+    /// @dev Takes a case that ends out of the open ones, whatever their number.
+    function _unlink(uint256 caseId, Case storage case_) private {
+        (uint256 earlier, uint256 later) = (case_.earlier, _later[caseId]);
+        if (later == 0) _latestOpen[case_.node] = earlier;
+        else _cases[later].earlier = uint40(earlier);
+        if (earlier != 0) _later[earlier] = later;
     }
 
     function _openCase(uint256 caseId) private view returns (Case storage case_) {
@@ -399,6 +408,7 @@ contract SlashCourt is Juries {
         // Effect.
         case_.outcome = outcome;
         delete _openCases[case_.challenger][case_.node][case_.kind == DATA_MISSING];
+        _unlink(caseId, case_);
         emit CaseResolved(caseId, case_.node, outcome, case_.guiltyVotes, case_.reveals, case_.jury);
 
         // Interaction, and an effect that follows from it: what the accused has left decides what judges share.

@@ -83,7 +83,7 @@ interface ISlashCourt {
     /// @param seniorBefore Judges are the validators that were active at this second: `jurySeniority` before the opening,
     /// or the last second before the commitment if that is earlier.
     /// @param evidenceHash Content hash of the evidence bundle.
-    /// @param earlier The latest case against the node that was opened before and was open then; zero if none was.
+    /// @param earlier The latest case against the node that was opened before and is open; zero if there is none.
     /// @param charge Hash of what the case is about (`chargeOf`, `openGradeCase`), which its number alone does not say
     /// across a reorg.
     struct Case {

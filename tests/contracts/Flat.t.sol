@@ -6,6 +6,7 @@ import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../contracts/libraries/Leaves.sol";
 import { House } from "./House.sol";
+import { Kind } from "./Kind.sol";
 
 /// @title Nobody pays for others, for time, or for the past: 2,000 nodes and a month of idle hours change no cost.
 /// @dev One thing is logarithmic: opening a case looks up how many validators there were at a second, by bisecting the
@@ -92,6 +93,44 @@ contract FlatTest is House {
         vm.assertLe(openGas, open + 9 * 2_500, "open case");
         vm.assertGe(openGas, open + 3 * 2_100, "logarithmic, not flat");
         _assertSolvent();
+    }
+
+    /// @dev Two friends bring case after case about missing data against a worker, each while the one before is open,
+    /// and end each with the storage's receipt: what the next case and its verdict cost stays the same.
+    function test_Flat_EightyCasesEnded() public {
+        _joinMany(FIRST, 2);
+        _publishFor(FIRST);
+        _convictAfter(FIRST, 3);
+        (uint256 open, uint256 resolve) = (openGas, resolveGas);
+        _convictAfter(FIRST + 1, 80);
+        vm.assertLe(openGas, open + SLACK, "open case");
+        vm.assertLe(resolveGas, resolve + SLACK, "resolve");
+        _assertSolvent();
+    }
+
+    /// @dev So many cases against node i begin and end, each while another is open; then a jury convicts it.
+    function _convictAfter(uint256 i, uint256 ended) private {
+        _commit(i);
+        _commit(i);
+        uint256 last = _accuseBy(2, i, 0, Kind.DATA_MISSING);
+        for (uint256 k = 1; k < ended; k++) {
+            uint256 next = _accuseBy(2 - k % 2, i, 0, Kind.DATA_MISSING);
+            _dismiss(last, i, 2 - k % 2);
+            last = next;
+        }
+        _dismiss(last, i, 2 - ended % 2);
+        uint256 caseId = _accuse(i, 1);
+        openGas = _used();
+        _decide(caseId, [true, true, true]);
+        court.resolve(caseId);
+        resolveGas = _used();
+    }
+
+    /// @dev Judge `friend` ends a case, which pays it the fee of the other's case.
+    function _dismiss(uint256 caseId, uint256 i, uint256 friend) private {
+        (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, i, 0);
+        vm.prank(node(friend));
+        court.dismiss(caseId, receipt, signature);
     }
 
     /// @dev Node i works and is accused in vain; node i + 1 errs, validator `sealer` vouches for it and is convicted.
