@@ -105,9 +105,12 @@ contract Runs is Escrow {
         uint256 readyAt = step == 0 ? 0 : info.publishedAt + info.minStepInterval;
         require(block.timestamp >= readyAt, StepTooSoon(run, readyAt, block.timestamp));
         MASTERS.checkPublishable(run, step);
-        if (step == 0) state.reserved = uint88(_checkEscrow(state, run, TERMS.firstPrizes(run)));
+        if (step == 0) {
+            state.reserved = uint88(_checkEscrow(state, run, TERMS.firstPrizes(run)));
+            state.sealedThrough = Windows.hourOf(block.timestamp) - 1;
+        }
 
-        // Effect. Entropy is the block's: two manifests in one block get the same draws.
+        // Effect. Nobody worked before the first checkpoint: the hours before are as good as sealed. Entropy is the block's: two manifests in one block get the same draws.
         bytes32 entropy = keccak256(abi.encode(blockhash(block.number - 1), block.prevrandao, run, step));
         bytes32 anchor = keccak256(abi.encode(manifestRoot, batchRoot, entropy));
         _checkpoints[run][step] = Checkpoint(manifestRoot, batchRoot, entropy, anchor);
@@ -183,7 +186,7 @@ contract Runs is Escrow {
         _sealers[msg.sender].lastSealed = hour; // not by `sealer`: slither sees no write to `_sealers` there
         vouchRoot[msg.sender][hour] = vouchRoot_;
         emit HourSealed(run, hour, msg.sender, vouchRoot_, rejected, link);
-        if (since >= Windows.endOf(_firstUnsealed(run, state))) return;
+        if (since >= Windows.endOf(_firstUnsealed(state))) return;
         if (++sealCount[run][hour] >= quorum && hour > state.sealedThrough) {
             state.sealedThrough = hour;
             emit SealedThrough(run, hour);
@@ -483,10 +486,9 @@ contract Runs is Escrow {
     }
 
     /// @dev The first hour that matures earlier when the watermark moves: unsealed, and not older than that matures anyway.
-    function _firstUnsealed(uint32 run, RunState storage state) private view returns (uint24) {
-        uint24 after_ = state.sealedThrough;
-        uint24 first = after_ == 0 ? Windows.hourOf(_infos[run].workableSince) : after_ + 1;
-        return uint24(Math.max(first, Windows.hourOf(block.timestamp - UNSEALED_WINDOW_HOURS * 1 hours)));
+    function _firstUnsealed(RunState storage state) private view returns (uint24) {
+        uint24 past = Windows.hourOf(block.timestamp - UNSEALED_WINDOW_HOURS * 1 hours);
+        return uint24(Math.max(state.sealedThrough + 1, past));
     }
 
     /// @return quorum Validators that must seal an hour.

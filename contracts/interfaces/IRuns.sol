@@ -25,7 +25,7 @@ interface IRuns {
     /// @param balance Escrow, reserved pay included; at most 2^88 token wei, or 309 million tokens.
     /// @param reserved Pay that is committed and not settled, and what is kept for who finds traps (ITraps).
     /// @param steps Checkpoints published; the latest is steps - 1.
-    /// @param sealedThrough Hour through which a quorum sealed.
+    /// @param sealedThrough Hour through which a quorum sealed; until then the hour before that of the first checkpoint.
     /// @param validators Active validators, at most 255.
     /// @param asyncLevel Copy of the term.
     /// @param commitmentsPerHour Copy of the term.

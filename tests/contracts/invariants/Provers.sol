@@ -51,7 +51,7 @@ abstract contract Provers is Duties {
 
     /// @dev The first hour in which there may be work that a later watermark makes mature earlier.
     function _firstUnsealed() private view returns (uint256) {
-        uint256 first = watermark == 0 ? runs.runInfo(run).workableSince / 1 hours : watermark + 1;
+        uint256 first = watermark + 1;
         uint256 last = block.timestamp / 1 hours - 72;
         return first > last ? first : last;
     }

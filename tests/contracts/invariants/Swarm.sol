@@ -66,6 +66,7 @@ contract Swarm is Jurors {
         }
         vm.warp(block.timestamp + 2 hours);
         _publish();
+        watermark = uint24(block.timestamp / 1 hours - 1);
     }
 
     function money() external view returns (IMusterToken) {

@@ -27,7 +27,7 @@ contract SealTest is House {
         vm.assertEq(runs.vouchRoot(node(0), hour), VOUCH);
         vm.assertEq(runs.sealerOf(node(0)).lastSealed, hour);
         vm.assertEq(runs.sealCount(run, hour), 1);
-        vm.assertEq(runs.sealedThrough(run), 0);
+        vm.assertEq(runs.sealedThrough(run), hour - 1);
 
         vm.expectEmit(address(runs));
         emit IRuns.HourSealed(run, hour, node(1), VOUCH, 0, _link(1, hour));
