@@ -31,6 +31,8 @@ from testbed.suite.kept_logging import kept_logging
 from testbed.suite.shared_work import share_scrypt
 
 PASSWORD = "correct horse"
+MARKUP = re.compile(r"\[/\]|\[/?(?:bold|dim|red|green|yellow|cyan)\]")
+"""No command prints it."""
 derive = share_scrypt(keyfile.scrypt)
 
 
@@ -39,6 +41,10 @@ class Done:
     returncode: int
     stdout: str
     stderr: str
+
+    def __post_init__(self) -> None:
+        """Raises AssertionError where a command printed the markup of what draws its tables."""
+        assert not MARKUP.search(self.stdout + self.stderr), self
 
 
 class Machine:

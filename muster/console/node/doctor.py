@@ -17,6 +17,7 @@ from typing import Annotated, Final, Literal, get_args
 import httpx2
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from muster.chain.anvil import find_anvil
 from muster.clients.storage_probe import probe
@@ -119,7 +120,7 @@ def _table(checks: list[Check]) -> Table:
     colours = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
     for check in checks:
         fix = f"\nnext: {check.fix}" if check.fix else ""
-        table.add_row(f"[{colours[check.state]}]{check.state}[/]", check.name, check.found.replace("[", "\\[") + fix)
+        table.add_row(Text(check.state, colours[check.state]), check.name, check.found + fix)
     return table
 
 
