@@ -24,6 +24,7 @@ from muster.chain.keys import Signer
 from muster.chain.provider import RpcError
 from muster.chain.tx_journal import Sent, TxJournal
 from muster.chain.types import Fees, Mined, TxRequest, mined_from
+from muster.constants import TOKEN
 from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError
 from muster.protocol.hashes import keccak
 from muster.runtime.retries import Repeats
@@ -70,6 +71,7 @@ class TxSender:
         self.chain_id = settings.chain_id
         self.timeout = settings.timeout_seconds
         self.poll = settings.poll_seconds
+        self.dearest = int(settings.dearest_transaction * TOKEN)  # ether has as many decimals
         self._lock = asyncio.Lock()
         self._pending_done = False
         self._log = logger("chain")
@@ -174,9 +176,7 @@ class TxSender:
         factor = 1.0
         for _ in range(NONCE_ATTEMPTS):
             # 1. Price it.
-            count, balance, fees = await self._market()
-            self.warn(GasBalance(self.signer.address, self.chain_id, balance, price_of(fees)))
-            fees = fees.times(factor) if factor > 1 else fees
+            count, balance, fees = await self._price(call, gas, factor)
             if balance < (needed := gas * fees.max_fee + call.value):
                 raise self.unfunded(call.label, f"holds {Ether(balance)}, less than", needed)
             # 2. Reserve a nonce and write the signed transaction down.
@@ -203,6 +203,29 @@ class TxSender:
             f"{call.label}: {NONCE_ATTEMPTS} nonces of {self.signer.address} were refused",
             hint="is another program sending with this key? stop it and try again",
         )
+
+    async def _price(self, call: TxRequest, gas: int, factor: float) -> tuple[int, int, Fees]:
+        """Return the next nonce, the balance, and the fees, times `factor`, of a transaction with this gas limit.
+
+        The endpoint sets both: while they make it dearer than `chain.dearest_transaction`, wait, up to `timeout`.
+        Raises ChainError.
+        """
+        end = time.monotonic() + self.timeout
+        while True:
+            count, balance, fees = await self._market()
+            self.warn(GasBalance(self.signer.address, self.chain_id, balance, price_of(fees)))
+            fees = fees.times(factor) if factor > 1 else fees
+            if (cost := gas * fees.max_fee) <= self.dearest:
+                return count, balance, fees
+            most = f"{Ether(self.dearest)} (chain.dearest_transaction)"
+            if time.monotonic() >= end:
+                raise ChainError(
+                    f"{call.label}: by its endpoint's prices it may cost {Ether(cost)}, more than {most}",
+                    hint="try again when gas is cheaper, take another endpoint, or set chain.dearest_transaction higher",
+                )
+            if self._warnings.count(("dear", call.label), time.monotonic()):
+                self._log.warning("waiting for cheaper gas", call=call.label, cost=str(Ether(cost)), most=most)
+            await asyncio.sleep(self.poll)
 
     def sign(self, call: TxRequest, nonce: int, gas: int, fees: Fees) -> Sent:
         transaction: dict[str, Any] = {
@@ -310,7 +333,8 @@ class TxSender:
         """Replace it by itself at an eighth more, or what the market asks now if that is more."""
         _, balance, market = await self._market()
         fees = Fees(max(sent.fees.max_fee * 9 // 8 + 1, market.max_fee), max(sent.fees.tip * 9 // 8 + 1, market.tip))
-        if balance < sent.gas * fees.max_fee + sent.call.value:
+        cost = sent.gas * fees.max_fee
+        if cost > self.dearest or balance < cost + sent.call.value:
             return sent
         signed = self.sign(sent.call, sent.nonce, sent.gas, fees)
         signed = replace(signed, hashes=(*sent.hashes, *signed.hashes))

@@ -9,7 +9,8 @@
   up to `discarded_bytes`: closing a socket with unread bytes resets it, and the answer is lost with it. Where the
   answer ends the connection, our half is closed at once and the rest is awaited for `linger_seconds`.
 - What is refused before it reaches the application is a problem document too: 400 for what is no HTTP, 431 for too long
-  a head, 503 with `Retry-After` where there is no room. (`muster/runtime/connection_table.py` says who gets room.)
+  a head or one with more than QUERY_KEYS or HEADERS, 503 with `Retry-After` where there is no room.
+  (`muster/runtime/connection_table.py` says who gets room.)
 - PIPELINED requests of a connection may be without their answers; one that sends more is cut.
 - A client that closes its half of the connection is taken to be gone: nothing is answered any more.
 
@@ -35,6 +36,10 @@ from muster.runtime.connection_table import ConnectionTable, Owner, address_grou
 
 UNSENT_BYTES: Final = 256 * 1024
 """Of an answer in the kernel that are not on their way: reading is noticed in halves of this, and memory bounded."""
+
+QUERY_KEYS: Final = 32
+HEADERS: Final = 64
+"""Of one request. The framework's time grows with the square of either."""
 
 PIPELINED: Final = 32
 """Requests of one connection that are not answered yet."""
@@ -145,6 +150,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.head_bytes:
             self.refuse(431)
             raise ValueError("the head is too long")  # which ends the parsing
+        if len(self.headers) > HEADERS or self.url.partition(b"?")[2].count(b"&") >= QUERY_KEYS:
+            self.refuse(431, f"a request may have {QUERY_KEYS} query keys and {HEADERS} headers")
+            raise ValueError("too many keys or headers")
         if len(self._unanswered) >= PIPELINED:
             self.transport.abort()
             raise ValueError("too many requests at once")

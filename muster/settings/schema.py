@@ -54,6 +54,9 @@ class ChainSettings(Section):
     """Pause between two polls of the chain."""
     timeout_seconds: float = Field(default=30, gt=0, le=600)
     """Longest wait for an answer or for a transaction to be mined."""
+    dearest_transaction: float = Field(default=0.05, gt=0, le=100)
+    """Ether that one transaction may cost: its gas limit times its highest fee, both as the endpoint says. A dearer one
+    waits."""
 
 
 class KeySettings(Section):

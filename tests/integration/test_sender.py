@@ -298,6 +298,31 @@ async def test_a_jump_of_the_base_fee_is_followed(start_anvil: Start, tmp_path: 
     assert balance(anvil, to) == 1
 
 
+async def test_a_price_beyond_the_bound_is_waited_out(start_anvil: Start, tmp_path: Path) -> None:
+    """The endpoint says what gas costs; it cannot make a key pay whatever it says."""
+    anvil = start_anvil()
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    priced(anvil, 1_000_000 * GWEI)
+    async with opened(anvil, signer, tmp_path, timeout_seconds=0.5) as sender:
+        with pytest.raises(ChainError, match=r"may cost 5[0-9.]* ETH, more than 0.05 ETH") as raised:
+            await sender.send(payment(to))
+        assert "chain.dearest_transaction" in raised.value.hint
+        assert sender.journal.pending() == []
+    assert int(anvil.request("eth_getTransactionCount", signer.address, "pending"), 16) == 0
+    async with opened(anvil, signer, tmp_path) as sender, background(sender.send(payment(to))) as sending:
+        await asyncio.sleep(0.2)
+        priced(anvil, GWEI)
+        assert (await sending).ok
+    assert balance(anvil, to) == 1
+
+
+def priced(anvil: Anvil, base_fee: int) -> None:
+    """Mine a block with this base fee."""
+    anvil.request("anvil_setNextBlockBaseFeePerGas", hex(base_fee))
+    anvil.request("evm_mine")
+
+
 # Gas
 
 BURNER = bytes.fromhex("6021600a5f3960215ff3" + "3615600a575f355f55005b5f545b8015601f576001900360205f2050600d565b00")

@@ -19,7 +19,14 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from muster.runtime import connection_table
 from muster.runtime.connection_table import ConnectionTable, Owner
-from muster.runtime.http_limits import PIPELINED, BoundedProtocol, ConnectionLimits, bounded_config
+from muster.runtime.http_limits import (
+    HEADERS,
+    PIPELINED,
+    QUERY_KEYS,
+    BoundedProtocol,
+    ConnectionLimits,
+    bounded_config,
+)
 from muster.runtime.process import quick_loop
 from orchestrator.__main__ import LIMITS
 from testbed.waiting import until
@@ -154,6 +161,24 @@ async def test_too_long_a_head_is_refused_in_words(port: int, rest: bytes) -> No
     assert head.startswith(b"HTTP/1.1 431 ")
     assert (json.loads(body)["title"], json.loads(body)["status"]) == ("Request Header Fields Too Large", 431)
     assert await cut(streams)
+
+
+@pytest.mark.parametrize("keys", [QUERY_KEYS, QUERY_KEYS + 1])
+@pytest.mark.parametrize("headers", [HEADERS, HEADERS + 1])
+async def test_too_many_keys_or_headers_are_refused_in_words(port: int, keys: int, headers: int) -> None:
+    """The framework walks both in quadratic time."""
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    query = "&".join(f"k{number}=" for number in range(keys))
+    lines = "".join(f"H{number}: x\r\n" for number in range(headers))
+    streams[1].write(f"GET /?{query} HTTP/1.1\r\n{lines}\r\n".encode())
+    head, body = await answer(streams)
+    if (keys, headers) == (QUERY_KEYS, HEADERS):
+        assert head.startswith(b"HTTP/1.1 200 ")
+    else:
+        assert head.startswith(b"HTTP/1.1 431 ")
+        assert json.loads(body)["detail"] == "a request may have 32 query keys and 64 headers"
+        assert await cut(streams)
+    streams[1].close()
 
 
 async def test_client_that_does_not_read_is_cut(port: int) -> None:
