@@ -68,7 +68,7 @@ def measure(folder: Path, *, quick: bool) -> list[Figure]:
     ]
 
     # 2. Strangers to a swarm with a conviction.
-    python = folder / "verify" / "environment" / "bin" / "python"
+    python = folder / "validator" / "environment" / "bin" / "python"
     with live_swarm(folder, "--workers", "1", "--cheaters", "1", "--seed", "0") as swarm:
         verdict = wait_until(lambda: conviction(swarm), "a conviction", CONVICTION_SECONDS)
         figures += stranger(folder, swarm, python, verdict)

@@ -38,7 +38,7 @@ TYPED: dict[str, tuple[tuple[Sequence[str], int], ...]] = {
         (("muster", "slash", "verify", "1"), 78),
         (("muster", "wallet", "show", "missing"), 78),
     ),
-    "verify": ((("muster", "--version"), 0), (("python", "-P", "-m", "validator", "--help"), 0)),
+    "validator": ((("muster", "setup", "validator"), 0), (("python", "-P", "-m", "validator", "--help"), 0)),
     "worker": (
         (("muster", "setup", "worker"), 0),
         (("muster", "swarm", "demo", "--steps", "2", "--report", "report.html"), 0),
@@ -72,7 +72,7 @@ def main() -> int:
     if failed:
         print("\n".join(["failed:", *map(str, failed)]), file=sys.stderr)
         return 1
-    print("upload both to the package index, and attach them to the tag: docs/change/release.md")
+    print("attach both to the tag, with their hashes: docs/change/release.md")
     return 0
 
 
@@ -123,8 +123,7 @@ def try_install(kind: str, wheel: Path, folder: Path) -> list[Tried]:
     call = [UV, "venv", "--quiet", "--seed", "--python", PYTHON, environment]
     subprocess.run([str(word) for word in call], check=True, timeout=SECONDS)
     programs = environment / "bin"
-    wanted = f"{wheel}[verify]" if kind == "verify" else str(wheel)
-    call = [UV, "pip", "install", "--quiet", "--python", programs / "python", *pinned("cpu"), wanted]
+    call = [UV, "pip", "install", "--quiet", "--python", programs / "python", *pinned("cpu"), wheel]
     subprocess.run([str(word) for word in call], check=True, env=uv_environment(), timeout=SECONDS)
 
     # 2. Its commands, in a separate home.

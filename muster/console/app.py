@@ -20,7 +20,7 @@ from muster.errors import EXIT_CODES
 
 NOUNS: Final = {
     "up": "Make a node of this machine: join a run, work for it, and watch it. The same command resumes later.",
-    "setup": "Install what a role needs besides this package: the engine of workers.",
+    "setup": "Install what a role needs besides this package: torch, and the engine of workers.",
     "doctor": "Check this machine, the settings, chain, key, orchestrator and storage; say how to fix what is wrong.",
     "swarm": "A swarm on this machine: every process of a run, on a private chain.",
     "wallet": "Keys. The cold operator key owns stake and earnings; each node has its own hot session key.",

@@ -44,11 +44,7 @@ NEW_LINE: Final = "\n"
 NEEDS: Final = {"validator": ("torch", "transformers"), "trainer": ("torch", "transformers"), "worker": ("vllm",)}
 """Packages that a process imports and a plain install does not bring."""
 
-INSTALL: Final = {
-    "validator": "pip install 'muster[verify]'",
-    "trainer": "pip install 'muster[verify]'",
-    "worker": "muster setup worker",
-}
+INSTALL: Final = {role: f"muster setup {role}" for role in NEEDS}
 """What brings them."""
 
 PACKAGES: Final = {

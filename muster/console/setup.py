@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from muster.console.command import command
 from muster.console.session import Session
 from muster.console.uv_settings import uv_environment
-from muster.errors import CheckError, ConfigError
+from muster.errors import CheckError, ConfigError, UsageError
 from muster.runtime.module_command import module_command
 
 app = typer.Typer()
@@ -26,24 +26,32 @@ PINS: Final = Path(__file__).parent / "pins"
 """Exact versions, and what of the engines' own requirements is left out: what `make setup` installs by, too."""
 
 Engine = Literal["cpu", "gpu"]
+Role = Literal["validator", "trainer", "worker"]
 
 
-@command(app, "worker")
-def worker(
+@command(app, "setup")
+def setup(
     session: Session,
+    role: Annotated[Role, typer.Argument(help="validator: replays work, also yours to check a case; worker: an engine.")],
     engine: Annotated[
-        Engine | None, typer.Option(help="Which engine; else that for a GPU where nvidia-smi finds one.")
+        Engine | None, typer.Option(help="A worker's engine; else that for a GPU where nvidia-smi finds one.")
     ] = None,
 ) -> None:
-    """Install the engine that workers generate with: 2 to 6 GB. pip alone cannot resolve what it asks for."""
-    chosen: Engine = engine or ("gpu" if shutil.which("nvidia-smi") else "cpu")
+    """Install what a role needs besides this package: torch, and 2 to 6 GB for a worker's engine.
+
+    pip alone cannot resolve what an engine asks for. Nothing is installed by the name `muster`: an index may have
+    another project of that name.
+    """
+    if engine and role != "worker":
+        raise UsageError(f"a {role} needs no engine", hint=f"muster setup {role}")
+    chosen: Engine = engine or ("gpu" if role == "worker" and shutil.which("nvidia-smi") else "cpu")
     words = [*_uv(session), "pip", "install", "--python", sys.executable]
     words += ["--constraints", str(PINS / "constraints.txt")]
     for name in ("overrides.txt", *(("overrides-cpu.txt",) if chosen == "cpu" else ())):
         words += ["--overrides", str(PINS / name)]
-    session.note(f"installing the engine for a {chosen.upper()} into {sys.prefix} …")
-    _call([*words, *extra(chosen)], "read uv's words above, then run this again")
-    session.result({"engine": chosen, "environment": sys.prefix}, "ready; muster up URL joins a run")
+    session.note(f"installing what a {role} needs into {sys.prefix} …")
+    _call([*words, *extra(chosen if role == "worker" else "verify")], "read uv's words above, then run this again")
+    session.result({"role": role, "environment": sys.prefix}, "ready; muster up URL joins a run")
 
 
 def extra(name: str) -> list[str]:

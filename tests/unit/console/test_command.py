@@ -50,7 +50,7 @@ def test_part_of_an_address_names_no_node(machine: Machine, named: str) -> None:
 @pytest.mark.parametrize(
     ("package", "hint"),
     [
-        ("torch", "pip install 'muster[verify]'"),
+        ("torch", "muster setup validator"),
         ("vllm.entrypoints", "muster setup worker"),
     ],
 )

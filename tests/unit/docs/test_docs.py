@@ -57,6 +57,17 @@ def test_every_command_of_a_page_exists(page: Path) -> None:
             assert not word.startswith("--") or word in known, f"{page.name}: {line}: no {word}"
 
 
+INSTALLS = re.compile(r"pip3? install ((?:--?[\w-]+ )*)[\"'`]*([^\s\"'`]+)")
+
+
+def test_no_install_line_takes_the_name_that_another_project_has() -> None:
+    """The package index has another `muster`: it is installed from a file or a checkout, by a path."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *sources(*ROOMS, "deploy", suffixes=SUFFIXES))}
+    found = {(path, wanted) for path, text in texts.items() for _, wanted in INSTALLS.findall(text)}
+    assert len(found) >= 4
+    assert [label(path) for path, wanted in found if re.fullmatch(r"muster(\[.*|[=<>@~].*)?", wanted)] == []
+
+
 def test_every_line_of_a_guide_is_typed_somewhere_or_says_why_not() -> None:
     """tests/integration/test_printed.py types them: by testbed/printed.toml."""
     guides = [label(page) for page in PAGES if page.parent == DOCS / "use" and lines_of(label(page))]
