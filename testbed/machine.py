@@ -43,7 +43,7 @@ class Done:
     stderr: str
 
     def __post_init__(self) -> None:
-        """Raises AssertionError where a command printed the markup of what draws its tables."""
+        """Refuse the markup of what draws tables. Raises AssertionError."""
         assert not MARKUP.search(self.stdout + self.stderr), self
 
 

@@ -221,7 +221,7 @@ class TxSender:
             if time.monotonic() >= end:
                 raise ChainError(
                     f"{call.label}: by its endpoint's prices it may cost {Ether(cost)}, more than {most}",
-                    hint="try again when gas is cheaper, take another endpoint, or set chain.dearest_transaction higher",
+                    hint="try when gas is cheaper, take another endpoint, or raise chain.dearest_transaction",
                 )
             if self._warnings.count(("dear", call.label), time.monotonic()):
                 self._log.warning("waiting for cheaper gas", call=call.label, cost=str(Ether(cost)), most=most)

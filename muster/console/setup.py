@@ -32,7 +32,7 @@ Role = Literal["validator", "trainer", "worker"]
 @command(app, "setup")
 def setup(
     session: Session,
-    role: Annotated[Role, typer.Argument(help="validator: replays work, also yours to check a case; worker: an engine.")],
+    role: Annotated[Role, typer.Argument(help="validator, also to check a case yourself; worker; trainer.")],
     engine: Annotated[
         Engine | None, typer.Option(help="A worker's engine; else that for a GPU where nvidia-smi finds one.")
     ] = None,
