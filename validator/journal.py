@@ -53,8 +53,6 @@ class ValidatorJournal(Journal):
         self.grades = GradeJournal(self, self._commitment)
         self.pools = PoolJournal(self, self._commitment)
         self.traps = TrapJournal(self, self._commitment)
-        self.rewinds = 0
-        """Reorgs that this process has recorded: what it sent before may be undone."""
         self.first_hour = 0
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
         has no links of its hash chain for these, and cannot seal them."""
@@ -75,7 +73,6 @@ class ValidatorJournal(Journal):
         """Record events of the chain. The same event twice changes nothing."""
         with self.transaction():
             if batch.rewound_to is not None:
-                self.rewinds += 1
                 # What was accepted under the old blocks' draws is vouched for no more, even if it is committed again.
                 self.execute(
                     "UPDATE commitments SET live = 0, accepted = NULLIF(accepted, 1) WHERE block > ?", batch.rewound_to

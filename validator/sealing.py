@@ -69,21 +69,15 @@ class HourSealer:
         self._journal = journal
         self._run = run
         self._terms = terms
-        self._last: int | None = None
-        """The hour that was sealed, or skipped, last."""
-        self._rewinds = journal.rewinds
+        self._skipped = 0
+        """The last hour that was skipped. What was sealed the chain says: a reorg may take a seal back."""
         self._window: int | None = None
         """Hours after its end in which an hour can be sealed."""
         self._logged: object = None
 
     async def poll(self, head: Block) -> Next:
         """Seal the next hour if it is time. `head`: a block up to which the journal has every event."""
-        if self._rewinds != self._journal.rewinds:  # the chain may have lost a seal
-            self._rewinds, self._last = self._journal.rewinds, None
-        last = self._last
-        if last is None:
-            sealer = await self._chain.call(runs.sealer_of(self._chain.signer.address))
-            last = self._last = sealer.last_sealed
+        last = max(await self._last_sealed(), self._skipped)
         if self._window is None:
             self._window = await self._chain.call(runs.unsealed_window_hours())
         hour = self._next_hour(last, head.timestamp)
@@ -101,7 +95,7 @@ class HourSealer:
         anchors = {step: (await self._chain.checkpoint(self._run, step)).anchor for step in steps}
         root, rejected = vouch_root(accepted, anchors), bytes(32)
         if traps and head.timestamp < closes:
-            if self._journal.traps.sealed(hour) is not None and await self._has_sealed(hour):
+            if self._journal.traps.sealed(hour) is not None and await self._last_sealed() >= hour:
                 return AGAIN  # an earlier try was mined: its salts are not to be replaced
             bare = [(c, vouch_leaf(c, anchors[c.step])) for c in accepted]
             made = seal_hour(hour, bare, self._journal.traps.rejected(hour))
@@ -112,7 +106,6 @@ class HourSealer:
         except RevertError as error:
             return await self._refused(hour, error)
         SEALS.inc()
-        self._last = hour
         log.info("sealed", hour=hour, vouched=len(accepted), tx=mined.hash)
         return AGAIN
 
@@ -128,22 +121,18 @@ class HourSealer:
     async def _refused(self, hour: int, error: RevertError) -> Next:
         if error.name == "SealTooLate":
             return self._skip(hour, str(error))
-        if error.name == "SealNotRising" and await self._has_sealed(hour):  # an earlier process did
+        if error.name == "SealNotRising" and await self._last_sealed() >= hour:  # an earlier process did
             return AGAIN
         self._log_once("cannot seal yet", hour=hour, error=str(error))
         return IDLE
 
-    async def _has_sealed(self, hour: int) -> bool:
-        """Return whether the chain has a seal of this hour, or of a later one; go on from there if so."""
-        sealer = await self._chain.call(runs.sealer_of(self._chain.signer.address))
-        if sealer.last_sealed >= hour:
-            self._last = sealer.last_sealed
-        return sealer.last_sealed >= hour
+    async def _last_sealed(self) -> int:
+        return (await self._chain.call(runs.sealer_of(self._chain.signer.address))).last_sealed
 
     def _skip(self, hour: int, reason: str) -> Next:
         """Go on to the next hour: what could not be judged in time must not hold up what can."""
         log.warning("this hour stays unsealed", hour=hour, reason=reason)
-        self._last = hour
+        self._skipped = hour
         return AGAIN
 
     def _log_once(self, event: str, **values: object) -> None:

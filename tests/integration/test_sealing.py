@@ -158,6 +158,7 @@ async def test_a_validator_that_comes_back_passes_over_what_it_missed(newcomer: 
 
 
 async def test_seal_that_a_reorg_drops_is_made_again(newcomer: Newcomer) -> None:
+    """Also where the reorg takes no event of the journal back: its cursor is behind the seal's block."""
     newcomer.receive(1, 2)
     newcomer.accept(1, 2)
     await newcomer.at(3)
@@ -165,5 +166,4 @@ async def test_seal_that_a_reorg_drops_is_made_again(newcomer: Newcomer) -> None
     assert await newcomer.seals() == [1, 2]
     async with newcomer.run_fixture.local_chain() as dev:
         await dev.reorg((await newcomer.chain.head()).number - kept, drop=True)
-    receive(newcomer.journal, rewound_to=kept)
     assert await newcomer.seals() == [1, 2]
