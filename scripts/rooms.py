@@ -39,9 +39,9 @@ BUDGET: Final[dict[str, int]] = {
     "benchmarks": 15_553,
     MODULES: 207,
     "muster/authoring": 6_556,
-    "muster/chain": 3_072,
-    "muster/clients": 2_304,
-    "muster/console": 11_106,
+    "muster/chain": 3_096,
+    "muster/clients": 2_305,
+    "muster/console": 11_111,
     "muster/contracts": 298,
     "muster/environments": 2_717,
     "muster/grading": 356,
@@ -49,20 +49,20 @@ BUDGET: Final[dict[str, int]] = {
     "muster/proofs": 547,
     "muster/protocol": 4_071,
     "muster/rollouts": 866,
-    "muster/runtime": 2_653,
+    "muster/runtime": 2_661,
     "muster/sandbox": 2_313,
-    "muster/settings": 790,
+    "muster/settings": 793,
     "muster/shardcast": 4_456,
     "muster/swarm": 3_013,
     "muster/tasksets": 1_217,
     "muster/verification": 3_256,
     "orchestrator": 14_978,
-    "testbed": 13_402,
+    "testbed": 13_415,
     "trainer": 3_906,
-    "validator": 4_767,
+    "validator": 4_753,
     "worker": 2_758,
     WEB: 1_680,
-    "settings": 116,
+    "settings": 117,
     "commands": 90,
     "options": 599,
     "SQL tables of the orchestrator": 46,
@@ -70,7 +70,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 77_680, "benchmarks and testbed": 28_955}
+SUMS: Final = {"production": 77_707, "benchmarks and testbed": 28_968}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05
