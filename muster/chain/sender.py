@@ -39,9 +39,6 @@ GAS_HEADROOM: Final = (1.25, 1.6)
 """Gas limit over the estimate: at first, and once more after a transaction that ran out of gas."""
 
 NONCE_ATTEMPTS: Final = 6
-LOST_POLLS: Final = 4
-"""Polls in a row that find a nonce used and none of our hashes mined, before the transaction counts as lost."""
-
 BUMPS: Final = 2
 """Replacements with higher fees within `timeout`."""
 
@@ -257,7 +254,7 @@ class TxSender:
                 return "accepted"
             if error.kind == "nonce_used":
                 # Ours may be the very one that used the nonce: an answer got lost on the way.
-                return "accepted" if await self._may_be_mined(sent) else "taken"
+                return "taken" if await self._was_taken(sent) else "accepted"
             if error.kind in ("taken", "cheap"):
                 return error.kind
             if error.kind == "unfunded":
@@ -273,49 +270,56 @@ class TxSender:
         except NO_ANSWER:
             return True
 
-    async def _may_be_mined(self, sent: Sent) -> bool:
-        """Return whether it may itself have used its nonce; True where the endpoint cannot say."""
-        count = 0
-        for _ in range(LOST_POLLS):
+    async def _was_taken(self, sent: Sent) -> bool:
+        """Return whether another transaction has its nonce, by all that the endpoint says for `timeout`."""
+        end = time.monotonic() + self.timeout
+        while time.monotonic() < end:
             try:
-                mined, count = await self._receipt(sent)
+                if await self._look(sent) is not True:
+                    return False
             except NO_ANSWER:
-                return True
-            if mined is not None:
-                return True
-            await asyncio.sleep(self.poll / LOST_POLLS)
-        return count <= sent.nonce
+                return False
+            await asyncio.sleep(self.poll)
+        return True
 
     # Watching
 
     async def _watch(self, sent: Sent) -> Mined:
-        """Wait until it is mined, broadcasting again as needed, then forget it. Bounded by `timeout`."""
+        """Wait until it is mined, broadcasting again as needed, then forget it. Bounded by twice `timeout`.
+
+        Servers behind one name may count it before one of them has its receipt. So it is lost only when, for `timeout`,
+        all of them found its nonce used and none knew it.
+        """
         start = time.monotonic()
-        bumps = checks = lost = 0
-        while (waited := time.monotonic() - start) < self.timeout:
+        bumps = checks = 0
+        taken: float | None = None
+        while (waited := time.monotonic() - start) < self.timeout or taken is not None:
             sent = await self._reload(sent)
             try:
                 # 1. It is mined.
-                mined, count = await self._receipt(sent)
-                if mined is not None:
+                found = await self._look(sent)
+                if isinstance(found, Mined):
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
-                    return mined
+                    return found
                 # 2. Another transaction took its nonce.
-                lost = lost + 1 if count > sent.nonce else 0
-                if lost == LOST_POLLS:
+                taken = (waited if taken is None else taken) if found else None
+                if taken is not None and waited >= taken + self.timeout:
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
                     raise _LostError(
                         f"{sent.call.label}: another transaction of {self.signer.address} took nonce {sent.nonce}",
                         hint="is another program sending with this key? stop it and try again",
                     )
                 # 3. It takes long: raise the fees, or see that the endpoint still knows it.
-                if waited > (bumps + 1) * self.timeout / (BUMPS + 1):
+                if taken is not None:
+                    pass
+                elif waited > (bumps + 1) * self.timeout / (BUMPS + 1):
                     bumps += 1
                     sent = await self._bump(sent)
                 elif waited > (checks + 1) * self.timeout / KEEP_ALIVES:
                     checks += 1
                     await self._keep_alive(sent)
             except NO_ANSWER as error:
+                taken = None
                 self._log.warning("cannot check an open transaction", call=sent.call.label, error=str(error))
             await asyncio.sleep(min(self.poll, self.timeout / KEEP_ALIVES))
         raise UnreachableError(
@@ -349,19 +353,18 @@ class TxSender:
         rows = await asyncio.to_thread(self.journal.pending)
         return next((row for row in rows if row.nonce == sent.nonce and row.hashes[0] == sent.hashes[0]), sent)
 
-    async def _receipt(self, sent: Sent) -> tuple[Mined | None, int]:
-        """Return the receipt of whichever form of it was mined, and how many nonces were used at that time.
-
-        Both travel in one round trip: a server that lags behind the one that counted would have no receipt.
-        """
+    async def _look(self, sent: Sent) -> Mined | bool:
+        """Return what whichever form of it was mined became, else whether its nonce is used and no form is known."""
         count, *answers = await self.web3.provider.batch(
             [
                 ("eth_getTransactionCount", [self.signer.address, "latest"]),
                 *(("eth_getTransactionReceipt", [value]) for value in sent.hashes),
+                *(("eth_getTransactionByHash", [value]) for value in sent.hashes),
             ]
         )
-        receipt = next((answer for answer in answers if answer is not None and answer.get("blockNumber")), None)
-        return None if receipt is None else mined_from(receipt, sent.gas), int(count, 16)
+        receipts, known = answers[: len(sent.hashes)], answers[len(sent.hashes) :]
+        receipt = next((answer for answer in receipts if answer is not None and answer.get("blockNumber")), None)
+        return int(count, 16) > sent.nonce and not any(known) if receipt is None else mined_from(receipt, sent.gas)
 
     # Why it failed
 

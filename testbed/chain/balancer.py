@@ -19,6 +19,9 @@ Pick = Callable[[str], bool]
 """Whether a request, as JSON text, meets a certain fate."""
 
 
+OF_A_TRANSACTION = ("eth_getTransactionReceipt", "eth_getTransactionByHash")
+
+
 def never(_: str) -> bool:
     return False
 
@@ -43,6 +46,8 @@ class Balancer:
         """The newest block of the server that lags."""
         self.lags: Pick = never
         """Requests that this server answers."""
+        self.forgets: Pick = never
+        """Requests that are answered as by a server that has indexed no transaction yet."""
         self.fails: Pick = never
         """Requests that are answered with `error`."""
         self.lies: Pick = never
@@ -66,6 +71,12 @@ class Balancer:
             await self._anvil.exchange(body)
         if lies or self.fails(text):
             answers = [_answer(call, error=self.error) for call in calls]
+        elif self.forgets(text):
+            found = await self._anvil.exchange(calls)
+            answers = [
+                _answer(call, result=None) if call["method"] in OF_A_TRANSACTION else answer
+                for call, answer in zip(calls, found, strict=True)
+            ]
         elif self.lags(text):
             answers = [await self._earlier(call) for call in calls]
         else:

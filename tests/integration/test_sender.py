@@ -275,7 +275,7 @@ async def test_nonce_taken_by_another_program_is_not_retried(start_anvil: Start,
     (signer,) = funded_on(anvil, 1)
     to, thief = Signer.random(), Signer.random()
     async with (
-        opened(anvil, signer, tmp_path) as sender,
+        opened(anvil, signer, tmp_path, timeout_seconds=3) as sender,
         background(sender.send(payment(to))) as sending,
     ):
         await until(pooled(anvil, 1))

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from muster.chain.keys import Signer
-from muster.chain.sender import LOST_POLLS
 from muster.errors import ChainError
 from testbed.chain.balancer import balanced, first
 from testbed.chain.contracts import funded_on
 from testbed.chain.senders import Start, background, balance, opened, payment, pooled
 from testbed.waiting import until
 
+LOOKS = 40
+"""Answers of servers that have not indexed a transaction yet: 20 s of them at the default pause."""
 
-@pytest.mark.parametrize(("fate", "looks"), [("fails", 2), ("lags", 2 * LOST_POLLS)])
+
+@pytest.mark.parametrize(("fate", "looks"), [("fails", 2), ("lags", LOOKS), ("forgets", LOOKS)])
 async def test_a_server_that_has_no_receipt_says_nothing_of_the_transaction(
     start_anvil: Start, tmp_path: Path, fate: str, looks: int
 ) -> None:
@@ -29,7 +31,7 @@ async def test_a_server_that_has_no_receipt_says_nothing_of_the_transaction(
     assert balance(anvil, to) == 1
 
 
-@pytest.mark.parametrize("fate", ["fails", "lags"])
+@pytest.mark.parametrize("fate", ["fails", "lags", "forgets"])
 async def test_a_mined_transaction_whose_answer_got_lost_is_not_sent_again(
     start_anvil: Start, tmp_path: Path, fate: str
 ) -> None:
@@ -38,7 +40,7 @@ async def test_a_mined_transaction_whose_answer_got_lost_is_not_sent_again(
     to = Signer.random()
     async with balanced(anvil) as balancer, opened(balancer, signer, tmp_path) as sender:
         balancer.loses = first(1, "eth_sendRawTransaction")
-        setattr(balancer, fate, first(LOST_POLLS, "eth_getTransactionReceipt"))
+        setattr(balancer, fate, first(LOOKS, "eth_getTransactionReceipt"))
         assert (await sender.send(payment(to))).ok
         assert sender.journal.pending() == []
     assert balance(anvil, to) == 1
