@@ -31,8 +31,8 @@ from testbed.suite.kept_logging import kept_logging
 from testbed.suite.shared_work import share_scrypt
 
 PASSWORD = "correct horse"
-MARKUP = re.compile(r"\[/\]|\[/?(?:bold|dim|red|green|yellow|cyan)\]")
-"""No command prints it."""
+MARKUP = re.compile(r"\[/\]|\[(?:dim|red|green|yellow|cyan)\]")
+"""No command prints it: an opening tag that is ours, or the end of any."""
 derive = share_scrypt(keyfile.scrypt)
 
 

@@ -26,7 +26,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "chain.explorer_url": "https://sepolia.basescan.org",
         "chain.confirmations": 3,
         "chain.poll_seconds": 2,
-        "chain.dearest_transaction": 0.01,
+        "chain.dearest_transaction": 0.02,
     },
 }
 """What differs from the defaults, by network. Another endpoint of the same chain serves as well."""

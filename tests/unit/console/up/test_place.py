@@ -90,6 +90,7 @@ def test_a_public_chain_has_its_preset() -> None:
         "explorer_url": "https://sepolia.basescan.org",
         "confirmations": 3,
         "poll_seconds": 2,
+        "dearest_transaction": 0.02,
     }
     assert written["validator"] == {"state_dir": "state"}
 
